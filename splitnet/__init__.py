@@ -1,0 +1,1 @@
+"""Declare, plan, emit, train, audit, draw: Keras models on several devices."""

@@ -1,0 +1,1 @@
+"""What decides: plain values and mathematics, no framework."""

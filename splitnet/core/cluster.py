@@ -1,0 +1,372 @@
+"""Machines as plain values, so that a plan can be made for one that is not here."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+from splitnet.core.devices import Device, device_name, is_kind, tensorflow_name
+from splitnet.core.errors import DeviceError, SplitnetError, listed
+from splitnet.core.units import parse_bandwidth, parse_seconds
+
+__all__ = ["Cluster", "Device", "Link"]
+
+_DEFAULT_LINK = ("12 GB/s", "10 us")
+_MANY = re.compile(r"\s*(\d+)\s*\*\s*(\S+)\s*")
+_MOST_DEVICES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The road from one device to another: bytes per second, and seconds before the first.
+
+    `source` or `target` "*" stands for every device that no other link names.
+    """
+
+    source: str
+    target: str
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+
+    def seconds(self, count: float) -> float:
+        """The time that `count` bytes take, in seconds."""
+        return self.latency_seconds + count / self.bytes_per_second
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The devices of one or several machines, and the links between them.
+
+    >>> box = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
+    >>> [device.name for device in box]
+    ['gpu:0', 'gpu:1', 'cpu:0']
+    >>> box.link("gpu:0", "gpu:1").seconds(25e9)
+    1.00001
+    """
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a cluster that cannot be."""
+        faults = []
+        names = [device.name for device in self.devices]
+        if not names:
+            faults.append("it has no device; name at least one, such as 'cpu'")
+        if len(names) > _MOST_DEVICES:
+            faults.append(f"it has {len(names)} devices; at most {_MOST_DEVICES}")
+        faults += [f"device {n!r} is there twice" for n in _repeated(names)]
+        known = {*names, "*"}
+        for link in self.links:
+            faults += [
+                f"link {link.source} -> {link.target} names {end!r}, which is not a "
+                f"device of it ({', '.join(names[:8])})"
+                for end in (link.source, link.target)
+                if end not in known
+            ]
+            if not (link.bytes_per_second > 0 and link.latency_seconds >= 0):
+                faults.append(
+                    f"link {link.source} -> {link.target} has impossible figures: "
+                    f"{link.bytes_per_second!r} B/s, {link.latency_seconds!r} s"
+                )
+        if faults:
+            raise DeviceError(listed("this cluster cannot be.", faults))
+
+    @classmethod
+    def of(
+        cls,
+        *names: str,
+        memory: object = None,
+        link: object = None,
+        latency: object = None,
+        speed: object = None,
+        preset: str | None = None,
+        cpu_memory: object = None,
+    ) -> "Cluster":
+        """Describe a machine in a line: "gpu:0", "4*gpu", "cpu", "worker:1/gpu:0".
+
+        `memory`, `speed` and `preset` are those of each GPU; `link` and `latency` hold
+        between every two devices.
+
+        Raises:
+            DeviceError: an impossible name, count or quantity; all of them at once.
+        """
+        faults: list[str] = []
+        devices: list[Device] = []
+        taken: set[str] = set()
+        for name in names:
+            try:
+                for one in _expanded(name, taken):
+                    taken.add(one)
+                    is_gpu = "gpu" in one.rpartition("/")[2]
+                    devices.append(
+                        Device.of(
+                            one,
+                            memory=memory if is_gpu else cpu_memory,
+                            speed=speed if is_gpu else None,
+                            preset=preset if is_gpu else None,
+                        )
+                    )
+            except SplitnetError as error:
+                faults.append(str(error))
+        try:
+            road = _default_link(link, latency)
+        except SplitnetError as error:
+            faults.append(str(error))
+        if faults:
+            raise DeviceError(listed("this cluster cannot be.", faults))
+        return cls(tuple(devices), (road,))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Cluster":
+        """Read a cluster from a TOML file; see `docs/guide.md` for its words.
+
+        Raises:
+            DeviceError: the file is not there, is not TOML, or describes no machine.
+        """
+        try:
+            with open(path, "rb") as file:
+                return _from_toml(tomllib.load(file))
+        except OSError as error:
+            raise DeviceError(
+                f"cannot read the cluster file {str(path)!r}: {error.strerror}."
+            ) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DeviceError(
+                f"the cluster file {str(path)!r} is not TOML: {error}."
+            ) from None
+        except DeviceError as error:
+            raise DeviceError(f"in the cluster file {str(path)!r}: {error}") from None
+
+    @cached_property
+    def _by_name(self) -> dict[str, Device]:
+        return {device.name: device for device in self.devices}
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[str, str], Link]:
+        return {(link.source, link.target): link for link in self.links}
+
+    def __iter__(self) -> Iterator[Device]:
+        """The devices, in order of declaration."""
+        return iter(self.devices)
+
+    def __len__(self) -> int:
+        """How many devices there are."""
+        return len(self.devices)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a device of that canonical name is here."""
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Device:
+        """The device of that name, however it is spelled.
+
+        Raises:
+            DeviceError: no such device here.
+        """
+        found = self._by_name.get(name) or self._by_name.get(device_name(name))
+        if found is None:
+            raise DeviceError(
+                f"there is no device {name!r} here. Here: {', '.join(self._by_name)}."
+            )
+        return found
+
+    def of_kind(self, kind: str) -> tuple[Device, ...]:
+        """The devices of one kind, "gpu" or "cpu"."""
+        return tuple(device for device in self.devices if device.kind == kind)
+
+    @property
+    def home(self) -> Device:
+        """Where data comes in and merges live: the first CPU, else the first device."""
+        return next(iter(self.of_kind("cpu")), self.devices[0])
+
+    def link(self, source: str, target: str) -> Link:
+        """The road between two different devices."""
+        ends = self._by_ends
+        for key in ((source, target), (source, "*"), ("*", target), ("*", "*")):
+            if key in ends:
+                return ends[key]
+        return _default_link(None, None)
+
+    def to_dict(self) -> dict[str, object]:
+        """The cluster as plain values, for a JSON file."""
+        return {
+            "devices": [asdict(device) for device in self.devices],
+            "links": [asdict(link) for link in self.links],
+        }
+
+    @classmethod
+    def from_dict(cls, values: object) -> "Cluster":
+        """The inverse of `to_dict`, for values that come from a stranger.
+
+        Raises:
+            DeviceError: they do not describe a cluster.
+        """
+        if not isinstance(values, Mapping):
+            raise DeviceError(
+                f"a cluster is a table. Received: {type(values).__name__}."
+            )
+        devices, links = values.get("devices"), values.get("links", [])
+        if not isinstance(devices, list) or not isinstance(links, list):
+            raise DeviceError("a cluster has a list 'devices' and a list 'links'.")
+        return cls(
+            tuple(_checked_device(entry) for entry in devices),
+            tuple(_checked_link(entry) for entry in links),
+        )
+
+
+def _repeated(names: list[str]) -> list[str]:
+    return [
+        n for i, n in enumerate(names) if n in names[:i] and n not in names[i + 1 :]
+    ]
+
+
+def _expanded(text: object, taken: set[str]) -> list[str]:
+    """ "4*gpu" -> gpu:0..3, the first free numbers; "gpu" -> the first free one."""
+    if not isinstance(text, str):
+        return [device_name(text)]
+    many = _MANY.fullmatch(text)
+    count, name = (int(many[1]), many[2]) if many else (1, text)
+    if not 1 <= count <= _MOST_DEVICES:
+        raise DeviceError(f"{text!r}: the count must be between 1 and {_MOST_DEVICES}.")
+    host, _, last = name.strip().rpartition("/")
+    kind = last.lower()
+    if not is_kind(kind) and not many:
+        return [device_name(name)]
+    if not is_kind(kind):
+        raise DeviceError(f"{text!r}: write a kind after the *, as in '4*gpu'.")
+    prefix = device_name(f"{host}/{kind}:0").rpartition("/")[0] + "/" if host else ""
+    free = (f"{prefix}{kind}:{i}" for i in range(_MOST_DEVICES + len(taken)))
+    new = [one for one in free if one not in taken]
+    return new[:count]
+
+
+def _default_link(bandwidth: object, latency: object) -> Link:
+    return Link(
+        "*",
+        "*",
+        _speed(
+            parse_bandwidth(
+                bandwidth if bandwidth is not None else _DEFAULT_LINK[0], "link"
+            )
+        ),
+        parse_seconds(latency if latency is not None else _DEFAULT_LINK[1], "latency"),
+    )
+
+
+def _speed(value: float) -> float:
+    if value <= 0:
+        raise DeviceError("a link's bandwidth must be more than zero.")
+    return value
+
+
+_DEVICE_KEYS = {"name", "memory", "speed", "bandwidth", "overhead", "preset"}
+_LINK_KEYS = {"between", "bandwidth", "latency"}
+
+
+def _from_toml(values: Mapping[str, object]) -> Cluster:
+    """Read `[[device]]` and `[[link]]` tables and the plain keys `link`, `latency`."""
+    faults = [
+        f"unknown key {key!r}; known: device, link, links, latency"
+        for key in values
+        if key not in {"device", "link", "links", "latency"}
+    ]
+    devices: list[Device] = []
+    links: list[Link] = []
+    for entry in _tables(values.get("device"), "device", _DEVICE_KEYS, faults):
+        try:
+            name = entry.pop("name", None)
+            devices.append(Device.of(name, **entry))  # type: ignore[arg-type]  # checked inside
+        except SplitnetError as error:
+            faults.append(str(error))
+    for entry in _tables(values.get("links", []), "links", _LINK_KEYS, faults):
+        try:
+            links += _toml_link(entry)
+        except SplitnetError as error:
+            faults.append(str(error))
+    try:
+        links.append(_default_link(values.get("link"), values.get("latency")))
+    except SplitnetError as error:
+        faults.append(str(error))
+    if faults:
+        raise DeviceError(listed("this cluster cannot be.", faults))
+    return Cluster(tuple(devices), tuple(links))
+
+
+def _tables(
+    entries: object, key: str, allowed: set[str], faults: list[str]
+) -> Iterator[dict[str, object]]:
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        faults.append(f"{key!r} must be a list of tables: write [[{key}]]")
+        return
+    for entry in entries:
+        unknown = [name for name in entry if name not in allowed]
+        faults += [f"[[{key}]] has an unknown key {name!r}" for name in unknown]
+        if not unknown:
+            yield dict(entry)
+
+
+def _toml_link(entry: Mapping[str, object]) -> list[Link]:
+    """A road that is named once holds in both directions."""
+    between = entry.get("between")
+    if not (isinstance(between, list) and len(between) == 2):
+        raise DeviceError("[[links]] needs between = ['gpu:0', 'gpu:1'].")
+    one, other = (end if end == "*" else device_name(end) for end in between)
+    road = _default_link(entry.get("bandwidth"), entry.get("latency"))
+    ends = dict.fromkeys([(one, other), (other, one)])
+    return [Link(a, b, road.bytes_per_second, road.latency_seconds) for a, b in ends]
+
+
+def _checked_device(entry: object) -> Device:
+    values = _fields_of(entry, Device)
+    made = Device.of(
+        values["name"],
+        memory=values["memory_bytes"],
+        speed=values["flops_per_second"],
+        bandwidth=values["bytes_per_second"],
+        overhead=values.get("call_seconds"),
+        target=_checked_target(values["target"]),
+        stand_in=values.get("stand_in", False) is True,
+    )
+    if made.kind != values["kind"]:
+        raise DeviceError(f"device {made.name!r} cannot be of kind {values['kind']!r}.")
+    return made
+
+
+def _checked_target(text: object) -> str:
+    """Check that a target read from a file names a device and nothing else."""
+    return tensorflow_name(device_name(text))
+
+
+def _checked_link(entry: object) -> Link:
+    values = _fields_of(entry, Link)
+    source, target = values["source"], values["target"]
+    if not (isinstance(source, str) and isinstance(target, str)):
+        raise DeviceError("a link goes from a device to a device.")
+    return Link(
+        source,
+        target,
+        _speed(parse_bandwidth(values["bytes_per_second"], "link")),
+        parse_seconds(values.get("latency_seconds", 0.0), "latency"),
+    )
+
+
+def _fields_of(entry: object, kind: type) -> dict[str, object]:
+    """The entry as a table with the fields of a value class: no more, none missing."""
+    if not isinstance(entry, Mapping):
+        raise DeviceError(f"a {kind.__name__.lower()} is a table. Received: {entry!r}.")
+    known = {f.name: f for f in fields(kind)}
+
+    missing = [n for n, f in known.items() if f.default is MISSING and n not in entry]
+    unknown = [str(n) for n in entry if n not in known]
+    if missing or unknown:
+        raise DeviceError(
+            listed(
+                f"a {kind.__name__.lower()} of the cluster cannot be read.",
+                [f"{n!r} is missing" for n in missing]
+                + [f"{n!r} is unknown" for n in unknown],
+            )
+        )
+    return dict(entry)

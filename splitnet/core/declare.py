@@ -1,0 +1,320 @@
+"""The language: branches, where they shall live, and how they hang together.
+
+A net is a declaration. Its bodies are held and never called here; no Keras is imported,
+nothing is built, no device memory is used. Faults are collected with the line of the
+user's program that they stand in, and reported together when the net is first read.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from splitnet.core.devices import device_name
+from splitnet.core.errors import DeclarationError, DeviceError, listed
+
+__all__ = ["Branch", "Net", "Output", "Ref"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """What a branch gives: to be fed to other branches, or taken apart.
+
+    A body with several outputs gives several values: `left, right = ref`, `ref[0]`,
+    `ref["key"]`, `ref.keys()`.
+    """
+
+    net: "Net" = field(repr=False)
+    name: str
+    number: int = field(repr=False)
+    path: tuple[int | str, ...] = ()
+
+    def __getitem__(self, key: int | str) -> "Ref":
+        """One of several outputs, by position or key."""
+        return Ref(self.net, self.name, self.number, (*self.path, key))
+
+    def __iter__(self) -> Iterator["Ref"]:
+        """The outputs of a body that returns several, in order."""
+        keys = self.net.keys_of(self)
+        if keys is None:
+            raise DeclarationError(
+                f"branch {self.name!r} gives one output, so it cannot be taken apart; "
+                "use the reference itself."
+            )
+        return iter([self[key] for key in keys])
+
+    def __len__(self) -> int:
+        """How many outputs a body that returns several has."""
+        return len(self.net.keys_of(self) or ())
+
+    def __bool__(self) -> bool:
+        """A reference is always true; only counting needs Keras."""
+        return True
+
+    def keys(self) -> list[int | str]:
+        """The keys of a body that returns a dict, so that `dict(ref)` works."""
+        return list(self.net.keys_of(self) or ())
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """One line of a declaration. `inputs` is a `Ref` or a list or dict of them."""
+
+    name: str
+    kind: str
+    inputs: Any
+    body: Any
+    on: tuple[str, ...] = ("auto",)
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    where: str = ""
+    shape: tuple[int | None, ...] = ()
+    dtype: str = ""
+
+    @property
+    def sources(self) -> list[Ref]:
+        """The references it reads, in order."""
+        return refs_in(self.inputs)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A model output: the reference, and the name it goes by."""
+
+    ref: Ref
+    name: str | None
+    where: str
+
+
+class Net:
+    """A declaration of branches; see `docs/guide.md`.
+
+    >>> net = Net("small")
+    >>> x = net.input("x", (4,))
+    >>> net.output(net.branch("a", x, object(), on="gpu:0"))
+    >>> [(branch.name, branch.on) for branch in net.branches]
+    [('x', ('cpu',)), ('a', ('gpu:0',))]
+    """
+
+    # How many outputs a body has is Keras' to say: the package's front door sets this.
+    outline: Callable[["Net", Ref], list[int | str] | None] | None = None
+
+    def __init__(self, name: str = "net") -> None:
+        self.name = name
+        self.branches: list[Branch] = []
+        self.outputs: list[Output] = []
+        self._faults: list[str] = []
+        if not isinstance(name, str) or not name.strip():
+            self._fault(_line(), f"a net needs a name. Received: {name!r}.")
+
+    def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
+        """Declare a model input, as `keras.Input`: the shape goes without the batch."""
+        where = _line()
+        sizes: tuple[int | None, ...] = ()
+        try:
+            sizes = tuple(shape)
+        except TypeError:
+            self._fault(
+                where, f"input {name!r}: the shape must be a tuple such as (28, 28)."
+            )
+        bad = [s for s in sizes if s is not None and not (_is_whole(s) and s >= 0)]
+        if bad:
+            self._fault(
+                where,
+                f"input {name!r}: the shape {sizes!r} holds {bad[0]!r}; sizes are whole "
+                "numbers, or None where they vary.",
+            )
+        return self._add(
+            Branch(
+                name, "input", [], None, ("cpu",), where=where, shape=sizes, dtype=dtype
+            )
+        )
+
+    def branch(
+        self,
+        name: str,
+        inputs: Any,
+        body: Any,
+        *,
+        on: str | list[str] | tuple[str, ...] = "auto",
+        near: Any = None,
+        apart: Any = None,
+    ) -> Ref:
+        """Declare calls that live together on one device.
+
+        Args:
+            name: unique in the net; it names the branch in plans, diagrams and audits.
+            inputs: a `Ref`, or a list, tuple or dict of them, as the body takes it.
+            body: a layer, a list of layers, a `keras.Model`, or a function of symbolic
+                tensors. One body in two branches shares its weights.
+            on: a device ("gpu:0"), a kind ("gpu"), "auto", or an order of preference.
+            near: a branch, or several, whose device it shares.
+            apart: a branch, or several, whose device it must not share.
+        """
+        return self._declare("branch", name, inputs, body, on, near, apart, _line())
+
+    def merge(
+        self,
+        name: str,
+        inputs: Any,
+        body: Any,
+        *,
+        on: str | list[str] | tuple[str, ...] = "cpu",
+        near: Any = None,
+        apart: Any = None,
+    ) -> Ref:
+        """Declare a branch with several inputs; the CPU is its home unless told."""
+        where = _line()
+        if len(refs_in(inputs)) < 2:
+            self._fault(
+                where,
+                f"merge {name!r} joins {len(refs_in(inputs))} input; a merge needs two or "
+                "more. Use net.branch for one.",
+            )
+        return self._declare("merge", name, inputs, body, on, near, apart, where)
+
+    def output(self, ref: Any, name: str | None = None) -> None:
+        """Declare a model output; its name is the branch's unless given."""
+        where = _line()
+        if not refs_in(ref):
+            self._fault(
+                where, f"net.output takes what a branch returned. Received: {ref!r}."
+            )
+        for one in refs_in(ref):
+            self._own(one, where, "the output")
+            self.outputs.append(Output(one, name, where))
+
+    def keys_of(self, ref: Ref) -> list[int | str] | None:
+        """The keys of a reference with several outputs; None if it has one."""
+        if Net.outline is None:
+            raise DeclarationError(
+                f"how many outputs branch {ref.name!r} has needs Keras; import splitnet, "
+                "or take them by position: ref[0]."
+            )
+        return Net.outline(self, ref)
+
+    def faults(self) -> list[str]:
+        """Every fault that can be seen without Keras, each with its file and line."""
+        from splitnet.core.rules import faults_of
+
+        return [*self._faults, *faults_of(self)]
+
+    def check(self) -> None:
+        """Raise all faults together.
+
+        Raises:
+            DeclarationError: with every fault of the declaration.
+        """
+        raise_faults(self.name, self.faults())
+
+    def _declare(
+        self,
+        kind: str,
+        name: str,
+        inputs: Any,
+        body: Any,
+        on: Any,
+        near: Any,
+        apart: Any,
+        where: str,
+    ) -> Ref:
+        return self._add(
+            Branch(
+                name,
+                kind,
+                inputs,
+                body,
+                self._wishes(name, on, where),
+                self._neighbours(name, near, "near", where),
+                self._neighbours(name, apart, "apart", where),
+                where,
+            )
+        )
+
+    def _add(self, branch: Branch) -> Ref:
+        if not isinstance(branch.name, str) or not branch.name.strip():
+            self._fault(
+                branch.where, f"a branch needs a name. Received: {branch.name!r}."
+            )
+        for ref in branch.sources:
+            self._own(ref, branch.where, f"branch {branch.name!r}")
+        self.branches.append(branch)
+        return Ref(self, str(branch.name), len(self.branches) - 1)
+
+    def _own(self, ref: Ref, where: str, who: str) -> None:
+        if ref.net is not self:
+            self._fault(
+                where,
+                f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; declare it "
+                "in this one.",
+            )
+
+    def _wishes(self, name: str, on: Any, where: str) -> tuple[str, ...]:
+        try:
+            return wishes(on)
+        except DeviceError as error:
+            self._fault(where, f"branch {name!r}: on={on!r}: {error}")
+            return ("auto",)
+
+    def _neighbours(
+        self, name: str, refs: Any, word: str, where: str
+    ) -> tuple[str, ...]:
+        found = refs_in(refs)
+        if refs is not None and not found:
+            self._fault(
+                where,
+                f"branch {name!r}: {word}= takes what a branch returned. Received: {refs!r}.",
+            )
+        for ref in found:
+            self._own(ref, where, f"branch {name!r}")
+        return tuple(ref.name for ref in found if ref.net is self)
+
+    def _fault(self, where: str, text: str) -> None:
+        self._faults.append(f"{where}: {text}")
+
+    def __repr__(self) -> str:
+        """A line for a prompt."""
+        return f"<Net {self.name!r}: {len(self.branches)} branches, {len(self.outputs)} outputs>"
+
+
+def raise_faults(name: str, faults: list[str]) -> None:
+    """Raise one error for all faults of net `name`; none, no error."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise DeclarationError(listed(f"net {name!r} has {count}.", faults))
+
+
+def wishes(on: Any) -> tuple[str, ...]:
+    """Bring `on=` to an order of preference of canonical names, kinds and "auto".
+
+    Raises:
+        DeviceError: an impossible name, or no name at all.
+
+    >>> wishes("/gpu:1"), wishes(["gpu:1", "gpu", "cpu"])
+    (('gpu:1',), ('gpu:1', 'gpu', 'cpu'))
+    """
+    names = list(on) if isinstance(on, list | tuple) else [on]
+    if not names:
+        raise DeviceError("an empty list prefers nothing; name a device, or 'auto'.")
+    return tuple(dict.fromkeys(n if n == "auto" else device_name(n) for n in names))
+
+
+def refs_in(value: Any) -> list[Ref]:
+    """The references in a `Ref` or a nest of lists, tuples and dicts, in order."""
+    if isinstance(value, Ref):
+        return [value]
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [ref for item in value for ref in refs_in(item)]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _line() -> str:
+    """The file and line of the program that called the method that called this."""
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

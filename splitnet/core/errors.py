@@ -1,0 +1,53 @@
+"""The exception tree, in one leaf module so that no room has to import another for it."""
+
+from collections.abc import Iterable
+
+__all__ = [
+    "AuditError",
+    "ConfigError",
+    "DeclarationError",
+    "DeviceError",
+    "InfeasibleError",
+    "PlanFileError",
+    "SplitnetError",
+    "listed",
+]
+
+
+class SplitnetError(Exception):
+    """Everything that splitnet raises on purpose."""
+
+
+class DeclarationError(SplitnetError, ValueError):
+    """A net, or a model given in its place, cannot be what its author meant."""
+
+
+class DeviceError(SplitnetError, ValueError):
+    """A device, a link or a cluster that cannot be, or is not here."""
+
+
+class InfeasibleError(SplitnetError, RuntimeError):
+    """No placement keeps every pin and fits every memory."""
+
+
+class PlanFileError(SplitnetError, ValueError):
+    """A plan, cluster, cost or workload file that cannot be read as one."""
+
+
+class AuditError(SplitnetError, RuntimeError):
+    """What ran is not what was planned."""
+
+
+class ConfigError(SplitnetError, RuntimeError):
+    """A runtime setting that contradicts another, or comes too late."""
+
+
+def listed(headline: str, faults: Iterable[str]) -> str:
+    """Join all faults under one headline, a bullet each.
+
+    >>> print(listed("net 'a' has 2 faults.", ["first", "second"]))
+    net 'a' has 2 faults.
+      - first
+      - second
+    """
+    return "\n".join([headline, *(f"  - {fault}" for fault in faults)])

@@ -1,0 +1,255 @@
+"""What must run: calls, the tensors between them, and the weights beside them.
+
+The vertex is a call, not a layer: a layer that two branches share is called twice, and
+a graph of layers would then have a cycle. Weights hang beside calls, once each.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+
+from splitnet.core.errors import DeclarationError, listed
+
+__all__ = ["Call", "Graph", "Part", "Tensor", "Weights"]
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one layer (or one raw operation) for one batch.
+
+    `forward_flops` and `backward_flops` count a multiply-add as two. `moved_bytes` is
+    what the forward pass reads and writes in its device's memory. `activation_bytes` is
+    what stays until the backward pass, `workspace_bytes` what is gone when the call is.
+    `seconds_on` holds known times, ((device kind, seconds), ...), which beat any
+    estimate; `transfer_seconds` likewise for sending its output once; `size_bytes` is
+    memory that a workload file charges to it. `cpu_only` marks a call without a GPU
+    kernel, `backward` one that belongs to the backward pass by itself.
+    """
+
+    name: str
+    part: str
+    kind: str
+    layer: str = ""
+    output_shapes: tuple[Shape, ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    output_bytes: int = 0
+    forward_flops: float = 0.0
+    backward_flops: float = 0.0
+    moved_bytes: float = 0.0
+    activation_bytes: int = 0
+    workspace_bytes: int = 0
+    weights: tuple[str, ...] = ()
+    cpu_only: bool = False
+    backward: bool = False
+    size_bytes: int = 0
+    seconds_on: tuple[tuple[str, float], ...] = ()
+    transfer_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of `source` on its way into `target`; bytes for the whole batch."""
+
+    source: str
+    target: str
+    index: int = 0
+    shape: Shape = ()
+    dtype: str = "float32"
+    bytes: int = 0
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a gradient of the same size comes back in training."""
+        return "float" in self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One variable, counted once however many calls use it."""
+
+    name: str
+    bytes: int
+    shape: Shape = ()
+    dtype: str = "float32"
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Calls that are placed together: a declared branch, or a group of a model's calls.
+
+    `kind` is "branch", "merge" or "input". `on` is the order of preference, canonical
+    names and kinds ("gpu:0", "gpu", "auto"); `where` the user's file and line.
+    """
+
+    name: str
+    kind: str = "branch"
+    on: tuple[str, ...] = ("auto",)
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All calls of one model for one batch, in an order in which they may run.
+
+    `outputs` names the calls whose results leave the model.
+    """
+
+    name: str
+    batch: int
+    calls: tuple[Call, ...]
+    tensors: tuple[Tensor, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    parts: tuple[Part, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a graph that no machine could run.
+
+        Raises:
+            DeclarationError: with every fault found.
+        """
+        faults = [*_name_faults(self), *_reference_faults(self)]
+        if not faults:
+            faults = _cycle_faults(self)
+        if faults:
+            raise DeclarationError(
+                listed(f"the graph of {self.name!r} is broken.", faults)
+            )
+
+    @cached_property
+    def call(self) -> Mapping[str, Call]:
+        """Calls by name."""
+        return {call.name: call for call in self.calls}
+
+    @cached_property
+    def part(self) -> Mapping[str, Part]:
+        """Parts by name."""
+        return {part.name: part for part in self.parts}
+
+    @cached_property
+    def weight(self) -> Mapping[str, Weights]:
+        """Weights by name."""
+        return {weights.name: weights for weights in self.weights}
+
+    @cached_property
+    def calls_of(self) -> Mapping[str, tuple[Call, ...]]:
+        """The calls of each part, in running order; a part may have none."""
+        found: dict[str, list[Call]] = {part.name: [] for part in self.parts}
+        for call in self.calls:
+            found[call.part].append(call)
+        return {part: tuple(calls) for part, calls in found.items()}
+
+    @cached_property
+    def parts_of_weights(self) -> Mapping[str, tuple[str, ...]]:
+        """The parts that use each weight; the first of them is its home."""
+        users: dict[str, dict[str, None]] = {w.name: {} for w in self.weights}
+        for call in self.calls:
+            for name in call.weights:
+                users[name][call.part] = None
+        return {name: tuple(parts) for name, parts in users.items()}
+
+    def networkx(self) -> "nx.DiGraph[str]":
+        """The dependency graph: a vertex per call, an edge per pair with `bytes`."""
+        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name, batch=self.batch)
+        for call in self.calls:
+            graph.add_node(call.name, call=call, part=call.part)
+        for tensor in self.tensors:
+            _add_bytes(graph, tensor.source, tensor.target, tensor.bytes)
+        return graph
+
+    def by_part(self) -> "nx.DiGraph[str]":
+        """The same, contracted: a vertex per part, an edge per pair with `bytes`.
+
+        A tensor that two calls of one part read counts once.
+        """
+        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name, batch=self.batch)
+        for part in self.parts:
+            graph.add_node(part.name, part=part)
+        counted: set[tuple[str, int, str]] = set()
+        for tensor in self.tensors:
+            source, target = (self.call[n].part for n in (tensor.source, tensor.target))
+            key = (tensor.source, tensor.index, target)
+            if source != target and key not in counted:
+                counted.add(key)
+                _add_bytes(graph, source, target, tensor.bytes)
+        return graph
+
+
+def _add_bytes(graph: "nx.DiGraph[str]", source: str, target: str, count: int) -> None:
+    if graph.has_edge(source, target):
+        graph.edges[source, target]["bytes"] += count
+    else:
+        graph.add_edge(source, target, bytes=count)
+
+
+def _name_faults(graph: Graph) -> list[str]:
+    faults = []
+    for what, things in (
+        ("call", graph.calls),
+        ("part", graph.parts),
+        ("weight", graph.weights),
+    ):
+        faults += [f"{what} {name!r} is there twice" for name in _twice(things)]
+    return faults
+
+
+def _twice(things: Iterable[Any]) -> list[str]:
+    seen: set[str] = set()
+    twice: dict[str, None] = {}
+    for thing in things:
+        if thing.name in seen:
+            twice[thing.name] = None
+        seen.add(thing.name)
+    return list(twice)
+
+
+def _reference_faults(graph: Graph) -> list[str]:
+    calls = {call.name for call in graph.calls}
+    parts = {part.name for part in graph.parts}
+    weights = {weight.name for weight in graph.weights}
+    faults = []
+    for call in graph.calls:
+        if call.part not in parts:
+            faults.append(
+                f"call {call.name!r} is of part {call.part!r}, which is not here"
+            )
+        faults += [
+            f"call {call.name!r} uses weight {name!r}, which is not here"
+            for name in call.weights
+            if name not in weights
+        ]
+    for tensor in graph.tensors:
+        faults += [
+            f"tensor {tensor.source} -> {tensor.target}: there is no call {end!r}"
+            for end in (tensor.source, tensor.target)
+            if end not in calls
+        ]
+    for part in graph.parts:
+        faults += [
+            f"part {part.name!r} names {other!r}, which is not a part"
+            for other in (*part.near, *part.apart)
+            if other not in parts
+        ]
+    return faults + [
+        f"output {name!r} is not a call" for name in graph.outputs if name not in calls
+    ]
+
+
+def _cycle_faults(graph: Graph) -> list[str]:
+    """Calls must come in an order in which they may run."""
+    position = {call.name: i for i, call in enumerate(graph.calls)}
+    if all(position[t.source] < position[t.target] for t in graph.tensors):
+        return []
+    try:
+        cycle = nx.find_cycle(graph.networkx())
+    except nx.NetworkXNoCycle:
+        return ["its calls are not in an order in which they may run"]
+    return ["it has a cycle: " + " -> ".join([a for a, _ in cycle] + [cycle[0][0]])]

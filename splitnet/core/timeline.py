@@ -1,0 +1,84 @@
+"""When everything runs: the values that the simulator makes and the views draw."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+__all__ = ["PHASES", "Copy", "Task", "Timeline"]
+
+PHASES = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One call occupying one device; times are seconds since the step began.
+
+    `phase` is "forward", "backward" or "update"; `microbatch` counts from 0 in a
+    pipeline and is 0 elsewhere.
+    """
+
+    call: str
+    part: str
+    device: str
+    phase: str
+    start: float
+    stop: float
+    microbatch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Bytes on their way from device to device; times are seconds since the step began.
+
+    `kind` is "activation", "gradient", "weights" or "weights gradient".
+    """
+
+    source: str
+    target: str
+    source_device: str
+    target_device: str
+    kind: str
+    phase: str
+    bytes: int
+    start: float
+    stop: float
+    microbatch: int = 0
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step on a cluster, as simulated (or as measured)."""
+
+    tasks: tuple[Task, ...]
+    copies: tuple[Copy, ...]
+    devices: tuple[str, ...]
+    # device -> ((seconds, bytes in use), ...), ascending in time
+    memory: Mapping[str, tuple[tuple[float, int], ...]]
+
+    @cached_property
+    def seconds(self) -> float:
+        """How long the step takes, in seconds."""
+        return max((x.stop for x in (*self.tasks, *self.copies)), default=0.0)
+
+    @cached_property
+    def busy(self) -> Mapping[str, float]:
+        """Seconds each device computes."""
+        total = dict.fromkeys(self.devices, 0.0)
+        for task in self.tasks:
+            total[task.device] += task.stop - task.start
+        return total
+
+    @cached_property
+    def idle(self) -> Mapping[str, float]:
+        """The share of the step in which each device waits, 0 to 1."""
+        if not self.seconds:
+            return dict.fromkeys(self.devices, 0.0)
+        return {d: 1.0 - busy / self.seconds for d, busy in self.busy.items()}
+
+    @cached_property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """The most memory each device uses at any time of the step."""
+        return {
+            device: max((count for _, count in self.memory.get(device, ())), default=0)
+            for device in self.devices
+        }

@@ -1,0 +1,1 @@
+"""The edge to Keras and TensorFlow: read, emit, measure, observe."""

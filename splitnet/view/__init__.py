@@ -1,0 +1,1 @@
+"""What people see: diagrams, timelines, tables and reports."""
