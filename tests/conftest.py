@@ -1,0 +1,14 @@
+"""What every test shares: a terminal of a fixed width and no settings from outside."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have SPLITNET_* set; the tests do not see it."""
+    for name in [name for name in os.environ if name.startswith("SPLITNET_")]:
+        monkeypatch.delenv(name)
