@@ -12,10 +12,6 @@ from typing import TYPE_CHECKING, Any
 from splitnet._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import keras
-
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
     from splitnet.core.declare import Net, Ref
@@ -39,10 +35,51 @@ if TYPE_CHECKING:
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
+    from splitnet.verbs import place, plan, score
     from splitnet.view.dot import draw
     from splitnet.view.report import report
     from splitnet.view.text import chart, table
     from splitnet.view.trace import trace
+
+__all__ = [
+    "Audit",
+    "AuditError",
+    "Cluster",
+    "ConfigError",
+    "DeclarationError",
+    "Device",
+    "DeviceError",
+    "Finding",
+    "Graph",
+    "InfeasibleError",
+    "Link",
+    "Net",
+    "Plan",
+    "PlanFileError",
+    "Ref",
+    "SplitnetError",
+    "__version__",
+    "audit",
+    "chart",
+    "configure",
+    "draw",
+    "emit",
+    "force_cpu",
+    "load_plan",
+    "local_cluster",
+    "place",
+    "placement_scope",
+    "plan",
+    "plan_of",
+    "read",
+    "read_workload",
+    "report",
+    "score",
+    "simulate",
+    "table",
+    "trace",
+    "unplace",
+]
 
 # name -> the module that has it
 _HOMES = {
@@ -70,137 +107,19 @@ _HOMES = {
     "force_cpu": "tf.runtime",
     "load_plan": "core.planfile",
     "local_cluster": "tf.runtime",
+    "place": "verbs",
     "placement_scope": "tf.placement",
+    "plan": "verbs",
     "plan_of": "tf.persist",
     "read": "tf.read",
     "read_workload": "core.workload",
     "report": "view.report",
+    "score": "verbs",
     "simulate": "core.simulate",
     "table": "view.text",
     "trace": "view.trace",
     "unplace": "tf.persist",
 }
-
-__all__ = sorted([*_HOMES, "__version__", "place", "plan", "score"])
-
-
-def plan(
-    source: "Net | keras.Model | Graph",
-    cluster: "Cluster | None" = None,
-    *,
-    batch: int = 32,
-    objective: str = "latency",
-    pins: "Mapping[str, Any] | Callable[[Any], Any] | None" = None,
-    missing: str = "fallback",
-    costs: Any = None,
-    optimizer: str = "adam",
-    strategy: str = "auto",
-    time_limit: float = 5.0,
-    **more: Any,
-) -> "Plan":
-    """Decide which part lives on which device; builds nothing and runs nothing.
-
-    Args:
-        source: a `Net`, a Keras model, or a `Graph`.
-        cluster: the machine to plan for; None means this one, `local_cluster()`.
-        batch: samples per step. A `Graph` has its own.
-        objective: "latency" (one step, in seconds), "throughput" (the busiest device of
-            a pipeline) or "memory" (the fullest device, in bytes).
-        pins: name patterns -> `on=`, or a function of a part; they beat the declaration.
-        missing: a device that is not there: "fallback" (with a receipt), "warn", "error".
-        costs: a cost model, or the file of a measured one; None estimates.
-        optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
-        strategy: the name of one algorithm, or "auto" for the best of all.
-        time_limit: seconds to search at most.
-        **more: `training=False`, `contiguity=`, `seed=`, `on_progress=` of the planner.
-
-    Raises:
-        DeclarationError: the source cannot be read; with every fault found.
-        DeviceError: an impossible pin, or a device that is missing under "error".
-        InfeasibleError: nothing fits; with what would make it fit.
-    """
-    from splitnet.core.planner import plan_graph
-
-    cluster = _this_machine() if cluster is None else cluster
-    return _pictured(
-        plan_graph(
-            _graph_of(source, batch),
-            cluster,
-            objective=objective,
-            pins=pins,
-            missing=missing,
-            costs=costs,
-            optimizer=optimizer,
-            strategy=strategy,
-            time_limit=time_limit,
-            **more,
-        )
-    )
-
-
-def place(
-    source: "Net | keras.Model", cluster: "Cluster | None" = None, **plan_options: Any
-) -> "keras.Model":
-    """Read, plan and emit in one line; `plan_of(model)` returns the plan.
-
-    The model that is given stays as it was. Prints nothing and hides nothing.
-
-    Raises:
-        SplitnetError: whatever `plan` and `emit` raise.
-    """
-    from splitnet.tf.emit import emit
-
-    return emit(source, plan(source, cluster, **plan_options))
-
-
-def score(
-    source: "Net | keras.Model | Graph",
-    cluster: "Cluster",
-    device_of: "Mapping[str, str]",
-    *,
-    batch: int = 32,
-    **options: Any,
-) -> "Plan":
-    """Judge a placement made by a person: the same figures, none of the choices.
-
-    Args:
-        source: a `Net`, a Keras model, or a `Graph`.
-        cluster: the machine.
-        device_of: part -> device, for every part.
-        batch: samples per step. A `Graph` has its own.
-        **options: `objective=`, `costs=`, `optimizer=`, `training=` of the planner.
-
-    Raises:
-        PlanFileError: a part is missing or unknown.
-        DeviceError: a device is not in the cluster.
-    """
-    from splitnet.core.planner import score as score_graph
-
-    return _pictured(
-        score_graph(_graph_of(source, batch), cluster, device_of, **options)
-    )
-
-
-def _graph_of(source: Any, batch: int) -> "Graph":
-    from splitnet.core.graph import Graph
-
-    if isinstance(source, Graph):
-        return source
-    from splitnet.tf.read import read
-
-    return read(source, batch)
-
-
-def _this_machine() -> "Cluster":
-    from splitnet.tf.runtime import local_cluster
-
-    return local_cluster()
-
-
-def _pictured(plan: "Plan") -> "Plan":
-    """Hand the plan back; as a side effect plans can show themselves in notebooks."""
-    _hang_hooks("Plan")
-    return plan
 
 
 def _outline(net: "Net", ref: "Ref") -> "list[int | str] | None":
@@ -210,21 +129,27 @@ def _outline(net: "Net", ref: "Ref") -> "list[int | str] | None":
 
 
 def _hang_hooks(name: str) -> None:
-    """Give core values what only the other rooms can do, when they are first asked for."""
+    """Give core values what only the other rooms can do, when they are first used."""
     if name in ("Net", "Ref"):
         from splitnet.core.declare import Net
 
         Net.outline = staticmethod(_outline)
-    if name in ("Plan", "load_plan"):
+    if name in ("Plan", "load_plan", "place", "plan", "score"):
         from splitnet.core.plan import Plan
 
-        Plan.pictures = staticmethod(_svg_of)
+        Plan.pictures = (_svg_of, _html_of)
 
 
 def _svg_of(plan: "Plan") -> str:
     from splitnet.view.dot import svg_of
 
     return svg_of(plan)
+
+
+def _html_of(plan: "Plan") -> str:
+    from splitnet.view.dot import html_of
+
+    return html_of(plan)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,372 @@
+"""Runtime settings as plain values: what may be set, where it was set, which one wins.
+
+Code beats the environment (`SPLITNET_*`) beats a file (`splitnet.toml`, or
+`[tool.splitnet]` of `pyproject.toml`) beats the default. Nothing is applied here;
+`splitnet.tf.config` tells TensorFlow.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from splitnet.core.errors import ConfigError, SplitnetError, listed
+from splitnet.core.units import parse_bytes
+
+__all__ = ["OPTIONS", "Option", "Setting", "Settings", "config_file", "resolve"]
+
+ENVIRONMENT_PREFIX = "SPLITNET_"
+FILE_VARIABLE = "SPLITNET_CONFIG"
+ORIGINS = ("default", "file", "environment", "code")
+
+
+def _flag(value: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in words:
+        return words[value.strip().lower()]
+    raise ValueError("must be true or false")
+
+
+def _count(value: object) -> int:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("must be a whole number, 1 or more")
+    return value
+
+
+def _share(value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # what cannot be one is caught
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0 < number <= 1:
+        raise ValueError("must be a share of each GPU's memory, above 0 and up to 1")
+    return number
+
+
+def _amount(value: object) -> int:
+    count = parse_bytes(value, "it")
+    if count < 2**20:
+        raise ValueError("must be at least 1 MiB, such as '4 GiB'")
+    return count
+
+
+def _visible(value: object) -> tuple[int, ...] | None:
+    """The indices of GPUs; "all" is None, "none" is ()."""
+    if isinstance(value, str):
+        words = {"all": None, "none": (), "": ()}
+        if value.strip().lower() in words:
+            return words[value.strip().lower()]
+        value = [part.strip() for part in value.split(",")]
+    items = list(value) if isinstance(value, list | tuple | range) else [value]
+    try:
+        indices = [int(i) if isinstance(i, str) else i for i in items]
+    except ValueError:
+        indices = [None]
+    if not all(_is_index(i) for i in indices) or len(dict.fromkeys(indices)) != len(
+        indices
+    ):
+        raise ValueError(
+            "must be GPU indices such as '0,1', each once, 'all' or 'none'"
+        )
+    return tuple(i for i in indices if isinstance(i, int))
+
+
+def _is_index(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _log(value: object) -> str | bool:
+    if value in ("branches", "ops"):
+        return str(value)
+    try:
+        return "branches" if _flag(value) else False
+    except ValueError:
+        raise ValueError("must be 'branches', 'ops', true or false") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One thing that can be set. `late` options may change after TensorFlow started.
+
+    A default of None leaves TensorFlow's own.
+    """
+
+    name: str
+    parse: Callable[[object], object]
+    default: object
+    call: str
+    about: str
+    late: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+_LOGICAL = "tf.config.set_logical_device_configuration"
+_THREADS = "tf.config.threading.set_{}_op_parallelism_threads"
+
+OPTIONS: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option(
+            "visible",
+            _visible,
+            None,
+            "tf.config.set_visible_devices",
+            "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
+        ),
+        Option(
+            "memory_growth",
+            _flag,
+            None,
+            "tf.config.experimental.set_memory_growth",
+            "take GPU memory as it is needed; all visible GPUs alike",
+        ),
+        Option(
+            "memory_limit",
+            _amount,
+            None,
+            _LOGICAL,
+            "memory of each GPU that may be used: '4 GiB'",
+        ),
+        Option(
+            "memory_fraction",
+            _share,
+            None,
+            _LOGICAL,
+            "the same as a share of each card: 0.5 (needs nvidia-ml-py)",
+        ),
+        Option(
+            "logical_gpus",
+            _count,
+            None,
+            _LOGICAL,
+            "cut each GPU into so many; needs a memory limit or fraction",
+        ),
+        Option(
+            "cpu_devices",
+            _count,
+            None,
+            _LOGICAL,
+            "how many CPU devices; stand-ins for GPUs are made of them",
+        ),
+        Option(
+            "cpu_threads",
+            _count,
+            None,
+            f"{_THREADS.format('intra')}, OMP_NUM_THREADS",
+            "threads within an operation, and across unless said otherwise",
+        ),
+        Option(
+            "inter_op_threads",
+            _count,
+            None,
+            _THREADS.format("inter"),
+            "threads across operations",
+        ),
+        Option(
+            "soft_placement",
+            _flag,
+            None,
+            "tf.config.set_soft_device_placement",
+            "may TensorFlow silently use another device if one is missing",
+            late=True,
+        ),
+        Option(
+            "log_placement",
+            _log,
+            None,
+            "tf.debugging.set_log_device_placement",
+            "'branches': a line per branch when a model is emitted; 'ops': every op",
+            late=True,
+        ),
+        Option(
+            "determinism",
+            _flag,
+            None,
+            "tf.config.experimental.enable_op_determinism",
+            "the same bits in every run; slower",
+            late=True,
+        ),
+    )
+}
+
+# Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
+_CLASHES = (
+    ("memory_growth", "memory_limit"),
+    ("memory_growth", "memory_fraction"),
+    ("memory_growth", "logical_gpus"),
+    ("memory_limit", "memory_fraction"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's value and where it comes from.
+
+    `source` is the variable, the file or the call that said it; `set_aside` says why a
+    value that was given does not count.
+    """
+
+    name: str
+    value: object
+    origin: str
+    source: str
+    set_aside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every option, resolved."""
+
+    all: tuple[Setting, ...]
+
+    def __getitem__(self, name: str) -> object:
+        """The value that counts: None where TensorFlow's own is left."""
+        setting = self.of(name)
+        return OPTIONS[name].default if setting.set_aside else setting.value
+
+    def __iter__(self) -> Iterator[Setting]:
+        """The settings, in the order of `OPTIONS`."""
+        return iter(self.all)
+
+    def of(self, name: str) -> Setting:
+        """One setting with its origin."""
+        return next(setting for setting in self.all if setting.name == name)
+
+
+def resolve(
+    code: Mapping[str, object], environ: Mapping[str, str], folder: Path
+) -> Settings:
+    """Bring all sources together; reads at most one file and applies nothing.
+
+    Args:
+        code: what the program said.
+        environ: the environment.
+        folder: where the search for a file begins; it goes up to the root.
+
+    Raises:
+        ConfigError: unknown names, impossible values and contradictions, all at once.
+    """
+    faults: list[str] = []
+    found: dict[str, Setting] = {}
+    for origin, rows in (
+        ("file", _from_file(environ, folder, faults)),
+        ("environment", _from_environment(environ)),
+        ("code", [(name, value, "sn.configure") for name, value in code.items()]),
+    ):
+        for name, value, source in rows:
+            if name not in OPTIONS:
+                faults.append(_unknown(name, source))
+                continue
+            try:
+                parsed = OPTIONS[name].parse(value)
+            except (ValueError, SplitnetError) as error:
+                faults.append(f"{name} {error}. Received: {value!r} ({source}).")
+                continue
+            found[name] = Setting(name, parsed, origin, source)
+    faults += _settle(found)
+    if faults:
+        raise ConfigError(listed("the runtime settings cannot be.", faults))
+    return Settings(
+        tuple(
+            found.get(name, Setting(name, option.default, "default", "TensorFlow"))
+            for name, option in OPTIONS.items()
+        )
+    )
+
+
+def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
+    """The file that settings would be read from: the nearest one upwards, or none.
+
+    `SPLITNET_CONFIG` names another.
+    """
+    if environ.get(FILE_VARIABLE):
+        return Path(environ[FILE_VARIABLE])
+    for place in (folder, *folder.parents):
+        if (place / "splitnet.toml").is_file():
+            return place / "splitnet.toml"
+        project = place / "pyproject.toml"
+        try:
+            if "[tool.splitnet" in project.read_text(encoding="utf-8"):
+                return project
+        except (OSError, UnicodeDecodeError):
+            continue
+    return None
+
+
+def _from_file(
+    environ: Mapping[str, str], folder: Path, faults: list[str]
+) -> list[tuple[str, object, str]]:
+    path = config_file(environ, folder)
+    if path is None:
+        return []
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        faults.append(f"cannot read the settings file {str(path)!r}: {error.strerror}")
+        return []
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        faults.append(f"the settings file {str(path)!r} is not TOML: {error}")
+        return []
+    if path.name == "pyproject.toml":
+        table = table.get("tool", {}).get("splitnet", {})
+    return [(name, value, path.name) for name, value in table.items()]
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, object, str]]:
+    return [
+        (name.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[name], name)
+        for name in sorted(environ)
+        if name.startswith(ENVIRONMENT_PREFIX) and name != FILE_VARIABLE
+    ]
+
+
+def _unknown(name: str, source: str) -> str:
+    close = difflib.get_close_matches(name, OPTIONS, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"there is no setting {name!r} ({source}).{hint} Known: {', '.join(OPTIONS)}"
+
+
+def _settle(found: dict[str, Setting]) -> list[str]:
+    """Settle contradictions: the stronger origin wins, equals are a fault."""
+    faults = []
+    for one, other in _CLASHES:
+        a, b = found.get(one), found.get(other)
+        if a is None or b is None or not (a.value and b.value):
+            continue
+        if a.set_aside or b.set_aside:
+            continue
+        if a.origin == b.origin:
+            faults.append(
+                f"{one} ({a.source}) and {other} ({b.source}) cannot both be set; "
+                "TensorFlow takes one of them for a GPU. Drop one"
+            )
+            continue
+        weak, strong = sorted((a, b), key=lambda s: ORIGINS.index(s.origin))
+        found[weak.name] = Setting(
+            weak.name,
+            weak.value,
+            weak.origin,
+            weak.source,
+            f"{strong.name} of the {strong.origin} counts instead",
+        )
+    cut = found.get("logical_gpus")
+    sized = any(
+        n in found and not found[n].set_aside
+        for n in ("memory_limit", "memory_fraction")
+    )
+    if cut and not cut.set_aside and cut.value != 1 and not sized:
+        faults.append(
+            f"logical_gpus={cut.value} ({cut.source}) needs the memory of each: set "
+            "memory_limit='4 GiB', or memory_fraction"
+        )
+    return faults

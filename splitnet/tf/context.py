@@ -1,0 +1,98 @@
+"""Whether TensorFlow has started, and what started it.
+
+The one place that touches the private names of TensorFlow's context. Starting means
+that devices are claimed: from then on most settings are closed.
+"""
+
+import linecache
+import sys
+from types import FrameType, ModuleType
+from typing import Any
+
+__all__ = ["starter", "started", "watch"]
+
+_OUR_FOLDERS = ("/tensorflow/", "/keras/", "/splitnet/", "/importlib/")
+_seen: list[str] = []
+
+
+def _context() -> Any:
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+def started() -> bool:
+    """Say whether TensorFlow has claimed its devices; does not make it do so."""
+    return getattr(_context(), "_context_handle", None) is not None
+
+
+def watch() -> None:
+    """Note the user's line that starts TensorFlow, should it happen later.
+
+    Wraps one method of the context and takes the wrapper off when it has fired.
+    """
+    context = _context()
+    if started() or "ensure_initialized" in vars(context):
+        return
+    original = context.ensure_initialized
+
+    def ensure_initialized() -> None:
+        was = started()
+        original()
+        if not was:
+            _seen.append(_user_line(sys._getframe(1)))
+        vars(context).pop("ensure_initialized", None)
+
+    context.ensure_initialized = ensure_initialized
+
+
+def starter() -> str:
+    """Say what started TensorFlow, as far as it can be known, in half a sentence."""
+    if _seen:
+        return f"it was started at {_seen[0]}"
+    holders = _holders()
+    if holders:
+        return f"what holds its objects: {'; '.join(holders[:4])}"
+    return "what started it is not known: a layer, a tensor, a variable or a dataset"
+
+
+def _user_line(frame: FrameType | None) -> str:
+    """The innermost line that is the user's own, and what it says."""
+    while frame is not None:
+        name = frame.f_code.co_filename.replace("\\", "/")
+        if not name.startswith("<") and not any(f in name for f in _OUR_FOLDERS):
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}" + (
+                f" ({text})" if text else ""
+            )
+        frame = frame.f_back
+    return "a line that is not known"
+
+
+def _holders() -> list[str]:
+    """Modules of the user whose names hold tensors, variables or layers with them."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        if not isinstance(module, ModuleType) or top in _FRAMEWORKS:
+            continue
+        for attribute, value in list(vars(module).items()):
+            if _is_live(value):
+                where = "the main program" if name == "__main__" else f"module {name!r}"
+                kind = type(value).__name__
+                found.append(f"{where} has {attribute!r} (a {kind})")
+                break
+    return found
+
+
+_FRAMEWORKS = ("tensorflow", "keras", "splitnet", "numpy", "absl", "__mp_main__")
+
+
+def _is_live(value: object) -> bool:
+    """Whether a value needed TensorFlow's devices when it was made."""
+    import tensorflow as tf
+    from tensorflow import keras
+
+    if isinstance(value, tf.Variable | tf.Tensor | tf.data.Dataset):
+        return True
+    return isinstance(value, keras.layers.Layer) and bool(value.variables)

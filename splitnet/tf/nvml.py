@@ -1,0 +1,111 @@
+"""What the NVIDIA driver knows of the cards, by way of nvidia-ml-py; no TensorFlow.
+
+Without that package, or without a driver, there is nothing to tell: an empty tuple.
+"""
+
+import os
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+__all__ = ["Card", "cards"]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU as its driver describes it; `index` counts under CUDA_VISIBLE_DEVICES.
+
+    `used_by` pairs a process id with its bytes; `busy` is a share, 0 to 1, or None;
+    `links` names the other cards it reaches without the CPU.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    free_bytes: int
+    capability: str = ""
+    busy: float | None = None
+    watts: float | None = None
+    used_by: tuple[tuple[int, int], ...] = ()
+    links: tuple[int, ...] = ()
+
+
+def cards() -> tuple[Card, ...]:
+    """The cards that CUDA_VISIBLE_DEVICES leaves, in its order."""
+    try:
+        import pynvml
+    except ImportError:
+        return ()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        handles = _visible_handles(pynvml)
+        return tuple(_card(pynvml, i, h, handles) for i, h in enumerate(handles))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _visible_handles(pynvml: ModuleType) -> list[Any]:
+    count = pynvml.nvmlDeviceGetCount()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return handles
+    chosen = []
+    for word in (part.strip() for part in wanted.split(",")):
+        # CUDA stops at the first entry that names no card.
+        if word.isdigit() and int(word) < count:
+            chosen.append(handles[int(word)])
+            continue
+        named = [
+            h for h in handles if word and _text(_uuid(pynvml, h)).startswith(word)
+        ]
+        if not named:
+            break
+        chosen += named[:1]
+    return chosen
+
+
+def _uuid(pynvml: ModuleType, handle: Any) -> str:
+    return _text(pynvml.nvmlDeviceGetUUID(handle))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _card(pynvml: ModuleType, index: int, handle: Any, handles: list[Any]) -> Card:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+    def told(ask: str, *arguments: Any) -> Any:
+        """What a query answers; None where this card or driver does not know."""
+        try:
+            return getattr(pynvml, ask)(handle, *arguments)
+        except pynvml.NVMLError:
+            return None
+
+    capability = told("nvmlDeviceGetCudaComputeCapability")
+    busy = told("nvmlDeviceGetUtilizationRates")
+    milliwatts = told("nvmlDeviceGetPowerUsage")
+    processes = told("nvmlDeviceGetComputeRunningProcesses") or []
+    return Card(
+        index=index,
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        uuid=_uuid(pynvml, handle),
+        memory_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        capability=".".join(map(str, capability)) if capability else "",
+        busy=None if busy is None else busy.gpu / 100,
+        watts=None if milliwatts is None else milliwatts / 1000,
+        used_by=tuple((int(p.pid), int(p.usedGpuMemory or 0)) for p in processes),
+        links=tuple(
+            other
+            for other, peer in enumerate(handles)
+            if other != index
+            and told("nvmlDeviceGetP2PStatus", peer, pynvml.NVML_P2P_CAPS_INDEX_READ)
+            == 0
+        ),
+    )

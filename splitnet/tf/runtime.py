@@ -1,0 +1,197 @@
+"""The machine at hand: its GPUs and CPUs, or stand-ins for GPUs where there are none.
+
+Finding devices starts nothing and claims no memory.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from splitnet.core.cluster import Cluster, Device
+from splitnet.core.devices import PRESETS
+from splitnet.core.errors import ConfigError, DeviceError
+from splitnet.tf.config import (
+    configure,
+    cpu_devices,
+    force_cpu,
+    make_cpu_devices,
+)
+from splitnet.tf.context import started, starter, watch
+from splitnet.tf.nvml import Card, cards
+
+__all__ = ["configure", "force_cpu", "local_cluster"]
+
+MIB = 2**20
+_MOST_STAND_INS = 256
+# Free memory as it was before TensorFlow took its own share: card -> bytes.
+_free_before: dict[str, int] = {}
+
+
+def local_cluster(stand_in_gpus: int = 0) -> Cluster:
+    """Describe this machine: every GPU that TensorFlow may use, and the CPU.
+
+    Settings of the environment and of the settings file are applied first. Without
+    stand-ins TensorFlow is not started, and no memory of any device is claimed.
+
+    Args:
+        stand_in_gpus: make so many CPU devices stand in for gpu:0, gpu:1 and so on.
+            Real GPUs are then hidden. Stand-ins prove where things run, never how fast:
+            they share the processor's threads, and a plan reckons them as if they were
+            plain GPUs with a share of the host's memory. Asking twice does no harm.
+
+    Returns:
+        A cluster whose device memory (bytes) is what is free now, or the limit set.
+
+    Raises:
+        ConfigError: TensorFlow has already started with too few CPU devices, or a
+            setting cannot be applied.
+        DeviceError: an impossible number of stand-ins.
+    """
+    if isinstance(stand_in_gpus, bool) or not isinstance(stand_in_gpus, int):
+        raise DeviceError(
+            f"stand_in_gpus is a whole number. Received: {stand_in_gpus!r}."
+        )
+    if not 0 <= stand_in_gpus <= _MOST_STAND_INS:
+        raise DeviceError(
+            f"stand_in_gpus must be between 0 and {_MOST_STAND_INS}. "
+            f"Received: {stand_in_gpus}."
+        )
+    configure()
+    if stand_in_gpus:
+        return _stand_ins(stand_in_gpus)
+    watch()
+    return Cluster((*_real_gpus(), *_cpus()))
+
+
+def _stand_ins(count: int) -> Cluster:
+    import tensorflow as tf
+
+    if cpu_devices() < count + 1:
+        if started():
+            raise ConfigError(
+                f"too late for {count} stand-in GPUs: they need {count + 1} CPU "
+                f"devices, TensorFlow has already started with {cpu_devices()}, and "
+                f"{starter()}. "
+                f"Call sn.local_cluster(stand_in_gpus={count}) before the first layer, "
+                "tensor or dataset is made; in a notebook, restart the kernel first."
+            )
+        make_cpu_devices(count + 1)
+    if tf.config.get_visible_devices("GPU") and not started():
+        tf.config.set_visible_devices([], "GPU")
+    watch()
+    share = host_memory_bytes() // (count + 1)
+    return Cluster(
+        (
+            *(
+                Device.of(
+                    f"gpu:{i}",
+                    memory=share,
+                    target=f"/device:CPU:{i + 1}",
+                    stand_in=True,
+                )
+                for i in range(count)
+            ),
+            _cpu(0, share),
+        )
+    )
+
+
+def _real_gpus() -> list[Device]:
+    """A device for each GPU, or for each part of one that is cut into logical GPUs."""
+    import tensorflow as tf
+
+    physical = tf.config.list_physical_devices("GPU")
+    known = {card.index: card for card in cards()}
+    devices: list[Device] = []
+    for gpu in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        name = str(details.get("device_name", ""))
+        card = _card_of(known, physical.index(gpu), name)
+        logical = tf.config.get_logical_device_configuration(gpu) or [None]
+        for part in logical:
+            devices.append(
+                Device.of(
+                    f"gpu:{len(devices)}",
+                    memory=_gpu_memory(part, card, name),
+                    preset=_preset(name),
+                )
+            )
+    return devices
+
+
+def _card_of(known: dict[int, Card], index: int, name: str) -> Card | None:
+    """The driver's card for one of TensorFlow's; the two may count differently."""
+    card = known.get(index)
+    if card is None or not name or card.name == name:
+        return card
+    return next((other for other in known.values() if other.name == name), card)
+
+
+def _gpu_memory(part: Any, card: Card | None, name: str) -> int | str:
+    """Bytes that may be planned with: the limit, what is free, or the model's size."""
+    if part is not None and part.memory_limit:
+        return int(part.memory_limit) * MIB
+    if card is None:
+        return PRESETS[_preset(name)][0]
+    if not started():
+        _free_before[card.uuid] = card.free_bytes
+    own = sum(used for pid, used in card.used_by if pid == os.getpid())
+    return _free_before.get(card.uuid, card.free_bytes + own)
+
+
+def _preset(name: str) -> str:
+    """The figures for a GPU of that name; a plain GPU's if it is not known.
+
+    >>> _preset("NVIDIA H100 80GB HBM3"), _preset("Tesla K80")
+    ('H100', 'gpu')
+    """
+    return next((p for p in PRESETS if p[0].isupper() and p in name), "gpu")
+
+
+def _cpus() -> list[Device]:
+    count = cpu_devices()
+    share = host_memory_bytes() // count
+    return [_cpu(i, share) for i in range(count)]
+
+
+def _cpu(index: int, memory_bytes: int) -> Device:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    cores = cores or os.cpu_count() or 1
+    return Device.of(
+        f"cpu:{index}",
+        memory=memory_bytes,
+        speed=f"{50 * cores} GFLOP/s",
+        bandwidth=f"{min(10 * cores, 100)} GB/s",
+    )
+
+
+def host_memory_bytes() -> int:
+    """Memory of the host that is free to use, in bytes, within a container's limit.
+
+    Rounded down to 256 MiB, so that two plans made in a row are for the same machine.
+    """
+    free = _meminfo_bytes("MemAvailable")
+    if not free:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _number_in("/sys/fs/cgroup/memory.max")
+    if limit is not None:
+        used = _number_in("/sys/fs/cgroup/memory.current") or 0
+        free = min(free, limit - used)
+    return max(free // (256 * MIB), 1) * 256 * MIB
+
+
+def _meminfo_bytes(key: str) -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    found = next((line.split()[1] for line in lines if line.startswith(key)), "0")
+    return int(found) * 1024
+
+
+def _number_in(path: str) -> int | None:
+    try:
+        text = Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

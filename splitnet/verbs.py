@@ -1,0 +1,126 @@
+"""The verbs that go through several rooms at once: plan, place, score."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import keras
+
+    from splitnet.core.cluster import Cluster
+    from splitnet.core.declare import Net
+    from splitnet.core.graph import Graph
+    from splitnet.core.plan import Plan
+
+__all__ = ["place", "plan", "score"]
+
+
+def plan(
+    source: "Net | keras.Model | Graph",
+    cluster: "Cluster | None" = None,
+    *,
+    batch: int = 32,
+    objective: str = "latency",
+    pins: "Mapping[str, Any] | Callable[[Any], Any] | None" = None,
+    missing: str = "fallback",
+    costs: Any = None,
+    optimizer: str = "adam",
+    strategy: str = "auto",
+    time_limit: float = 5.0,
+    **more: Any,
+) -> "Plan":
+    """Decide which part lives on which device; builds nothing and runs nothing.
+
+    Args:
+        source: a `Net`, a Keras model, or a `Graph`.
+        cluster: the machine to plan for; None means this one, `local_cluster()`.
+        batch: samples per step. A `Graph` has its own.
+        objective: "latency" (one step, in seconds), "throughput" (the busiest device of
+            a pipeline) or "memory" (the fullest device, in bytes).
+        pins: name patterns -> `on=`, or a function of a part; they beat the
+            declaration.
+        missing: a device that is not there: "fallback" (with a
+            receipt), "warn" or "error".
+        costs: a cost model, or the file of a measured one; None estimates.
+        optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
+        strategy: the name of one algorithm, or "auto" for the best of all.
+        time_limit: seconds to search at most.
+        **more: `training=False`, `contiguity=`, `seed=`, `on_progress=` of the planner.
+
+    Raises:
+        DeclarationError: the source cannot be read; with every fault found.
+        DeviceError: an impossible pin, or a device that is missing under "error".
+        InfeasibleError: nothing fits; with what would make it fit.
+    """
+    from splitnet.core.planner import plan_graph
+
+    cluster = _this_machine() if cluster is None else cluster
+    return plan_graph(
+        _graph_of(source, batch),
+        cluster,
+        objective=objective,
+        pins=pins,
+        missing=missing,
+        costs=costs,
+        optimizer=optimizer,
+        strategy=strategy,
+        time_limit=time_limit,
+        **more,
+    )
+
+
+def place(
+    source: "Net | keras.Model", cluster: "Cluster | None" = None, **plan_options: Any
+) -> "keras.Model":
+    """Read, plan and emit in one line; `plan_of(model)` returns the plan.
+
+    The model that is given stays as it was. Prints nothing and hides nothing.
+
+    Raises:
+        SplitnetError: whatever `plan` and `emit` raise.
+    """
+    from splitnet.tf.emit import emit
+
+    return emit(source, plan(source, cluster, **plan_options))
+
+
+def score(
+    source: "Net | keras.Model | Graph",
+    cluster: "Cluster",
+    device_of: "Mapping[str, str]",
+    *,
+    batch: int = 32,
+    **options: Any,
+) -> "Plan":
+    """Judge a placement made by a person: the same figures, none of the choices.
+
+    Args:
+        source: a `Net`, a Keras model, or a `Graph`.
+        cluster: the machine.
+        device_of: part -> device, for every part.
+        batch: samples per step. A `Graph` has its own.
+        **options: `objective=`, `costs=`, `optimizer=`, `training=` of the planner.
+
+    Raises:
+        PlanFileError: a part is missing or unknown.
+        DeviceError: a device is not in the cluster.
+    """
+    from splitnet.core.planner import score as score_graph
+
+    return score_graph(_graph_of(source, batch), cluster, device_of, **options)
+
+
+def _graph_of(source: Any, batch: int) -> "Graph":
+    from splitnet.core.graph import Graph
+
+    if isinstance(source, Graph):
+        return source
+    from splitnet.tf.read import read
+
+    return read(source, batch)
+
+
+def _this_machine() -> "Cluster":
+    from splitnet.tf.runtime import local_cluster
+
+    return local_cluster()
