@@ -1,0 +1,1 @@
+"""What one call costs, a formula per kind of layer; the front door is tf/flops.py."""

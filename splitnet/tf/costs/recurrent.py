@@ -1,0 +1,148 @@
+"""Formulas of layers that repeat a cell along time.
+
+What TensorFlow keeps is per step: each tensor that the cell's gradient reads is pushed
+on a list (counted in TensorFlow 2.21's gradient graph, see `traced`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from splitnet.tf.costs.value import Case, Size, Work, weight_sizes
+
+__all__ = ["bidirectional", "conv_lstm", "gated", "recurrent", "time_distributed"]
+
+_CELLS = {
+    # gates, FLOPs per unit besides products, units kept per step
+    "LSTMCell": (4, 26.0, 7),
+    "GRUCell": (3, 22.0, 6),
+    "SimpleRNNCell": (1, 6.0, 2),
+}
+
+
+def recurrent(case: Case) -> Work | None:
+    """Sum over the cells of 2 * steps * gates * units * (features + units).
+
+    LSTM: Hochreiter and Schmidhuber 1997 with forget gate; GRU: Cho et al. 2014. A
+    layer over stacked cells is the sum of its cells. None for a cell without formula.
+    """
+    layer = case.operation
+    cells = list(getattr(layer.cell, "cells", [layer.cell]))
+    steps, features = case.input.shape[1], case.input.shape[-1]
+    found = Work()
+    for cell in cells:
+        if type(cell).__name__ not in _CELLS:
+            return None
+        found = _plus(found, _cell(case, cell, steps, features))
+        features = cell.units
+    return replace(
+        found, moved_bytes=_moved(case, found, steps), transient_bytes=case.input.bytes
+    )
+
+
+def _cell(case: Case, cell: Any, steps: int, features: int) -> Work:
+    gates, other, kept = _CELLS[type(cell).__name__]
+    rows, item = case.input.shape[0] * steps, case.output.item_bytes
+    if not getattr(cell, "reset_after", True):
+        kept += 1
+    units = kept * cell.units + features
+    if getattr(cell, "dropout", 0):
+        units += gates * features
+    if getattr(cell, "recurrent_dropout", 0):
+        units += gates * cell.units
+    return Work(
+        matrix_flops=2.0 * rows * gates * cell.units * (features + cell.units),
+        other_flops=other * rows * cell.units,
+        inner_bytes=rows * units * item,
+    )
+
+
+def _plus(one: Work, other: Work) -> Work:
+    return Work(
+        matrix_flops=one.matrix_flops + other.matrix_flops,
+        product_flops=one.product_flops + other.product_flops,
+        other_flops=one.other_flops + other.other_flops,
+        inner_bytes=one.inner_bytes + other.inner_bytes,
+        transient_bytes=max(one.transient_bytes, other.transient_bytes),
+        note="; ".join(n for n in (one.note, other.note) if n),
+    )
+
+
+def _moved(case: Case, work: Work, steps: int) -> float:
+    """Weights are read again at every step."""
+    weights = sum(size.bytes for size in weight_sizes(case.operation))
+    return float(
+        case.input.bytes + case.output.bytes + steps * weights + 2 * work.inner_bytes
+    )
+
+
+def conv_lstm(case: Case) -> Work:
+    """Four gates by convolution of input and state (Shi et al. 2015, equation 3).
+
+    Per step and output position 2 * (elements of both kernels); kept per step as an
+    LSTM keeps, with the input's slice.
+    """
+    cell = case.operation.cell
+    kernels = [
+        math.prod(int(n) for n in w.shape) for w in (cell.kernel, cell.recurrent_kernel)
+    ]
+    batch, steps = case.input.shape[:2]
+    last = case.output.shape[2:] if cell_sequences(case) else case.output.shape[1:]
+    places = batch * steps * math.prod(last) // cell.filters
+    item = case.output.item_bytes
+    found = Work(
+        matrix_flops=2.0 * places * sum(kernels),
+        other_flops=26.0 * places * cell.filters,
+        inner_bytes=(places * cell.filters * 7) * item + case.input.bytes,
+        transient_bytes=case.input.bytes + 4 * places // steps * cell.filters * item,
+    )
+    return replace(found, moved_bytes=_moved(case, found, steps))
+
+
+def cell_sequences(case: Case) -> bool:
+    """Whether a recurrent layer returns every step."""
+    return bool(getattr(case.operation, "return_sequences", False))
+
+
+def bidirectional(case: Case, formula: Callable[[Case], Work | None]) -> Work | None:
+    """Both directions, and the merge of their outputs."""
+    layer = case.operation
+    sides = [
+        formula(replace(case, operation=side))
+        for side in (layer.forward_layer, layer.backward_layer)
+    ]
+    if sides[0] is None or sides[1] is None:
+        return None
+    both = _plus(sides[0], sides[1])
+    moved = sum(side.moved_bytes or 0.0 for side in sides if side is not None)
+    kept = layer.merge_mode == "mul"
+    return replace(
+        both,
+        inner_bytes=both.inner_bytes + (2 * case.output.bytes if kept else 0),
+        moved_bytes=moved + 2 * case.output.bytes,
+        transient_bytes=case.input.bytes + case.output.bytes,
+    )
+
+
+def time_distributed(case: Case, formula: Callable[[Case], Work | None]) -> Work | None:
+    """The wrapped layer once, on steps * batch samples."""
+
+    def merged(sizes: Sequence[Size]) -> tuple[Size, ...]:
+        return tuple(
+            replace(s, shape=(s.shape[0] * s.shape[1], *s.shape[2:])) for s in sizes
+        )
+
+    return formula(
+        replace(
+            case,
+            operation=case.operation.layer,
+            inputs=merged(case.inputs[:1]),
+            outputs=merged(case.outputs),
+        )
+    )
+
+
+def gated(case: Case) -> Work | None:
+    """A single LSTM, GRU or SimpleRNN layer: `recurrent` on its own cell."""
+    return recurrent(case)

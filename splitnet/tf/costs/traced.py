@@ -1,0 +1,259 @@
+"""What a call costs when there is no formula for it: trace it once, and count.
+
+The call is traced by TensorFlow, forward and backward, on tensors that have a shape
+and no value; the layer's variables are replaced by such tensors, so that nothing is
+allocated on any device. In the traced graph every operation can be counted, and what
+is kept until the backward pass is what a gradient operation reads of the forward pass.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.tf.costs.value import Size, Work
+
+__all__ = ["Traced", "trace"]
+
+_VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "EnsureShape"}
+_SHAPE_ONLY = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+_LOOPS = {"While", "StatelessWhile"}
+_BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
+_FREE = _VIEWS | _SHAPE_ONLY | {"Const", "Placeholder", "NoOp", "ReadVariableOp"}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """FLOPs of the forward graph and what its gradient graph reads of it."""
+
+    matrix_flops: float
+    other_flops: float
+    saves_inputs: tuple[int, ...]
+    saves_outputs: tuple[int, ...]
+    inner_bytes: int
+
+    def work(self, note: str) -> Work:
+        """The finding as a formula would state it."""
+        return Work(
+            matrix_flops=self.matrix_flops,
+            other_flops=self.other_flops,
+            saves_inputs=self.saves_inputs,
+            saves_outputs=self.saves_outputs,
+            inner_bytes=self.inner_bytes,
+            note=note,
+        )
+
+
+def trace(
+    call: Callable[..., Any], sizes: Sequence[Size], variables: Sequence[Any] = ()
+) -> Traced:
+    """Trace `call` and its gradient on tensors of these sizes; run neither.
+
+    Args:
+        call: takes as many tensors as there are sizes, returns tensors.
+        sizes: every dimension known.
+        variables: the Keras variables it may read; need not have values.
+
+    Raises:
+        Exception: whatever `call` raises on such tensors.
+    """
+    marks: dict[str, Any] = {}
+
+    def both_ways(*tensors: Any) -> Any:
+        given, states = tensors[: len(sizes)], tensors[len(sizes) :]
+        graph = tf.compat.v1.get_default_graph()
+        scope = keras.StatelessScope(
+            state_mapping=list(zip(variables, states)), initialize_variables=False
+        )
+        with tf.GradientTape() as tape, scope:
+            watched = [t for t in tensors if t.dtype.is_floating]
+            tape.watch(watched)
+            marks["start"] = len(graph.get_operations())
+            results = tf.nest.flatten(call(*given))
+            marks["stop"] = len(graph.get_operations())
+        differentiable = [r for r in results if r.dtype.is_floating]
+        marks["given"], marks["states"] = list(given), list(states)
+        marks["results"] = results
+        return tape.gradient(differentiable, watched)
+
+    specs = [tf.TensorSpec(s.shape, s.dtype) for s in sizes]
+    specs += [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+    graph = tf.function(both_ways, autograph=False).get_concrete_function(*specs).graph
+    operations = graph.get_operations()
+    needed = _needed(marks["results"])
+    forward = [
+        op for op in operations[marks["start"] : marks["stop"]] if id(op) in needed
+    ]
+    matrix, other = _count(forward, graph)
+    inputs, outputs, inner = _saved(operations, marks)
+    return Traced(matrix, other, inputs, outputs, inner)
+
+
+def _needed(results: Sequence[Any]) -> set[int]:
+    """Operations that a result hangs on; TensorFlow prunes the others, so do we."""
+    needed: set[int] = set()
+    waiting = [tensor.op for tensor in results]
+    while waiting:
+        op = waiting.pop()
+        if id(op) not in needed:
+            needed.add(id(op))
+            waiting += [tensor.op for tensor in op.inputs]
+    return needed
+
+
+def _count(operations: Sequence[Any], graph: Any) -> tuple[float, float]:
+    """Matrix FLOPs and other FLOPs of these operations, loops times their length."""
+    matrix = other = 0.0
+    for op in operations:
+        if op.type in _CALLS | _LOOPS | _BRANCHES:
+            found = [_count(body.get_operations(), body) for body in _bodies(op, graph)]
+            times = _length(op) if op.type in _LOOPS else 1
+            matrix += times * max((m for m, _ in found), default=0.0)
+            other += times * max((o for _, o in found), default=0.0)
+        elif flops := _matrix_flops(op):
+            matrix += flops
+        elif op.type not in _FREE:
+            other += sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
+    return matrix, other
+
+
+def _bodies(op: Any, graph: Any) -> Iterator[Any]:
+    for name in ("f", "body", "then_branch", "else_branch"):
+        try:
+            function = op.get_attr(name)
+        except ValueError:
+            continue
+        yield graph._get_function(function.name).graph
+
+
+def _length(op: Any) -> int:
+    """Iterations of a loop, read off its condition `counter < limit`; 1 if hidden."""
+    condition = op.graph._get_function(op.get_attr("cond").name).graph
+    places = {t.op.name: i for i, t in enumerate(condition.inputs)}
+    limits = []
+    for less in condition.get_operations():
+        if less.type == "Less":
+            limit = less.inputs[1]
+            if limit.op.name in places:
+                limit = op.inputs[places[limit.op.name]]
+            if (value := _static(limit)) > 0:
+                limits.append(value)
+    return min(limits, default=1)
+
+
+def _static(tensor: Any) -> int:
+    """The value of an integer scalar that is known while tracing, else 0."""
+    if tensor.op.type == "Max":
+        tensor = tensor.op.inputs[0]
+    value = tf.get_static_value(tensor)
+    return int(value) if value is not None and value.ndim == 0 else 0
+
+
+def _matrix_flops(op: Any) -> float:
+    """Two per multiply-add of a matrix product or convolution, 0 for anything else."""
+    kind = op.type
+    if kind in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
+        flag = "transpose_a" if kind == "MatMul" else "adj_x"
+        left = op.inputs[0].shape
+        return (
+            2.0
+            * _elements(op.outputs[0])
+            * (left[-2] if op.get_attr(flag) else left[-1])
+        )
+    if kind in ("Conv2D", "Conv3D"):
+        kernel = op.inputs[1].shape
+        return 2.0 * _elements(op.outputs[0]) * math.prod(kernel[:-1])
+    if kind == "DepthwiseConv2dNative":
+        return 2.0 * _elements(op.outputs[0]) * math.prod(op.inputs[1].shape[:2])
+    if kind in ("Conv2DBackpropInput", "Conv3DBackpropInputV2"):
+        kernel = op.inputs[1].shape
+        return 2.0 * _elements(op.inputs[2]) * math.prod(kernel[:-1])
+    if kind == "Einsum" and len(op.inputs) == 2:
+        return einsum_flops(
+            op.get_attr("equation").decode(), [tuple(t.shape) for t in op.inputs]
+        )
+    return 0.0
+
+
+def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Two per element of the space that all letters span together."""
+    extent: dict[str, int] = {}
+    for letters, shape in zip(equation.partition("->")[0].split(","), shapes):
+        before, dots, after = letters.strip().replace(" ", "").partition("...")
+        broad = len(shape) - len(before) - len(after) if dots else 0
+        names = [*before, *(f"...{i - broad}" for i in range(broad)), *after]
+        for name, length in zip(names, shape):
+            extent[name] = max(extent.get(name, 1), length)
+    return 2.0 * math.prod(extent.values())
+
+
+def _saved(
+    operations: Sequence[Any], marks: dict[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """What gradient operations read: of the inputs, of the outputs, and in between."""
+    given = {id(t): i for i, t in enumerate(marks["given"])}
+    states = {id(t) for t in marks["states"]}
+    results = {id(_root(t)): i for i, t in reversed([*enumerate(marks["results"])])}
+    forward = {id(op) for op in operations[marks["start"] : marks["stop"]]}
+    inner: dict[int, Any] = {}
+    inputs: dict[int, None] = {}
+    outputs: dict[int, None] = {}
+    for op in operations[marks["stop"] :]:
+        for tensor in op.inputs if op.type not in _SHAPE_ONLY else ():
+            root = _root(tensor)
+            if id(root) in given:
+                inputs[given[id(root)]] = None
+            elif id(root) in states or id(root.op) not in forward:
+                continue
+            elif id(root) in results:
+                outputs[results[id(root)]] = None
+            elif root.op.type != "Const":
+                inner[id(root)] = root
+    found = sum(_bytes(tensor) for tensor in inner.values())
+    found += sum(_loop_bytes(op) for op in operations if id(op) in forward)
+    return tuple(sorted(inputs)), tuple(sorted(outputs)), found
+
+
+def _loop_bytes(op: Any) -> int:
+    """Bytes that a loop pushes on lists for its gradient, all iterations together."""
+    if op.type not in _LOOPS:
+        return 0
+    pushed = 0
+    for body in _bodies(op, op.graph):
+        for inner in body.get_operations():
+            if inner.type == "TensorListPushBack":
+                pushed += _bytes(inner.inputs[1])
+    return pushed * _length(op)
+
+
+def _root(tensor: Any) -> Any:
+    """The tensor whose memory this one shares, also if it only rode through a loop."""
+    while True:
+        if tensor.op.type in _VIEWS:
+            tensor = tensor.op.inputs[0]
+        elif tensor.op.type in _LOOPS and _rides(tensor):
+            tensor = tensor.op.inputs[tensor.value_index]
+        else:
+            return tensor
+
+
+def _rides(tensor: Any) -> bool:
+    """Whether a loop hands this output on from its input as it is."""
+    for body in _bodies(tensor.op, tensor.op.graph):
+        end = body.outputs[tensor.value_index]
+        while end.op.type in _VIEWS:
+            end = end.op.inputs[0]
+        return end is body.inputs[tensor.value_index]
+    return False
+
+
+def _elements(tensor: Any) -> int:
+    return tensor.shape.num_elements() or 0
+
+
+def _bytes(tensor: Any) -> int:
+    return _elements(tensor) * max(tensor.dtype.size, 1) if tensor.dtype.size else 0
