@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from splitnet.tf.read import read
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
     from splitnet.verbs import place, plan, score
-    from splitnet.view.dot import draw
+    from splitnet.view.draw import draw
     from splitnet.view.report import report
     from splitnet.view.text import chart, table
     from splitnet.view.trace import trace
@@ -102,7 +102,7 @@ _HOMES = {
     "audit": "tf.observe",
     "chart": "view.text",
     "configure": "tf.runtime",
-    "draw": "view.dot",
+    "draw": "view.draw",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime",
     "load_plan": "core.planfile",
@@ -141,13 +141,13 @@ def _hang_hooks(name: str) -> None:
 
 
 def _svg_of(plan: "Plan") -> str:
-    from splitnet.view.dot import svg_of
+    from splitnet.view.draw import svg_of
 
     return svg_of(plan)
 
 
 def _html_of(plan: "Plan") -> str:
-    from splitnet.view.dot import html_of
+    from splitnet.view.draw import html_of
 
     return html_of(plan)
 

@@ -1,0 +1,263 @@
+"""A plan as DOT text: one frame per device, boxes for its branches, bold lines across.
+
+The same plan gives the same bytes. Names come from strangers and are only ever text.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import graphviz
+
+from splitnet.core.plan import Plan
+from splitnet.core.units import format_bytes
+from splitnet.view.boxes import Box, Boxes, boxes_of
+from splitnet.view.colors import INK, QUIET, colors_of, mixed
+from splitnet.view.labels import (
+    ALARM,
+    THIN,
+    box_label,
+    box_tooltip,
+    device_label,
+    header_label,
+    is_fetched,
+    labelled_links,
+    link_label,
+    link_tooltip,
+)
+from splitnet.view.words import (
+    clean,
+    counted,
+    shortened,
+)
+
+__all__ = ["dot_of"]
+
+_FONT = "Helvetica,Arial,sans-serif"
+_SHAPE_OF = {"merge": "hexagon", "input": "box", "call": "box", "branch": "box"}
+
+
+def dot_of(
+    plan: Plan, *, other: Plan | None = None, calls: str | None = None, most: int = 24
+) -> str:
+    """Write a plan's placement diagram as DOT text, without laying it out.
+
+    Args:
+        plan: what to draw.
+        other: an earlier plan of the same net; what moved since is marked.
+        calls: a part to open into its calls.
+        most: about how many boxes to draw; more parts are folded where they repeat.
+
+    Raises:
+        SplitnetError: `calls` names no part.
+    """
+    shown = boxes_of(plan, other=other, calls=calls, most=most)
+    colors = colors_of(device.name for device in plan.cluster)
+    dot = graphviz.Digraph(
+        name="placement",
+        graph_attr={
+            "rankdir": _direction(shown),
+            "label": header_label(plan, shown, other),
+            "labelloc": "t",
+            "labeljust": "l",
+            "fontname": _FONT,
+            "fontsize": "11",
+            "fontcolor": INK,
+            "bgcolor": "white",
+            "pad": "0.25",
+            "nodesep": "0.22",
+            "ranksep": "0.5",
+            "newrank": "true",
+            "tooltip": graphviz.escape(clean(plan.graph.name)),
+        },
+        node_attr={
+            "fontname": _FONT,
+            "fontsize": "10",
+            "fontcolor": INK,
+            "shape": "box",
+            "style": "filled,rounded",
+            "margin": "0.1,0.05",
+            "penwidth": "1.2",
+        },
+        edge_attr={
+            "fontname": _FONT,
+            "fontsize": "8.5",
+            "fontcolor": INK,
+            "color": THIN,
+            "arrowsize": "0.6",
+        },
+    )
+    _add_devices(dot, plan, shown, colors, other is not None)
+    _add_links(dot, plan, shown, colors)
+    return str(dot.source)
+
+
+def _direction(shown: Boxes) -> str:
+    """Left to right, where lines keep clear of titles, unless that is far too wide."""
+    depth: dict[str, int] = {box.id: 0 for box in shown.boxes}
+    for link in shown.links:
+        depth[link.target] = max(depth[link.target], depth[link.source] + 1)
+    ranks = max(depth.values(), default=0) + 1
+    places = list(depth.values())
+    widest = max((places.count(rank) for rank in range(ranks)), default=1)
+    return "TB" if ranks * 270 > 8 * (widest * 75 + 150) else "LR"
+
+
+def _add_devices(
+    dot: graphviz.Digraph,
+    plan: Plan,
+    shown: Boxes,
+    colors: Mapping[str, str],
+    compared: bool,
+) -> None:
+    """A frame per host when there are several, and in it a frame per device."""
+    leftward = _direction(shown) == "LR"
+    here: dict[str, list[Box]] = {device.name: [] for device in plan.cluster}
+    for box in shown.boxes:
+        here.setdefault(box.device, []).append(box)
+    hosts: dict[str, list[str]] = {}
+    for device in here:
+        hosts.setdefault(device.rpartition("/")[0], []).append(device)
+    used_hosts = [h for h, devices in hosts.items() if any(here[d] for d in devices)]
+    number = 0
+    for host in used_hosts:
+        with dot.subgraph(name=f"cluster_host_{used_hosts.index(host)}") as frame:
+            if len(used_hosts) > 1:
+                frame.attr(
+                    label=graphviz.escape(clean(host or "this machine")),
+                    style="rounded,dashed",
+                    color=QUIET,
+                    fontsize="11",
+                    margin="12",
+                )
+            else:
+                frame.attr(peripheries="0", label="", margin="0")
+            # Left to right, dot stacks frames from the bottom; the first shall lead.
+            order = hosts[host][::-1] if leftward else hosts[host]
+            for device in order:
+                if here[device]:
+                    _add_device(
+                        frame, number, plan, device, here[device], colors, compared
+                    )
+                    number += 1
+
+
+def _add_device(
+    frame: graphviz.Digraph,
+    number: int,
+    plan: Plan,
+    device: str,
+    boxes: Sequence[Box],
+    colors: Mapping[str, str],
+    compared: bool,
+) -> None:
+    color = colors.get(device, QUIET)
+    with frame.subgraph(name=f"cluster_device_{number}") as inner:
+        inner.attr(
+            label=device_label(plan, device, color),
+            style="filled,rounded",
+            fillcolor=mixed(color, "#ffffff", 0.9),
+            color=color,
+            penwidth="2",
+            labeljust="l",
+            margin="10",
+            tooltip=graphviz.escape(clean(device)),
+        )
+        opened = [box for box in boxes if box.inside]
+        for box in boxes:
+            if not box.inside:
+                _add_box(inner, box, color, compared)
+        if opened:
+            with inner.subgraph(name=f"cluster_opened_{number}") as part:
+                part.attr(
+                    label=graphviz.escape(
+                        f"{shortened(opened[0].inside, 60)}, opened: "
+                        f"{counted(sum(box.calls for box in opened), 'call')}"
+                    ),
+                    style="rounded,filled",
+                    fillcolor="white",
+                    color=color,
+                    penwidth="1",
+                    fontsize="10",
+                )
+                for box in opened:
+                    _add_box(part, box, color, compared)
+
+
+def _add_box(frame: graphviz.Digraph, box: Box, color: str, compared: bool) -> None:
+    fallback, moved = bool(box.fallback_why), bool(box.moved_from)
+    plain = compared and not moved
+    style = ["filled", *([] if box.kind in ("input", "merge") else ["rounded"])]
+    frame.node(
+        box.id,
+        label=box_label(box),
+        tooltip=graphviz.escape(box_tooltip(box)),
+        id=box.id,
+        shape=_SHAPE_OF.get(box.kind, "box"),
+        style=",".join([*style, *(["dashed"] if fallback else [])]),
+        fillcolor=(
+            "white" if plain or box.kind == "input" else mixed(color, "#ffffff", 0.72)
+        ),
+        color=ALARM if fallback or moved else color,
+        penwidth="2.6" if moved else "1.8" if fallback else "1.2",
+        peripheries="2" if box.is_output else "1",
+    )
+
+
+def _add_links(
+    dot: graphviz.Digraph, plan: Plan, shown: Boxes, colors: Mapping[str, str]
+) -> None:
+    device = {box.id: box.device for box in shown.boxes}
+    labelled = labelled_links(shown)
+    heaviest = max((link.bytes for link in shown.links if link.crosses), default=0)
+    for number, link in enumerate(shown.links):
+        tooltip = graphviz.escape(link_tooltip(link, shown))
+        ways = "both" if link.both_ways else "forward"
+        fetched = is_fetched(link)
+        if not link.crosses or fetched:
+            style = "dashed" if fetched else "solid"
+            dot.edge(
+                link.source,
+                link.target,
+                id=f"link-{number}",
+                tooltip=tooltip,
+                style=style,
+                dir=ways,
+            )
+            continue
+        color = colors.get(device[link.source], QUIET)
+        dot.edge(
+            link.source,
+            link.target,
+            id=f"link-{number}",
+            label=link_label(link) if number in labelled else "",
+            dir=ways,
+            color=INK if link.both_ways else mixed(color, "#000000", 0.1),
+            penwidth=f"{_pen(link.bytes, heaviest):.1f}",
+            tooltip=tooltip,
+            labeltooltip=tooltip,
+        )
+    for number, (home, other, sharing) in enumerate(shown.sharings):
+        names = ", ".join(sharing.layers[:3]) + (
+            f" and {len(sharing.layers) - 3} more" if len(sharing.layers) > 3 else ""
+        )
+        dot.edge(
+            home,
+            other,
+            id=f"sharing-{number}",
+            style="dotted",
+            penwidth="1.6",
+            color=INK,
+            dir="none",
+            constraint="false",
+            tooltip=graphviz.escape(
+                f"shares {clean(names)}: {format_bytes(sharing.bytes)}, at home with "
+                f"{clean(sharing.home)}"
+            ),
+        )
+
+
+def _pen(count: int, most: int) -> float:
+    """A line's width in points: wider for more bytes, 1.8 to 3.8, on a log scale."""
+    if count <= 0 or most <= 1:
+        return 1.8
+    return 1.8 + 2.0 * max(0.0, 1 - math.log(most / count) / math.log(1e4))

@@ -1,0 +1,190 @@
+"""What the pictures and the tables say of a plan, worked out once from plain values."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from splitnet.core.graph import Call, Graph
+from splitnet.core.plan import Fallback, Plan, Transfer
+
+__all__ = ["Flow", "PartFacts", "Sharing", "flows_of", "part_facts", "sharings_of"]
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """What one part is and costs; bytes for the whole batch, seconds per step.
+
+    `weight_bytes` counts the weights whose home is this part, so that a sum over parts
+    counts each once; `borrowed` names the weights it uses that live in another part.
+    """
+
+    name: str
+    kind: str
+    device: str
+    asked: str
+    why: str
+    fallback: Fallback | None
+    layers: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    weight_bytes: int
+    activation_bytes: int
+    seconds: Mapping[str, float]
+    calls: int
+    is_output: bool
+    borrowed: tuple[str, ...] = ()
+    where: str = ""
+
+    @property
+    def total_bytes(self) -> int:
+        """Weights and the activations kept for the backward pass."""
+        return self.weight_bytes + self.activation_bytes
+
+    @property
+    def total_seconds(self) -> float:
+        """Forward, backward and update together."""
+        return sum(self.seconds.values())
+
+
+@dataclass(slots=True)
+class Flow:
+    """What passes from one part to another in a step.
+
+    `bytes` are the tensors that the graph says; `sent_bytes` and `returned_bytes` what
+    the plan moves between devices for them: activations there, gradients back. A
+    tensor that a neighbour on the same device has fetched already is sent by nobody.
+    """
+
+    source: str
+    target: str
+    shapes: list[Shape] = field(default_factory=list)
+    bytes: int = 0
+    sent_bytes: int = 0
+    returned_bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Weights that several parts use: their layers, their home part, their bytes."""
+
+    layers: tuple[str, ...]
+    home: str
+    others: tuple[str, ...]
+    bytes: int
+
+
+def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
+    """Gather what is to be said of each part, in the graph's order."""
+    graph = plan.graph
+    seconds: dict[str, dict[str, float]] = {p.name: {} for p in graph.parts}
+    for task in plan.timeline.tasks:
+        if task.part in seconds:
+            phases = seconds[task.part]
+            phases[task.phase] = phases.get(task.phase, 0.0) + task.stop - task.start
+    homes: dict[str, int] = dict.fromkeys(seconds, 0)
+    borrowed: dict[str, list[str]] = {name: [] for name in seconds}
+    for weight, parts in graph.parts_of_weights.items():
+        if parts:
+            homes[parts[0]] += graph.weight[weight].bytes
+            for other in parts[1:]:
+                borrowed[other].append(weight)
+    fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
+    leaving = _leaving(graph)
+    outputs = {graph.call[name].part for name in graph.outputs}
+    facts = {}
+    for part in graph.parts:
+        calls = graph.calls_of[part.name]
+        placement = plan[part.name]
+        facts[part.name] = PartFacts(
+            name=part.name,
+            kind=part.kind,
+            device=placement.device,
+            asked=placement.asked,
+            why=placement.why,
+            fallback=fallbacks.get(part.name),
+            layers=tuple(call.kind for call in calls),
+            shapes=leaving[part.name],
+            weight_bytes=homes[part.name],
+            activation_bytes=sum(call.activation_bytes for call in calls),
+            seconds=seconds[part.name],
+            calls=len(calls),
+            is_output=part.name in outputs,
+            borrowed=tuple(borrowed[part.name]),
+            where=part.where,
+        )
+    return facts
+
+
+def _leaving(graph: Graph) -> Mapping[str, tuple[Shape, ...]]:
+    """The shapes of the outputs that other parts, or the model's user, receive."""
+    found: dict[str, dict[tuple[str, int], Shape]] = {p.name: {} for p in graph.parts}
+    for tensor in graph.tensors:
+        source = graph.call[tensor.source]
+        if source.part != graph.call[tensor.target].part:
+            shape = tensor.shape or _shape_at(source, tensor.index)
+            found[source.part][source.name, tensor.index] = shape
+    for name in graph.outputs:
+        call = graph.call[name]
+        for index, shape in enumerate(call.output_shapes):
+            found[call.part].setdefault((name, index), shape)
+    return {part: tuple(shapes.values()) for part, shapes in found.items()}
+
+
+def _shape_at(call: Call, index: int) -> Shape:
+    return call.output_shapes[index] if index < len(call.output_shapes) else ()
+
+
+def flows_of(plan: Plan) -> list[Flow]:
+    """Gather what passes between parts, in the order of the graph's tensors."""
+    graph = plan.graph
+    flows: dict[tuple[str, str], Flow] = {}
+    counted: set[tuple[str, int, str]] = set()
+    for tensor in graph.tensors:
+        source, target = (graph.call[n].part for n in (tensor.source, tensor.target))
+        if source == target or (tensor.source, tensor.index, target) in counted:
+            continue
+        counted.add((tensor.source, tensor.index, target))
+        flow = flows.setdefault((source, target), Flow(source, target))
+        flow.shapes.append(
+            tensor.shape or _shape_at(graph.call[tensor.source], tensor.index)
+        )
+        flow.bytes += tensor.bytes
+    for transfer in plan.transfers:
+        _add_transfer(flows, transfer)
+    return list(flows.values())
+
+
+def _add_transfer(flows: dict[tuple[str, str], Flow], transfer: Transfer) -> None:
+    """Activations go with their edge; gradients against it, on the same edge."""
+    there = flows.get((transfer.source, transfer.target))
+    back = flows.get((transfer.target, transfer.source))
+    if transfer.kind == "activation" and there:
+        there.sent_bytes += transfer.bytes
+        there.seconds += transfer.seconds
+    elif transfer.kind == "gradient" and (back or there):
+        flow = back or there
+        assert flow is not None
+        flow.returned_bytes += transfer.bytes
+        flow.seconds += transfer.seconds
+
+
+def sharings_of(graph: Graph, parts: Iterable[str] | None = None) -> list[Sharing]:
+    """Gather the weights that several parts use, one entry per set of parts."""
+    wanted = None if parts is None else set(parts)
+    layers: dict[tuple[str, ...], dict[str, None]] = {}
+    sizes: dict[tuple[str, ...], int] = {}
+    users = graph.parts_of_weights
+    for weight, found in users.items():
+        if len(found) > 1 and (wanted is None or wanted.issuperset(found)):
+            layers.setdefault(found, {})
+            sizes[found] = sizes.get(found, 0) + graph.weight[weight].bytes
+    for call in graph.calls:
+        for weight in call.weights:
+            found = users[weight]
+            if found in layers:
+                layers[found][call.layer or call.name] = None
+    return [
+        Sharing(tuple(names), found[0], found[1:], sizes[found])
+        for found, names in layers.items()
+    ]

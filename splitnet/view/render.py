@@ -1,0 +1,116 @@
+"""From DOT to a file: pygraphviz' own Graphviz first, an installed `dot` second.
+
+Graphviz runs in a child process. A picture that it chokes on, or a fault in its C code,
+then costs a picture and not the training that runs in this one; and its own chatter on
+the screen stays out of sight.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from splitnet.core.errors import SplitnetError
+
+__all__ = ["FORMATS", "format_of", "render_dot", "write_beside"]
+
+FORMATS = ("svg", "png", "pdf", "dot")
+
+_CHILD = (
+    "import sys, pygraphviz\n"
+    "graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())\n"
+    "sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog=sys.argv[2]))\n"
+)
+_MOST_SECONDS = 120.0
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Read the format from the path's suffix.
+
+    Raises:
+        SplitnetError: a suffix that is none of `FORMATS`.
+
+    >>> format_of("a/Placement.SVG")
+    'svg'
+    """
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise SplitnetError(
+            f"cannot draw to {os.fspath(path)!r}: "
+            + (f"the suffix .{suffix} is unknown. " if suffix else "it has no suffix. ")
+            + f"Allowed: {', '.join('.' + name for name in FORMATS)}."
+        )
+    return suffix
+
+
+def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
+    """Lay DOT text out and return the picture; nothing is written.
+
+    Args:
+        text: a graph in the DOT language.
+        kind: "svg", "png" or "pdf".
+        program: the layout, "dot", or "nop2" for positions that stand already.
+
+    Raises:
+        SplitnetError: no Graphviz was found, or none could lay the graph out.
+    """
+    found = shutil.which("dot")
+    roads = [
+        ("pygraphviz", [sys.executable, "-P", "-c", _CHILD, kind, program])
+        if sys.executable
+        else ("pygraphviz", None),
+        ("the program 'dot'", [found, f"-K{program}", f"-T{kind}"] if found else None),
+    ]
+    faults = []
+    for name, command in roads:
+        if command is None:
+            faults.append(f"{name} is not here")
+            continue
+        picture, fault = _run(command, text)
+        if picture:
+            return picture
+        faults.append(f"{name}: {fault}")
+    raise SplitnetError(
+        f"Graphviz could not make the {kind} ({'; '.join(faults)}). Install it with "
+        "`pip install 'pygraphviz>=2'`, whose wheels carry Graphviz, or draw to a .dot "
+        "file and render that elsewhere."
+    )
+
+
+def _run(command: list[str], text: str) -> tuple[bytes, str]:
+    """The child's output, or why there is none."""
+    try:
+        done = subprocess.run(
+            command, input=text.encode(), capture_output=True, timeout=_MOST_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return b"", f"it took more than {_MOST_SECONDS:.0f} s"
+    except OSError as error:
+        return b"", f"it could not start: {error.strerror}"
+    if done.returncode == 0 and done.stdout:
+        return done.stdout, ""
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return b"", said[-1] if said else f"it ended with code {done.returncode}"
+
+
+def write_beside(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Write a whole file or none: beside its place first, then renamed.
+
+    Raises:
+        SplitnetError: the place cannot be written to.
+    """
+    place = Path(path)
+    beside = place.with_name(f".{place.name[:100]}.{os.getpid()}.part")
+    try:
+        try:
+            beside.write_bytes(content)
+            os.replace(beside, place)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise SplitnetError(
+            f"cannot write {os.fspath(path)!r}: {error.strerror}. Name a file in a "
+            "folder that is there and may be written to."
+        ) from None
+    return place

@@ -1,0 +1,119 @@
+"""Names and numbers as people read them; names are text from strangers."""
+
+import unicodedata
+from collections.abc import Iterable
+
+from splitnet.core.units import format_bytes
+
+__all__ = ["clean", "counted", "escaped", "padded", "ranged", "shape_text", "shortened"]
+
+Shape = tuple[int | None, ...]
+
+
+def clean(text: str) -> str:
+    r"""Replace what XML cannot hold and what breaks lines or turns their direction.
+
+    >>> ascii(clean("a" + chr(10) + "b" + chr(0) + "c"))
+    "'a b\\ufffdc'"
+    """
+    return "".join(_cleaned(c) for c in text)
+
+
+def _cleaned(character: str) -> str:
+    if character in "\n\r\t\v\f\u2028\u2029\u0085":
+        return " "
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cf", "Cs", "Cn"):
+        return "\N{REPLACEMENT CHARACTER}"
+    return character
+
+
+def shortened(text: str, most: int) -> str:
+    """Keep the beginning and the end of a long text, at most `most` columns wide.
+
+    >>> shortened("encoder_block_17_attention", 15)
+    'encoder_…tention'
+    """
+    text = clean(text)
+    if width(text) <= most:
+        return text
+    head, tail = (most - 1) // 2 + 1, (most - 1) // 2
+    while width(text[:head]) + width(text[-tail:] if tail else "") + 1 > most + 1:
+        head, tail = head - 1, max(tail - 1, 0)
+        if head <= 1:
+            break
+    return text[:head] + "…" + (text[-tail:] if tail else "")
+
+
+def width(text: str) -> int:
+    """The columns that a text takes in a terminal."""
+    return sum(
+        0
+        if unicodedata.combining(c)
+        else 2
+        if unicodedata.east_asian_width(c) in "WF"
+        else 1
+        for c in text
+    )
+
+
+def padded(text: str, columns: int, right: bool = False) -> str:
+    """Fill a text with spaces to a width in columns; a longer one stays as it is."""
+    space = " " * max(columns - width(text), 0)
+    return space + text if right else text + space
+
+
+def escaped(text: str) -> str:
+    """Write a text so that XML and Graphviz' HTML-like labels read it literally.
+
+    >>> escaped("a<b & 'c'")
+    'a&lt;b &amp; &#39;c&#39;'
+    """
+    for raw, entity in (
+        ("&", "&amp;"),
+        ("<", "&lt;"),
+        (">", "&gt;"),
+        ('"', "&quot;"),
+        ("'", "&#39;"),
+    ):
+        text = text.replace(raw, entity)
+    return clean(text)
+
+
+def shape_text(shape: Shape) -> str:
+    """Write a shape; a size that varies is a question mark.
+
+    >>> shape_text((None, 28, 28)), shape_text(())
+    ('? × 28 × 28', 'scalar')
+    """
+    sizes = ["?" if size is None else str(size) for size in shape]
+    return " × ".join(sizes) if sizes else "scalar"
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number with its noun; takes nouns that add an s, es after ch.
+
+    >>> counted(1, "branch"), counted(3, "device")
+    ('1 branch', '3 devices')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def ranged(names: Iterable[str], most: int) -> str:
+    """Name a group by its first and last member.
+
+    >>> ranged(["tower_0", "tower_1", "tower_2"], 30)
+    'tower_0 … tower_2'
+    """
+    listed = list(names)
+    if len(listed) == 1:
+        return shortened(listed[0], most)
+    half = max((most - 3) // 2, 4)
+    return f"{shortened(listed[0], half)} … {shortened(listed[-1], half)}"
+
+
+def bytes_or_dash(count: float) -> str:
+    """Write an amount of memory; nothing is a dash, so that a column stays calm."""
+    return format_bytes(count) if count else "-"
