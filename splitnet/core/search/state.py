@@ -1,0 +1,185 @@
+"""Loads under single moves: the inner loop of every max-load search.
+
+A move of group g from device a to device b changes the loads of a and b only. Nets with
+one consumer are undirected pairs (both ends pay), so their part of every move is kept
+ready in a table: `near[g * devices + d]` is what g shares with device d. Nets with
+several consumers are counted: `count[net * devices + d]` consumers on device d.
+"""
+
+from collections.abc import Sequence
+
+from splitnet.core.search.problem import Problem
+
+__all__ = ["Fixed", "State"]
+
+Wide = tuple[int, int, tuple[float, ...], int, bool]
+"""(offset in `count`, producer, cost per device, consumers, whether g produces it)."""
+
+
+class Fixed:
+    """What does not change with the assignment, laid out for the inner loops."""
+
+    __slots__ = (
+        "all_costs",
+        "allowed",
+        "capacity",
+        "devices",
+        "groups",
+        "neighbors",
+        "pairs",
+        "size",
+        "time",
+        "total",
+        "wide",
+        "wide_count",
+    )
+
+    def __init__(self, problem: Problem) -> None:
+        """Expand kinds to devices; O(groups x devices + pins of nets)."""
+        kinds = [device.kind for device in problem.devices]
+        groups = problem.group_count
+        self.devices = len(kinds)
+        self.groups = groups
+        shared: dict[tuple[float, ...], tuple[float, ...]] = {}
+
+        def spread(row: tuple[float, ...]) -> tuple[float, ...]:
+            if row not in shared:
+                shared[row] = tuple([row[kind] for kind in kinds])
+            return shared[row]
+
+        self.time = [spread(row) for row in problem.seconds]
+        self.size = list(problem.size_bytes)
+        self.allowed = problem.allowed
+        self.capacity = [d.capacity_bytes * (1 + 1e-12) for d in problem.devices]
+        pairs: list[dict[int, tuple[float, ...]]] = [{} for _ in range(groups)]
+        wide: list[list[Wide]] = [[] for _ in range(groups)]
+        self.wide_count = 0
+        for net in problem.nets:
+            cost = spread(net.seconds)
+            source = net.producer
+            if len(net.consumers) == 1:
+                target = net.consumers[0]
+                have = pairs[source].get(target)
+                if have is not None:
+                    cost = tuple([x + y for x, y in zip(have, cost, strict=True)])
+                pairs[source][target] = pairs[target][source] = cost
+                continue
+            offset, number = self.wide_count * self.devices, len(net.consumers)
+            self.wide_count += 1
+            wide[source].append((offset, source, cost, number, True))
+            for target in net.consumers:
+                wide[target].append((offset, source, cost, number, False))
+        self.pairs = [tuple(row.items()) for row in pairs]
+        self.wide = [tuple(row) for row in wide]
+        nothing = (0.0,) * self.devices
+        self.total = [
+            tuple([sum(column) for column in zip(*row.values(), strict=True)])
+            if row
+            else nothing
+            for row in pairs
+        ]
+        around: list[dict[int, None]] = [dict.fromkeys(row) for row in pairs]
+        for net in problem.nets:
+            if len(net.consumers) > 1:
+                for target in net.consumers:
+                    around[net.producer][target] = None
+                    around[target][net.producer] = None
+        self.neighbors = [tuple(row) for row in around]
+
+
+class State:
+    """An assignment with its loads, bytes and tables, changed by `move`."""
+
+    __slots__ = ("count", "device", "fixed", "load", "near", "used")
+
+    def __init__(self, fixed: Fixed, assignment: Sequence[int]) -> None:
+        """Count everything once; O(groups x devices + pins of nets)."""
+        self.fixed = fixed
+        self.device = list(assignment)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Recompute all tables from `device`, which also removes rounding drift."""
+        fixed, device, width = self.fixed, self.device, self.fixed.devices
+        self.load = [0.0] * width
+        self.used = [0.0] * width
+        self.near = [0.0] * (fixed.groups * width)
+        self.count = [0] * (fixed.wide_count * width)
+        load, near, count = self.load, self.near, self.count
+        for group, here in enumerate(device):
+            load[here] += fixed.time[group][here]
+            self.used[here] += fixed.size[group]
+            base = group * width
+            for other, cost in fixed.pairs[group]:
+                there = device[other]
+                near[base + there] += cost[there]
+                if there != here:
+                    load[here] += cost[here]
+            for offset, _, _, _, produces in fixed.wide[group]:
+                if not produces:
+                    count[offset + here] += 1
+        for group, here in enumerate(device):
+            for offset, _, cost, number, produces in fixed.wide[group]:
+                if produces and count[offset + here] < number:
+                    load[here] += cost[here]
+                    for there in range(width):
+                        if there != here and count[offset + there]:
+                            load[there] += cost[there]
+
+    def change(self, group: int, target: int) -> tuple[float, float]:
+        """Return how the loads of the old and the new device would change."""
+        fixed, count, device = self.fixed, self.count, self.device
+        here, base = device[group], group * fixed.devices
+        time, total, near = fixed.time[group], fixed.total[group], self.near
+        old = 2.0 * near[base + here] - total[here] - time[here]
+        new = total[target] - 2.0 * near[base + target] + time[target]
+        for offset, producer, cost, number, produces in fixed.wide[group]:
+            at_old, at_new = count[offset + here], count[offset + target]
+            if produces:
+                if at_old == 0:
+                    old -= cost[here]
+                elif at_old == number:
+                    old += cost[here]
+                if at_new == 0:
+                    new += cost[target]
+                elif at_new == number:
+                    new -= cost[target]
+                continue
+            home = device[producer]
+            if home == here:
+                if at_old == number:
+                    old += cost[here]
+            elif at_old == 1:
+                old -= cost[here]
+            if home == target:
+                if at_new + 1 == number:
+                    new -= cost[target]
+            elif at_new == 0:
+                new += cost[target]
+        return old, new
+
+    def move(self, group: int, target: int, old: float, new: float) -> None:
+        """Move `group`; `old` and `new` are what `change` returned."""
+        fixed, width = self.fixed, self.fixed.devices
+        here = self.device[group]
+        self.device[group] = target
+        self.load[here] += old
+        self.load[target] += new
+        size = fixed.size[group]
+        self.used[here] -= size
+        self.used[target] += size
+        near, count = self.near, self.count
+        for other, cost in fixed.pairs[group]:
+            base = other * width
+            near[base + here] -= cost[here]
+            near[base + target] += cost[target]
+        for offset, _, _, _, produces in fixed.wide[group]:
+            if not produces:
+                count[offset + here] -= 1
+                count[offset + target] += 1
+
+    def fits(self, group: int, target: int) -> bool:
+        """Whether the device has room for the group and may take it."""
+        fixed = self.fixed
+        room = fixed.capacity[target] - self.used[target]
+        return fixed.size[group] <= room and target in fixed.allowed[group]
