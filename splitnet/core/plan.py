@@ -1,13 +1,20 @@
 """The decision: which part lives where, why, and what follows from it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.cost import CostModel, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.timeline import Timeline
+from splitnet.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from splitnet.core.words import Comparison, Explanation, Verdict
 
 __all__ = ["Fallback", "Memory", "Placement", "Plan", "Transfer"]
 
@@ -74,10 +81,15 @@ class Memory:
 class Plan:
     """A placement of a graph's parts on a cluster, with its costs and their proof.
 
-    `value` is what the
-    objective counts (seconds, or bytes for "memory"). `home` maps each weight to the
-    device that owns it.
+    `value` is what the objective counts (seconds, or bytes for "memory"), `bound` what
+    no plan can be below. `home` maps each weight to the device that owns it. `options`
+    are the wishes given to the planner ("pins", "missing", "seed" ...).
     """
+
+    # The package's front door sets this to the view's `svg_of` and `html_of`.
+    pictures: ClassVar["tuple[Callable[[Plan], str], Callable[[Plan], str]] | None"] = (
+        None
+    )
 
     graph: Graph
     cluster: Cluster
@@ -94,6 +106,7 @@ class Plan:
     value: float = 0.0
     bound: float = 0.0
     options: Mapping[str, object] | None = None
+    costs: CostModel = field(default_factory=Roofline)
 
     @cached_property
     def device_of(self) -> Mapping[str, str]:
@@ -126,3 +139,58 @@ class Plan:
     def batch(self) -> int:
         """Samples per step."""
         return self.graph.batch
+
+    @property
+    def seconds(self) -> float:
+        """How long one step takes, as simulated."""
+        return self.timeline.seconds
+
+    @cached_property
+    def verdict(self) -> "Verdict":
+        """Whether it is worth it: this plan, one device, and what cannot be beaten."""
+        from splitnet.core.words import verdict_of
+
+        return verdict_of(self)
+
+    def explain(self, name: str) -> "Explanation":
+        """Say why a part is where it is, and what each other device would cost.
+
+        Raises:
+            PlanFileError: the plan has no such part.
+        """
+        from splitnet.core.words import explain
+
+        return explain(self, name)
+
+    def compare(self, other: "Plan") -> "Comparison":
+        """Say what moved from this plan to another, and what that changed."""
+        from splitnet.core.words import compare
+
+        return compare(self, other)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, beside the file first and then in its place.
+
+        Raises:
+            PlanFileError: the file cannot be written.
+        """
+        from splitnet.core.planfile import save_plan
+
+        save_plan(self, path)
+
+    def _repr_svg_(self) -> str | None:
+        """The diagram, for a notebook."""
+        return self.pictures[0](self) if self.pictures else None
+
+    def _repr_html_(self) -> str | None:
+        """The diagram and the table, for a notebook."""
+        return self.pictures[1](self) if self.pictures else None
+
+    def __repr__(self) -> str:
+        """A line for a prompt."""
+        used = list(dict.fromkeys(self.device_of.values()))
+        return (
+            f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on "
+            f"{', '.join(used[:6])}{' ...' if len(used) > 6 else ''}, "
+            f"{format_seconds(self.seconds)} a step>"
+        )

@@ -30,6 +30,7 @@ class Task:
 class Copy:
     """Bytes on their way from device to device; times are seconds since the step began.
 
+    `source` and `target` are parts: whence it comes, and the first that reads it there.
     `kind` is "activation", "gradient", "weights" or "weights gradient".
     """
 

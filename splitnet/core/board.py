@@ -1,0 +1,172 @@
+"""The latency and memory search's view of a graph: groups to place, and the judge.
+
+Groups of parts (bound by near=) are what gets a device. Parts, merged to units, are what
+the quick judge plays; calls are what the exact judge plays. An assignment is the number
+of a device per group.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.engine import run_step
+from splitnet.core.graph import Graph
+from splitnet.core.memory import memory_of, standing_bytes
+from splitnet.core.step import Step, contract
+from splitnet.core.wishes import Group
+
+__all__ = ["Assignment", "Board", "Score", "board_of"]
+
+Assignment = tuple[int, ...]
+
+
+class Score(NamedTuple):
+    """How bad an assignment is: first what it breaks, then what it costs.
+
+    `broken` counts pairs that should be apart, `excess_bytes` what does not fit,
+    `value` is seconds, or bytes for the objective "memory"; `tie` breaks ties between
+    equal values by the other of the two.
+    """
+
+    broken: int
+    excess_bytes: int
+    value: float
+    tie: float
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it breaks nothing."""
+        return not self.broken and not self.excess_bytes
+
+
+@dataclass(frozen=True)
+class Board:
+    """A step, its units and groups, and what each group may use."""
+
+    calls: Step
+    units: Step
+    unit_of_call: Sequence[int]
+    group_of_unit: Sequence[int]
+    allowed: tuple[tuple[int, ...], ...]
+    apart: tuple[tuple[int, int], ...]
+    capacity: tuple[int, ...]
+    objective: str
+
+    @property
+    def group_count(self) -> int:
+        """How many groups there are."""
+        return len(self.allowed)
+
+    @cached_property
+    def free_groups(self) -> tuple[int, ...]:
+        """The groups that have a choice, in order of declaration."""
+        return tuple(g for g, devices in enumerate(self.allowed) if len(devices) > 1)
+
+    def combinations(self, most: int) -> int:
+        """How many assignments there are, counted no further than `most`."""
+        count = 1
+        for devices in self.allowed:
+            count = min(most + 1, count * len(devices))
+        return count
+
+    def unit_devices(self, chosen: Assignment) -> list[int]:
+        """The device of every unit."""
+        return [chosen[group] for group in self.group_of_unit]
+
+    def call_devices(self, chosen: Assignment) -> list[int]:
+        """The device of every call."""
+        units = self.unit_devices(chosen)
+        return [units[unit] for unit in self.unit_of_call]
+
+    def quick(self, chosen: Assignment) -> Score:
+        """Judge by units and by what is held whatever the schedule; never too strict."""
+        device = self.unit_devices(chosen)
+        held = standing_bytes(self.units, device)
+        broken, excess = self._broken(chosen), self._excess(held)
+        seconds = run_step(self.units, device).seconds
+        if self.objective == "memory":
+            return Score(broken, excess, float(max(held)), seconds)
+        return Score(broken, excess, seconds, float(max(held)))
+
+    def exact(self, chosen: Assignment) -> Score:
+        """Judge by calls, with the fullest moment of every device."""
+        device = self.call_devices(chosen)
+        run = run_step(self.calls, device)
+        held = [memory.total for memory in memory_of(self.calls, device, run)[0]]
+        broken, excess = self._broken(chosen), self._excess(held)
+        if self.objective == "memory":
+            return Score(broken, excess, float(max(held)), run.seconds)
+        return Score(broken, excess, run.seconds, float(max(held)))
+
+    def _broken(self, chosen: Assignment) -> int:
+        return sum(chosen[a] == chosen[b] for a, b in self.apart)
+
+    def _excess(self, held: Sequence[int]) -> int:
+        return sum(max(0, used - top) for used, top in zip(held, self.capacity))
+
+
+def board_of(
+    graph: Graph,
+    cluster: Cluster,
+    step: Step,
+    groups: Sequence[Group],
+    objective: str,
+) -> Board:
+    """Bring groups, devices and calls to numbers.
+
+    Units are parts where the graph of parts has no cycle, else calls.
+    """
+    number = {device.name: i for i, device in enumerate(cluster)}
+    group = {name: i for i, one in enumerate(groups) for name in one.parts}
+    order = _order(graph, step)
+    parts = [group[call.part] for call in graph.calls]
+    units: Step | None = None
+    if order is not None:
+        unit_of = [order[call.part] for call in graph.calls]
+        units = contract(step, unit_of, list(order))
+    if units is None or order is None:
+        unit_of, units, group_of_unit = list(range(step.count)), step, parts
+    else:
+        group_of_unit = [group[name] for name in order]
+    return Board(
+        calls=step,
+        units=units,
+        unit_of_call=unit_of,
+        group_of_unit=group_of_unit,
+        allowed=tuple(tuple(number[d] for d in one.allowed) for one in groups),
+        apart=tuple((i, j) for i, one in enumerate(groups) for j in one.apart if i < j),
+        capacity=tuple(device.memory_bytes for device in cluster),
+        objective=objective,
+    )
+
+
+def _order(graph: Graph, step: Step) -> Mapping[str, int] | None:
+    """Parts that have calls, numbered in an order that may run; ties by first call."""
+    import heapq
+
+    first: dict[str, int] = {}
+    for i, call in enumerate(graph.calls):
+        first.setdefault(call.part, i)
+    part = [call.part for call in graph.calls]
+    after: dict[str, dict[str, None]] = {name: {} for name in first}
+    for net in step.nets:
+        for reader in net.readers:
+            if part[net.source] != part[reader]:
+                after[part[net.source]][part[reader]] = None
+    waits = dict.fromkeys(first, 0)
+    for targets in after.values():
+        for target in targets:
+            waits[target] += 1
+    heap = [(first[name], name) for name, count in waits.items() if not count]
+    heapq.heapify(heap)
+    order: dict[str, int] = {}
+    while heap:
+        _, name = heapq.heappop(heap)
+        order[name] = len(order)
+        for target in after[name]:
+            waits[target] -= 1
+            if not waits[target]:
+                heapq.heappush(heap, (first[target], target))
+    return order if len(order) == len(first) else None

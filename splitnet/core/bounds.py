@@ -1,0 +1,96 @@
+"""What no placement can beat: proofs for `plan.bound`."""
+
+from splitnet.core.board import Board
+
+__all__ = ["lower_bound"]
+
+
+def lower_bound(board: Board) -> float:
+    """The best proven lower bound on `Board.exact(...).value` over all assignments.
+
+    For seconds: the critical path with every call on its fastest allowed device and
+    free copies, and the total work over devices that all work all the time. For bytes:
+    all that must be held somewhere, shared evenly.
+    """
+    if board.objective == "memory":
+        return _memory_bound(board)
+    return max(_critical_path(board), _work(board))
+
+
+def _fastest(board: Board) -> tuple[list[float], list[float], list[float]]:
+    """Forward, backward and update seconds of each call where it is fastest."""
+    step = board.calls
+    groups = [board.group_of_unit[unit] for unit in board.unit_of_call]
+    rows = []
+    for table in (step.forward, step.backward, step.update):
+        rows.append(
+            [
+                min(table[d][call] for d in board.allowed[group])
+                for call, group in enumerate(groups)
+            ]
+        )
+    return rows[0], rows[1], rows[2]
+
+
+def _critical_path(board: Board) -> float:
+    """The longest chain forward, back and update; calls stand in running order."""
+    step = board.calls
+    n = step.count
+    forward, backward, update = _fastest(board)
+    done = [0.0] * n
+    ready = [0.0] * n
+    outgoing: list[list[int]] = [[] for _ in range(n)]
+    for number, net in enumerate(step.nets):
+        outgoing[net.source].append(number)
+    for call in range(n):
+        done[call] = ready[call] + forward[call]
+        for number in outgoing[call]:
+            for reader in step.nets[number].readers:
+                ready[reader] = max(ready[reader], done[call])
+    best = max(done, default=0.0)
+    back = [0.0] * n
+    for call in reversed(range(n)):
+        if not step.has_backward[call]:
+            continue
+        start = done[call]
+        for number in outgoing[call]:
+            for reader in step.nets[number].backward:
+                start = max(start, back[reader])
+        back[call] = start + backward[call]
+        best = max(best, back[call])
+    ends = [back[call] + update[call] for call in range(n) if step.has_update[call]]
+    return max([best, *ends])
+
+
+def _work(board: Board) -> float:
+    """All work at its fastest, shared over the devices that anybody may use.
+
+    Refined by nested sets of devices: what may only run on some devices must share
+    them.
+    """
+    rows = _fastest(board)
+    total = [sum(times) for times in zip(*rows)]
+    groups = [board.group_of_unit[unit] for unit in board.unit_of_call]
+    work: dict[tuple[int, ...], float] = {}
+    for call, group in enumerate(groups):
+        key = tuple(sorted(board.allowed[group]))
+        work[key] = work.get(key, 0.0) + total[call]
+    best = 0.0
+    for devices in work:
+        inside = sum(v for key, v in work.items() if set(key) <= set(devices))
+        best = max(best, inside / len(devices))
+    return best
+
+
+def _memory_bound(board: Board) -> float:
+    """Everything held whatever the schedule, shared evenly, and the largest group."""
+    step = board.units
+    per_trained = 1 + step.slot_copies if step.training else 0
+    need = [0] * board.group_count
+    for unit, group in enumerate(board.group_of_unit):
+        need[group] += (
+            step.own_bytes[unit]
+            + per_trained * step.own_trained[unit]
+            + step.activation_bytes[unit]
+        )
+    return max(sum(need) / len(board.capacity), float(max(need, default=0)))

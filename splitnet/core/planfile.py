@@ -1,0 +1,328 @@
+"""Plans and costs as JSON files: readable, versioned, and safe to load from a stranger.
+
+A plan file holds the graph, the cluster, the costs and the decisions. What follows from
+them (timeline, transfers, memory, bound) is computed again on loading, so that a file
+edited by hand, or by an enemy, cannot say what is not so. The file's own figures are
+there for people to read.
+"""
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import OPTIMIZER_SLOTS
+from splitnet.core.costfile import costs_from_dict, costs_to_dict
+from splitnet.core.errors import PlanFileError, SplitnetError, listed
+from splitnet.core.graphfile import graph_from_dict, graph_to_dict, value_from_dict
+from splitnet.core.plan import Fallback, Placement, Plan
+
+__all__ = [
+    "load_plan",
+    "plan_from_dict",
+    "plan_to_dict",
+    "read_json",
+    "save_plan",
+    "write_json",
+]
+
+VERSION = 1
+
+_MOST_BYTES = 1 << 30
+_KEYS = {
+    "splitnet_plan",
+    "objective",
+    "strategy",
+    "optimizer",
+    "training",
+    "device_of",
+    "placements",
+    "fallbacks",
+    "summary",
+    "bound",
+    "options",
+    "cluster",
+    "costs",
+    "graph",
+}
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan as JSON; equal plans give equal bytes.
+
+    Raises:
+        PlanFileError: the file cannot be written.
+    """
+    write_json(plan_to_dict(plan), path, "plan")
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan and compute again what follows from it. TensorFlow is not needed.
+
+    The `device_of` table may have been edited by hand: another device of the cluster
+    for a part. Its `why` is "given" then.
+
+    Raises:
+        PlanFileError: no such file, or not a plan; the message names the field.
+    """
+    try:
+        return plan_from_dict(read_json(path, "plan"))
+    except PlanFileError as error:
+        raise PlanFileError(f"cannot load the plan {str(path)!r}: {error}") from None
+
+
+def plan_to_dict(plan: Plan) -> dict[str, object]:
+    """The plan as plain values; first what a person looks for."""
+    return {
+        "splitnet_plan": VERSION,
+        "objective": plan.objective,
+        "strategy": plan.strategy,
+        "optimizer": plan.optimizer,
+        "training": plan.training,
+        "device_of": dict(plan.device_of),
+        "placements": [
+            {"part": p.part, "asked": p.asked, "why": p.why} for p in plan.placements
+        ],
+        "fallbacks": [
+            {"part": f.part, "asked": f.asked, "got": f.got, "why": f.why}
+            for f in plan.fallbacks
+        ],
+        "summary": {
+            "seconds": plan.seconds,
+            "value": plan.value,
+            "transfer_bytes": sum(t.bytes for t in plan.transfers),
+            "memory_bytes": {d: m.total for d, m in plan.memory.items()},
+        },
+        "bound": plan.bound,
+        "options": dict(plan.options or {}),
+        "cluster": plan.cluster.to_dict(),
+        "costs": costs_to_dict(plan.costs, plan.graph, plan.cluster),
+        "graph": graph_to_dict(plan.graph),
+    }
+
+
+def plan_from_dict(values: object) -> Plan:
+    """The inverse of `plan_to_dict`, for values that come from a stranger.
+
+    Raises:
+        PlanFileError: with every fault found in the outermost fields.
+    """
+    from splitnet.core.planner import OBJECTIVES, score
+
+    if not isinstance(values, Mapping):
+        raise PlanFileError(
+            f"a plan is a table {{...}}. Received: {type(values).__name__}."
+        )
+    _check_version(values)
+    _check_fields(values, OBJECTIVES)
+    graph = graph_from_dict(values["graph"])
+    try:
+        cluster = Cluster.from_dict(values["cluster"])
+    except SplitnetError as error:
+        raise PlanFileError(f"cluster: {error}") from None
+    device_of = _checked_devices(values["device_of"], graph.part, cluster)
+    plan = score(
+        graph,
+        cluster,
+        device_of,
+        objective=values["objective"],
+        costs=costs_from_dict(values.get("costs", {"model": "roofline"})),
+        optimizer=values["optimizer"],
+        training=values["training"],
+    )
+    fallbacks = [
+        value_from_dict(Fallback, entry, f"fallbacks[{i}]")
+        for i, entry in enumerate(values.get("fallbacks", []))
+    ]
+    return replace(
+        plan,
+        placements=_placements(values, device_of),
+        fallbacks=tuple(f for f in fallbacks if device_of.get(f.part) == f.got),
+        strategy=values["strategy"],
+        bound=max(plan.bound, _stated_bound(values, plan, device_of)),
+        options=dict(values.get("options", {})),
+    )
+
+
+def _stated_bound(values: Mapping[str, Any], plan: Plan, device_of: object) -> float:
+    """The file's bound cannot be checked, so it counts for nothing."""
+    return 0.0
+
+
+def _check_version(values: Mapping[str, Any]) -> None:
+    if "splitnet_plan" not in values:
+        raise PlanFileError(
+            "it has no field 'splitnet_plan', so it is not a plan. A plan is written by "
+            "plan.save(path)."
+        )
+    if values["splitnet_plan"] is not VERSION and values["splitnet_plan"] != VERSION:
+        raise PlanFileError(
+            f"it has version {values['splitnet_plan']!r}; this splitnet reads version "
+            f"{VERSION}. Make the plan again, or install the splitnet that wrote it."
+        )
+
+
+def _check_fields(values: Mapping[str, Any], objectives: tuple[str, ...]) -> None:
+    """Check the outermost fields, all at once."""
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "objective": str,
+        "strategy": str,
+        "optimizer": str,
+        "training": bool,
+        "device_of": dict,
+        "cluster": dict,
+        "graph": dict,
+    }
+    optional: dict[str, type | tuple[type, ...]] = {
+        "placements": list,
+        "fallbacks": list,
+        "summary": dict,
+        "options": dict,
+        "costs": dict,
+        "bound": (int, float),
+    }
+    faults = [f"the field {key!r} is missing" for key in kinds if key not in values]
+    for key, kind in (kinds | optional).items():
+        if key in values and not isinstance(values[key], kind):
+            faults.append(f"{key} cannot be {_short(values[key])}")
+    faults += [f"the field {str(key)!r} is unknown" for key in values if key not in _KEYS]
+    if not faults and values["objective"] not in objectives:
+        faults.append(
+            f"objective must be one of {', '.join(objectives)}, not "
+            f"{_short(values['objective'])}"
+        )
+    if not faults and values["optimizer"] not in OPTIMIZER_SLOTS:
+        faults.append(f"optimizer {_short(values['optimizer'])} is unknown")
+    if faults:
+        raise PlanFileError(listed("it is not a plan that can be read.", faults))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _checked_devices(
+    values: Mapping[str, Any], parts: Mapping[str, object], cluster: Cluster
+) -> dict[str, str]:
+    faults = [f"part {name!r} has no device" for name in parts if name not in values]
+    device_of: dict[str, str] = {}
+    for name, device in values.items():
+        if name not in parts:
+            faults.append(f"there is no part {name!r} in its graph")
+            continue
+        try:
+            device_of[name] = cluster[device].name
+        except SplitnetError as error:
+            faults.append(f"part {name!r}: {error}")
+    if faults:
+        raise PlanFileError(listed("device_of cannot be kept.", faults))
+    return {name: device_of[name] for name in parts}
+
+
+def _placements(
+    values: Mapping[str, Any], device_of: Mapping[str, str]
+) -> tuple[Placement, ...]:
+    """What was asked and why, where the file says so."""
+    said: dict[str, tuple[str, str]] = {}
+    for i, entry in enumerate(values.get("placements", [])):
+        where = f"placements[{i}]"
+        if not isinstance(entry, Mapping) or not {"part", "asked", "why"} == {*entry}:
+            raise PlanFileError(f"{where} must be a table of part, asked and why.")
+        texts = [entry[key] for key in ("part", "asked", "why")]
+        if not all(isinstance(text, str) for text in texts):
+            raise PlanFileError(f"{where} must hold texts. Received: {_short(entry)}.")
+        said[texts[0]] = (texts[1], texts[2])
+    return tuple(
+        Placement(part, device, *said.get(part, ("", "given")))
+        for part, device in device_of.items()
+    )
+
+
+def read_json(path: str | Path, what: str) -> object:
+    """Read a JSON file that may come from a stranger; only regular files, no NaN.
+
+    Raises:
+        PlanFileError: not a file, too large, or not JSON.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise PlanFileError(f"it is not a file; a {what} is a JSON file.")
+            if status.st_size > _MOST_BYTES:
+                raise PlanFileError(
+                    f"it has {status.st_size} bytes; at most {_MOST_BYTES} are read."
+                )
+            text = file.read().decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanFileError(f"it cannot be read: {reason}.") from None
+    try:
+        return json.loads(
+            text, parse_constant=_no_constant, object_pairs_hook=_no_twins(what)
+        )
+    except RecursionError:
+        raise PlanFileError("it is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise PlanFileError(
+            f"it is not JSON (cut off, or edited wrongly?): {error}."
+        ) from None
+    except ValueError as error:
+        raise PlanFileError(str(error)) from None
+
+
+def _no_constant(name: str) -> float:
+    raise PlanFileError(f"it holds {name}, which is no number.")
+
+
+def _no_twins(what: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(n for i, n in enumerate(names) if n in names[:i])
+            raise PlanFileError(f"a table of the {what} holds {twice!r} twice.")
+        return made
+
+    return table
+
+
+def write_json(values: object, path: str | Path, what: str) -> None:
+    """Write JSON beside `path` and rename it into place, so no half file is ever seen.
+
+    Raises:
+        PlanFileError: the folder is not there, or not to be written to.
+    """
+    target = Path(path)
+    beside = None
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+        handle, beside = tempfile.mkstemp(
+            prefix=f".{target.name}.", dir=target.parent, text=True
+        )
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.chmod(beside, 0o666 & ~_umask())
+        os.replace(beside, target)
+    except (OSError, ValueError, TypeError) as error:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanFileError(
+            f"cannot write the {what} {str(path)!r}: {reason}."
+        ) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

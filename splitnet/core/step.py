@@ -1,0 +1,349 @@
+"""One training or inference step as plain numbers, before anything is placed.
+
+The simulator and the searches meet integers and lists here, never a graph library:
+units (calls, or whole parts after `contract`) in an order in which they may run, the
+nets between them, and the weights beside them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import CostModel, Measured, Roofline, slots_of
+from splitnet.core.devices import Device
+from splitnet.core.graph import Graph
+
+__all__ = ["Net", "Shared", "Step", "contract", "step_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """One output of a unit on its way to every unit that reads it, in bytes.
+
+    `backward` lists the readers that send a gradient back; `seconds` overrides the
+    link's time where a workload file knows it.
+    """
+
+    source: int
+    readers: tuple[int, ...]
+    bytes: int
+    backward: tuple[int, ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A weight of several units; its home is the device of `users[0]`.
+
+    `backward` lists the users that send a gradient home.
+    """
+
+    name: str
+    bytes: int
+    users: tuple[int, ...]
+    backward: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Times are per device (outer index) and unit (inner index), in seconds.
+
+    `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
+    home is the unit, `own_trained` those of them that are updated.
+    """
+
+    names: tuple[str, ...]
+    forward: Sequence[Sequence[float]]
+    backward: Sequence[Sequence[float]]
+    update: Sequence[Sequence[float]]
+    has_backward: Sequence[bool]
+    has_update: Sequence[bool]
+    explicit_backward: Sequence[bool]
+    nets: tuple[Net, ...]
+    shared: tuple[Shared, ...]
+    own_bytes: Sequence[int]
+    own_trained: Sequence[int]
+    output_bytes: Sequence[int]
+    activation_bytes: Sequence[int]
+    workspace_bytes: Sequence[int]
+    latency: Sequence[Sequence[float]]
+    seconds_per_byte: Sequence[Sequence[float]]
+    slot_copies: int
+    training: bool
+
+    @property
+    def count(self) -> int:
+        """How many units there are."""
+        return len(self.names)
+
+    @property
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return len(self.forward)
+
+
+def step_of(
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    *,
+    training: bool,
+    optimizer: str,
+) -> Step:
+    """Lay a graph out as numbers, a unit per call, in the graph's order.
+
+    A graph that holds backward calls by itself (a workload file) gets no backward pass
+    on top. O(calls x kinds of device + tensors).
+    """
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    explicit = any(call.backward for call in graph.calls)
+    grads = _gradient_flow(graph, index) if training and not explicit else None
+    has_backward = grads or [False] * len(graph.calls)
+    weights = _weight_use(graph, index, has_backward)
+    own, trained = _owned(graph, weights)
+    tables = _seconds_tables(graph, cluster, costs, has_backward, trained, optimizer)
+    roads = _roads(cluster, costs)
+    return Step(
+        names=tuple(index),
+        forward=tables[0],
+        backward=tables[1],
+        update=tables[2],
+        has_backward=has_backward,
+        has_update=[count > 0 for count in trained],
+        explicit_backward=[call.backward for call in graph.calls],
+        nets=_nets(graph, index, has_backward),
+        shared=tuple(one for one in weights if len(one.users) > 1),
+        own_bytes=own,
+        own_trained=trained,
+        output_bytes=[call.output_bytes for call in graph.calls],
+        activation_bytes=[
+            call.activation_bytes if kept else 0
+            for call, kept in zip(graph.calls, has_backward)
+        ],
+        workspace_bytes=[call.workspace_bytes for call in graph.calls],
+        latency=roads[0],
+        seconds_per_byte=roads[1],
+        slot_copies=slots_of(optimizer) if training else 0,
+        training=training,
+    )
+
+
+def _gradient_flow(graph: Graph, index: dict[str, int]) -> list[bool]:
+    """Which calls have a backward pass: between a trained weight and an output."""
+    count = len(graph.calls)
+    trained = {w.name for w in graph.weights if w.trainable}
+    needs = [any(name in trained for name in call.weights) for call in graph.calls]
+    edges = [
+        (index[t.source], index[t.target]) for t in graph.tensors if t.differentiable
+    ]
+    readers: list[list[int]] = [[] for _ in range(count)]
+    for source, target in edges:
+        readers[source].append(target)
+    for source in range(count):
+        if needs[source]:
+            for target in readers[source]:
+                needs[target] = True
+    reaches = [False] * count
+    ends = [index[name] for name in graph.outputs]
+    for end in ends or [i for i in range(count) if not readers[i]]:
+        reaches[end] = True
+    for source in reversed(range(count)):
+        reaches[source] = reaches[source] or any(reaches[t] for t in readers[source])
+    return [a and b for a, b in zip(needs, reaches)]
+
+
+def _weight_use(
+    graph: Graph, index: dict[str, int], has_backward: Sequence[bool]
+) -> list[Shared]:
+    users: dict[str, dict[int, None]] = {w.name: {} for w in graph.weights}
+    for i, call in enumerate(graph.calls):
+        for name in call.weights:
+            users[name][i] = None
+    return [
+        Shared(
+            w.name,
+            w.bytes,
+            tuple(users[w.name]),
+            tuple(u for u in users[w.name] if w.trainable and has_backward[u]),
+        )
+        for w in graph.weights
+        if users[w.name]
+    ]
+
+
+def _owned(graph: Graph, weights: Sequence[Shared]) -> tuple[list[int], list[int]]:
+    """Bytes of the weights at home with each call: all of them, and the trained ones.
+
+    What a workload file charges to a call counts as weights.
+    """
+    own = [call.size_bytes for call in graph.calls]
+    trained = [0] * len(graph.calls)
+    for one in weights:
+        own[one.users[0]] += one.bytes
+        if one.backward:
+            trained[one.users[0]] += one.bytes
+    return own, trained
+
+
+Table = list[list[float]]
+
+
+def _seconds_tables(
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    has_backward: Sequence[bool],
+    update_bytes: Sequence[int],
+    optimizer: str,
+) -> tuple[Table, Table, Table]:
+    """Forward, backward and update seconds; equal devices share one row."""
+    rows: dict[object, tuple[list[float], list[float], list[float]]] = {}
+    keys = [_cost_key(device, costs) for device in cluster]
+    for key, device in zip(keys, cluster):
+        if key in rows:
+            continue
+        rows[key] = (
+            [costs.forward_seconds(call, device) for call in graph.calls],
+            [
+                costs.backward_seconds(call, device) if flows else 0.0
+                for call, flows in zip(graph.calls, has_backward)
+            ],
+            [
+                costs.update_seconds(count, device, optimizer) if count else 0.0
+                for count in update_bytes
+            ],
+        )
+    forward, backward, update = ([rows[key][i] for key in keys] for i in range(3))
+    return forward, backward, update
+
+
+def _cost_key(device: Device, costs: CostModel) -> object:
+    """Devices with one key cost the same; a model that is not ours may tell any apart."""
+    figures = (
+        device.kind,
+        device.flops_per_second,
+        device.bytes_per_second,
+        device.call_seconds,
+    )
+    if isinstance(costs, Roofline):
+        return figures
+    if isinstance(costs, Measured):
+        return (*figures, device.name if device.name in costs.devices else "")
+    return device.name
+
+
+def _roads(cluster: Cluster, costs: CostModel) -> tuple[Table, Table]:
+    latency: Table = []
+    per_byte: Table = []
+    for a in cluster:
+        roads = [costs.link(a.name, b.name, cluster) for b in cluster]
+        latency.append([road.latency_seconds for road in roads])
+        per_byte.append([1.0 / road.bytes_per_second for road in roads])
+    return latency, per_byte
+
+
+def _nets(
+    graph: Graph, index: dict[str, int], has_backward: Sequence[bool]
+) -> tuple[Net, ...]:
+    """A net per output tensor; two tensors of one output are one."""
+    found: dict[tuple[int, int], tuple[int, dict[int, None], dict[int, None]]] = {}
+    for tensor in graph.tensors:
+        source, target = index[tensor.source], index[tensor.target]
+        key = (source, tensor.index)
+        size, readers, back = found.get(key, (0, {}, {}))
+        readers[target] = None
+        if tensor.differentiable and has_backward[source] and has_backward[target]:
+            back[target] = None
+        found[key] = (max(size, tensor.bytes), readers, back)
+    return tuple(
+        Net(
+            source,
+            tuple(readers),
+            size,
+            tuple(back),
+            graph.calls[source].transfer_seconds,
+        )
+        for (source, _), (size, readers, back) in found.items()
+    )
+
+
+Ends = tuple[int, tuple[int, ...], tuple[int, ...]]
+
+
+def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step | None:
+    """Merge units that share a number, renumbered into an order that may run.
+
+    Times and bytes add up; a merged unit starts when all its inputs are there, which a
+    real device need not wait for, so its times are estimates for searching. None if the
+    merged graph has a cycle. The unit of the result is the number itself, so numbers
+    must already stand in an order in which they may run.
+    """
+    count = len(names)
+    pairs = ((unit_of[n.source], unit_of[r]) for n in step.nets for r in n.readers)
+    if any(a > b for a, b in pairs):
+        return None
+
+    def total(values: Sequence[int]) -> list[int]:
+        sums = [0] * count
+        for unit, value in zip(unit_of, values):
+            sums[unit] += value
+        return sums
+
+    def seconds(table: Sequence[Sequence[float]]) -> Table:
+        rows = []
+        for values in table:
+            sums = [0.0] * count
+            for unit, value in zip(unit_of, values):
+                sums[unit] += value
+            rows.append(sums)
+        return rows
+
+    def largest(values: Sequence[int]) -> list[int]:
+        tops = [0] * count
+        for unit, value in zip(unit_of, values):
+            tops[unit] = max(tops[unit], value)
+        return tops
+
+    def anywhere(flags: Sequence[bool]) -> list[bool]:
+        return [value > 0 for value in total([int(flag) for flag in flags])]
+
+    def units(members: Sequence[int], but: int = -1) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(u for m in members if (u := unit_of[m]) != but))
+
+    merged: dict[Ends, tuple[int, float | None]] = {}
+    for net in step.nets:
+        source = unit_of[net.source]
+        readers = units(net.readers, source)
+        if readers:
+            key = (source, readers, units(net.backward, source))
+            size, known = merged.get(key, (0, None))
+            if net.seconds is not None:
+                known = (known or 0.0) + net.seconds
+            merged[key] = (size + net.bytes, known)
+    return Step(
+        names=tuple(names),
+        forward=seconds(step.forward),
+        backward=seconds(step.backward),
+        update=seconds(step.update),
+        has_backward=anywhere(step.has_backward),
+        has_update=anywhere(step.has_update),
+        explicit_backward=anywhere(step.explicit_backward),
+        nets=tuple(
+            Net(source, readers, size, back, known)
+            for (source, readers, back), (size, known) in merged.items()
+        ),
+        shared=tuple(
+            Shared(s.name, s.bytes, units(s.users), units(s.backward))
+            for s in step.shared
+            if len(units(s.users)) > 1
+        ),
+        own_bytes=total(step.own_bytes),
+        own_trained=total(step.own_trained),
+        output_bytes=largest(step.output_bytes),
+        activation_bytes=total(step.activation_bytes),
+        workspace_bytes=largest(step.workspace_bytes),
+        latency=step.latency,
+        seconds_per_byte=step.seconds_per_byte,
+        slot_copies=step.slot_copies,
+        training=step.training,
+    )

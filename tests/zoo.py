@@ -1,0 +1,191 @@
+"""Small graphs that every test shares, built from plain values."""
+
+import random
+
+from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
+
+__all__ = [
+    "MIB",
+    "call",
+    "chain",
+    "diamond",
+    "graph_of",
+    "random_dag",
+    "shared",
+    "two_towers",
+    "wide",
+]
+
+MIB = 2**20
+
+
+def call(
+    name: str,
+    part: str | None = None,
+    *,
+    flops: float = 1e10,
+    out: int = MIB,
+    weights: tuple[str, ...] = (),
+    **more: object,
+) -> Call:
+    """A dense call of `flops` forward and twice that backward, `out` bytes wide."""
+    values: dict[str, object] = {
+        "name": name,
+        "part": part or name,
+        "kind": "Dense",
+        "layer": name,
+        "output_shapes": ((32, out // 128),),
+        "output_dtypes": ("float32",),
+        "output_bytes": out,
+        "forward_flops": flops,
+        "backward_flops": 2 * flops,
+        "activation_bytes": out,
+        "weights": weights,
+    }
+    return Call(**(values | more))  # type: ignore[arg-type]  # fields by name
+
+
+def source(name: str, out: int = MIB) -> Call:
+    """A model input."""
+    return call(name, flops=0.0, out=out, kind="InputLayer", activation_bytes=0)
+
+
+def graph_of(
+    name: str,
+    calls: list[Call],
+    edges: list[tuple[str, str]],
+    *,
+    parts: list[Part] | None = None,
+    weight_bytes: int = MIB,
+    outputs: tuple[str, ...] | None = None,
+    batch: int = 32,
+) -> Graph:
+    """A graph with a part per call unless told otherwise, and a tensor per edge."""
+    by_name = {one.name: one for one in calls}
+    weights = dict.fromkeys(w for one in calls for w in one.weights)
+    read = {a for a, _ in edges}
+    kinds = {one.part: one.kind for one in calls}
+    return Graph(
+        name=name,
+        batch=batch,
+        calls=tuple(calls),
+        tensors=tuple(
+            Tensor(a, b, shape=(32, 8), bytes=by_name[a].output_bytes) for a, b in edges
+        ),
+        weights=tuple(Weights(w, weight_bytes) for w in weights),
+        parts=tuple(
+            parts
+            or [
+                Part(p, "input", ("cpu",)) if kind == "InputLayer" else Part(p)
+                for p, kind in kinds.items()
+            ]
+        ),
+        outputs=outputs or tuple(one.name for one in calls if one.name not in read),
+    )
+
+
+def chain(length: int = 3, *, flops: float = 1e10, out: int = MIB) -> Graph:
+    """An input and `length` dense calls, one after the other."""
+    names = ["x", *(f"c{i}" for i in range(length))]
+    calls = [source("x", out)] + [
+        call(n, flops=flops, out=out, weights=(f"{n}/w",)) for n in names[1:]
+    ]
+    return graph_of("chain", calls, list(zip(names, names[1:])))
+
+
+def diamond(*, flops: float = 1e11) -> Graph:
+    """One call that feeds two, and a merge on the CPU."""
+    calls = [
+        source("x"),
+        call("top", flops=flops / 10, weights=("top/w",)),
+        call("left", flops=flops, weights=("left/w",)),
+        call("right", flops=flops, weights=("right/w",)),
+        call("join", flops=0.0, kind="Concatenate"),
+    ]
+    edges = [("x", "top"), ("top", "left"), ("top", "right")]
+    edges += [("left", "join"), ("right", "join")]
+    parts = [Part("x", "input", ("cpu",)), Part("top"), Part("left"), Part("right")]
+    parts.append(Part("join", "merge", ("cpu",)))
+    return graph_of("diamond", calls, edges, parts=parts)
+
+
+def two_towers(
+    *, on: tuple[str, str] = ("gpu:0", "gpu:1"), flops: float = 1e11
+) -> Graph:
+    """Two inputs, two pinned branches, a merge on the CPU, a head near the first."""
+    calls = [
+        source("image"),
+        source("words"),
+        call("see", flops=flops, weights=("see/w",)),
+        call("tell", flops=flops, weights=("tell/w",)),
+        call("join", flops=0.0, kind="Concatenate"),
+        call("head", flops=1e6, out=1024, weights=("head/w",)),
+    ]
+    edges = [("image", "see"), ("words", "tell"), ("see", "join"), ("tell", "join")]
+    parts = [
+        Part("image", "input", ("cpu",)),
+        Part("words", "input", ("cpu",)),
+        Part("see", on=(on[0],)),
+        Part("tell", on=(on[1],)),
+        Part("join", "merge", ("cpu",)),
+        Part("head", near=("see",)),
+    ]
+    return graph_of("two_towers", calls, [*edges, ("join", "head")], parts=parts)
+
+
+def shared(*, flops: float = 1e11) -> Graph:
+    """One layer called by two branches: its weight has one home and two users."""
+    calls = [
+        source("a"),
+        source("b"),
+        call("left", flops=flops, weights=("encoder/w",), layer="encoder"),
+        call("right", flops=flops, weights=("encoder/w",), layer="encoder"),
+        call("join", flops=0.0, kind="Concatenate"),
+    ]
+    edges = [("a", "left"), ("b", "right"), ("left", "join"), ("right", "join")]
+    parts = [Part("a", "input", ("cpu",)), Part("b", "input", ("cpu",))]
+    parts += [Part("left", on=("gpu:0",)), Part("right", on=("gpu:1",))]
+    parts.append(Part("join", "merge", ("cpu",)))
+    return graph_of("shared", calls, edges, parts=parts)
+
+
+def wide(count: int = 4, *, flops: float = 1e11) -> Graph:
+    """`count` equal branches side by side between one input and one merge."""
+    names = [f"b{i}" for i in range(count)]
+    calls = [source("x")]
+    calls += [call(n, flops=flops, weights=(f"{n}/w",)) for n in names]
+    calls.append(call("join", flops=0.0, kind="Concatenate"))
+    edges = [("x", n) for n in names] + [(n, "join") for n in names]
+    parts = [Part("x", "input", ("cpu",)), *(Part(n) for n in names)]
+    parts.append(Part("join", "merge", ("cpu",)))
+    return graph_of("wide", calls, edges, parts=parts)
+
+
+def random_dag(seed: int, count: int = 8, *, pinned: bool = False) -> Graph:
+    """A random graph of `count` parts; some share weights, some carry wishes."""
+    draw = random.Random(seed)
+    names = [f"p{i}" for i in range(count)]
+    calls, edges, parts = [source("x")], [], [Part("x", "input", ("cpu",))]
+    for i, name in enumerate(names):
+        weight = f"w{draw.randrange(i + 1)}" if draw.random() < 0.7 else None
+        calls.append(
+            call(
+                name,
+                flops=draw.choice([1e8, 1e9, 1e10, 1e11]),
+                out=draw.choice([1024, MIB, 64 * MIB]),
+                weights=(weight,) if weight else (),
+            )
+        )
+        before = ["x", *names[:i]]
+        for other in draw.sample(before, min(len(before), draw.randint(1, 3))):
+            edges.append((other, name))
+        on: tuple[str, ...] = ("auto",)
+        near: tuple[str, ...] = ()
+        if pinned:
+            on = draw.choice(
+                [("auto",), ("auto",), ("gpu",), ("gpu:0",), ("gpu:1", "cpu")]
+            )
+            if i and on == ("auto",) and draw.random() < 0.2:
+                near = (draw.choice(names[:i]),)
+        parts.append(Part(name, on=on, near=near))
+    return graph_of(f"random{seed}", calls, edges, parts=parts)
