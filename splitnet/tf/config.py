@@ -3,18 +3,20 @@
 Nothing here makes TensorFlow start.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from splitnet.core.errors import ConfigError, listed
+from splitnet.core.plan import Plan
 from splitnet.core.settings import Settings, resolve
 from splitnet.core.units import format_bytes
 from splitnet.tf.context import started, starter, watch
 from splitnet.tf.nvml import cards
 
-__all__ = ["configure", "current", "force_cpu"]
+__all__ = ["announce", "configure", "current", "force_cpu"]
 
 MIB = 2**20
 # A CUDA context takes memory beside the limit that TensorFlow keeps; without a reserve
@@ -86,6 +88,19 @@ def force_cpu() -> Settings:
         ConfigError: TensorFlow has already claimed a GPU.
     """
     return configure(visible="none")
+
+
+def announce(plan: Plan) -> None:
+    """Log where each branch goes, a line each, if `log_placement` asks for it."""
+    if current()["log_placement"] != "branches":
+        return
+    log = logging.getLogger("splitnet.placement")
+    if not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
+    for placed in plan.placements:
+        target = plan.cluster[placed.device].target
+        log.info("%s: %s (%s), %s", placed.part, placed.device, target, placed.why)
 
 
 Step = tuple[str, Callable[[], bool], Callable[[], None]]

@@ -19,7 +19,7 @@ from splitnet.tf.config import (
 from splitnet.tf.context import started, starter, watch
 from splitnet.tf.nvml import Card, cards
 
-__all__ = ["configure", "force_cpu", "local_cluster"]
+__all__ = ["configure", "force_cpu", "gpu_details", "local_cluster"]
 
 MIB = 2**20
 _MOST_STAND_INS = 256
@@ -195,3 +195,28 @@ def _number_in(path: str) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def gpu_details(known: tuple[Card, ...]) -> dict[str, dict[str, Any]]:
+    """What else is known of each real GPU, by device name, as plain values."""
+    import tensorflow as tf
+
+    physical = tf.config.list_physical_devices("GPU")
+    found: dict[str, dict[str, Any]] = {}
+    for gpu in tf.config.get_visible_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        name = str(details.get("device_name", ""))
+        card = _card_of({c.index: c for c in known}, physical.index(gpu), name)
+        capability = details.get("compute_capability", ())
+        row = {
+            "model": name,
+            "capability": ".".join(map(str, capability)),
+            "memory_bytes": card.memory_bytes if card else None,
+            "busy": card.busy if card else None,
+            "watts": card.watts if card else None,
+            "used_by": [list(pair) for pair in card.used_by] if card else [],
+            "links": list(card.links) if card else [],
+        }
+        for _ in tf.config.get_logical_device_configuration(gpu) or [None]:
+            found[f"gpu:{len(found)}"] = row
+    return found

@@ -1,0 +1,79 @@
+"""What the terminal sees: answers on stdout, progress on stderr, no start-up noise."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["hush", "progress", "show", "show_json", "show_rows"]
+
+
+def show(text: str) -> None:
+    """Print an answer."""
+    print(text)
+
+
+def show_json(value: Any) -> None:
+    """Print an answer for a program: one JSON value; not-a-number never gets out."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def show_rows(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> None:
+    """Print aligned columns under their heads; the last column is not padded."""
+    texts = [list(heads), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
+    for row in texts:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        print("  ".join(cells).rstrip())
+
+
+@contextmanager
+def progress(what: str, *, total: float | None = None) -> Iterator[Any]:
+    """Show progress on a terminal; yields `advance(done, text)`, silent when piped."""
+    if not sys.stderr.isatty():
+        yield lambda done, text="": None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=total, text="")
+        yield lambda done, text="": bar.update(task, completed=done, text=text)
+
+
+def hush(*, loud: bool = False, environ: Mapping[str, str] = os.environ) -> None:
+    """Import TensorFlow without its start-up lines, unless they are asked for.
+
+    Part of them is written before any log level is read, so the standard error of this
+    process is set aside meanwhile; if the import fails, it is shown.
+    """
+    if loud or "TF_CPP_MIN_LOG_LEVEL" in environ:
+        import tensorflow  # noqa: F401  # wanted for its effect, here and below
+
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    with tempfile.TemporaryFile() as aside:
+        sys.stderr.flush()
+        terminal = os.dup(2)
+        os.dup2(aside.fileno(), 2)
+        try:
+            import keras  # noqa: F401
+            import tensorflow  # noqa: F401
+        except BaseException:
+            os.dup2(terminal, 2)
+            aside.seek(0)
+            sys.stderr.write(aside.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

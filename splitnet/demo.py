@@ -1,0 +1,251 @@
+"""The main job on real data: tell whether two handwritten digits are the same.
+
+A siamese network over scikit-learn's digits (1,797 scans of 8 x 8 pixels, which ship
+with that package): one encoder, shared by two branches on two GPUs, and a merge on the
+CPU. What `splitnet demo` runs; it prints nothing itself.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitnet.core.audit import Audit
+from splitnet.core.cluster import Cluster
+from splitnet.core.declare import Net
+from splitnet.core.errors import SplitnetError
+from splitnet.core.plan import Plan
+
+__all__ = ["ENOUGH", "NOT_PROVEN", "Outcome", "declare", "pairs_of_digits", "run"]
+
+ENOUGH = 0.94
+BATCH = 256
+TRAINING_PAIRS = 40_000
+VALIDATION_PAIRS = 4_000
+TRAINING_IMAGES = 1_400
+
+NOT_PROVEN = (
+    "speed: stand-ins share the processor's threads, so nothing here says how fast "
+    "two GPUs are",
+    "memory: a stand-in has no limit of its own; the memory in the table is reckoned",
+    "kernels: cuDNN and other GPU-only kernels did not run",
+    "compilation: Keras compiles with XLA only where it finds a GPU; an emitted model "
+    "switches that off, which here changes nothing",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the demonstration came to; `accuracy` is of digits kept apart, 0 to 1."""
+
+    cluster: Cluster
+    plan: Plan
+    audit: Audit
+    accuracy: float
+    epochs: int
+    train_seconds: float
+    total_seconds: float
+    files: tuple[Path, ...]
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether any device was not a real GPU."""
+        return any(device.stand_in for device in self.cluster)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it learned what it should and everything ran where it was planned."""
+        return self.accuracy >= ENOUGH and self.audit.ok
+
+
+def declare() -> Net:
+    """Declare the network; nothing is built."""
+    import keras
+    from keras import layers
+
+    import splitnet as sn
+
+    net = sn.Net("same_digit")
+    first = net.input("first", (8, 8, 1))
+    second = net.input("second", (8, 8, 1))
+    encoder = [
+        layers.Conv2D(32, 3, padding="same", activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(64, 3, padding="same", activation="relu"),
+        layers.Flatten(),
+        layers.Dense(64),
+    ]
+    left = net.branch("left", first, encoder, on="gpu:0")
+    right = net.branch("right", second, encoder, on="gpu:1")
+    apart = net.merge(
+        "distance", [left, right], lambda two: keras.ops.square(two[0] - two[1])
+    )
+    same = layers.Dense(1, activation="sigmoid")
+    net.output(net.branch("verdict", apart, same, on="cpu"))
+    return net
+
+
+def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Pairs to train on and pairs to judge by; the two share no image.
+
+    Returns:
+        ((inputs, labels), (inputs, labels)): two arrays of images, shape (n, 8, 8, 1),
+        and the labels, shape (n, 1), 1 where the two show the same digit.
+
+    Raises:
+        SplitnetError: scikit-learn, which has the digits, is not installed.
+    """
+    import numpy as np
+
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise SplitnetError(
+            "the demonstration needs scikit-learn, which has the digits: "
+            "pip install 'splitnet[demo]'"
+        ) from None
+    images, digits = load_digits(return_X_y=True)
+    images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(len(images))
+    kept, apart = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
+    return (
+        _pairs(images[kept], digits[kept], TRAINING_PAIRS, draw),
+        _pairs(images[apart], digits[apart], VALIDATION_PAIRS, draw),
+    )
+
+
+def _pairs(images: Any, digits: Any, count: int, draw: Any) -> tuple[Any, Any]:
+    """Draw pairs, half of them of the same digit."""
+    import numpy as np
+
+    first = draw.integers(len(images), size=count)
+    same = draw.random(count) < 0.5
+    second = np.empty_like(first)
+    for digit in range(10):
+        alike, other = np.flatnonzero(digits == digit), np.flatnonzero(digits != digit)
+        here = digits[first] == digit
+        second[here & same] = draw.choice(alike, (here & same).sum())
+        second[here & ~same] = draw.choice(other, (here & ~same).sum())
+    return [images[first], images[second]], same.astype("float32")[:, None]
+
+
+def run(
+    out: str | Path,
+    *,
+    epochs: int = 5,
+    gpus: int = 2,
+    say: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[int, str], None] = lambda done, text: None,
+) -> Outcome:
+    """Plan, draw, train and audit the network; writes into one folder.
+
+    Args:
+        out: the folder for placement.svg, placement.png and plan.json.
+        epochs: how often to see all pairs.
+        gpus: how many GPUs to use; where there are fewer, CPU devices stand in.
+        say: told what is being done, in a line or a table.
+        on_step: told the steps done and a word on how well, while training.
+
+    Raises:
+        SplitnetError: a machine, a folder or a package that cannot be had.
+    """
+    began = time.perf_counter()
+    import keras
+
+    import splitnet as sn
+
+    cluster = _machine(gpus)
+    keras.utils.set_random_seed(0)
+    net = declare()
+    plan = sn.plan(net, cluster, batch=BATCH)
+    say(sn.table(plan))
+    files = _draw(plan, _folder(out))
+
+    training, validation = pairs_of_digits()
+    model = sn.emit(net, plan)
+    model.compile(
+        keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"]
+    )
+    started = time.perf_counter()
+    model.fit(
+        *training,
+        batch_size=BATCH,
+        epochs=epochs,
+        validation_data=validation,
+        verbose=0,
+        callbacks=[_told(say, on_step)],
+    )
+    train_seconds = time.perf_counter() - started
+    _, accuracy = model.evaluate(*validation, batch_size=BATCH, verbose=0)
+    inputs, labels = training
+    batch = ([part[:BATCH] for part in inputs], labels[:BATCH])
+    return Outcome(
+        cluster=cluster,
+        plan=plan,
+        audit=sn.audit(model, plan, batch),
+        accuracy=float(accuracy),
+        epochs=epochs,
+        train_seconds=train_seconds,
+        total_seconds=time.perf_counter() - began,
+        files=files,
+    )
+
+
+def _machine(gpus: int) -> Cluster:
+    """The machine at hand with at most so many GPUs, or as many stand-ins."""
+    import splitnet as sn
+
+    here = sn.local_cluster()
+    real = here.of_kind("gpu")
+    if len(real) < gpus:
+        return sn.local_cluster(stand_in_gpus=gpus)
+    return Cluster((*real[:gpus], *here.of_kind("cpu")), here.links)
+
+
+def _folder(out: str | Path) -> Path:
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SplitnetError(
+            f"cannot make the folder {str(folder)!r}: {error.strerror}. Name another "
+            "with --out."
+        ) from None
+    return folder
+
+
+def _draw(plan: Plan, folder: Path) -> tuple[Path, ...]:
+    import splitnet as sn
+
+    pictures = (folder / "placement.svg", folder / "placement.png")
+    for path in pictures:
+        sn.draw(plan, path)
+    plan.save(folder / "plan.json")
+    return (*pictures, folder / "plan.json")
+
+
+def _told(say: Callable[[str], None], on_step: Callable[[int, str], None]) -> Any:
+    """A callback that passes on how training goes."""
+    import keras
+
+    class Told(keras.callbacks.Callback):
+        """Counts steps over all epochs."""
+
+        done = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Pass on the step and the loss so far."""
+            self.done += 1
+            on_step(self.done, f"loss {logs['loss']:.3f}" if logs else "")
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            """Say how well the digits kept apart are told."""
+            say(
+                f"epoch {epoch + 1}: loss {logs['loss']:.3f}, accuracy "
+                f"{logs['accuracy']:.1%}, on digits kept apart "
+                f"{logs['val_accuracy']:.1%}"
+            )
+
+    return Told()
