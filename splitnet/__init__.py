@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
     from splitnet.core.workload import read_workload
-    from splitnet.tf.emit import emit
+    from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.observe import audit
-    from splitnet.tf.persist import plan_of, unplace
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
@@ -110,7 +109,7 @@ _HOMES = {
     "place": "verbs",
     "placement_scope": "tf.placement",
     "plan": "verbs",
-    "plan_of": "tf.persist",
+    "plan_of": "tf.emit",
     "read": "tf.read",
     "read_workload": "core.workload",
     "report": "view.report",
@@ -118,7 +117,7 @@ _HOMES = {
     "simulate": "core.simulate",
     "table": "view.text",
     "trace": "view.trace",
-    "unplace": "tf.persist",
+    "unplace": "tf.emit",
 }
 
 

@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from splitnet.core.audit import Audit
 from splitnet.core.cluster import Cluster
 from splitnet.core.declare import Net
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
+
+if TYPE_CHECKING:
+    from splitnet.core.audit import Audit
 
 __all__ = ["ENOUGH", "NOT_PROVEN", "Outcome", "declare", "pairs_of_digits", "run"]
 
@@ -41,7 +43,7 @@ class Outcome:
 
     cluster: Cluster
     plan: Plan
-    audit: Audit
+    audit: "Audit"
     accuracy: float
     epochs: int
     train_seconds: float

@@ -1,5 +1,6 @@
 """The verbs that go through several rooms at once: plan, place, score."""
 
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ def plan(
     """
     from splitnet.core.planner import plan_graph
 
+    if isinstance(costs, str | PathLike):
+        from splitnet.core.costfile import load_costs
+
+        costs = load_costs(costs)
     cluster = _this_machine() if cluster is None else cluster
     return plan_graph(
         _graph_of(source, batch),

@@ -110,12 +110,12 @@ def plan_target(arguments: Namespace) -> "tuple[Any, Plan, float]":
     source, cluster = _source_and_cluster(arguments)
     options = _planner_options(arguments)
     began = time.perf_counter()
-    with progress("planning") as advance:
+    with progress("planning", total=1.0) as advance:
         made = plan(
             source,
             cluster,
             batch=arguments.batch,
-            on_progress=lambda *news: advance(None, " ".join(map(str, news))),
+            on_progress=lambda share, best: advance(share, f"best {best:.4g}"),
             **options,
         )
     return source, made, time.perf_counter() - began
