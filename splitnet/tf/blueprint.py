@@ -1,0 +1,191 @@
+"""One form for every source: a functional model, and the part of each of its calls.
+
+A net's blueprint is a template of copies without values; a Keras model's is the model
+itself, over its own nodes. Both are read, placed and copied by the same code.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from splitnet.core.declare import Net, Ref, raise_faults
+from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.graph import Part
+from splitnet.tf import private
+from splitnet.tf.copying import functional_of
+from splitnet.tf.trace import Trace, trace_of
+
+__all__ = ["Blueprint", "Site", "blueprint_of", "outline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One call: its name, its part, and the node of the model that it is."""
+
+    call: str
+    part: str
+    node: Any
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A functional model with the parts of its calls, in running order.
+
+    `sites` holds a site per call, inputs first.
+    """
+
+    name: str
+    model: Any
+    parts: tuple[Part, ...]
+    sites: tuple[Site, ...]
+
+
+def blueprint_of(source: Any) -> Blueprint:
+    """Bring a net or a Keras model to one form; nothing is allocated.
+
+    Raises:
+        DeclarationError: with every fault of the declaration.
+    """
+    if isinstance(source, Net):
+        return _of_net(source)
+    if isinstance(source, keras.Model):
+        return _of_model(source)
+    raise DeclarationError(
+        "a model is a splitnet.Net or a keras.Model. Received: "
+        f"{source!r} ({type(source).__name__})."
+    )
+
+
+def outline(net: Net, ref: Ref) -> list[int | str] | None:
+    """The keys of what a reference stands for; None for a single tensor."""
+    trace = trace_of(net)
+    trace.follow(net, ref.number)
+    found = trace.look_up(ref)
+    if found is None:
+        raise_faults(net.name, [*net.faults(), *trace.faults])
+    if isinstance(found, dict):
+        return list(found)
+    if isinstance(found, list | tuple):
+        return list(range(len(found)))
+    return None
+
+
+def _of_net(net: Net) -> Blueprint:
+    faults = net.faults()
+    trace = trace_of(net)
+    trace.follow(net, len(net.branches) - 1)
+    faults += trace.faults
+    if faults:
+        raise_faults(net.name, faults)
+    with private.without_values():
+        outputs = _outputs(net, trace)
+        raise_faults(net.name, trace.faults)
+        inputs = [
+            trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
+        ]
+        raise_faults(net.name, _name_clashes(inputs, outputs))
+        model = keras.Model(inputs, outputs, name=_model_name(net.name))
+    trace.copies.borrow()
+    parts = tuple(
+        Part(b.name, b.kind, b.on, b.near, b.apart, b.where) for b in net.branches
+    )
+    order = {part.name: i for i, part in enumerate(parts)}
+    nodes = _input_nodes(model) + private.nodes_of(model)
+    nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
+    sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
+    return Blueprint(net.name, model, parts, sites)
+
+
+def _model_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_.-" else "_" for c in name) or "net"
+
+
+def _outputs(net: Net, trace: Trace) -> Any:
+    """The model's outputs; where names matter, each is named by its branch."""
+    made = []
+    for output in net.outputs:
+        tensor = trace.look_up(output.ref)
+        for one in keras.tree.flatten(tensor):
+            wanted = output.name
+            if wanted is None and len(net.outputs) > 1:
+                path = [output.ref.name, *map(str, output.ref.path)]
+                wanted = _model_name("_".join(path))
+            made.append(_called(one, wanted, trace, output.ref.name))
+    return made[0] if len(made) == 1 else made
+
+
+def _called(tensor: Any, name: str | None, trace: Trace, part: str) -> Any:
+    """The tensor under another name, by an identity layer of its branch."""
+    node = private.producer(tensor)
+    if name is None or node.operation.name == name:
+        return tensor
+    renamed = keras.layers.Identity(name=name)(tensor)
+    trace.part_of[id(private.producer(renamed))] = part
+    return renamed
+
+
+def _name_clashes(inputs: Any, outputs: Any) -> list[str]:
+    """Two different layers of one name, which no model can save."""
+    operations: dict[int, Any] = {}
+    todo = [*keras.tree.flatten(outputs), *keras.tree.flatten(inputs)]
+    seen: set[int] = set()
+    while todo:
+        node = private.producer(todo.pop())
+        if node is not None and id(node) not in seen:
+            seen.add(id(node))
+            operations[id(node.operation)] = node.operation
+            todo += node.input_tensors
+    count = Counter(operation.name for operation in operations.values())
+    return [
+        f"{n} different layers, inputs or outputs are named {name!r}; names are unique "
+        "in a model."
+        for name, n in sorted(count.items())
+        if n > 1
+    ]
+
+
+def _of_model(source: Any) -> Blueprint:
+    model = functional_of(source)
+    nodes = _input_nodes(model) + private.nodes_of(model)
+    unbuilt = [
+        node.operation.name
+        for node in nodes
+        if not getattr(node.operation, "built", True)
+    ]
+    if unbuilt:
+        raise DeclarationError(
+            listed(
+                f"model {model.name!r} has layers that are not built.",
+                [f"layer {name!r} has no variables yet" for name in unbuilt],
+            )
+        )
+    sites = _named([(None, node) for node in nodes], prefix=False)
+    parts = tuple(
+        Part(site.part, "input" if site.node.is_input else "branch", _home(site.node))
+        for site in sites
+    )
+    return Blueprint(model.name, model, parts, sites)
+
+
+def _home(node: Any) -> tuple[str, ...]:
+    return ("cpu",) if node.is_input else ("auto",)
+
+
+def _input_nodes(model: Any) -> list[Any]:
+    return [private.producer(tensor) for tensor in model.inputs]
+
+
+def _named(pairs: list[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
+    """Name each call for its layer; a second call of it is "name@2"."""
+    taken: Counter[str] = Counter()
+    sites = []
+    for part, node in pairs:
+        name = node.operation.name
+        if prefix and not node.is_input:
+            name = f"{part}/{name}"
+        taken[name] += 1
+        call = name if taken[name] == 1 else f"{name}@{taken[name]}"
+        sites.append(Site(call, call if part is None else part, node))
+    return tuple(sites)

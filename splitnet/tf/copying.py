@@ -1,0 +1,339 @@
+"""Copies of layers and models: same names, same values, own variables.
+
+A user's layers are held and never called. What is read, placed and trained are copies:
+what a `.keras` file would carry (configuration, variables, a layer's own assets), but
+in memory and without a registry, so that two emissions of one net are two models, and a
+failure leaves everything as it was.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import DeclarationError
+from splitnet.tf import private
+
+__all__ = ["Copies", "functional_of", "replay"]
+
+
+class Copies:
+    """Twins of layers, one each however often a layer is met.
+
+    `pairs` lists (variable of the original, variable of the twin) once all twins are
+    built; `assets` the layers that carry more than variables.
+    """
+
+    def __init__(self) -> None:
+        self._twins: dict[int, tuple[Any, Any]] = {}
+        self._made: set[int] = set()
+
+    def of(self, operation: Any) -> Any:
+        """The twin of a layer, a nested model or a raw operation."""
+        if id(operation) in self._made:
+            return operation
+        if id(operation) not in self._twins:
+            with private.same_random_state():
+                twin = self._copy(operation)
+            self._twins[id(operation)] = (operation, twin)
+            self._made.add(id(twin))
+        return self._twins[id(operation)][1]
+
+    def _copy(self, operation: Any) -> Any:
+        if not isinstance(operation, keras.layers.Layer):
+            return _copy_operation(operation)
+        if isinstance(operation, keras.Sequential):
+            return self._copy_sequential(operation)
+        if isinstance(operation, private.Functional):
+            return self._copy_functional(operation)
+        return copy_layer(operation)
+
+    def _copy_sequential(self, model: Any) -> Any:
+        layers = [self.of(layer) for layer in model.layers]
+        if model.inputs:
+            layers.insert(0, copy_input(model.inputs[0]))
+        twin = keras.Sequential(layers, name=model.name)
+        twin.trainable = model.trainable
+        return twin
+
+    def _copy_functional(self, model: Any) -> Any:
+        inputs = keras.tree.map_structure(copy_input, model._inputs_struct)
+        outputs, _ = replay(model, inputs, self.of)
+        return functional(model, inputs, outputs)
+
+    def leaves(self) -> Iterator[tuple[Any, Any]]:
+        """Pairs of (original, twin) that are layers and not nested models.
+
+        Nested models' own layers are pairs themselves.
+        """
+        for original, twin in self._twins.values():
+            if isinstance(original, keras.layers.Layer) and not isinstance(
+                original, keras.Sequential | private.Functional
+            ):
+                yield original, twin
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """Pairs of (variable of the original, variable of the twin), each once.
+
+        Raises:
+            DeclarationError: a twin built other variables than its original has.
+        """
+        found: dict[int, tuple[Any, Any]] = {}
+        for original, twin in self.leaves():
+            for mine, its in zip(
+                _variables(original), _matching(original, twin), strict=True
+            ):
+                found.setdefault(id(its), (mine, its))
+        return list(found.values())
+
+    def borrow(self) -> None:
+        """Let twins stand for their originals' values, or initializers, until placed."""
+        for original, twin in self.leaves():
+            if not original.built or not original.variables:
+                continue
+            for mine, its in zip(
+                _variables(original), _matching(original, twin), strict=True
+            ):
+                if not private.has_value(its):
+                    private.borrow_value(its, mine)
+
+    def carry_assets(self) -> None:
+        """Copy what a layer keeps besides variables: vocabularies, derived constants."""
+        for original, twin in self.leaves():
+            if original.built:
+                carry_assets(original, twin)
+
+
+def copy_layer(layer: Any) -> Any:
+    """A new layer of the same class, configuration and name, not yet built.
+
+    Raises:
+        DeclarationError: the layer cannot be described by its configuration.
+    """
+    kind = type(layer)
+    try:
+        if isinstance(layer, keras.layers.Lambda):
+            twin = _copy_lambda(layer)
+        else:
+            with keras.saving.CustomObjectScope(_classes_in(layer)):
+                twin = kind.from_config(_unbuilt(layer.get_config()))
+    except DeclarationError:
+        raise
+    except Exception as error:  # whatever a stranger's get_config or __init__ raises
+        raise DeclarationError(
+            f"layer {layer.name!r} ({kind.__module__}.{kind.__qualname__}) cannot be "
+            f"copied from its configuration: {type(error).__name__}: "
+            f"{_first_line(error)} Give the class a get_config() that returns every "
+            "argument of __init__, so that from_config(get_config()) makes an equal "
+            "layer."
+        ) from error
+    _copy_initializers(layer, twin)
+    twin.trainable = layer.trainable
+    return twin
+
+
+def _unbuilt(config: Any) -> Any:
+    """The configuration without hints to build sublayers early, outside their owner."""
+    if isinstance(config, dict):
+        return {k: _unbuilt(v) for k, v in config.items() if k != "build_config"}
+    if isinstance(config, list):
+        return [_unbuilt(item) for item in config]
+    return config
+
+
+def _classes_in(layer: Any) -> dict[str, type]:
+    """The classes of a layer and its sublayers, which need no registration here."""
+    return {type(one).__name__: type(one) for one in layer._flatten_layers()}
+
+
+def _copy_lambda(layer: Any) -> Any:
+    hidden = [what for what in _closed_over(layer.function) if _has_variables(what)]
+    if hidden:
+        names = ", ".join(getattr(what, "name", type(what).__name__) for what in hidden)
+        raise DeclarationError(
+            f"layer {layer.name!r} (Lambda) hides variables: its function uses {names}, "
+            "which the model does not see, so they could be neither placed, trained nor "
+            "saved. Make it a branch body, or a Layer that owns them."
+        )
+    config = keras.layers.Layer.get_config(layer)
+    return type(layer)(
+        layer.function,
+        output_shape=layer._output_shape,
+        mask=layer.mask,
+        arguments=layer.arguments,
+        name=layer.name,
+        dtype=config.get("dtype"),
+        trainable=layer.trainable,
+    )
+
+
+def _closed_over(function: Any) -> list[Any]:
+    """What a function holds on to: its closure, and the globals that it names."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    held = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    return held + [
+        function.__globals__[name]
+        for name in code.co_names
+        if name in function.__globals__
+    ]
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # the look itself raises on an empty cell
+    except ValueError:
+        return False
+    return True
+
+
+def _has_variables(value: Any) -> bool:
+    if isinstance(value, keras.Variable):
+        return True
+    return isinstance(value, keras.layers.Layer) and (
+        not value.built or bool(value.variables)
+    )
+
+
+def _copy_initializers(layer: Any, twin: Any) -> None:
+    """Share initializers: a default seed is drawn when one is made, and must be kept."""
+    for one, other in zip(layer._flatten_layers(), twin._flatten_layers()):
+        if type(one) is not type(other):
+            return
+        for name, value in vars(one).items():
+            if isinstance(value, keras.initializers.Initializer) and name in vars(
+                other
+            ):
+                vars(other)[name] = value
+
+
+def _copy_operation(operation: Any) -> Any:
+    """A raw operation is its attributes; only its nodes must be its own."""
+    twin = object.__new__(type(operation))
+    vars(twin).update(vars(operation))
+    twin._inbound_nodes, twin._outbound_nodes = [], []
+    return twin
+
+
+def copy_input(tensor: Any) -> Any:
+    """A new symbolic input like this one."""
+    layer = tensor._keras_history.operation
+    return keras.Input(
+        batch_shape=tensor.shape,
+        dtype=tensor.dtype,
+        sparse=tensor.sparse,
+        name=layer.name,
+        optional=getattr(layer, "optional", False),
+    )
+
+
+def functional(model: Any, inputs: Any, outputs: Any) -> Any:
+    """A functional model of the same class and name, over other tensors."""
+    kind = type(model)
+    plain = kind is keras.Sequential or not issubclass(kind, private.Functional)
+    made = (keras.Model if plain else kind)(inputs, outputs, name=model.name)
+    made.trainable = model.trainable if not model.trainable else made.trainable
+    return made
+
+
+def functional_of(model: Any) -> Any:
+    """The functional form of a Keras model, over its own layers and nodes.
+
+    Raises:
+        DeclarationError: the model has no graph of calls to read.
+    """
+    if isinstance(model, keras.Sequential):
+        if not model.built or not model.inputs:
+            raise DeclarationError(
+                f"the Sequential model {model.name!r} is not built, so its shapes are "
+                "not known. Start it with keras.Input(shape), or call model.build()."
+            )
+        return keras.Model(model.inputs, model.outputs, name=model.name)
+    if isinstance(model, private.Functional):
+        return model
+    raise DeclarationError(
+        f"model {getattr(model, 'name', model)!r} ({type(model).__qualname__}) is "
+        "subclassed: its calls are hidden in Python code. Build it as a functional "
+        "model, keras.Model(inputs, outputs), or declare a net with one branch for "
+        "each of its sublayers, which may be subclassed."
+    )
+
+
+def replay(
+    model: Any, inputs: Any, twin_of: Callable[[Any], Any]
+) -> tuple[Any, dict[int, Any]]:
+    """Call the twins of all operations of a functional model in its own order.
+
+    Returns:
+        The symbolic outputs in the model's structure, and the new node of each old one
+        by its id.
+    """
+    tensors: dict[int, Any] = {
+        id(old): new for old, new in zip(model.inputs, keras.tree.flatten(inputs))
+    }
+    nodes: dict[int, Any] = {}
+    for node in private.nodes_of(model):
+        twin = twin_of(node.operation)
+        args, kwargs = node.arguments.fill_in(tensors)
+        outputs = keras.tree.flatten(twin(*args, **kwargs))
+        for old, new in zip(node.outputs, outputs):
+            tensors[id(old)] = new
+        nodes[id(node)] = private.producer(outputs[0]) if outputs else None
+    structure = model._outputs_struct
+    flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
+    return keras.tree.pack_sequence_as(structure, flat), nodes
+
+
+def _variables(layer: Any) -> list[Any]:
+    return _once(layer.variables)
+
+
+def _matching(original: Any, twin: Any) -> list[Any]:
+    """The twin's variables, in the original's order, alike in shape and type.
+
+    Raises:
+        DeclarationError: they differ.
+    """
+    mine, its = _variables(original), _variables(twin)
+    if [(v.shape, v.dtype) for v in mine] != [(v.shape, v.dtype) for v in its]:
+        raise DeclarationError(
+            f"layer {original.name!r} ({type(original).__qualname__}) has the variables "
+            f"{_shapes(mine)}, but a copy of it builds {_shapes(its)}. A layer must "
+            "create its variables in __init__ or build(), from its configuration alone."
+        )
+    for one, other in zip(mine, its):
+        if one.trainable != other.trainable:
+            other.trainable = one.trainable
+    return its
+
+
+def _shapes(variables: Iterable[Any]) -> str:
+    return ", ".join(f"{v.name}{tuple(v.shape)}" for v in variables) or "none"
+
+
+def _once(variables: Iterable[Any]) -> list[Any]:
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def carry_assets(original: Any, twin: Any) -> None:
+    """Copy what a layer saves beside its variables, by its own saving methods."""
+    kind, base = type(original), keras.layers.Layer
+    derives = hasattr(kind, "adapt") or not kind.__module__.startswith("keras.")
+    if (
+        derives
+        and original.variables
+        and kind.load_own_variables is not base.load_own_variables
+    ):
+        store: dict[str, Any] = {}
+        original.save_own_variables(store)
+        twin.load_own_variables(store)
+    if hasattr(kind, "load_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            original.save_assets(folder)
+            twin.load_assets(folder)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0][:200]

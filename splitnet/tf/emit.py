@@ -1,0 +1,228 @@
+"""Plans to models: copies of the source's layers, born and run where the plan says."""
+
+import warnings
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.core.errors import DeclarationError, PlanFileError, listed
+from splitnet.core.plan import Fallback, Plan
+from splitnet.tf import private
+from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
+from splitnet.tf.copying import Copies, copy_input, functional, replay
+from splitnet.tf.cuts import may_loop
+from splitnet.tf.optimizer import copy_state
+from splitnet.tf.placement import Placed, lay_over, placed_of
+from splitnet.tf.targets import targets_of
+
+__all__ = ["emit", "plan_of", "unplace"]
+
+
+def emit(source: Any, plan: Plan) -> Any:
+    """Build the Keras model of a source, placed as a plan says.
+
+    The model is an ordinary functional `keras.Model` with layers of its own: the same
+    names, and the values that the source's layers have or would be initialized with.
+    Weights are born on their device. A compiled source gives a compiled model with the
+    same optimizer state. The source is left as it was.
+
+    Args:
+        source: the `Net` or `keras.Model` that the plan was made from, or an equal one.
+        plan: a plan whose parts are the source's; its devices need not all be here.
+
+    Raises:
+        DeclarationError: the source cannot be copied, or is not what was planned.
+    """
+    blueprint = blueprint_of(source)
+    sites = _planned(blueprint, plan)
+    targets, receipts = targets_of(plan)
+    copies = Copies()
+    with private.same_random_state():
+        model, nodes = _copy(blueprint, copies)
+    placed = _placed(plan, sites, nodes, targets, receipts)
+    _give_values(blueprint, plan, sites, copies, targets)
+    copies.carry_assets()
+    _spare_cudnn(sites, plan, copies)
+    lay_over(model, placed)
+    _carry_compilation(source, model)
+    for receipt in receipts:
+        warnings.warn(
+            f"part {receipt.part!r} was planned for {receipt.asked} and runs on "
+            f"{receipt.got}: {receipt.why}.",
+            stacklevel=2,
+        )
+    return model
+
+
+def _planned(blueprint: Blueprint, plan: Plan) -> list[Site]:
+    """The source's calls with the parts that the plan gave them.
+
+    Calls are matched by name; where a rebuilt model counts its layers on (dense_1,
+    dense_2), by position and kind.
+
+    Raises:
+        DeclarationError: the plan was made from another model.
+    """
+    calls = plan.graph.calls
+    mine = {site.call: site for site in blueprint.sites}
+    if len(calls) == len(mine) and all(call.name in mine for call in calls):
+        return [Site(c.name, c.part, mine[c.name].node) for c in calls]
+    kinds = [(c.kind, c.output_shapes[0][1:]) for c in calls if c.output_shapes]
+    found = [_kind_of(site) for site in blueprint.sites]
+    if kinds == found:
+        return [
+            Site(call.name, call.part, site.node)
+            for call, site in zip(calls, blueprint.sites)
+        ]
+    theirs = {call.name for call in calls}
+    faults = [f"{n!r} is in the model only" for n in mine if n not in theirs]
+    faults += [f"{n!r} is in the plan only" for n in theirs if n not in mine]
+    if not faults:
+        faults = ["their shapes or order differ"]
+    raise DeclarationError(
+        listed(
+            f"the plan of {plan.graph.name!r} was not made from model "
+            f"{blueprint.name!r}: plan it again, or emit what was planned.",
+            [*sorted(faults)[:12]],
+        )
+    )
+
+
+def _kind_of(site: Site) -> tuple[str, tuple[Any, ...]]:
+    tensor = site.node.outputs[0]
+    return type(site.node.operation).__name__, tuple(
+        128 if extent is None else extent for extent in tensor.shape[1:]
+    )
+
+
+def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, dict[int, Any]]:
+    """A copy of the template, and the new node of each old one, inputs included."""
+    template = blueprint.model
+    with private.without_values():
+        inputs = keras.tree.map_structure(copy_input, template._inputs_struct)
+        outputs, nodes = replay(template, inputs, copies.of)
+        model = functional(template, inputs, outputs)
+    for old, new in zip(template.inputs, model.inputs):
+        nodes[id(private.producer(old))] = private.producer(new)
+    return model, nodes
+
+
+def _placed(
+    plan: Plan,
+    sites: list[Site],
+    nodes: dict[int, Any],
+    targets: dict[str, str],
+    receipts: list[Fallback],
+) -> Placed:
+    keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
+    twins = [(nodes[id(site.node)], keys[site.part]) for site in sites]
+    target_of = {key: targets[part] for part, key in keys.items()}
+    return Placed(
+        plan=plan,
+        key_of={id(node): key for node, key in twins},
+        target_of=target_of,
+        part_of={key: part for part, key in keys.items()},
+        home_of=_homes(twins, target_of),
+        fenced=_fenced(twins),
+        receipts=tuple(receipts),
+    )
+
+
+def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int, str]:
+    """The home of each variable that calls on several devices use: the first of them."""
+    users: dict[int, list[str]] = {}
+    for node, key in twins:
+        for variable in getattr(node.operation, "variables", ()):
+            users.setdefault(id(variable), []).append(key)
+    return {
+        number: keys[0]
+        for number, keys in users.items()
+        if len({target_of[key] for key in keys}) > 1
+    }
+
+
+def _fenced(twins: list[tuple[Any, str]]) -> frozenset[int]:
+    """Calls that may loop, whose inputs must arrive before they start."""
+    return frozenset(id(node) for node, _ in twins if may_loop(node.operation))
+
+
+def _give_values(
+    blueprint: Blueprint,
+    plan: Plan,
+    sites: list[Site],
+    copies: Copies,
+    targets: dict[str, str],
+) -> None:
+    """Give each variable its value on the device of the first part that calls it."""
+    home: dict[int, str] = {}
+    for site in sites:
+        for variable in getattr(site.node.operation, "variables", ()):
+            home.setdefault(id(variable), targets[site.part])
+    for original, twin in copies.pairs():
+        if not private.has_value(twin):
+            private.give_value(twin, original, home[id(original)])
+
+
+def _spare_cudnn(sites: list[Site], plan: Plan, copies: Copies) -> None:
+    """Keep recurrent layers on a CPU from cuDNN, which Keras picks if any GPU is here."""
+    for site in sites:
+        operation = site.node.operation
+        on_cpu = plan.cluster[plan.device_of[site.part]].kind == "cpu"
+        if on_cpu and isinstance(operation, keras.layers.Layer):
+            for layer in copies.of(operation)._flatten_layers():
+                if hasattr(layer, "use_cudnn"):
+                    layer.use_cudnn = False
+
+
+def _carry_compilation(source: Any, model: Any) -> None:
+    """Compile the copy as its source is, with the same state of the optimizer."""
+    if not isinstance(source, keras.Model) or not source.compiled:
+        return
+    try:
+        model.compile(**private.compile_arguments(source))
+    except Exception as error:  # a stranger's optimizer, loss or metric may refuse
+        warnings.warn(
+            f"the copy of model {source.name!r} is not compiled: {error}. Call "
+            "model.compile() on it.",
+            stacklevel=3,
+        )
+        return
+    if source.optimizer is not None and source.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+        copy_state(source.optimizer, model.optimizer)
+
+
+def plan_of(model: Any) -> Plan:
+    """The plan that an emitted model was made by.
+
+    Raises:
+        PlanFileError: the model was not emitted by splitnet, or is a plain copy.
+    """
+    placed = placed_of(model)
+    if placed is None:
+        raise PlanFileError(
+            f"model {getattr(model, 'name', model)!r} has no plan: it was not emitted, "
+            "or it was loaded or cloned since, which gives a plain model. Plan and emit "
+            "it again."
+        )
+    return placed.plan
+
+
+def unplace(model: Any) -> Any:
+    """The plain Keras model with the same layers' names, weights and compilation.
+
+    Its variables are copies on the default device; it needs no splitnet to be saved,
+    exported or loaded. A model that was never placed is copied all the same.
+    """
+    blueprint = blueprint_of(model)
+    copies = Copies()
+    with private.same_random_state():
+        plain, _ = _copy(blueprint, copies)
+    device = tf.config.list_logical_devices()[0].name
+    for original, twin in copies.pairs():
+        if not private.has_value(twin):
+            private.give_value(twin, original, device)
+    copies.carry_assets()
+    _carry_compilation(model, plain)
+    return plain

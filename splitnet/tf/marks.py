@@ -1,0 +1,172 @@
+"""Marks: how an op in TensorFlow's graph says which part of the plan it belongs to.
+
+Every call of part k runs under the name scope "sn-k3."; TensorFlow names the gradient
+ops of a scope "gradient_tape/.../sn-k3./...", so one mark serves both passes. The device
+function below reads it. What carries no mark (sums of gradients, clipping, averages)
+follows its data.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["DeviceFunction", "canonical", "key_in", "scope_of"]
+
+_MARK = re.compile(r"(?:^|/)sn-(\w+)\.")
+_UNKNOWN_EXTENT = 32
+_NEVER_MOVED = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
+_LOOPS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+_LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
+
+
+def scope_of(key: str) -> str:
+    """The name scope that marks the calls of a part."""
+    return f"sn-{key}."
+
+
+def key_in(name: str) -> str | None:
+    """The innermost mark in an op's name; None if it carries none."""
+    found = _MARK.findall(name)
+    return found[-1] if found else None
+
+
+def canonical(device: str) -> str:
+    """One spelling for each device, so that two of them can be compared.
+
+    >>> canonical("/device:CPU:1")
+    '/job:localhost/replica:0/task:0/device:CPU:1'
+    """
+    if not device:
+        return ""
+    spec = tf.DeviceSpec.from_string(device)
+    return (
+        f"/job:{spec.job or _local_job()}/replica:{spec.replica or 0}"
+        f"/task:{spec.task or 0}"
+        f"/device:{spec.device_type or 'CPU'}:{spec.device_index or 0}"
+    )
+
+
+def _local_job() -> str:
+    """Before a cluster is joined this program is "localhost", afterwards its job."""
+    devices = tf.config.list_logical_devices()
+    return tf.DeviceSpec.from_string(devices[0].name).job or "localhost"
+
+
+class DeviceFunction:
+    """A device function for `tf.Graph.device`: mark first, else where the data is.
+
+    1. A device that was asked for explicitly stays.
+    2. An op under a mark goes to the device of its part: forward and backward.
+    3. Any other op goes where most bytes of its known inputs are; without a majority
+       TensorFlow decides.
+    """
+
+    def __init__(self, target_of: Mapping[str, str]) -> None:
+        self._target_of = {key: canonical(d) for key, d in target_of.items()}
+        self._rank = {key: rank for rank, key in enumerate(target_of)}
+        self._sums: list[Any] = []
+
+    def __call__(self, op: Any) -> str:
+        """The device for an op that is being made, or "" for TensorFlow's choice."""
+        if op.device:
+            return str(op.device)
+        key = key_in(op.name)
+        if key in self._target_of:
+            if op.type in _LOOPS:
+                _bring_along(op, self._target_of[key])
+            return self._target_of[key]
+        if op.type in _NEVER_MOVED:
+            return ""
+        if op.type == "AddN":
+            return self._sum(op)
+        votes: dict[str, int] = {}
+        for tensor in op.inputs:
+            device = "" if tensor.op.type == "Const" else _where(tensor)
+            if device:
+                votes[device] = votes.get(device, 0) + _elements(tensor)
+        best = [d for d, n in votes.items() if n == max(votes.values())]
+        return best[0] if len(best) == 1 else ""
+
+    def _sum(self, op: Any) -> str:
+        """A sum of gradients from several devices goes to the earliest part's.
+
+        That is a shared weight's home. The sum of an activation's gradients goes to
+        where the activation was made, which `settle` sees once its reader is there.
+        """
+        devices = dict.fromkeys(_where(tensor) for tensor in op.inputs)
+        if len(devices) == 1:
+            return next(iter(devices))
+        self._sums.append(op)
+        keys = [key_in(tensor.op.name) for tensor in op.inputs]
+        known = [key for key in keys if key in self._rank]
+        if known:
+            return self._target_of[min(known, key=self._rank.__getitem__)]
+        return next((device for device in devices if device), "")
+
+    def settle(self, graph: Any) -> None:
+        """Move each sum over devices to the part whose backward pass reads it."""
+        for op in self._sums:
+            readers = {key_in(reader.name) for reader in op.outputs[0].consumers()}
+            if op.graph is graph and len(readers) == 1:
+                key = readers.pop()
+                if key in self._target_of:
+                    op._set_device(self._target_of[key])
+        self._sums.clear()
+
+
+def _bring_along(loop: Any, device: str) -> None:
+    """Put constants that enter a loop where the loop is.
+
+    A loop's variable lives on the device of its first value. Zeros that start a sum of
+    gradients carry no mark; left alone, the sum would cross devices every iteration.
+    """
+    for tensor in loop.inputs:
+        op = tensor.op
+        if not op.device and op.type != "Placeholder" and not _moving(op):
+            op._set_device(device)
+
+
+def _moving(op: Any) -> bool:
+    """Whether an op depends on data rather than on constants alone."""
+    return any(tensor.op.type != "Const" for tensor in op.inputs)
+
+
+def _elements(tensor: Any) -> int:
+    if tensor.dtype == tf.resource or tensor.shape.rank is None:
+        return 1
+    count = 1
+    for extent in tensor.shape:
+        count *= _UNKNOWN_EXTENT if extent is None else int(extent)
+    return count
+
+
+def _where(tensor: Any) -> str:
+    """The canonical device of a tensor, through captures and reads of variables.
+
+    Reads of a variable are made with the device stack cleared, and a function's
+    captured inputs are placeholders: both say nothing of where the data is.
+    """
+    while True:
+        if hasattr(tensor, "numpy"):
+            return canonical(tensor.device)
+        op = tensor.op
+        if op.device:
+            return canonical(op.device)
+        if op.type == "Placeholder":
+            outside = _captured(tensor)
+            if outside is None:
+                return ""
+            tensor = outside
+        elif op.type in _LOOK_THROUGH and op.inputs:
+            tensor = op.inputs[0]
+        else:
+            return ""
+
+
+def _captured(tensor: Any) -> Any:
+    for outside, inside in tensor.graph.captures:
+        if inside is tensor:
+            return outside
+    return None

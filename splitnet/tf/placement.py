@@ -1,0 +1,195 @@
+"""The overlay that makes placement true on a plain functional model.
+
+The model's class, layers, weights and configuration stay Keras' own. Only methods of
+this one instance are replaced: `call` runs each node under its mark and device, the
+steps run under a device function that places what Keras adds to them, and `compile`
+hands the optimizer over.
+"""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.core.plan import Plan
+from splitnet.tf import private
+from splitnet.tf.cuts import Cuts
+from splitnet.tf.marks import DeviceFunction, canonical, scope_of
+from splitnet.tf.optimizer import place_optimizer
+
+__all__ = ["Placed", "lay_over", "placed_of", "scope"]
+
+_ATTRIBUTE = "_splitnet"
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """What an emitted model remembers: its plan, and where its parts really are.
+
+    `key_of` maps a node's id to the key of its part, `target_of` a key to the device
+    TensorFlow is told, `part_of` a key to the part's name, `home_of` the id of a variable
+    that several parts use to the key of its home. `fenced` holds the ids of the nodes
+    whose inputs must arrive before they start.
+    """
+
+    plan: Plan
+    key_of: Mapping[int, str]
+    target_of: Mapping[str, str]
+    part_of: Mapping[str, str]
+    home_of: Mapping[int, str]
+    fenced: frozenset[int]
+    receipts: tuple[Any, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    def device_function(self) -> DeviceFunction:
+        """A device function for the graph of one step."""
+        return DeviceFunction(self.target_of)
+
+
+def placed_of(model: Any) -> Placed | None:
+    """The placement of an emitted model; None for any other."""
+    found = vars(model).get(_ATTRIBUTE)
+    return found if isinstance(found, Placed) else None
+
+
+def lay_over(model: Any, placed: Placed) -> None:
+    """Replace the methods of one functional model's instance; see the module."""
+    own = {
+        _ATTRIBUTE: placed,
+        "call": _call(model, placed),
+        "compile": _compile(model),
+        "train_step": _step(model, model.train_step, placed),
+        "test_step": _step(model, model.test_step, placed),
+        "predict_step": _step(model, model.predict_step, placed),
+        "_get_regularization_losses": _regularization(model, placed),
+    }
+    vars(model).update(own)
+    model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
+
+
+def _call(model: Any, placed: Placed) -> Callable[..., Any]:
+    """As `Functional.call`, each node under its own mark and device."""
+
+    @functools.wraps(model.call)
+    def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        flat = model._standardize_inputs(inputs)
+        if mask is not None:
+            for tensor, one in zip(flat, keras.tree.flatten(mask)):
+                if one is not None:
+                    tensor._keras_mask = one
+        return _run(model, placed, flat, {"training": training, **kwargs})
+
+    return call
+
+
+def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
+    """Run the nodes in Keras' own order; an optional input that is None stays None."""
+    tensors = {id(old): new for old, new in zip(model.inputs, inputs)}
+    cuts = Cuts(placed)
+    for node in private.nodes_of(model):
+        if any(id(tensor) not in tensors for tensor in node.input_tensors):
+            continue
+        key = placed.key_of[id(node)]
+        args, kwargs = node.arguments.fill_in(cuts.seen_from(key, node, tensors))
+        run = private.operation_fn(node.operation, **context)
+        with (
+            tf.name_scope(scope_of(key)),
+            tf.device(placed.target_of[key]),
+            cuts.weights_at(key, node.operation),
+        ):
+            outputs = run(*args, **kwargs)
+        for old, new in zip(node.outputs, keras.tree.flatten(outputs)):
+            tensors[id(old)] = new
+    structure = model._outputs_struct
+    flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
+    packed = keras.tree.pack_sequence_as(structure, flat)
+    single = isinstance(packed, list | tuple) and len(packed) == 1
+    return packed[0] if single else packed
+
+
+def _compile(model: Any) -> Callable[..., Any]:
+    compile_plainly = model.compile
+
+    @functools.wraps(compile_plainly)
+    def compile_placed(*args: Any, **kwargs: Any) -> None:
+        compile_plainly(*args, **kwargs)
+        place_optimizer(model.optimizer)
+
+    return compile_placed
+
+
+def _step(model: Any, step: Callable[..., Any], placed: Placed) -> Callable[..., Any]:
+    """One step of training, testing or predicting, its graph under a device function."""
+
+    @functools.wraps(step)
+    def placed_step(*args: Any, **kwargs: Any) -> Any:
+        _refuse_xla(model)
+        place_optimizer(getattr(model, "optimizer", None))
+        with _graph_scope(placed):
+            return step(*args, **kwargs)
+
+    return placed_step
+
+
+def _refuse_xla(model: Any) -> None:
+    """Keep a placed model out of XLA, which would run it whole on one device."""
+    if getattr(model, "jit_compile", False):
+        warnings.warn(
+            f"model {model.name!r} is placed on several devices, and XLA would compile "
+            "it for one (jit_compile=True drops device scopes); it runs without XLA.",
+            stacklevel=2,
+        )
+        model._jit_compile = False
+
+
+@contextlib.contextmanager
+def _graph_scope(placed: Placed) -> Iterator[None]:
+    if tf.executing_eagerly():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    decide = placed.device_function()
+    with graph.device(decide):
+        yield
+    decide.settle(graph)
+
+
+@contextlib.contextmanager
+def scope(model: Any) -> Iterator[None]:
+    """Place what runs in this block as `fit` would: for a training step of your own.
+
+    Inside a `tf.function`, the gradient and update ops follow the branches of an
+    emitted model; the optimizers you use are handed over with `optimizers=` of
+    `splitnet.placing`.
+    """
+    placed = placed_of(model)
+    if placed is None:
+        yield
+        return
+    with _graph_scope(placed):
+        yield
+
+
+def _regularization(model: Any, placed: Placed) -> Callable[[], list[Any]]:
+    """As Keras', each weight's penalty computed where the weight is."""
+    keys = {canonical(device): key for key, device in placed.target_of.items()}
+
+    def losses() -> list[Any]:
+        found = []
+        for variable in model.trainable_weights:
+            if variable.regularizer is None:
+                continue
+            device = canonical(variable.value.device)
+            with (
+                tf.name_scope(scope_of(keys.get(device, "other"))),
+                tf.device(device),
+            ):
+                found.append(variable.regularizer(variable))
+        return found
+
+    return losses

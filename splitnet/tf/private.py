@@ -1,0 +1,215 @@
+"""The private names of Keras and TensorFlow that placement needs, and nothing else.
+
+Public Keras has no word for "run this node there": a layer knows its calls only through
+nodes, a variable is born where it is built, and the optimizer sends every gradient
+through one device. The names that change this are gathered here and checked on import,
+so that a Keras that lost one is refused with words instead of failing inside a step.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src.backend import common as keras_common
+from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.models.functional import Functional, operation_fn
+from keras.src.ops.function import Function
+from keras.src.ops.operation import Operation
+from tensorflow.python.eager import context as tf_context
+
+from splitnet.core.errors import ConfigError, listed
+
+__all__ = [
+    "SUPPORTED",
+    "Function",
+    "Functional",
+    "Operation",
+    "TFOptimizer",
+    "borrow_value",
+    "compile_arguments",
+    "context_is_up",
+    "give_value",
+    "has_value",
+    "in_stateless_scope",
+    "nodes_of",
+    "operation_fn",
+    "partition_graphs",
+    "producer",
+    "same_random_state",
+    "watch_graphs",
+    "without_values",
+]
+
+SUPPORTED = ((3, 12), (3, 15))
+
+_NEEDED = (
+    (Functional, ("_standardize_inputs", "_run_through_graph", "call")),
+    (keras.layers.Layer, ("_get_regularization_losses", "_flatten_layers")),
+    (
+        TFOptimizer,
+        (
+            "_all_reduce_sum_gradients",
+            "_backend_update_step",
+            "add_variable_from_reference",
+        ),
+    ),
+    (keras.Variable, ("_deferred_initialize", "_initialize_with_initializer")),
+    (keras_common, ("variables",)),
+    (tf_context.Context, ("enable_graph_collection", "export_run_metadata")),
+)
+
+
+def check_versions() -> None:
+    """Refuse a Keras outside the tested range, or without a name that is needed.
+
+    Raises:
+        ConfigError: says which version is here, which are supported, and what to do.
+    """
+    low, high = (".".join(map(str, v)) for v in SUPPORTED)
+    here = tuple(int(x) for x in keras.__version__.split(".")[:2])
+    faults = [
+        f"{owner.__name__}.{name} is gone"
+        for owner, names in _NEEDED
+        for name in names
+        if not hasattr(owner, name)
+    ]
+    if keras.backend.backend() != "tensorflow":
+        faults.append(
+            f"the Keras backend is {keras.backend.backend()!r}; set "
+            "KERAS_BACKEND=tensorflow before the first import"
+        )
+    if not SUPPORTED[0] <= here <= SUPPORTED[1]:
+        faults.append(f"Keras {keras.__version__} is outside {low} to {high}")
+    if faults:
+        raise ConfigError(
+            listed(
+                f"splitnet cannot place models with Keras {keras.__version__}; it is "
+                f"tested with {low} to {high}. Try: pip install 'keras>={low},"
+                f"<{SUPPORTED[1][0]}.{SUPPORTED[1][1] + 1}'",
+                faults,
+            )
+        )
+
+
+check_versions()
+
+
+def nodes_of(model: Any) -> list[Any]:
+    """The nodes of a functional model in the order in which Keras runs them."""
+    return [
+        node
+        for depth in sorted(model._nodes_by_depth, reverse=True)
+        for node in model._nodes_by_depth[depth]
+        if node.operation and not node.is_input
+    ]
+
+
+def producer(tensor: Any) -> Any:
+    """The node that made a symbolic tensor; None for one that nothing made."""
+    history = getattr(tensor, "_keras_history", None)
+    if history is None or history.operation is None:
+        return None
+    return history.operation._inbound_nodes[history.node_index]
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Build layers whose variables have shapes and initializers, but no memory.
+
+    Keras keeps such variables on a waiting list and gives them values when the next
+    ordinary scope closes; ours must wait for their device, so they are taken off it.
+    """
+    waiting = list(_waiting())
+    with keras.StatelessScope(initialize_variables=False):
+        try:
+            yield
+        finally:
+            global_state.set_global_attribute("uninitialized_variables", waiting)
+
+
+def _waiting() -> list[Any]:
+    return global_state.get_global_attribute("uninitialized_variables", []) or []
+
+
+@contextlib.contextmanager
+def same_random_state() -> Iterator[None]:
+    """Leave Python's random state as it was: Keras draws every default seed from it."""
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+
+
+def give_value(variable: Any, source: Any, device: str) -> None:
+    """Bring a variable without a value to life on `device`, equal to `source`."""
+    variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
+    with tf.device(device):
+        variable._deferred_initialize()
+
+
+def borrow_value(variable: Any, source: Any) -> None:
+    """Let a variable without a value stand for `source`'s until it is given one."""
+    variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
+
+
+def has_value(variable: Any) -> bool:
+    """Whether a variable has memory on some device."""
+    return variable._value is not None
+
+
+def in_stateless_scope() -> bool:
+    """Whether Keras is inside a stateless scope, where values are not the layer's."""
+    return global_state.get_global_attribute("stateless_scope") is not None
+
+
+def context_is_up() -> bool:
+    """Whether TensorFlow has started its devices, after which settings are fixed."""
+    return tf_context.context()._context_handle is not None
+
+
+def compile_arguments(model: Any) -> dict[str, Any]:
+    """What a model was compiled with; what has state of its own is made anew."""
+    arguments = dict(model._compile_config.config)
+    optimizer = model.optimizer
+    if optimizer is not None:
+        arguments["optimizer"] = type(optimizer).from_config(optimizer.get_config())
+    for key in ("metrics", "weighted_metrics"):
+        arguments[key] = keras.tree.map_structure(
+            lambda m: type(m).from_config(m.get_config())
+            if isinstance(m, keras.metrics.Metric)
+            else m,
+            arguments.get(key),
+        )
+    return arguments
+
+
+@contextlib.contextmanager
+def watch_graphs() -> Iterator[list[Any]]:
+    """Collect the partitioned graphs that TensorFlow instantiates in this block.
+
+    The list is filled when the block ends. A function that ran before is not
+    instantiated again, so trace it anew.
+    """
+    context = tf_context.context()
+    context.ensure_initialized()
+    context.enable_graph_collection()
+    found: list[Any] = []
+    try:
+        yield found
+    finally:
+        metadata = context.export_run_metadata()
+        context.disable_graph_collection()
+        found.extend(metadata.function_graphs)
+
+
+def partition_graphs(function_graphs: list[Any]) -> list[list[Any]]:
+    """The nodes of each watched function, over all its devices."""
+    return [
+        [node for graph in function.partition_graphs for node in graph.node]
+        for function in function_graphs
+    ]

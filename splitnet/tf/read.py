@@ -1,0 +1,140 @@
+"""Sources to graphs: names, sizes and costs of every call, without running one."""
+
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import Call, Graph, Tensor, Weights
+from splitnet.tf import private
+from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
+from splitnet.tf.costs.value import Size, size_of
+from splitnet.tf.flops import cost_of
+
+__all__ = ["graph_of", "read"]
+
+
+def read(source: Any, batch: int = 32) -> Graph:
+    """Read a net or a Keras model as a graph of calls for one batch.
+
+    Nothing is run and no variable is given memory. For a net the parts are its
+    branches, for a Keras model its calls.
+
+    Args:
+        source: a `Net`, a functional or Sequential `keras.Model`, or a `Graph`.
+        batch: samples per step, a whole number of at least 1.
+
+    Raises:
+        DeclarationError: with every fault of the declaration, or because the model
+            has no graph of calls to read.
+    """
+    if isinstance(source, Graph):
+        return source
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise DeclarationError(
+            f"batch must be a whole number of at least 1. Received: {batch!r}."
+        )
+    return graph_of(blueprint_of(source), batch)
+
+
+def graph_of(blueprint: Blueprint, batch: int) -> Graph:
+    """Read a blueprint; see `read`."""
+    names = _weight_names(blueprint)
+    calls = tuple(_call(site, batch, names) for site in blueprint.sites)
+    site_of = {id(site.node): site for site in blueprint.sites}
+    return Graph(
+        name=blueprint.name,
+        batch=batch,
+        calls=calls,
+        tensors=tuple(_tensors(blueprint, site_of, batch)),
+        weights=tuple(_weights(blueprint, names)),
+        parts=blueprint.parts,
+        outputs=tuple(_outputs(blueprint, site_of)),
+    )
+
+
+def _call(site: Site, batch: int, names: dict[int, str]) -> Call:
+    node, operation = site.node, site.node.operation
+    outputs = [size_of(tensor, batch) for tensor in node.outputs]
+    shared = {
+        "name": site.call,
+        "part": site.part,
+        "kind": type(operation).__name__,
+        "layer": operation.name if isinstance(operation, keras.layers.Layer) else "",
+        "output_shapes": tuple(size.shape for size in outputs),
+        "output_dtypes": tuple(size.dtype for size in outputs),
+        "output_bytes": sum(size.bytes for size in outputs),
+    }
+    if node.is_input:
+        return Call(**shared)
+    cost = cost_of(
+        operation, node.input_tensors, node.outputs, batch, node.arguments.kwargs
+    )
+    return Call(
+        **shared,
+        forward_flops=cost.forward_flops,
+        backward_flops=cost.backward_flops,
+        moved_bytes=cost.moved_bytes,
+        activation_bytes=cost.activation_bytes,
+        workspace_bytes=cost.workspace_bytes,
+        weights=tuple(dict.fromkeys(names[id(v)] for v in variables_of(operation))),
+        cpu_only=cost.cpu_only,
+    )
+
+
+def variables_of(operation: Any) -> list[Any]:
+    """All variables of a layer, also seeds; none for a raw operation."""
+    return list(getattr(operation, "variables", ()))
+
+
+def _weight_names(blueprint: Blueprint) -> dict[int, str]:
+    """A unique name for each variable, its path, by its id."""
+    names: dict[int, str] = {}
+    taken: dict[str, int] = {}
+    for site in blueprint.sites:
+        for variable in variables_of(site.node.operation):
+            if id(variable) not in names:
+                path = variable.path
+                taken[path] = taken.get(path, 0) + 1
+                suffix = "" if taken[path] == 1 else f"@{taken[path]}"
+                names[id(variable)] = path + suffix
+    return names
+
+
+def _weights(blueprint: Blueprint, names: dict[int, str]) -> list[Weights]:
+    found: dict[str, Weights] = {}
+    for site in blueprint.sites:
+        for variable in variables_of(site.node.operation):
+            size = Size(tuple(variable.shape), str(variable.dtype))
+            name = names[id(variable)]
+            found[name] = Weights(
+                name,
+                size.bytes,
+                size.shape,
+                size.dtype,
+                bool(variable.trainable) and bool(site.node.operation.trainable),
+            )
+    return list(found.values())
+
+
+def _tensors(
+    blueprint: Blueprint, site_of: dict[int, Site], batch: int
+) -> list[Tensor]:
+    found: dict[tuple[str, int, str], Tensor] = {}
+    for site in blueprint.sites:
+        for tensor in site.node.input_tensors:
+            source = site_of[id(private.producer(tensor))]
+            index = next(i for i, t in enumerate(source.node.outputs) if t is tensor)
+            size = size_of(tensor, batch)
+            key = (source.call, index, site.call)
+            found[key] = Tensor(
+                source.call, site.call, index, size.shape, size.dtype, size.bytes
+            )
+    return list(found.values())
+
+
+def _outputs(blueprint: Blueprint, site_of: dict[int, Site]) -> list[str]:
+    made = [
+        site_of[id(private.producer(tensor))].call for tensor in blueprint.model.outputs
+    ]
+    return list(dict.fromkeys(made))

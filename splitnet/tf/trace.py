@@ -1,0 +1,251 @@
+"""A net's bodies called on symbolic tensors, branch by branch, without memory."""
+
+import inspect
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from splitnet.core.declare import Branch, Net, Ref
+from splitnet.core.errors import SplitnetError
+from splitnet.tf import private
+from splitnet.tf.copying import Copies
+
+__all__ = ["Trace", "trace_of"]
+
+_TRACES: "weakref.WeakKeyDictionary[Net, Trace]" = weakref.WeakKeyDictionary()
+
+
+def trace_of(net: Net) -> "Trace":
+    """The trace of a net, continued as the net grows: each body is called once."""
+    if net not in _TRACES:
+        _TRACES[net] = Trace()
+    return _TRACES[net]
+
+
+class Trace:
+    """What the branches of one net returned, and which nodes each of them made.
+
+    `results[number]` is a structure of symbolic tensors, or None where it failed;
+    `part_of` maps a node's id to its branch's name.
+    """
+
+    def __init__(self) -> None:
+        self.copies = Copies()
+        self.results: list[Any] = []
+        self.part_of: dict[int, str] = {}
+        self.faults: list[str] = []
+        self._known: set[int] = set()
+        self._tensors: list[Any] = []
+        self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
+
+    def follow(self, net: Net, upto: int) -> None:
+        """Call the bodies of all branches up to number `upto` that were not called."""
+        with private.without_values():
+            for branch in net.branches[len(self.results) : upto + 1]:
+                self.results.append(self._result(branch))
+
+    def _result(self, branch: Branch) -> Any:
+        if branch.kind == "input":
+            return self._input(branch)
+        inputs = self.look_up(branch.inputs)
+        if inputs is None or not branch.sources:
+            return None
+        try:
+            outputs = self._apply(branch.body, inputs)
+        except SplitnetError as error:
+            return self._fail(branch, str(error))
+        except Exception as error:  # whatever a layer or a stranger's function raises
+            return self._fail(branch, _why(branch, inputs, error))
+        flat = keras.tree.flatten(outputs)
+        if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
+            return self._fail(
+                branch,
+                f"its body returned {outputs!r}; it must return a tensor, or a tuple, "
+                "list or dict of tensors.",
+            )
+        for node in _nodes_between(flat, self._known):
+            self.part_of[id(node)] = branch.name
+            self._learn(node.outputs)
+        return outputs
+
+    def _input(self, branch: Branch) -> Any:
+        try:
+            tensor = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
+        except Exception as error:  # Keras names what it dislikes of shape or dtype
+            self.faults.append(
+                f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
+                f"dtype {branch.dtype!r} cannot be: {_first_line(error)}"
+            )
+            return None
+        self.part_of[id(private.producer(tensor))] = branch.name
+        self._learn([tensor])
+        return tensor
+
+    def _learn(self, tensors: list[Any]) -> None:
+        self._tensors += tensors
+        self._known.update(id(tensor) for tensor in tensors)
+
+    def _fail(self, branch: Branch, text: str) -> None:
+        self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {text}")
+
+    def look_up(self, value: Any) -> Any:
+        """Replace references by their tensors; None where one of them failed."""
+        if isinstance(value, Ref):
+            return self._tensor(value)
+        if isinstance(value, dict):
+            made = {key: self.look_up(item) for key, item in value.items()}
+            return None if any(v is None for v in made.values()) else made
+        if isinstance(value, list | tuple):
+            items = [self.look_up(item) for item in value]
+            if any(item is None for item in items):
+                return None
+            return items[0] if len(items) == 1 else items
+        return value
+
+    def _tensor(self, ref: Ref) -> Any:
+        if ref.number >= len(self.results):
+            return None
+        found = self.results[ref.number]
+        for key in ref.path:
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                if found is not None:
+                    self.faults.append(
+                        f"branch {ref.name!r} has no output {key!r}; it returned "
+                        f"{keras.tree.map_structure(lambda t: tuple(t.shape), found)}."
+                    )
+                return None
+        return found
+
+    def _apply(self, body: Any, inputs: Any) -> Any:
+        if isinstance(body, list | tuple):
+            if not body:
+                raise SplitnetError("its body is an empty list; name a layer.")
+            for one in body:
+                inputs = self._apply(one, inputs)
+            return inputs
+        if isinstance(body, keras.Operation):
+            return _call(self.copies.of(body), body.call, inputs)
+        if inspect.isclass(body):
+            raise SplitnetError(
+                f"its body is the class {body.__name__}; give an instance, such as "
+                f"{body.__name__}(...)."
+            )
+        if not callable(body):
+            raise SplitnetError(
+                f"its body is {body!r}; it must be a layer, a list of layers, a "
+                "keras.Model, or a function of symbolic tensors."
+            )
+        return self._apply_function(body, inputs)
+
+    def _apply_function(self, body: Any, inputs: Any) -> Any:
+        """Call a function once; a second branch with it repeats what it did."""
+        if id(body) in self._bodies:
+            _, taken, nodes, outputs = self._bodies[id(body)]
+            return _repeat(nodes, taken, inputs, outputs)
+        with _layers_replaced(self.copies):
+            outputs = _call(body, body, inputs)
+        flat = keras.tree.flatten(outputs)
+        if all(isinstance(t, keras.KerasTensor) for t in flat):
+            nodes = _nodes_between(flat, self._known)
+            self._bodies[id(body)] = (body, inputs, nodes, outputs)
+        return outputs
+
+
+def _call(function: Any, signature: Any, inputs: Any) -> Any:
+    """Call with the inputs as the body takes them: spread if it names that many."""
+    try:
+        parameters = list(inspect.signature(signature).parameters.values())
+    except (TypeError, ValueError):
+        return function(inputs)
+    plain = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    needed = [p for p in parameters if p.kind in plain and p.default is p.empty]
+    if isinstance(inputs, list) and len(needed) == len(inputs):
+        return function(*inputs)
+    names = {p.name for p in parameters}
+    if isinstance(inputs, dict) and len(inputs) > 0 and set(inputs) <= names:
+        return function(**inputs)
+    return function(inputs)
+
+
+def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
+    """Call the same operations again, on other inputs."""
+    tensors = {
+        id(old): new
+        for old, new in zip(keras.tree.flatten(taken), keras.tree.flatten(inputs))
+    }
+    for node in nodes:
+        for tensor in node.input_tensors:
+            tensors.setdefault(id(tensor), tensor)
+        args, kwargs = node.arguments.fill_in(tensors)
+        results = keras.tree.flatten(node.operation(*args, **kwargs))
+        tensors.update({id(old): new for old, new in zip(node.outputs, results)})
+    return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
+
+
+def _nodes_between(outputs: list[Any], known: set[int]) -> list[Any]:
+    """The nodes that lead from known tensors to these outputs, in running order."""
+    order: list[Any] = []
+    done: set[int] = set()
+    stack = [(tensor, False) for tensor in reversed(outputs)]
+    while stack:
+        tensor, seen = stack.pop()
+        node = private.producer(tensor)
+        if node is None or id(tensor) in known:
+            continue
+        if seen:
+            if id(node) not in done:
+                done.add(id(node))
+                order.append(node)
+        elif id(node) not in done:
+            stack.append((tensor, True))
+            stack += [(t, False) for t in reversed(node.input_tensors)]
+    return order
+
+
+@contextmanager
+def _layers_replaced(copies: Copies) -> Iterator[None]:
+    """While a function runs, a layer it calls is replaced by its copy.
+
+    Keras has no hook for this, so the one method through which every layer is called
+    is wrapped for the moment; calls inside a layer are left alone.
+    """
+    plain = keras.layers.Layer.__call__
+    inside = False
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return plain(self, *args, **kwargs)
+        inside = True
+        try:
+            return copies.of(self)(*args, **kwargs)
+        finally:
+            inside = False
+
+    keras.layers.Layer.__call__ = call
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = plain
+
+
+def _why(branch: Branch, inputs: Any, error: Exception) -> str:
+    shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
+    return (
+        f"its body cannot be applied to inputs of shape {shapes}: "
+        f"{type(error).__name__}: {_first_line(error)}"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines else "no message"
+    return text.split("Arguments received by")[0].strip()[:300]
