@@ -28,7 +28,7 @@ class Box:
     Bytes and seconds are sums over all members. `moved_from` is the device that the
     other plan gives them, "" where it gives the same or none is compared; `inside` the
     opened part that its calls belong to; `shares` names the layers whose weights other
-    parts use too.
+    parts use too, `fetched_bytes` what a step fetches of them from another device.
     """
 
     id: str
@@ -47,6 +47,7 @@ class Box:
     fallback_why: str = ""
     moved_from: str = ""
     shares: tuple[str, ...] = ()
+    fetched_bytes: int = 0
     inside: str = ""
     where: str = ""
 
@@ -182,6 +183,7 @@ def _box(
         shares=tuple(
             dict.fromkeys(n for one in members for n in shares.get(one.name, ()))
         ),
+        fetched_bytes=sum(one.fetched_bytes for one in members),
         where=first.where if len(members) == 1 else "",
     )
 

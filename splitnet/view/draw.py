@@ -5,26 +5,33 @@ from pathlib import Path
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
+from splitnet.core.timeline import Timeline
 from splitnet.view.dot import dot_of
 from splitnet.view.render import format_of, render_dot, write_beside
+from splitnet.view.scene import dot_of_scene, svg_of_scene
+from splitnet.view.timeline import gantt_of
 
 __all__ = ["draw", "html_of", "svg_of"]
 
 
 def draw(
-    thing: Plan,
+    thing: Plan | Timeline,
     path: str | os.PathLike[str],
     *,
-    other: Plan | None = None,
+    other: Plan | Timeline | None = None,
     calls: str | None = None,
+    what: str = "placement",
 ) -> Path:
-    """Draw a placement diagram into a file, whole or not at all; show nothing.
+    """Draw a plan or a timeline into a file, whole or not at all; show nothing.
 
     Args:
-        thing: what to draw.
+        thing: a plan gives its placement diagram, a timeline a chart of the step with
+            a lane per device and per link, and the memory over time.
         path: where to; ".svg", ".png", ".pdf" or ".dot".
-        other: an earlier plan; what moved since is marked.
+        other: beside a plan an earlier plan, and what moved since is marked; beside a
+            timeline another, such as the measured one, drawn below on the same scale.
         calls: a part to open into its calls.
+        what: "placement", or "timeline" for a plan's timeline with memory limits.
 
     Returns:
         The path written.
@@ -35,10 +42,61 @@ def draw(
             beside `path`).
     """
     kind = format_of(path)
+    if what not in ("placement", "timeline"):
+        raise SplitnetError(
+            f"cannot draw the {what!r} of a plan. Allowed: 'placement', 'timeline'."
+        )
+    if isinstance(thing, Timeline) or (isinstance(thing, Plan) and what == "timeline"):
+        if calls is not None:
+            raise SplitnetError(
+                f"calls={calls!r} opens a part of a placement diagram, and this is a "
+                "timeline. Leave it out, or draw the plan."
+            )
+        return _draw_timeline(thing, path, kind, other)
+    if not isinstance(thing, Plan) or not isinstance(other, Plan | None):
+        wrong = other if isinstance(thing, Plan) else thing
+        raise SplitnetError(
+            f"cannot draw a {type(wrong).__name__} here. Give a plan, or a timeline; "
+            "`other` is of the same kind."
+        )
     text = dot_of(thing, other=other, calls=calls)
     if kind == "dot":
         return write_beside(path, text.encode())
     return write_beside(path, _rendered(text, kind, Path(path)))
+
+
+def _draw_timeline(
+    thing: Plan | Timeline,
+    path: str | os.PathLike[str],
+    kind: str,
+    other: Plan | Timeline | None,
+) -> Path:
+    timelines = {"" if other is None else "planned": _timeline(thing)}
+    if other is not None:
+        timelines["measured" if isinstance(other, Timeline) else "other plan"] = (
+            _timeline(other)
+        )
+    scene = gantt_of(
+        timelines,
+        cluster=thing.cluster if isinstance(thing, Plan) else None,
+        title=thing.graph.name if isinstance(thing, Plan) else "timeline",
+    )
+    if kind == "svg":
+        return write_beside(path, svg_of_scene(scene).encode())
+    text = dot_of_scene(scene)
+    if kind == "dot":
+        return write_beside(path, text.encode())
+    return write_beside(path, _rendered(text, kind, Path(path), "nop2"))
+
+
+def _timeline(thing: Plan | Timeline) -> Timeline:
+    if isinstance(thing, Plan):
+        return thing.timeline
+    if isinstance(thing, Timeline):
+        return thing
+    raise SplitnetError(
+        f"cannot draw a {type(thing).__name__} here. Give a plan or a timeline."
+    )
 
 
 def _rendered(text: str, kind: str, path: Path, program: str = "dot") -> bytes:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Fallback, Plan, Transfer
 
-__all__ = ["Flow", "PartFacts", "Sharing", "flows_of", "part_facts", "sharings_of"]
+__all__ = [
+    "Flow",
+    "PartFacts",
+    "Sharing",
+    "flows_of",
+    "part_facts",
+    "sharings_of",
+    "verdict_line",
+]
 
 Shape = tuple[int | None, ...]
 
@@ -33,6 +41,7 @@ class PartFacts:
     calls: int
     is_output: bool
     borrowed: tuple[str, ...] = ()
+    fetched_bytes: int = 0
     where: str = ""
 
     @property
@@ -90,6 +99,10 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             for other in parts[1:]:
                 borrowed[other].append(weight)
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
+    fetched = dict.fromkeys(seconds, 0)
+    for transfer in plan.transfers:
+        if transfer.kind == "weights" and transfer.target in fetched:
+            fetched[transfer.target] += transfer.bytes
     leaving = _leaving(graph)
     outputs = {graph.call[name].part for name in graph.outputs}
     facts = {}
@@ -111,6 +124,7 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             calls=len(calls),
             is_output=part.name in outputs,
             borrowed=tuple(borrowed[part.name]),
+            fetched_bytes=fetched[part.name],
             where=part.where,
         )
     return facts
@@ -188,3 +202,8 @@ def sharings_of(graph: Graph, parts: Iterable[str] | None = None) -> list[Sharin
         Sharing(tuple(names), found[0], found[1:], sizes[found])
         for found, names in layers.items()
     ]
+
+
+def verdict_line(plan: Plan) -> str:
+    """Say in one line whether the plan is worth it."""
+    return str(plan.verdict).partition("\n")[0]

@@ -6,6 +6,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.boxes import Box, Boxes, Link
 from splitnet.view.colors import INK, QUIET, mixed
+from splitnet.view.facts import verdict_line
 from splitnet.view.words import (
     clean,
     counted,
@@ -51,6 +52,7 @@ def header_label(plan: Plan, shown: Boxes, other: Plan | None) -> str:
     rows = [
         f'<FONT POINT-SIZE="15"><B>{name}</B></FONT>',
         escaped(" · ".join(facts)),
+        escaped(verdict_line(plan)),
     ]
     if other is not None:
         rows.append(f"<B>{escaped(comparison_text(plan, other))}</B>")
@@ -65,18 +67,15 @@ def header_label(plan: Plan, shown: Boxes, other: Plan | None) -> str:
 
 def comparison_text(plan: Plan, other: Plan) -> str:
     """Say how many parts moved since another plan, and what the step costs now."""
-    moved = [
-        name
-        for name, device in plan.device_of.items()
-        if other.device_of.get(name, device) != device
-    ]
-    new = [name for name in plan.device_of if name not in other.device_of]
-    gone = [name for name in other.device_of if name not in plan.device_of]
+    found = other.compare(plan)
+    moved = [m for m in found.moved if m[1] and m[2]]
+    new = sum(1 for m in found.moved if not m[1])
+    gone = sum(1 for m in found.moved if not m[2])
     words = [f"{counted(len(moved), 'part')} moved"]
-    words += [f"{len(new)} new"] if new else []
-    words += [f"{len(gone)} gone"] if gone else []
-    before, now = other.timeline.seconds, plan.timeline.seconds
-    words.append(f"step {format_seconds(before)} before, {format_seconds(now)} now")
+    words += [f"{new} new"] if new else []
+    words += [f"{gone} gone"] if gone else []
+    before, now = (format_seconds(seconds) for seconds in found.seconds)
+    words.append(f"step {before} before, {now} now")
     return ", ".join(words)
 
 
@@ -162,7 +161,14 @@ def box_label(box: Box) -> str:
     if costs:
         rows.append(_small(" · ".join(costs) + (" in all" if many else "")))
     if box.shares:
-        rows.append(_quiet("shares " + shortened(", ".join(box.shares), 34), 8.5))
+        fetched = f", fetches {format_bytes(box.fetched_bytes)}"
+        rows.append(
+            _quiet(
+                f"shares {shortened(', '.join(box.shares), 30)}"
+                + (fetched if box.fetched_bytes else ""),
+                8.5,
+            )
+        )
     if box.fallback_why:
         rows.append(_alarm(f"asked {box.asked}"))
     if box.moved_from:

@@ -4,6 +4,7 @@ Nothing here colours or asks a terminal for its width, so the same value gives t
 text, which tests keep in golden files.
 """
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from splitnet.core.cluster import Cluster
@@ -11,7 +12,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.core.units import format_bytes, format_count, format_seconds
 from splitnet.view.facts import PartFacts, part_facts
-from splitnet.view.words import bytes_or_dash, counted, padded, shortened, width
+from splitnet.view.words import bytes_or_dash, clean, counted, padded, shortened, width
 
 __all__ = ["chart", "columns", "table"]
 
@@ -191,18 +192,21 @@ def _transfers_table(plan: Plan) -> str:
 def _fallbacks_table(plan: Plan) -> str:
     if not plan.fallbacks:
         return ""
-    rows = [(f.part, f.asked, f.got, f.why) for f in plan.fallbacks]
+    rows = []
+    for one in plan.fallbacks:
+        why, *more = textwrap.wrap(clean(one.why), 46) or [""]
+        rows.append((one.part, one.asked, one.got, why))
+        rows += [("", "", "", line) for line in more]
     head = ("fallback", "asked", "got", "why")
-    return columns(head, rows, widest={0: 22, 1: 14, 2: 12, 3: 44})
+    return columns(head, rows, widest={0: 22, 1: 14, 2: 12})
 
 
 def _verdict(plan: Plan) -> str:
-    """How good it is: the proven bound and, where the plan says so, whether it pays."""
-    lines = []
-    if plan.value and plan.bound:
-        sure = "proven best" if plan.gap < 1e-9 else f"at most {plan.gap:.1%} from best"
-        lines.append(f"{plan.objective}, by {plan.strategy}: {sure}")
-    return "\n".join(lines)
+    """Whether it pays, what cannot be beaten, and advice; wrapped to the width."""
+    lines = [f"{plan.objective}, by {plan.strategy}", *str(plan.verdict).split("\n")]
+    return "\n".join(
+        textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in lines
+    )
 
 
 def _cluster_table(cluster: Cluster) -> str:
