@@ -14,6 +14,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.engine import run_step
 from splitnet.core.graph import Graph
 from splitnet.core.memory import memory_of, standing_bytes
+from splitnet.core.plan import Memory
 from splitnet.core.step import Step, contract
 from splitnet.core.wishes import Group
 
@@ -89,6 +90,11 @@ class Board:
         if self.objective == "memory":
             return Score(broken, excess, float(max(held)), seconds)
         return Score(broken, excess, seconds, float(max(held)))
+
+    def held(self, chosen: Assignment) -> list[Memory]:
+        """What each device holds at its fullest, by calls."""
+        device = self.call_devices(chosen)
+        return memory_of(self.calls, device, run_step(self.calls, device))[0]
 
     def exact(self, chosen: Assignment) -> Score:
         """Judge by calls, with the fullest moment of every device."""

@@ -112,7 +112,7 @@ def plan_from_dict(values: object) -> Plan:
     Raises:
         PlanFileError: with every fault found in the outermost fields.
     """
-    from splitnet.core.planner import OBJECTIVES, score
+    from splitnet.core.planner import OBJECTIVES, bound_of, score
 
     if not isinstance(values, Mapping):
         raise PlanFileError(
@@ -139,19 +139,17 @@ def plan_from_dict(values: object) -> Plan:
         value_from_dict(Fallback, entry, f"fallbacks[{i}]")
         for i, entry in enumerate(values.get("fallbacks", []))
     ]
-    return replace(
+    plan = replace(
         plan,
         placements=_placements(values, device_of),
         fallbacks=tuple(f for f in fallbacks if device_of.get(f.part) == f.got),
         strategy=values["strategy"],
-        bound=max(plan.bound, _stated_bound(values, plan, device_of)),
         options=dict(values.get("options", {})),
     )
-
-
-def _stated_bound(values: Mapping[str, Any], plan: Plan, device_of: object) -> float:
-    """The file's bound cannot be checked, so it counts for nothing."""
-    return 0.0
+    try:
+        return replace(plan, bound=min(bound_of(graph, cluster, plan), plan.value))
+    except SplitnetError:
+        return plan  # a hand that broke a wish: the bound for free parts still holds
 
 
 def _check_version(values: Mapping[str, Any]) -> None:
@@ -190,7 +188,9 @@ def _check_fields(values: Mapping[str, Any], objectives: tuple[str, ...]) -> Non
     for key, kind in (kinds | optional).items():
         if key in values and not isinstance(values[key], kind):
             faults.append(f"{key} cannot be {_short(values[key])}")
-    faults += [f"the field {str(key)!r} is unknown" for key in values if key not in _KEYS]
+    faults += [
+        f"the field {str(key)!r} is unknown" for key in values if key not in _KEYS
+    ]
     if not faults and values["objective"] not in objectives:
         faults.append(
             f"objective must be one of {', '.join(objectives)}, not "

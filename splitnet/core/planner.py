@@ -4,18 +4,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from splitnet.core.board import Assignment, Board, board_of
+from splitnet.core.bounds import lower_bound
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
+from splitnet.core.infeasible import Case, infeasible_error
 from splitnet.core.plan import Fallback, Placement, Plan
+from splitnet.core.portfolio import (
+    STRATEGIES,
+    Found,
+    best_assignment,
+    proven_bound,
+)
 from splitnet.core.simulate import Outcome, outcome_of
 from splitnet.core.step import Step, step_of
 from splitnet.core.wishes import Group, Pins, Wish, resolve
 
-__all__ = ["OBJECTIVES", "Progress", "plan_graph", "score"]
+__all__ = ["OBJECTIVES", "Progress", "bound_of", "plan_graph", "score"]
 
 OBJECTIVES = ("latency", "throughput", "call_latency", "memory")
+
+_REASON_PLAYS = 100_000
+"""Units that may be played to tell cost, memory and ties apart: half a second."""
 
 Progress = Callable[[float, float], None]
 """Called with the share of the work done, 0 to 1, and the best value so far."""
@@ -65,33 +76,47 @@ def plan_graph(
         DeviceError: a device is missing and may not be replaced, or wishes contradict.
         InfeasibleError: no placement fits.
     """
-    from splitnet.core.portfolio import STRATEGIES, best_assignment
-
     _check(objective, strategy, tuple(STRATEGIES), contiguity)
     costs = costs or Roofline()
     name = optimizer_name(optimizer)
     step = step_of(graph, cluster, costs, training=training, optimizer=name)
-    wishes, groups = resolve(
-        graph,
-        cluster,
-        pins=pins,
-        missing=missing,
-        load_of=_load_of(graph, cluster, step),
-    )
-    board = board_of(graph, cluster, step, groups, objective)
-    found = best_assignment(
-        board,
-        strategy=strategy,
-        time_limit=time_limit,
-        seed=seed,
-        on_progress=on_progress,
-    )
+
+    def laid_out(whole_lists: bool) -> tuple[dict[str, Wish], list[Group], Board]:
+        wishes, groups = resolve(
+            graph,
+            cluster,
+            pins=pins,
+            missing=missing,
+            load_of=_load_of(graph, cluster, step),
+            whole_lists=whole_lists,
+        )
+        return wishes, groups, board_of(graph, cluster, step, groups, objective)
+
+    def searched(board: Board) -> Found:
+        return best_assignment(
+            board,
+            strategy=strategy,
+            time_limit=time_limit,
+            seed=seed,
+            on_progress=on_progress,
+        )
+
+    wishes, groups, board = laid_out(False)
+    found = searched(board)
+    if not found.score.feasible and any(w.second for w in wishes.values()):
+        wishes, groups, board = laid_out(True)
+        found = searched(board)
+    if not found.score.feasible:
+        fits = _fits(pins, costs, name, training, objective)
+        raise infeasible_error(
+            Case(graph, cluster, board, groups, wishes, found.chosen, fits)
+        )
     device_of = _device_of(cluster, groups, found.chosen)
     plan = _assemble(
         graph,
         cluster,
         outcome_of(graph, cluster, step, device_of),
-        _placements(graph, board, wishes, groups, device_of),
+        _placements(graph, board, wishes, groups, found.chosen, device_of),
         costs=costs,
         objective=objective,
         optimizer=name,
@@ -104,6 +129,28 @@ def plan_graph(
         bound=min(found.bound, plan.value),
         options=_options(pins, missing, seed, contiguity),
     )
+
+
+def _fits(
+    pins: Pins | None, costs: CostModel, optimizer: str, training: bool, objective: str
+) -> Callable[[Graph, Cluster, str | None], bool]:
+    """Whether a changed problem has an answer that simple strategies find."""
+
+    def fits(graph: Graph, cluster: Cluster, freed: str | None) -> bool:
+        kept = pins
+        if freed is not None:
+            parts = tuple(
+                replace(p, on=("auto",)) if p.name == freed else p for p in graph.parts
+            )
+            graph = replace(graph, parts=parts)
+            if isinstance(pins, Mapping):
+                kept = {pattern: on for pattern, on in pins.items() if pattern != freed}
+        step = step_of(graph, cluster, costs, training=training, optimizer=optimizer)
+        groups = resolve(graph, cluster, pins=kept, whole_lists=True)[1]
+        board = board_of(graph, cluster, step, groups, objective)
+        return best_assignment(board, strategy="simple", time_limit=2.0).score.feasible
+
+    return fits
 
 
 def score(
@@ -131,8 +178,6 @@ def score(
         DeclarationError: names that are not parts.
         PlanFileError: a part without a device of the cluster.
     """
-    from splitnet.core.bounds import lower_bound
-
     unknown = [name for name in device_of if name not in graph.part]
     if unknown:
         raise DeclarationError(
@@ -164,6 +209,34 @@ def score(
     groups = [Group((part.name,), everywhere) for part in graph.parts]
     bound = lower_bound(board_of(graph, cluster, step, groups, objective))
     return replace(plan, strategy="given", bound=min(bound, plan.value))
+
+
+def bound_of(graph: Graph, cluster: Cluster, plan: Plan) -> float:
+    """What no placement that keeps a plan's wishes can beat; see `Plan.bound`.
+
+    A part that is where its wish does not allow counts as free.
+    """
+    step = step_of(
+        graph, cluster, plan.costs, training=plan.training, optimizer=plan.optimizer
+    )
+    asked = {
+        p.part: p.asked.split(", ") if p.asked else "auto" for p in plan.placements
+    }
+    groups = resolve(
+        graph,
+        cluster,
+        pins=lambda part: asked[part.name],
+        load_of=_load_of(graph, cluster, step),
+    )[1]
+    device_of = plan.device_of
+    everywhere = tuple(device.name for device in cluster)
+    groups = [
+        group
+        if all(device_of[part] in group.allowed for part in group.parts)
+        else replace(group, allowed=everywhere, apart=())
+        for group in groups
+    ]
+    return proven_bound(board_of(graph, cluster, step, groups, plan.objective))
 
 
 def _check(
@@ -214,44 +287,70 @@ def _placements(
     board: Board,
     wishes: Mapping[str, Wish],
     groups: list[Group],
+    chosen: Assignment,
     device_of: Mapping[str, str],
 ) -> tuple[Placement, ...]:
-    group = {name: one for one in groups for name in one.parts}
-    return tuple(
-        Placement(
-            part.name,
-            device_of[part.name],
-            wishes[part.name].asked,
-            _why(wishes, group[part.name], part.name, len(board.capacity)),
-        )
-        for part in graph.parts
-    )
+    number = {name: i for i, one in enumerate(groups) for name in one.parts}
+    free = _free_reasons(board, chosen)
+    placements = []
+    for part in graph.parts:
+        group = number[part.name]
+        why = _bound_reason(wishes, groups[group], part.name) or free[group]
+        asked = wishes[part.name].asked
+        placements.append(Placement(part.name, device_of[part.name], asked, why))
+    return tuple(placements)
 
 
-def _why(wishes: Mapping[str, Wish], group: Group, part: str, devices: int) -> str:
+def _bound_reason(wishes: Mapping[str, Wish], group: Group, part: str) -> str:
+    """Why a part had no choice; "" if it had one."""
     wish = wishes[part]
-    if wish.why and len(wish.allowed) == 1:
-        return wish.why
-    if wish.why in ("fallback", "no kernel"):
+    if wish.why and (len(wish.allowed) == 1 or wish.why in ("fallback", "no kernel")):
         return wish.why
     others = [wishes[name] for name in group.parts if name != part]
     if any(len(other.allowed) < len(wish.allowed) for other in others):
         return "near"
     if len(group.allowed) == 1:
         return "only choice"
-    if devices == 1:
-        return "only choice"
-    return "cost"
+    return ""
+
+
+def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
+    """Why each group with a choice is where it is: "cost", "memory" or "tie".
+
+    Every other device is tried while the budget of plays lasts.
+    """
+    left = _REASON_PLAYS // max(1, board.units.count)
+    here = board.quick(chosen)
+    reasons: dict[int, str] = {}
+    for group, allowed in enumerate(board.allowed):
+        reasons[group] = "cost"
+        for device in allowed:
+            if device == chosen[group] or left <= 0:
+                continue
+            left -= 1
+            moved = (*chosen[:group], device, *chosen[group + 1 :])
+            there = board.quick(moved)
+            better = there.value < here.value * (1 - 1e-9)
+            if better and there.excess_bytes:
+                reasons[group] = "memory"
+            elif there.feasible and there.value <= here.value * (1 + 1e-9):
+                reasons[group] = "tie" if reasons[group] == "cost" else reasons[group]
+    return reasons
 
 
 def _receipts(
     wishes: Mapping[str, Wish], device_of: Mapping[str, str]
 ) -> tuple[Fallback, ...]:
-    return tuple(
-        Fallback(wish.part, wish.missing, device_of[wish.part], wish.reason)
-        for wish in wishes.values()
-        if wish.missing
-    )
+    receipts = []
+    for wish in wishes.values():
+        got = device_of[wish.part]
+        if wish.missing:
+            receipts.append(Fallback(wish.part, wish.missing, got, wish.reason))
+        elif wish.first and got not in wish.first:
+            asked = wish.asked.partition(", ")[0]
+            reason = f"{asked} has no room left; {got} is further down the list"
+            receipts.append(Fallback(wish.part, asked, got, reason))
+    return tuple(receipts)
 
 
 def _options(

@@ -14,10 +14,13 @@ from splitnet.core.bounds import lower_bound
 from splitnet.core.refine import refine
 from splitnet.core.schedule import earliest_finish, one_device, ranks
 
-__all__ = ["STRATEGIES", "Found", "best_assignment"]
+__all__ = ["STRATEGIES", "Found", "best_assignment", "proven_bound"]
 
 _EXHAUSTIVE = 512
 """Assignments that are all tried, if there are no more: then the best is proven."""
+
+_EXHAUSTIVE_PLAYS = 40_000
+"""Calls that may be played for that: half a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,18 @@ def exhaustive(board: Board, _: random.Random) -> Iterator[Assignment]:
     return fill(0)
 
 
+def simple(board: Board, draw: random.Random) -> Iterator[Assignment]:
+    """Every baseline, and nothing that takes long."""
+    yield from single_device(board, draw)
+    yield from list_schedules(board, draw)
+
+
 STRATEGIES: dict[str, Candidates] = {
     "single_device": single_device,
     "earliest_finish": list_schedules,
     "exhaustive": exhaustive,
     "refine": list_schedules,
+    "simple": simple,
 }
 
 
@@ -84,23 +94,16 @@ def best_assignment(
     """Search until the work planned for this size is done, or time is up.
 
     The work is counted in moves, not seconds, so that equal seeds give equal plans
-    unless the deadline cuts in.
-
-    Raises:
-        InfeasibleError: nothing found fits.
+    unless the deadline cuts in. If nothing fits, the least broken is returned.
     """
-    from splitnet.core.infeasible import explain_infeasible
-
     deadline = monotonic() + time_limit
     draw = random.Random(seed)
     tried = _Best(board, deadline, on_progress)
     bound = lower_bound(board)
-    small = board.combinations(_EXHAUSTIVE) <= _EXHAUSTIVE
-    cheap = small and board.calls.count * board.combinations(_EXHAUSTIVE) <= 200_000
     names = ["single_device", "earliest_finish", "refine"]
     if strategy != "auto":
         names = [strategy]
-    elif cheap:
+    elif _is_small(board):
         names = ["single_device", "earliest_finish", "exhaustive"]
     for name in names:
         complete = tried.add(name, STRATEGIES[name](board, draw))
@@ -109,9 +112,25 @@ def best_assignment(
                 tried.add(name, [chosen])
         if name == "exhaustive" and complete and tried.score.feasible:
             bound = tried.score.value
-    if not tried.score.feasible:
-        raise explain_infeasible(board, tried.best())
     return Found(tried.best(), tried.score, tried.strategy, bound)
+
+
+def proven_bound(board: Board) -> float:
+    """The bound that a search of this board would prove without searching long.
+
+    By exhaustion where that takes a moment, else `lower_bound`.
+    """
+    if not _is_small(board):
+        return lower_bound(board)
+    scores = [board.exact(chosen) for chosen in exhaustive(board, random.Random(0))]
+    values = [score.value for score in scores if score.feasible]
+    return min(values, default=lower_bound(board))
+
+
+def _is_small(board: Board) -> bool:
+    """Whether every assignment can be tried in a second or so."""
+    count = board.combinations(_EXHAUSTIVE)
+    return count <= _EXHAUSTIVE and count * board.calls.count <= _EXHAUSTIVE_PLAYS
 
 
 class _Best:

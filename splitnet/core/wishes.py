@@ -7,7 +7,7 @@ seconds or bytes but the choice of the least loaded device for a wish that faile
 import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import networkx as nx
@@ -17,7 +17,6 @@ from splitnet.core.declare import wishes
 from splitnet.core.devices import KINDS, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, listed
 from splitnet.core.graph import Graph, Part
-from splitnet.core.plan import Fallback
 
 __all__ = ["MISSING", "Group", "Pins", "Wish", "resolve"]
 
@@ -32,7 +31,8 @@ class Wish:
     """What one part asked for and may get; `reason` says why it is not what it asked.
 
     `missing` is the device that was asked and is not here, `why` a `Placement.why`, or
-    "" where the planner is free to choose.
+    "" where the planner is free to choose. `first` are the devices of the first wish
+    that can be granted, `second` says whether more wishes follow it.
     """
 
     part: str
@@ -41,6 +41,8 @@ class Wish:
     why: str = ""
     missing: str = ""
     reason: str = ""
+    first: tuple[str, ...] = ()
+    second: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def resolve(
     pins: Pins | None = None,
     missing: str = "fallback",
     load_of: Callable[[str, str], float] | None = None,
+    whole_lists: bool = False,
 ) -> tuple[dict[str, Wish], list[Group]]:
     """Turn every wish into devices of this cluster, group by group.
 
@@ -72,6 +75,8 @@ def resolve(
             of the part. A pin beats the declaration.
         missing: What to do about a device that is not here.
         load_of: Seconds that a part takes on a device, to find the least loaded.
+        whole_lists: Allow every device of a list of preferences, not only the first
+            that is here: for when the first has no room.
 
     Raises:
         DeclarationError: pins that match twice or nothing.
@@ -84,13 +89,13 @@ def resolve(
         )
     asked = _asked(graph, pins)
     found = {
-        part.name: _granted(graph, cluster, part, *asked[part.name])
+        part.name: _granted(graph, cluster, part, *asked[part.name], whole_lists)
         for part in graph.parts
     }
     _report(found, cluster, missing)
     members = _near(graph)
-    found = _share_fallbacks(graph, cluster, found, members, load_of)
-    return found, _groups(graph, cluster, found, members)
+    found = _share_fallbacks(cluster, found, members, load_of)
+    return found, _groups(graph, found, members)
 
 
 def _asked(graph: Graph, pins: Pins | None) -> dict[str, tuple[tuple[str, ...], bool]]:
@@ -157,7 +162,7 @@ def _no_match(graph: Graph, pattern: str) -> str:
     names = list(dict.fromkeys(names))
     close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
     if any(p.name == pattern for p in graph.parts):
-        return f"{pattern!r} is an input; inputs are fed from the host and cannot be pinned"
+        return f"{pattern!r} is an input; inputs are fed from the host, never pinned"
     hint = (
         f"did you mean {' or '.join(map(repr, close))}?"
         if close
@@ -167,40 +172,51 @@ def _no_match(graph: Graph, pattern: str) -> str:
 
 
 def _granted(
-    graph: Graph, cluster: Cluster, part: Part, on: tuple[str, ...], pinned: bool
+    graph: Graph,
+    cluster: Cluster,
+    part: Part,
+    on: tuple[str, ...],
+    pinned: bool,
+    whole_lists: bool,
 ) -> Wish:
     """The first wish that this cluster can grant, before near= is looked at."""
     asked = ", ".join(on)
-    everything = tuple(device.name for device in cluster)
     if part.kind == "input":
         return Wish(part.name, asked, (cluster.home.name,), "input")
-    for number, name in enumerate(on):
-        allowed, why = _grant(cluster, name, everything, pinned, part.kind)
-        if allowed:
-            refused = on[:number]
-            wish = Wish(part.name, asked, allowed, why)
-            if refused:
-                reason = f"{refused[0]} is not here; {name} is next in the list"
-                wish = Wish(part.name, asked, allowed, "fallback", refused[0], reason)
-            return _with_kernels(graph, cluster, part, wish)
-    first = on[0]
+    grants = [(name, *_grant(cluster, name, pinned, part.kind)) for name in on]
+    here = [grant for grant in grants if grant[1]]
+    if not here:
+        return _with_kernels(graph, cluster, part, _orphan(cluster, part, on))
+    name, first, why = here[0]
+    allowed = first
+    if whole_lists:
+        allowed = tuple(dict.fromkeys(d for _, devices, _ in here for d in devices))
+        why = why if allowed == first else ""
+    wish = Wish(part.name, asked, allowed, why, first=first, second=len(here) > 1)
+    if grants[0] is not here[0]:
+        reason = f"{on[0]} is not here; {name} is next in the list"
+        wish = replace(wish, why="fallback", missing=on[0], reason=reason)
+    return _with_kernels(graph, cluster, part, wish)
+
+
+def _orphan(cluster: Cluster, part: Part, on: tuple[str, ...]) -> Wish:
+    """Nothing that was asked is here: the same kind takes it, else the CPU."""
+    asked, first = ", ".join(on), on[0]
     kind = first if is_kind(first) else first.rpartition("/")[2].partition(":")[0]
     same = tuple(device.name for device in cluster.of_kind(kind))
     if same:
         reason = f"{first} is not here; the least loaded {kind} takes it"
-        wish = Wish(part.name, asked, same, "fallback", first, reason)
-    else:
-        reason = f"there is no {kind} here"
-        home = (cluster.home.name,)
-        wish = Wish(part.name, asked, home, "fallback", first, reason)
-    return _with_kernels(graph, cluster, part, wish)
+        return Wish(part.name, asked, same, "fallback", first, reason)
+    reason = f"there is no {kind} here"
+    return Wish(part.name, asked, (cluster.home.name,), "fallback", first, reason)
 
 
 def _grant(
-    cluster: Cluster, name: str, everything: tuple[str, ...], pinned: bool, kind: str
+    cluster: Cluster, name: str, pinned: bool, kind: str
 ) -> tuple[tuple[str, ...], str]:
+    """The devices that one word of a wish means here, and why a part would be there."""
     if name == "auto":
-        return everything, ""
+        return tuple(device.name for device in cluster), ""
     if name in KINDS:
         same = tuple(device.name for device in cluster.of_kind(name))
         default = kind == "merge" and not pinned and name == "cpu"
@@ -223,7 +239,7 @@ def _with_kernels(graph: Graph, cluster: Cluster, part: Part, wish: Wish) -> Wis
     kept = tuple(name for name in wish.allowed if name in cpus)
     asked_gpu = "gpu" in wish.asked
     if kept and not asked_gpu:
-        return Wish(wish.part, wish.asked, kept, wish.why or "no kernel")
+        return replace(wish, allowed=kept, why=wish.why or "no kernel", first=())
     reason = f"{stuck[0].kind} {stuck[0].name!r} has no GPU kernel"
     missing = wish.asked.partition(", ")[0] if asked_gpu else ""
     return Wish(wish.part, wish.asked, kept or cpus, "no kernel", missing, reason)
@@ -265,7 +281,6 @@ def _near(graph: Graph) -> list[tuple[str, ...]]:
 
 
 def _share_fallbacks(
-    graph: Graph,
     cluster: Cluster,
     found: dict[str, Wish],
     members: Sequence[tuple[str, ...]],
@@ -297,20 +312,16 @@ def _share_fallbacks(
         heir = anchors[0] if anchors else min(allowed, key=load.__getitem__)
         for part in parts:
             load[heir] += seconds(part, heir)
-            wish = found[part]
-            result[part] = Wish(
-                part, wish.asked, (heir,), wish.why, wish.missing, wish.reason
-            )
+            result[part] = replace(found[part], allowed=(heir,))
     return result
 
 
 def _groups(
     graph: Graph,
-    cluster: Cluster,
     found: dict[str, Wish],
     members: Sequence[tuple[str, ...]],
 ) -> list[Group]:
-    """Intersect what the members of each group may use; none left is a contradiction."""
+    """Intersect what the members of each group may use; none is a contradiction."""
     number = {name: i for i, parts in enumerate(members) for name in parts}
     foes: list[dict[int, None]] = [{} for _ in members]
     faults: list[str] = []

@@ -116,7 +116,7 @@ class Verdict:
             gap = max(0.0, 1 - self.bound / self.seconds)
             low = format_seconds(self.bound)
             rest += (
-                "; proven best"
+                "; proven best for what was asked"
                 if gap < 5e-4
                 else f"; no plan can be below {low} (gap {gap:.0%})"
             )
@@ -127,7 +127,9 @@ class Verdict:
     def _headline(self) -> str:
         mine = format_seconds(self.seconds)
         if self.device is None or self.device_seconds is None:
-            return f"{mine} a step; the model fits no single device, so it must be split."
+            return (
+                f"{mine} a step; the model fits no single device, so it must be split."
+            )
         one = f"{format_seconds(self.device_seconds)} on {self.device} alone"
         times = self.speed_up or 1.0
         if self.losing:
@@ -312,7 +314,9 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
 def _targets(plan: "Plan", device: str) -> Sequence[str]:
     """Other devices in use first, then one idle one of each kind."""
     used = list(dict.fromkeys(plan.device_of.values()))
-    idle = {d.kind: d.name for d in reversed(plan.cluster.devices) if d.name not in used}
+    idle = {
+        d.kind: d.name for d in reversed(plan.cluster.devices) if d.name not in used
+    }
     return [name for name in dict.fromkeys([*used, *idle.values()]) if name != device]
 
 
