@@ -10,6 +10,7 @@ flows.
          o             .       o                 input again, relu its output
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -108,15 +109,17 @@ def _traced(case: Case) -> Work:
     """Trace the call; if it cannot be traced so, a guess that says so."""
     from splitnet.tf.costs.traced import trace
 
-    operation, kwargs = case.operation, case.kwargs
+    operation, kwargs = case.operation, dict(case.kwargs)
     name = type(operation).__name__
+    if "training" in inspect.signature(operation.call).parameters:
+        kwargs.setdefault("training", True)
     try:
         found = trace(
             lambda *tensors: operation(*tensors, **kwargs),
             case.inputs,
             getattr(operation, "variables", ()),
         )
-    except Exception as error:  # noqa: BLE001 - another author's code may raise anything
+    except Exception as error:  # somebody else's code: it may raise anything
         parameters = sum(s.elements for s in weight_sizes(operation))
         last = case.output.shape[-1] if case.output.shape else 1
         positions = case.output.elements / max(last, 1)

@@ -1,6 +1,7 @@
 """Formulas of attention: projections by weights, scores by tensors."""
 
 import math
+from dataclasses import replace
 
 from splitnet.tf.costs.value import Case, Size, Work, weight_sizes
 
@@ -100,22 +101,20 @@ def _rate(layer: object) -> float:
 
 
 def plain(case: Case) -> Work:
-    """`layers.Attention`: `scores` without projections, one head (Luong 2015)."""
+    """`layers.Attention`: `scores` without projections, one head (Luong et al. 2015).
+
+    Kept besides: the transposed key, and the raw scores if they have a scale to train.
+    """
+    layer = case.operation
     query, value, key = _three(case)
+    item = case.output.item_bytes
     pairs = query.shape[0] * query.shape[-2] * key.shape[-2]
-    inside = scores(
-        pairs,
-        query.shape[-1],
-        value.shape[-1],
-        case.output.item_bytes,
-        _rate(case.operation),
-    )
-    return Work(
-        product_flops=inside.product_flops,
-        other_flops=inside.other_flops,
-        saves_inputs=tuple(range(min(len(case.inputs), 3))),
-        inner_bytes=inside.inner_bytes,
-        transient_bytes=inside.transient_bytes,
+    inside = scores(pairs, query.shape[-1], value.shape[-1], item, _rate(layer))
+    scaled = pairs * item if getattr(layer, "use_scale", False) else 0
+    return replace(
+        inside,
+        saves_inputs=tuple(range(min(len(case.inputs), 2))),
+        inner_bytes=inside.inner_bytes + key.bytes + scaled,
     )
 
 

@@ -5,6 +5,7 @@ of He et al. 2015 (ResNet, table 1) and Howard et al. 2017 (MobileNet, section 3
 """
 
 import math
+from dataclasses import replace
 
 from splitnet.tf.costs.pointwise import after
 from splitnet.tf.costs.value import Case, Size, Work, weight_sizes
@@ -37,15 +38,20 @@ def _work(case: Case, flops: float, inner_bytes: int = 0) -> Work:
 def conv(case: Case) -> Work:
     """2 * output positions * kernel elements; groups are in the kernel's shape.
 
-    Kernel (k..., channels / groups, filters). The gradient reads the input.
+    Kernel (k..., channels / groups, filters). The gradient reads the input, or what
+    causal padding makes of it.
     """
     layer = case.operation
     kernel = math.prod(int(n) for n in layer.kernel.shape)
     flops = 2.0 * _positions(case, case.output) * kernel
-    padded = 0
+    work = _work(case, flops)
     if getattr(layer, "padding", "") == "causal":
-        padded = case.input.bytes
-    return after(_work(case, flops, padded), case.output, layer.activation)
+        reach = layer.dilation_rate[0] * (layer.kernel_size[0] - 1)
+        length = case.input.shape[2 if _first(case) else 1]
+        padded = case.input.bytes * (length + reach) // max(length, 1)
+        kept = padded if work.saves_inputs else 0
+        work = replace(work, saves_inputs=(), inner_bytes=kept)
+    return after(work, case.output, layer.activation)
 
 
 def conv_transpose(case: Case) -> Work:

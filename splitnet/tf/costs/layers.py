@@ -1,6 +1,5 @@
 """Formulas of the small layers, and which formula belongs to which Keras layer."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,12 +66,12 @@ def relu(case: Case) -> Work:
     """`layers.ReLU`, whose forms differ: plain and capped at 6, leaky, clipped."""
     layer = case.operation
     if getattr(layer, "threshold", 0):
-        return _each(4, inputs=True, inner=0.5)(case)
+        return _each(3, inner=0.25)(case)
     if getattr(layer, "negative_slope", 0):
         return _by_name("leaky_relu")(case)
     if getattr(layer, "max_value", None) in (None, 6, 6.0):
         return _by_name("relu")(case)
-    return _each(3, outputs=False, inner=1.25)(case)
+    return _each(3, inner=2)(case)
 
 
 def merge(flops: float, keeps: str = "") -> Callable[[Case], Work]:
@@ -147,26 +146,6 @@ def _each_step(case: Case) -> Work | None:
     return recurrent.time_distributed(case, formula) if formula else None
 
 
-def spectral(case: Case) -> Work | None:
-    """One power iteration, 4 FLOPs per weight, before the wrapped layer (Miyato 2018)."""
-    formula = _formula_of(case.operation.layer)
-    if formula is None:
-        return None
-    kernel = math.prod(int(n) for n in case.operation.layer.kernel.shape)
-    inside = formula(
-        Case(case.operation.layer, case.inputs, case.outputs, case.batch, case.kwargs)
-    )
-    if inside is None:
-        return None
-    return Work(
-        matrix_flops=inside.matrix_flops,
-        other_flops=inside.other_flops + 6.0 * kernel,
-        saves_inputs=inside.saves_inputs,
-        saves_outputs=inside.saves_outputs,
-        inner_bytes=inside.inner_bytes + 4 * kernel,
-    )
-
-
 _GROUPS: list[tuple[Callable[[Case], Work | None], str]] = [
     (view, "InputLayer Identity Reshape Flatten ActivityRegularization"),
     (
@@ -196,7 +175,6 @@ _GROUPS: list[tuple[Callable[[Case], Work | None], str]] = [
     (recurrent.conv_lstm, "ConvLSTM1D ConvLSTM2D ConvLSTM3D"),
     (_both_ways, "Bidirectional"),
     (_each_step, "TimeDistributed"),
-    (spectral, "SpectralNormalization"),
     (batch_norm, "BatchNormalization GroupNormalization"),
     (layer_norm, "LayerNormalization RMSNormalization"),
     (_each(4, inputs=True), "UnitNormalization"),
@@ -210,7 +188,7 @@ _GROUPS: list[tuple[Callable[[Case], Work | None], str]] = [
     (_each(4, inner=2), "PReLU"),
     (dropout, "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D"),
     (_each(6), "GaussianNoise"),
-    (_each(6, inputs=True, inner=1), "GaussianDropout AlphaDropout"),
+    (_each(6, inner=1), "GaussianDropout AlphaDropout"),
     (_each(1), "Masking"),
     (merge(1), "Add Subtract Average"),
     (merge(1, "inputs"), "Multiply Maximum Minimum"),

@@ -7,6 +7,7 @@ float32. The second column was read off TensorFlow 2.21's own gradient graphs (s
 function are counted as 4 and of a division as 1: a convention, not a measurement.
 """
 
+import math
 from typing import Any
 
 from splitnet.tf.costs.value import Case, Size, Work
@@ -28,14 +29,14 @@ ACTIVATIONS: dict[str, tuple[float, str, float]] = {
     "elu": (5, "o", 0),
     "selu": (6, "o", 0),
     "gelu": (9, "", 3),
-    "celu": (6, "i", 2),
+    "celu": (6, "i", 1),
     "softmax": (7, "o", 0),
     "log_softmax": (8, "o", 0),
     "exponential": (4, "o", 0),
     "mish": (13, "i", 1),
-    "glu": (5, "", 2),
+    "glu": (5, "", 1),
     "hard_tanh": (2, "i", 1),
-    "squareplus": (5, "i", 2),
+    "squareplus": (5, "i", 1),
     "log_sigmoid": (9, "", 1),
     "tanh_shrink": (5, "", 1),
     "soft_shrink": (5, "", 0.5),
@@ -68,12 +69,12 @@ _NAMES: dict[tuple[float, str, float], str] = {
     (2, "i", 0.25): "Clip",
     (1, "o", 0): "Sqrt Reciprocal",
     (2, "o", 0): "Rsqrt",
-    (4, "o", 0): "Exp Tanh Sigmoid",
+    (4, "o", 0): "Exp Exp2 Tanh Sigmoid",
     (4, "i", 0): "Expm1 Log Log1p Sin Cos Tan Arcsin Arccos Arctan Arctan2 Sinh Cosh "
     "Arcsinh Arccosh Arctanh Erf Erfc Erfinv",
-    (5, "", 1): "Log2 Log10 Exp2",
+    (5, "i", 0): "Log2 Log10",
     (8, "io", 0): "Power",
-    (3, "", 1): "Var Std Sort Median TopK",
+    (4, "", 1): "Var Std Sort Median TopK",
     (6, "", 1.1): "Logsumexp",
     (9, "i", 2.25): "Logaddexp",
 }
@@ -83,6 +84,9 @@ OPERATIONS = {name: row for row, names in _NAMES.items() for name in names.split
     for name, row in ACTIVATIONS.items()
 }
 """Raw Keras operations by class name; those with names of activations included."""
+
+_SCALES = frozenset({"Multiply", "Divide", "TrueDivide"})
+"""Keep nothing if the other side is a constant."""
 
 VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze", "Ravel", "View", "Identity"})
 """Raw operations whose output shares the memory of their input."""
@@ -131,21 +135,34 @@ def pointwise(case: Case, row: tuple[float, str, float]) -> Work:
     written = sum(size.elements for size in case.outputs)
     count = max([written, *(size.elements for size in case.inputs)])
     floats = tuple(i for i, size in enumerate(case.inputs) if size.differentiable)
+    scaled = len(case.inputs) == 1 and type(case.operation).__name__ in _SCALES
     return Work(
         other_flops=flops * count,
-        saves_inputs=floats if "i" in keeps else (),
+        saves_inputs=floats if "i" in keeps and not scaled else (),
         saves_outputs=tuple(range(len(case.outputs))) if "o" in keeps else (),
         inner_bytes=int(temporaries * count * case.output.item_bytes),
     )
 
 
 def dropout(case: Case) -> Work:
-    """Scale and mask; the kept mask is of the input's dtype (tf.nn.dropout).
+    """Draw, compare, scale and mask (Srivastava et al. 2014): 5 FLOPs per element.
 
-    Srivastava et al. 2014. Noise layers, which add or scale by a drawn number, cost
-    the same.
+    Kept is the mask, a byte per element that is drawn (SpatialDropout draws one for
+    each channel); nothing at rate 0.
     """
-    rate = getattr(case.operation, "rate", 1.0)
-    if not rate:
+    layer = case.operation
+    if not getattr(layer, "rate", 1.0):
         return Work(views=True)
-    return Work(other_flops=6.0 * case.input.elements, inner_bytes=case.input.bytes)
+    shape = case.input.shape
+    drawn = case.input.elements
+    if type(layer).__name__.startswith("Spatial"):
+        first = getattr(layer, "data_format", "") == "channels_first"
+        drawn = shape[0] * shape[1 if first else -1]
+    elif noise := getattr(layer, "noise_shape", None):
+        extents = (e if n is None else n for n, e in zip(noise, shape))
+        drawn = math.prod(extents)
+    return Work(
+        other_flops=2.0 * case.input.elements + 3.0 * drawn,
+        inner_bytes=drawn,
+        transient_bytes=drawn * case.input.item_bytes,
+    )

@@ -44,17 +44,17 @@ def recurrent(case: Case) -> Work | None:
 def _cell(case: Case, cell: Any, steps: int, features: int) -> Work:
     gates, other, kept = _CELLS[type(cell).__name__]
     rows, item = case.input.shape[0] * steps, case.output.item_bytes
-    if not getattr(cell, "reset_after", True):
-        kept += 1
-    units = kept * cell.units + features
-    if getattr(cell, "dropout", 0):
-        units += gates * features
-    if getattr(cell, "recurrent_dropout", 0):
-        units += gates * cell.units
+    width, split = cell.units, getattr(cell, "implementation", 2) == 1
+    kept = rows * (kept * width + features)
+    if split or not getattr(cell, "reset_after", True):
+        kept += steps * gates * width * (width + (features if split else 0))
+    for rate, dropped in (("dropout", features), ("recurrent_dropout", width)):
+        if getattr(cell, rate, 0):
+            kept += (rows + case.input.shape[0]) * dropped * (gates if split else 1)
     return Work(
         matrix_flops=2.0 * rows * gates * cell.units * (features + cell.units),
         other_flops=other * rows * cell.units,
-        inner_bytes=rows * units * item,
+        inner_bytes=kept * item,
     )
 
 
@@ -81,7 +81,7 @@ def conv_lstm(case: Case) -> Work:
     """Four gates by convolution of input and state (Shi et al. 2015, equation 3).
 
     Per step and output position 2 * (elements of both kernels); kept per step as an
-    LSTM keeps, with the input's slice.
+    LSTM keeps, with the input's slice and the kernels, which are split anew each time.
     """
     cell = case.operation.cell
     kernels = [
@@ -94,7 +94,8 @@ def conv_lstm(case: Case) -> Work:
     found = Work(
         matrix_flops=2.0 * places * sum(kernels),
         other_flops=26.0 * places * cell.filters,
-        inner_bytes=(places * cell.filters * 7) * item + case.input.bytes,
+        inner_bytes=(places * cell.filters * 7 + steps * sum(kernels)) * item
+        + case.input.bytes,
         transient_bytes=case.input.bytes + 4 * places // steps * cell.filters * item,
     )
     return replace(found, moved_bytes=_moved(case, found, steps))
@@ -126,20 +127,30 @@ def bidirectional(case: Case, formula: Callable[[Case], Work | None]) -> Work | 
 
 
 def time_distributed(case: Case, formula: Callable[[Case], Work | None]) -> Work | None:
-    """The wrapped layer once, on steps * batch samples."""
+    """The wrapped layer once, on steps * batch samples, which are copies."""
 
     def merged(sizes: Sequence[Size]) -> tuple[Size, ...]:
         return tuple(
             replace(s, shape=(s.shape[0] * s.shape[1], *s.shape[2:])) for s in sizes
         )
 
-    return formula(
+    found = formula(
         replace(
             case,
             operation=case.operation.layer,
             inputs=merged(case.inputs[:1]),
             outputs=merged(case.outputs),
         )
+    )
+    if found is None:
+        return None
+    copied = case.input.bytes if found.saves_inputs else 0
+    copied += case.output.bytes if found.saves_outputs else 0
+    return replace(
+        found,
+        saves_inputs=(),
+        saves_outputs=(),
+        inner_bytes=found.inner_bytes + copied,
     )
 
 

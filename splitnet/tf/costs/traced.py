@@ -23,7 +23,27 @@ _SHAPE_ONLY = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradien
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
 _BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
-_FREE = _VIEWS | _SHAPE_ONLY | {"Const", "Placeholder", "NoOp", "ReadVariableOp"}
+_MOVES = {
+    "Transpose",
+    "ConcatV2",
+    "Split",
+    "SplitV",
+    "StridedSlice",
+    "Pad",
+    "PadV2",
+} | {
+    "GatherV2",
+    "Tile",
+    "Pack",
+    "Unpack",
+    "Fill",
+    "ResourceGather",
+    "Slice",
+    "ReverseV2",
+}
+_FREE = (
+    _VIEWS | _SHAPE_ONLY | {"Const", "Placeholder", "NoOp", "ReadVariableOp"} | _MOVES
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +83,34 @@ def trace(
     """
     marks: dict[str, Any] = {}
 
-    def both_ways(*tensors: Any) -> Any:
+    def both_ways(*tensors: Any) -> None:
         given, states = tensors[: len(sizes)], tensors[len(sizes) :]
-        graph = tf.compat.v1.get_default_graph()
+        operations = tf.compat.v1.get_default_graph().get_operations
+        trained = [t for t, v in zip(states, variables) if v.trainable]
+        watched = [t for t in (*given, *trained) if t.dtype.is_floating]
         scope = keras.StatelessScope(
             state_mapping=list(zip(variables, states)), initialize_variables=False
         )
         with tf.GradientTape() as tape, scope:
-            watched = [t for t in tensors if t.dtype.is_floating]
             tape.watch(watched)
-            marks["start"] = len(graph.get_operations())
-            results = tf.nest.flatten(call(*given))
-            marks["stop"] = len(graph.get_operations())
-        differentiable = [r for r in results if r.dtype.is_floating]
-        marks["given"], marks["states"] = list(given), list(states)
-        marks["results"] = results
-        return tape.gradient(differentiable, watched)
+            start = len(operations())
+            results = tf.nest.flatten(call(*given), expand_composites=True)
+        stop = len(operations())
+        floating = [r for r in results if r.dtype.is_floating]
+        gradients = tf.nest.flatten(
+            [g for g in tape.gradient(floating, watched) if g is not None],
+            expand_composites=True,
+        )
+        marks.update(given=given, states=states, results=results, gradients=gradients)
+        marks.update(forward=operations()[start:stop], backward=operations()[stop:])
 
     specs = [tf.TensorSpec(s.shape, s.dtype) for s in sizes]
     specs += [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-    graph = tf.function(both_ways, autograph=False).get_concrete_function(*specs).graph
-    operations = graph.get_operations()
+    function = tf.function(both_ways, autograph=False)
+    graph = function.get_concrete_function(*specs).graph
     needed = _needed(marks["results"])
-    forward = [
-        op for op in operations[marks["start"] : marks["stop"]] if id(op) in needed
-    ]
-    matrix, other = _count(forward, graph)
-    inputs, outputs, inner = _saved(operations, marks)
-    return Traced(matrix, other, inputs, outputs, inner)
+    matrix, other = _count([o for o in marks["forward"] if id(o) in needed], graph)
+    return Traced(matrix, other, *_saved(marks))
 
 
 def _needed(results: Sequence[Any]) -> set[int]:
@@ -117,8 +137,16 @@ def _count(operations: Sequence[Any], graph: Any) -> tuple[float, float]:
         elif flops := _matrix_flops(op):
             matrix += flops
         elif op.type not in _FREE:
-            other += sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
+            other += _other_flops(op)
     return matrix, other
+
+
+def _other_flops(op: Any) -> float:
+    """One per element of the outputs, or of what a reduction reads."""
+    written = sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
+    if not written or not op.inputs:
+        return float(written)
+    return float(max(written, _elements(op.inputs[0])))
 
 
 def _bodies(op: Any, graph: Any) -> Iterator[Any]:
@@ -191,20 +219,20 @@ def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
     return 2.0 * math.prod(extent.values())
 
 
-def _saved(
-    operations: Sequence[Any], marks: dict[str, Any]
-) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _saved(marks: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """What gradient operations read: of the inputs, of the outputs, and in between."""
     given = {id(t): i for i, t in enumerate(marks["given"])}
     states = {id(t) for t in marks["states"]}
     results = {id(_root(t)): i for i, t in reversed([*enumerate(marks["results"])])}
-    forward = {id(op) for op in operations[marks["start"] : marks["stop"]]}
+    forward = {id(op): op for op in marks["forward"]}
+    needed = _needed(marks["gradients"])
     inner: dict[int, Any] = {}
     inputs: dict[int, None] = {}
     outputs: dict[int, None] = {}
-    for op in operations[marks["stop"] :]:
-        for tensor in op.inputs if op.type not in _SHAPE_ONLY else ():
-            root = _root(tensor)
+    for op in marks["backward"]:
+        if id(op) not in needed or op.type in _SHAPE_ONLY:
+            continue
+        for root in map(_root, op.inputs):
             if id(root) in given:
                 inputs[given[id(root)]] = None
             elif id(root) in states or id(root.op) not in forward:
@@ -214,7 +242,7 @@ def _saved(
             elif root.op.type != "Const":
                 inner[id(root)] = root
     found = sum(_bytes(tensor) for tensor in inner.values())
-    found += sum(_loop_bytes(op) for op in operations if id(op) in forward)
+    found += sum(_loop_bytes(op) for op in forward.values() if id(op) in needed)
     return tuple(sorted(inputs)), tuple(sorted(outputs)), found
 
 
