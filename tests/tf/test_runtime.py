@@ -1,0 +1,262 @@
+"""The machine and its settings, each story in a Python of its own.
+
+TensorFlow starts once per process, and these tests are about what happens before, at
+and after that moment.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tf
+
+HEAD = """
+import json, os
+import splitnet as sn
+from splitnet.tf.context import started
+
+def said(act):
+    try:
+        act()
+    except sn.SplitnetError as error:
+        return type(error).__name__ + ": " + str(error)
+    return "nothing"
+
+"""
+
+
+def story(code: str, folder: Path, **environ: str) -> dict:
+    """Run a program in a fresh Python; its `answer` comes back."""
+    program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
+    script = folder / "story.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What can be asked and set before TensorFlow starts."""
+    return story(
+        """
+        import tensorflow as tf
+        answer = {}
+        here = sn.local_cluster()
+        answer["plain"] = [(d.name, d.stand_in) for d in here]
+        answer["started by looking"] = started()
+        answer["memory"] = here.home.memory_bytes
+        with open("/proc/meminfo") as file:
+            total = int(file.readline().split()[1]) * 1024
+        answer["memory of the host"] = total
+
+        two = sn.local_cluster(stand_in_gpus=2)
+        answer["stand-ins"] = [(d.name, d.target, d.stand_in) for d in two]
+        answer["shares"] = [d.memory_bytes for d in two]
+        answer["started by standing in"] = started()
+        answer["twice"] = sn.local_cluster(stand_in_gpus=2) == two
+
+        settings = sn.configure(cpu_threads=2, soft_placement=False)
+        answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
+        answer["soft"] = tf.config.get_soft_device_placement()
+        answer["omp"] = os.environ["OMP_NUM_THREADS"]
+        answer["origin"] = settings.of("cpu_threads").origin
+        answer["started by configuring"] = started()
+        answer["no such gpu"] = said(lambda: sn.configure(visible="7"))
+        answer["bad number"] = said(lambda: sn.local_cluster(stand_in_gpus=-1))
+        answer["bad kind"] = said(lambda: sn.local_cluster(stand_in_gpus="2"))
+        answer["forgotten"] = sn.configure().of("visible").origin
+        sn.force_cpu()
+        answer["forced"] = [d.name for d in tf.config.get_visible_devices("GPU")]
+        """,
+        tmp_path_factory.mktemp("before"),
+    )
+
+
+def test_local_cluster_finds_a_cpu(before: dict) -> None:
+    """Every machine has one, and it is nobody's stand-in."""
+    assert ["cpu:0", False] in before["plain"]
+
+
+def test_local_cluster_starts_nothing(before: dict) -> None:
+    """Looking, standing in and configuring leave TensorFlow's devices unclaimed."""
+    assert not before["started by looking"]
+    assert not before["started by standing in"]
+    assert not before["started by configuring"]
+
+
+def test_local_cluster_memory_is_the_hosts(before: dict) -> None:
+    """The CPU's memory is some, and not more than the host has."""
+    assert 0 < before["memory"] <= before["memory of the host"]
+
+
+def test_stand_ins_are_cpu_devices_after_the_first(before: dict) -> None:
+    """gpu:0 is CPU:1, gpu:1 is CPU:2, and the CPU keeps CPU:0."""
+    assert before["stand-ins"] == [
+        ["gpu:0", "/device:CPU:1", True],
+        ["gpu:1", "/device:CPU:2", True],
+        ["cpu:0", "/device:CPU:0", False],
+    ]
+
+
+def test_stand_ins_share_the_hosts_memory(before: dict) -> None:
+    """Equal shares that do not add up to more than there is."""
+    assert len(set(before["shares"])) == 1
+    assert sum(before["shares"]) <= before["memory of the host"]
+
+
+def test_stand_ins_twice_do_no_harm(before: dict) -> None:
+    """The same question has the same answer."""
+    assert before["twice"]
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [("bad number", "between 0 and 256"), ("bad kind", "a whole number")],
+)
+def test_stand_ins_refuse_impossible_numbers(
+    before: dict, question: str, words: str
+) -> None:
+    """The message says what is possible and what was received."""
+    assert before[question].startswith("DeviceError")
+    assert words in before[question]
+
+
+def test_configure_reaches_tensorflow(before: dict) -> None:
+    """Threads, and soft placement, are what was said."""
+    assert (before["threads"], before["soft"], before["omp"]) == (2, False, "2")
+    assert before["origin"] == "code"
+
+
+def test_configure_refuses_a_gpu_that_is_not_there(before: dict) -> None:
+    """An index past the last GPU is named, with what was found."""
+    assert "there is no GPU 7; TensorFlow finds" in before["no such gpu"]
+
+
+def test_configure_forgets_what_it_refused(before: dict) -> None:
+    """A setting that could not be applied does not come back with the next call."""
+    assert before["forgotten"] == "default"
+
+
+def test_force_cpu_hides_every_gpu(before: dict) -> None:
+    """None is left."""
+    assert before["forced"] == []
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What is said once TensorFlow has started under a watch."""
+    return story(
+        """
+        import tensorflow as tf
+        answer = {}
+        sn.local_cluster(stand_in_gpus=2)
+        sn.configure(cpu_threads=2)
+        number = tf.constant(1.0)                      # the guilty line
+        answer["started"] = started()
+        answer["fewer"] = [d.name for d in sn.local_cluster(stand_in_gpus=1)]
+        answer["same"] = said(lambda: sn.configure(cpu_threads=2))
+        answer["more"] = said(lambda: sn.local_cluster(stand_in_gpus=4))
+        answer["late"] = said(lambda: sn.configure(cpu_threads=3, cpu_devices=9))
+        answer["any time"] = said(lambda: sn.configure(soft_placement=False))
+        answer["soft"] = tf.config.get_soft_device_placement()
+        """,
+        tmp_path_factory.mktemp("after"),
+    )
+
+
+def test_stand_ins_are_reused_after_the_start(after: dict) -> None:
+    """As many as exist can be had at any time."""
+    assert after["started"]
+    assert after["fewer"] == ["gpu:0", "cpu:0"]
+
+
+def test_stand_ins_too_late_say_what_started_tensorflow(after: dict) -> None:
+    """The message has the user's file, line and text, and what to do."""
+    assert after["more"].startswith("ConfigError: too late for 4 stand-in GPUs")
+    assert "story.py:" in after["more"]
+    assert "tf.constant(1.0)" in after["more"]
+    assert "before the first layer" in after["more"]
+
+
+def test_settings_too_late_are_named_together(after: dict) -> None:
+    """Every late setting is listed, with its source and the guilty line."""
+    assert "too late: TensorFlow has already started" in after["late"]
+    assert "cpu_threads=3 (sn.configure)" in after["late"]
+    assert "cpu_devices=9 (sn.configure)" in after["late"]
+    assert "the guilty line" in after["late"]
+
+
+def test_settings_that_hold_already_are_not_late(after: dict) -> None:
+    """Applying the same twice is harmless, even after the start."""
+    assert after["same"] == "nothing"
+
+
+def test_settings_that_may_change_any_time_are_not_late(after: dict) -> None:
+    """Soft placement can be switched at any time."""
+    assert after["any time"] == "nothing"
+    assert after["soft"] is False
+
+
+@pytest.fixture(scope="module")
+def unwatched(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What is said if TensorFlow had started before splitnet first looked."""
+    folder = tmp_path_factory.mktemp("unwatched")
+    (folder / "library.py").write_text(
+        "import keras\nmodel = keras.Sequential([keras.Input((2,)), "
+        "keras.layers.Dense(3)])\n"
+    )
+    (folder / "splitnet.toml").write_text("cpu_devices = 5\n")
+    return story(
+        """
+        import library
+        answer = {"late": said(lambda: sn.local_cluster())}
+        """,
+        folder,
+    )
+
+
+def test_settings_too_late_name_the_module_that_holds_layers(unwatched: dict) -> None:
+    """Without a watch, the import that built a model is found by what it holds."""
+    assert "module 'library' has 'model' (a Sequential)" in unwatched["late"]
+
+
+def test_settings_of_a_file_are_applied_by_local_cluster(unwatched: dict) -> None:
+    """The file's setting is what came too late, and the message says which file."""
+    assert "cpu_devices=5 (splitnet.toml)" in unwatched["late"]
+
+
+@pytest.fixture(scope="module")
+def from_outside(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Settings that come from the environment alone."""
+    return story(
+        """
+        import logging, tensorflow as tf
+        answer = {"names": [d.name for d in sn.local_cluster()]}
+        answer["devices"] = len(tf.config.list_logical_devices("CPU"))
+        answer["threads"] = tf.config.threading.get_inter_op_parallelism_threads()
+        """,
+        tmp_path_factory.mktemp("outside"),
+        SPLITNET_CPU_DEVICES="3",
+        SPLITNET_CPU_THREADS="2",
+        SPLITNET_INTER_OP_THREADS="1",
+        SPLITNET_VISIBLE="none",
+    )
+
+
+def test_settings_of_the_environment_are_applied(from_outside: dict) -> None:
+    """The devices and threads that the environment asked for are there."""
+    assert from_outside["names"] == ["cpu:0", "cpu:1", "cpu:2"]
+    assert (from_outside["devices"], from_outside["threads"]) == (3, 1)
