@@ -5,6 +5,8 @@ The same plan gives the same bytes. Names come from strangers and are only ever 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import graphviz
 
@@ -32,6 +34,7 @@ from splitnet.view.words import (
 
 __all__ = ["dot_of"]
 
+_T = TypeVar("_T")
 _FONT = "Helvetica,Arial,sans-serif"
 _SHAPE_OF = {"merge": "hexagon", "input": "box", "call": "box", "branch": "box"}
 
@@ -86,8 +89,9 @@ def dot_of(
             "arrowsize": "0.6",
         },
     )
-    _add_devices(dot, plan, shown, colors, other is not None)
-    _add_links(dot, plan, shown, colors)
+    sheet = _Sheet(plan, colors, other is not None, _direction(shown) == "LR")
+    _add_devices(dot, shown, sheet)
+    _add_links(dot, shown, colors)
     return str(dot.source)
 
 
@@ -102,26 +106,32 @@ def _direction(shown: Boxes) -> str:
     return "TB" if ranks * 270 > 8 * (widest * 75 + 150) else "LR"
 
 
-def _add_devices(
-    dot: graphviz.Digraph,
-    plan: Plan,
-    shown: Boxes,
-    colors: Mapping[str, str],
-    compared: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """What every part of one picture needs to know."""
+
+    plan: Plan
+    colors: Mapping[str, str]
+    compared: bool
+    leftward: bool
+
+    def ordered(self, items: Sequence[_T]) -> Sequence[_T]:
+        """Left to right, dot stacks from the bottom; the first shall be on top."""
+        return items[::-1] if self.leftward else items
+
+
+def _add_devices(dot: graphviz.Digraph, shown: Boxes, sheet: _Sheet) -> None:
     """A frame per host when there are several, and in it a frame per device."""
-    leftward = _direction(shown) == "LR"
-    here: dict[str, list[Box]] = {device.name: [] for device in plan.cluster}
+    here: dict[str, list[Box]] = {device.name: [] for device in sheet.plan.cluster}
     for box in shown.boxes:
         here.setdefault(box.device, []).append(box)
     hosts: dict[str, list[str]] = {}
-    for device in here:
-        hosts.setdefault(device.rpartition("/")[0], []).append(device)
-    used_hosts = [h for h, devices in hosts.items() if any(here[d] for d in devices)]
-    number = 0
-    for host in used_hosts:
-        with dot.subgraph(name=f"cluster_host_{used_hosts.index(host)}") as frame:
-            if len(used_hosts) > 1:
+    for device, boxes in here.items():
+        if boxes:
+            hosts.setdefault(device.rpartition("/")[0], []).append(device)
+    for number, (host, devices) in enumerate(hosts.items()):
+        with dot.subgraph(name=f"cluster_host_{number}") as frame:
+            if len(hosts) > 1:
                 frame.attr(
                     label=graphviz.escape(clean(host or "this machine")),
                     style="rounded,dashed",
@@ -131,56 +141,59 @@ def _add_devices(
                 )
             else:
                 frame.attr(peripheries="0", label="", margin="0")
-            # Left to right, dot stacks frames from the bottom; the first shall lead.
-            order = hosts[host][::-1] if leftward else hosts[host]
-            for device in order:
-                if here[device]:
-                    _add_device(
-                        frame, number, plan, device, here[device], colors, compared
-                    )
-                    number += 1
+            for device in sheet.ordered(devices):
+                low = sheet.leftward and device == devices[-1] and len(devices) > 1
+                _add_device(frame, device, here[device], sheet, low)
 
 
 def _add_device(
     frame: graphviz.Digraph,
-    number: int,
-    plan: Plan,
     device: str,
     boxes: Sequence[Box],
-    colors: Mapping[str, str],
-    compared: bool,
+    sheet: _Sheet,
+    low: bool,
 ) -> None:
-    color = colors.get(device, QUIET)
+    """A device's frame; the lowest bears its title below, clear of what leaves it."""
+    color = sheet.colors.get(device, QUIET)
+    number = list(sheet.colors).index(device) if device in sheet.colors else 0
     with frame.subgraph(name=f"cluster_device_{number}") as inner:
         inner.attr(
-            label=device_label(plan, device, color),
+            label=device_label(sheet.plan, device, color),
+            labelloc="b" if low else "t",
+            peripheries="1",
+            labeljust="l",
             style="filled,rounded",
             fillcolor=mixed(color, "#ffffff", 0.9),
             color=color,
-            penwidth="2",
-            labeljust="l",
+            penwidth="1.4",
             margin="10",
             tooltip=graphviz.escape(clean(device)),
         )
         opened = [box for box in boxes if box.inside]
-        for box in boxes:
+        for box in sheet.ordered(boxes):
             if not box.inside:
-                _add_box(inner, box, color, compared)
+                _add_box(inner, box, color, sheet.compared)
         if opened:
-            with inner.subgraph(name=f"cluster_opened_{number}") as part:
-                part.attr(
-                    label=graphviz.escape(
-                        f"{shortened(opened[0].inside, 60)}, opened: "
-                        f"{counted(sum(box.calls for box in opened), 'call')}"
-                    ),
-                    style="rounded,filled",
-                    fillcolor="white",
-                    color=color,
-                    penwidth="1",
-                    fontsize="10",
-                )
-                for box in opened:
-                    _add_box(part, box, color, compared)
+            _add_opened(inner, opened, color, sheet)
+
+
+def _add_opened(
+    frame: graphviz.Digraph, opened: Sequence[Box], color: str, sheet: _Sheet
+) -> None:
+    """A frame inside the device's for the calls of the part that is opened."""
+    with frame.subgraph(name="cluster_opened") as part:
+        calls = counted(sum(box.calls for box in opened), "call")
+        part.attr(
+            label=graphviz.escape(f"{shortened(opened[0].inside, 60)}: {calls}"),
+            labelloc="t",
+            style="rounded,filled",
+            fillcolor="white",
+            color=color,
+            penwidth="1",
+            fontsize="10",
+        )
+        for box in sheet.ordered(opened):
+            _add_box(part, box, color, sheet.compared)
 
 
 def _add_box(frame: graphviz.Digraph, box: Box, color: str, compared: bool) -> None:
@@ -203,9 +216,7 @@ def _add_box(frame: graphviz.Digraph, box: Box, color: str, compared: bool) -> N
     )
 
 
-def _add_links(
-    dot: graphviz.Digraph, plan: Plan, shown: Boxes, colors: Mapping[str, str]
-) -> None:
+def _add_links(dot: graphviz.Digraph, shown: Boxes, colors: Mapping[str, str]) -> None:
     device = {box.id: box.device for box in shown.boxes}
     labelled = labelled_links(shown)
     heaviest = max((link.bytes for link in shown.links if link.crosses), default=0)
