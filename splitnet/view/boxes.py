@@ -1,7 +1,7 @@
 """What a placement diagram shows: boxes and links, and nothing of layout."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.graph import Call
@@ -28,7 +28,8 @@ class Box:
     Bytes and seconds are sums over all members. `moved_from` is the device that the
     other plan gives them, "" where it gives the same or none is compared; `inside` the
     opened part that its calls belong to; `shares` names the layers whose weights other
-    parts use too, `fetched_bytes` what a step fetches of them from another device.
+    parts use too, `fetched_bytes` what a step fetches of them from another device;
+    `strayed` says what an audit saw elsewhere.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Box:
     fetched_bytes: int = 0
     inside: str = ""
     where: str = ""
+    strayed: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -90,9 +92,16 @@ class Boxes:
 
 
 def boxes_of(
-    plan: Plan, *, other: Plan | None = None, calls: str | None = None, most: int = 40
+    plan: Plan,
+    *,
+    other: Plan | None = None,
+    calls: str | None = None,
+    strayed: Mapping[str, Sequence[str]] | None = None,
+    most: int = 24,
 ) -> Boxes:
     """Work out the boxes of a plan's diagram; at most about `most` of them.
+
+    `strayed` says, for each part that did not run as planned, what was elsewhere.
 
     Raises:
         SplitnetError: `calls` names no part of the plan.
@@ -104,11 +113,15 @@ def boxes_of(
             f"It has: {', '.join(list(facts)[:12])}."
         )
     old = dict(other.device_of) if other is not None else {}
+    away = strayed or {}
     flows = flows_of(plan)
     groups = fold(
         list(facts),
         [(flow.source, flow.target) for flow in flows],
-        {name: _place(one, old, name == calls) for name, one in facts.items()},
+        {
+            name: (*_place(one, old, name == calls), name in away)
+            for name, one in facts.items()
+        },
         {name: _look(one) for name, one in facts.items()},
         most=most,
     )
@@ -120,7 +133,12 @@ def boxes_of(
         if group.members == (calls,):
             boxes += _opened(plan, members[0], len(boxes), most, box_of)
             continue
-        box = _box(f"box-{len(boxes)}", group, members, old, shares)
+        box = replace(
+            _box(f"box-{len(boxes)}", group, members, old, shares),
+            strayed=tuple(
+                dict.fromkeys(s for name in group.members for s in away.get(name, ()))
+            ),
+        )
         boxes.append(box)
         for name in group.members:
             for call in plan.graph.calls_of[name]:
@@ -130,7 +148,7 @@ def boxes_of(
     )
 
 
-def _place(one: PartFacts, old: Mapping[str, str], alone: bool) -> Hashable:
+def _place(one: PartFacts, old: Mapping[str, str], alone: bool) -> tuple[Hashable, ...]:
     """What parts must have in common to be drawn in one box."""
     return (
         one.name if alone else "",

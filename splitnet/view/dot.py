@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import graphviz
 
+from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes
 from splitnet.view.boxes import Box, Boxes, boxes_of
@@ -40,7 +41,12 @@ _SHAPE_OF = {"merge": "hexagon", "input": "box", "call": "box", "branch": "box"}
 
 
 def dot_of(
-    plan: Plan, *, other: Plan | None = None, calls: str | None = None, most: int = 24
+    plan: Plan,
+    *,
+    other: Plan | None = None,
+    calls: str | None = None,
+    audit: Audit | None = None,
+    most: int = 24,
 ) -> str:
     """Write a plan's placement diagram as DOT text, without laying it out.
 
@@ -48,18 +54,19 @@ def dot_of(
         plan: what to draw.
         other: an earlier plan of the same net; what moved since is marked.
         calls: a part to open into its calls.
+        audit: what was seen when the plan ran; what strayed is marked.
         most: about how many boxes to draw; more parts are folded where they repeat.
 
     Raises:
         SplitnetError: `calls` names no part.
     """
-    shown = boxes_of(plan, other=other, calls=calls, most=most)
+    shown = boxes_of(plan, other=other, calls=calls, strayed=_strayed(audit), most=most)
     colors = colors_of(device.name for device in plan.cluster)
     dot = graphviz.Digraph(
         name="placement",
         graph_attr={
             "rankdir": _direction(shown),
-            "label": header_label(plan, shown, other),
+            "label": header_label(plan, shown, other, audit),
             "labelloc": "t",
             "labeljust": "l",
             "fontname": _FONT,
@@ -93,6 +100,15 @@ def dot_of(
     _add_devices(dot, shown, sheet)
     _add_links(dot, shown, colors)
     return str(dot.source)
+
+
+def _strayed(audit: Audit | None) -> Mapping[str, list[str]]:
+    """What each part of an audit did elsewhere, in a few words each."""
+    found: dict[str, list[str]] = {}
+    for finding in audit.findings if audit is not None else ():
+        text = f"{finding.aspect} on {finding.actual or 'no device'}"
+        found.setdefault(finding.part, []).append(text)
+    return found
 
 
 def _direction(shown: Boxes) -> str:
@@ -197,7 +213,7 @@ def _add_opened(
 
 
 def _add_box(frame: graphviz.Digraph, box: Box, color: str, compared: bool) -> None:
-    fallback, moved = bool(box.fallback_why), bool(box.moved_from)
+    fallback, moved = bool(box.fallback_why), bool(box.moved_from or box.strayed)
     plain = compared and not moved
     style = ["filled", *([] if box.kind in ("input", "merge") else ["rounded"])]
     frame.node(

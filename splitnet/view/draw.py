@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
@@ -15,7 +16,7 @@ __all__ = ["draw", "html_of", "svg_of"]
 
 
 def draw(
-    thing: Plan | Timeline,
+    thing: Plan | Audit | Timeline,
     path: str | os.PathLike[str],
     *,
     other: Plan | Timeline | None = None,
@@ -25,8 +26,9 @@ def draw(
     """Draw a plan or a timeline into a file, whole or not at all; show nothing.
 
     Args:
-        thing: a plan gives its placement diagram, a timeline a chart of the step with
-            a lane per device and per link, and the memory over time.
+        thing: a plan gives its placement diagram, an audit the same with what strayed
+            marked, a timeline a chart of the step with a lane per device and per link,
+            and the memory over time.
         path: where to; ".svg", ".png", ".pdf" or ".dot".
         other: beside a plan an earlier plan, and what moved since is marked; beside a
             timeline another, such as the measured one, drawn below on the same scale.
@@ -46,6 +48,9 @@ def draw(
         raise SplitnetError(
             f"cannot draw the {what!r} of a plan. Allowed: 'placement', 'timeline'."
         )
+    audit = thing if isinstance(thing, Audit) else None
+    if isinstance(thing, Audit):
+        thing = thing.plan
     if isinstance(thing, Timeline) or (isinstance(thing, Plan) and what == "timeline"):
         if calls is not None:
             raise SplitnetError(
@@ -56,10 +61,10 @@ def draw(
     if not isinstance(thing, Plan) or not isinstance(other, Plan | None):
         wrong = other if isinstance(thing, Plan) else thing
         raise SplitnetError(
-            f"cannot draw a {type(wrong).__name__} here. Give a plan, or a timeline; "
-            "`other` is of the same kind."
+            f"cannot draw a {type(wrong).__name__} here. Give a plan, an audit or a "
+            "timeline; `other` is of the same kind."
         )
-    text = dot_of(thing, other=other, calls=calls)
+    text = dot_of(thing, other=other, calls=calls, audit=audit)
     if kind == "dot":
         return write_beside(path, text.encode())
     return write_beside(path, _rendered(text, kind, Path(path)))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from splitnet.core.audit import Row
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Fallback, Plan, Transfer
 
@@ -10,6 +11,7 @@ __all__ = [
     "Flow",
     "PartFacts",
     "Sharing",
+    "audit_row",
     "flows_of",
     "part_facts",
     "sharings_of",
@@ -207,3 +209,9 @@ def sharings_of(graph: Graph, parts: Iterable[str] | None = None) -> list[Sharin
 def verdict_line(plan: Plan) -> str:
     """Say in one line whether the plan is worth it."""
     return str(plan.verdict).partition("\n")[0]
+
+
+def audit_row(row: Row) -> tuple[str, ...]:
+    """Write an audit's row as texts: the part, the plan, where each aspect was."""
+    seen = (row.forward, row.backward, row.variables, row.slots, row.updates)
+    return (row.part, row.planned, *(device or "-" for device in seen), str(row.ops))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.boxes import Box, Boxes, Link
@@ -36,7 +37,9 @@ _NAME_WIDTH = 30
 _MOST_LABELS = 24
 
 
-def header_label(plan: Plan, shown: Boxes, other: Plan | None) -> str:
+def header_label(
+    plan: Plan, shown: Boxes, other: Plan | None, audit: Audit | None
+) -> str:
     """The title, the totals, the verdict and the legend, above the picture."""
     moved = sum(t.bytes for t in plan.transfers)
     step = plan.timeline.seconds
@@ -54,6 +57,11 @@ def header_label(plan: Plan, shown: Boxes, other: Plan | None) -> str:
         escaped(" · ".join(facts)),
         escaped(verdict_line(plan)),
     ]
+    if audit is not None:
+        found = counted(len(audit.findings), "thing")
+        said = "all as planned" if audit.ok else f"{found} did not run as planned"
+        color = INK if audit.ok else ALARM
+        rows.append(f'<FONT COLOR="{color}"><B>audit: {said}</B></FONT>')
     if other is not None:
         rows.append(f"<B>{escaped(comparison_text(plan, other))}</B>")
     used = {box.device for box in shown.boxes}
@@ -108,6 +116,8 @@ def _legend(shown: Boxes, compared: bool) -> str:
         entries.append(("┅", ALARM, "dashed edge: not where it was asked"))
     if any(len(box.group.members) > 1 for box in shown.boxes):
         entries.append(("×n", INK, "n like branches in one box"))
+    if any(box.strayed for box in shown.boxes):
+        entries.append(("━", ALARM, "thick red edge: ran elsewhere"))
     if compared:
         entries.append(("■", ALARM, "moved"))
     return "&#160;&#160; ".join(
@@ -173,6 +183,9 @@ def box_label(box: Box) -> str:
         rows.append(_alarm(f"asked {box.asked}"))
     if box.moved_from:
         rows.append(_alarm(f"was on {box.moved_from}"))
+    rows += [_alarm(text) for text in box.strayed[:3]]
+    if len(box.strayed) > 3:
+        rows.append(_alarm(f"and {len(box.strayed) - 3} more"))
     cells = "".join(f"<TR><TD>{row}</TD></TR>" for row in rows)
     return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{cells}</TABLE>>'
 
@@ -217,6 +230,7 @@ def box_tooltip(box: Box) -> str:
         lines.append(f"asked {box.asked}: {clean(box.fallback_why)}")
     if box.moved_from:
         lines.append(f"was on {box.moved_from}")
+    lines += [clean(text) for text in box.strayed]
     if box.shapes:
         lines.append("gives " + "; ".join(shape_text(s) for s in box.shapes[:4]))
     lines.append(

@@ -12,7 +12,7 @@ __all__ = ["KINDS", "memory_scene"]
 
 KINDS = ("weights", "gradients", "slots", "activations", "transfers", "workspace")
 
-_LEFT, _WIDE, _RIGHT = 110.0, 760.0, 210.0
+_LEFT, _WIDE, _RIGHT = 126.0, 740.0, 214.0
 _BAR, _ROW = 20.0, 34.0
 _LIMIT = "#b3261e"
 # share of white mixed in, and hatching: neighbours differ in both
@@ -50,7 +50,7 @@ def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
 
 def _legend() -> list[Mark | Words]:
     items: list[Mark | Words] = []
-    x = 0.0
+    x = 16.0
     for kind, (pale, hatched) in zip(KINDS, _SHADES, strict=True):
         items.append(Mark(x, 8, 22, 11, mixed("#57606a", "#ffffff", pale), hatched))
         items.append(Words(x + 28, 13.5, kind, 10, QUIET, room=90))
@@ -65,7 +65,7 @@ def _bar(
 ) -> list[Mark | Words]:
     strong = mixed(color, "#000000", 0.25)
     items: list[Mark | Words] = [
-        Words(0, y + _BAR / 2, shortened(device, 16), 11, strong, bold=True, room=108),
+        Words(16, y + _BAR / 2, shortened(device, 16), 11, strong, bold=True, room=108),
         Mark(_LEFT, y, _WIDE, _BAR, "#eef0f2"),
     ]
     x = _LEFT

@@ -4,24 +4,22 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from splitnet._version import __version__
+from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.colors import colors_of
 from splitnet.view.dot import dot_of
-from splitnet.view.facts import PartFacts, part_facts
+from splitnet.view.facts import PartFacts, audit_row, part_facts
 from splitnet.view.memory import memory_scene
 from splitnet.view.render import render_dot, write_beside
 from splitnet.view.scene import svg_of_scene
 from splitnet.view.timeline import gantt_of
 from splitnet.view.words import bytes_or_dash, clean, counted, shape_text
-
-if TYPE_CHECKING:
-    from splitnet.core.audit import Audit
 
 __all__ = ["report", "report_html"]
 
@@ -29,11 +27,11 @@ _WIDTHS = re.compile(r'<svg width="[^"]*" height="[^"]*"')
 
 
 def report(
-    thing: "Plan | Audit",
+    thing: Plan | Audit,
     path: str | os.PathLike[str],
     *,
     measured: Timeline | None = None,
-    audit: "Audit | None" = None,
+    audit: Audit | None = None,
 ) -> Path:
     """Write one self-contained page about a plan, whole or not at all; open nothing.
 
@@ -53,10 +51,10 @@ def report(
 
 
 def report_html(
-    thing: "Plan | Audit",
+    thing: Plan | Audit,
     *,
     measured: Timeline | None = None,
-    audit: "Audit | None" = None,
+    audit: Audit | None = None,
 ) -> str:
     """Make the page of `report` as text, and write no file."""
     # Jinja takes longer to import than the rest of the view, and only pages need it.
@@ -82,7 +80,7 @@ def report_html(
         verdict=[clean(line) for line in str(plan.verdict).splitlines()],
         losing=plan.verdict.losing,
         figures=_figures(plan),
-        diagram=Markup(_diagram(plan)),
+        diagram=Markup(_diagram(plan, found)),
         timeline=Markup(svg_of_scene(gantt, prefix="timeline")),
         memory=Markup(svg_of_scene(memory_scene(plan), prefix="memory")),
         measured=measured is not None,
@@ -92,22 +90,21 @@ def report_html(
 
 
 def _plan_and_audit(
-    thing: "Plan | Audit", audit: "Audit | None"
-) -> "tuple[Plan, Audit | None]":
+    thing: Plan | Audit, audit: Audit | None
+) -> tuple[Plan, Audit | None]:
     if isinstance(thing, Plan):
         return thing, audit
-    plan = getattr(thing, "plan", None)
-    if not isinstance(plan, Plan):
+    if not isinstance(thing, Audit):
         raise SplitnetError(
             f"cannot report on a {type(thing).__name__}. Give a plan, or an audit; "
             "`report(plan, path, audit=...)` takes both."
         )
-    return plan, thing
+    return thing.plan, thing
 
 
-def _diagram(plan: Plan) -> str:
+def _diagram(plan: Plan, audit: Audit | None) -> str:
     """The placement as SVG that fills its frame: the page sets the size."""
-    text = render_dot(dot_of(plan), "svg").decode()
+    text = render_dot(dot_of(plan, audit=audit), "svg").decode()
     text = text[text.index("<svg") :]
     return _WIDTHS.sub("<svg", text, count=1)
 
@@ -190,13 +187,19 @@ def _transfer_rows(plan: Plan) -> list[tuple[str, ...]]:
     ]
 
 
-def _audit(found: "Audit | None") -> Mapping[str, Any] | None:
+def _audit(found: Audit | None) -> Mapping[str, Any] | None:
     if found is None:
         return None
     return {
         "ok": found.ok,
         "findings": [
-            (f.kind, clean(f.part), f.planned, f.actual, clean(f.text))
+            (f.aspect, clean(f.part), f.planned, f.actual, clean(f.text))
             for f in found.findings
         ],
+        "rows": [tuple(clean(cell) for cell in audit_row(row)) for row in found.rows],
+        "moved": [
+            (*ends, format_bytes(planned), format_bytes(actual))
+            for ends, (planned, actual) in found.moved.items()
+        ],
+        "notes": [clean(note) for note in found.notes],
     }

@@ -5,67 +5,40 @@ text, which tests keep in golden files.
 """
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
+from splitnet.core.audit import Audit
 from splitnet.core.cluster import Cluster
+from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
-from splitnet.core.timeline import PHASES, Timeline
+from splitnet.core.timeline import PHASES
 from splitnet.core.units import format_bytes, format_count, format_seconds
-from splitnet.view.facts import PartFacts, part_facts
-from splitnet.view.words import bytes_or_dash, clean, counted, padded, shortened, width
+from splitnet.view.chart import chart
+from splitnet.view.columns import WIDTH, columns
+from splitnet.view.facts import PartFacts, audit_row, part_facts
+from splitnet.view.words import bytes_or_dash, clean, counted, shortened
 
-__all__ = ["chart", "columns", "table"]
+__all__ = ["chart", "table"]
 
-_WIDTH = 100
 _MOST_ROWS = 20
 
 
-def table(thing: Plan | Cluster) -> str:
-    """Write a plan or a cluster as text of at most 100 columns; print nothing.
+def table(thing: Plan | Audit | Cluster) -> str:
+    """Write a plan, an audit or a cluster as text of 100 columns; print nothing.
 
     A plan's table lists each branch with its device, the reason, memory in bytes and
     seconds per step, then transfers, fallbacks, memory per device and the verdict.
     """
     if isinstance(thing, Cluster):
         return _cluster_table(thing)
-    return _plan_table(thing)
-
-
-def columns(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Sequence[int] = (),
-    total: Sequence[str] = (),
-    widest: Mapping[int, int] | None = None,
-) -> str:
-    """Set rows in columns under a head with a rule; no line ends in a space.
-
-    Args:
-        head: a word per column.
-        rows: a text per column.
-        right: columns to set flush right, by number.
-        total: a last row under a rule of its own.
-        widest: the most that a column may take; longer texts lose their middle.
-    """
-    limits = widest or {}
-    body = [
-        [shortened(text, limits.get(n, _WIDTH)) for n, text in enumerate(row)]
-        for row in rows
-    ]
-    lines = [list(head), *body, *([list(total)] if total else [])]
-    sizes = [max(width(line[n]) for line in lines) for n in range(len(head))]
-
-    def set_line(line: Sequence[str]) -> str:
-        return "  ".join(
-            padded(text, sizes[n], n in right) for n, text in enumerate(line)
-        ).rstrip()
-
-    rule = "─" * (sum(sizes) + 2 * (len(sizes) - 1))
-    text = [set_line(lines[0]), rule, *(set_line(line) for line in body)]
-    if total:
-        text += [rule, set_line(lines[-1])]
-    return "\n".join(text)
+    if isinstance(thing, Audit):
+        return _audit_table(thing)
+    if isinstance(thing, Plan):
+        return _plan_table(thing)
+    raise SplitnetError(
+        f"there is no table of a {type(thing).__name__}. Give a plan, an audit or a "
+        "cluster."
+    )
 
 
 def _plan_table(plan: Plan) -> str:
@@ -205,7 +178,7 @@ def _verdict(plan: Plan) -> str:
     """Whether it pays, what cannot be beaten, and advice; wrapped to the width."""
     lines = [f"{plan.objective}, by {plan.strategy}", *str(plan.verdict).split("\n")]
     return "\n".join(
-        textwrap.fill(line, _WIDTH, subsequent_indent="    ") for line in lines
+        textwrap.fill(line, WIDTH, subsequent_indent="    ") for line in lines
     )
 
 
@@ -241,55 +214,36 @@ def _cluster_table(cluster: Cluster) -> str:
     return text
 
 
-def chart(timeline: Timeline, *, width: int = 72) -> str:
-    """Write a timeline as text: a lane per device, a letter per stretch of time.
-
-    F is forward, B backward, U update; a dot is waiting; `~` marks the devices that a
-    transfer leaves or reaches while they wait. Times are seconds since the step began.
-    """
-    whole = timeline.seconds
-    if not whole:
-        return "nothing runs"
-    names = max(len(device) for device in timeline.devices)
-    lines = []
-    for device in timeline.devices:
-        lane = _lane(timeline, device, width)
-        idle = timeline.idle[device]
-        lines.append(f"{device.ljust(names)}  {lane}  {1 - idle:>4.0%} busy")
-    scale = format_seconds(whole)
-    lines.append(" " * names + "  0" + scale.rjust(width - 1))
-    lines.append("F forward  B backward  U update  ~ transfer  . waiting")
-    return "\n".join(lines)
-
-
-def _lane(timeline: Timeline, device: str, size: int) -> str:
-    """What a device does most in each of `size` equal stretches of the step."""
-    letters = dict(zip(PHASES, "FBU", strict=True))
-    spent: list[dict[str, float]] = [{} for _ in range(size)]
-    stretch = timeline.seconds / size
-    for task in timeline.tasks:
-        if task.device == device:
-            _spread(spent, letters[task.phase], task.start, task.stop, stretch)
-    for copy in timeline.copies:
-        if device in (copy.source_device, copy.target_device):
-            _spread(spent, "~", copy.start, copy.stop, stretch)
-    lane = []
-    for cell in spent:
-        work = {letter: cell[letter] for letter in "FBU" if letter in cell}
-        waits = sum(work.values()) < stretch / 2
-        if waits and "~" in cell:
-            lane.append("~")
-        else:
-            lane.append(max(work, key=work.__getitem__) if work else ".")
-    return "".join(lane)
-
-
-def _spread(
-    spent: list[dict[str, float]], letter: str, start: float, stop: float, size: float
-) -> None:
-    first = min(int(start / size), len(spent) - 1)
-    last = min(int(stop / size), len(spent) - 1)
-    for cell in range(first, last + 1):
-        shared = min(stop, (cell + 1) * size) - max(start, cell * size)
-        if shared > 0:
-            spent[cell][letter] = spent[cell].get(letter, 0.0) + shared
+def _audit_table(audit: Audit) -> str:
+    """Where each part was planned and seen, what moved, and what strayed."""
+    verdict = "all as planned" if audit.ok else f"{len(audit.findings)} not as planned"
+    head = ("branch", "planned", "forward", "backward", "variables", "slots", "updates")
+    blocks = [
+        f"audit of {shortened(audit.plan.graph.name, 60)}: {verdict}",
+        columns(
+            (*head, "ops"),
+            [audit_row(row) for row in audit.rows],
+            right=(7,),
+            widest={0: 22, **dict.fromkeys(range(1, 7), 14)},
+        ),
+    ]
+    if audit.moved:
+        rows = [
+            (f"{a} -> {b}", kind, format_bytes(planned), format_bytes(actual))
+            for (a, b, kind), (planned, actual) in audit.moved.items()
+        ]
+        roads = ("transfer", "kind", "planned", "actual")
+        blocks.append(columns(roads, rows, right=(2, 3), widest={0: 32}))
+    blocks.append(
+        "\n".join(
+            textwrap.fill(f"! {clean(f.text)}", WIDTH, subsequent_indent="  ")
+            for f in audit.findings
+        )
+    )
+    blocks.append(
+        "\n".join(
+            textwrap.fill(f"note: {clean(n)}", WIDTH, subsequent_indent="  ")
+            for n in audit.notes
+        )
+    )
+    return "\n\n".join(block for block in blocks if block)

@@ -33,7 +33,7 @@ def gantt_of(
     Args:
         timelines: by heading, such as "planned" and "measured".
         cluster: the machine, for the memory limits.
-        title: what stands on top.
+        title: what stands on top; "" for nothing.
     """
     first = next(iter(timelines.values()))
     seconds = max(timeline.seconds for timeline in timelines.values())
@@ -44,10 +44,11 @@ def gantt_of(
     def x_of(moment: float) -> float:
         return _LEFT + _WIDE * (moment / seconds if seconds else 0.0)
 
-    items: list[Mark | Words] = [
-        Words(16, 20, shortened(title, 90), 15, bold=True, room=900)
-    ]
-    y = 40.0
+    items: list[Mark | Words] = []
+    y = 16.0
+    if title:
+        items.append(Words(16, 20, shortened(title, 90), 15, bold=True, room=900))
+        y += 24
     items += _legend(y, first)
     y += 24
     for heading, timeline in timelines.items():
