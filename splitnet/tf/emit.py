@@ -125,8 +125,41 @@ def _placed(
         part_of={key: part for part, key in keys.items()},
         home_of=_homes(twins, target_of),
         fenced=_fenced(twins),
+        weight_of=_weight_names(plan, sites, nodes),
         receipts=tuple(receipts),
     )
+
+
+def bare_placement(model: Any, plan: Plan) -> Placed:
+    """The marks of a plan for a model that is not placed: parts, and no devices.
+
+    Raises:
+        DeclarationError: the plan was made from another model.
+    """
+    sites = _planned(blueprint_of(model), plan)
+    keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
+    same = {id(site.node): site.node for site in sites}
+    return Placed(
+        plan=plan,
+        key_of={id(site.node): keys[site.part] for site in sites},
+        target_of={},
+        part_of={key: part for part, key in keys.items()},
+        home_of={},
+        fenced=frozenset(),
+        weight_of=_weight_names(plan, sites, same),
+    )
+
+
+def _weight_names(
+    plan: Plan, sites: list[Site], nodes: dict[int, Any]
+) -> dict[int, str]:
+    """The plan's name of each variable, by the id of the model's own variable."""
+    names: dict[int, str] = {}
+    for site in sites:
+        operation = nodes[id(site.node)].operation
+        variables = {id(v): v for v in getattr(operation, "variables", ())}
+        names.update(zip(variables, plan.graph.call[site.call].weights))
+    return names
 
 
 def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int, str]:

@@ -1,8 +1,8 @@
 """Marks: how an op in TensorFlow's graph says which part of the plan it belongs to.
 
 Every call of part k runs under the name scope "sn-k3."; TensorFlow names the gradient
-ops of a scope "gradient_tape/.../sn-k3./...", so one mark serves both passes. The device
-function below reads it. What carries no mark (sums of gradients, clipping, averages)
+ops of a scope "gradient_tape/.../sn-k3./...", so one mark serves both passes. The
+device function below reads it. What carries no mark (sums of gradients, clipping, averages)
 follows its data.
 """
 
@@ -12,7 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["DeviceFunction", "canonical", "key_in", "scope_of"]
+__all__ = [
+    "DeviceFunction",
+    "canonical",
+    "key_in",
+    "scope_of",
+    "update_scope",
+    "update_target",
+]
 
 _MARK = re.compile(r"(?:^|/)sn-(\w+)\.")
 _UNKNOWN_EXTENT = 32
@@ -30,6 +37,30 @@ def key_in(name: str) -> str | None:
     """The innermost mark in an op's name; None if it carries none."""
     found = _MARK.findall(name)
     return found[-1] if found else None
+
+
+def update_scope(device: str, number: int | None = None) -> str:
+    """The name scope that marks update arithmetic: of a variable, on a device.
+
+    `number` is the variable's among the optimizer's; None for what all of them share.
+    """
+    spec = tf.DeviceSpec.from_string(canonical(device))
+    which = "all" if number is None else str(number)
+    slug = f"{spec.job}_{spec.task}_{spec.device_type}_{spec.device_index}"
+    return scope_of(f"update_{which}_{slug}")
+
+
+def update_target(name: str) -> tuple[str, str]:
+    """The number ("all" if shared) and canonical device that an update op is marked for.
+
+    Two empty texts for any other op.
+    """
+    key = key_in(name) or ""
+    if not key.startswith("update_"):
+        return "", ""
+    which, _, slug = key.removeprefix("update_").partition("_")
+    job, task, kind, index = slug.rsplit("_", 3)
+    return which, f"/job:{job}/replica:0/task:{task}/device:{kind}:{index}"
 
 
 def canonical(device: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf.marks import canonical, scope_of
+from splitnet.tf.marks import canonical, update_scope
 
 __all__ = ["copy_state", "device_of", "place_optimizer"]
 
@@ -38,18 +38,18 @@ def place_optimizer(optimizer: Any) -> None:
         with tf.device(device_of(variable)):
             return update(gradient, variable, learning_rate)
 
-    def backend_update_step(
-        gradients: Any, variables: Any, learning_rate: Any
-    ) -> None:
+    def backend_update_step(gradients: Any, variables: Any, learning_rate: Any) -> None:
         for device, pairs in _by_device(gradients, variables).items():
             with (
-                tf.name_scope(scope_of("update")),
+                tf.name_scope(update_scope(device)),
                 tf.device(device),
                 _iterations_on_device(inner),
             ):
                 rate = tf.identity(learning_rate)
                 for gradient, variable in pairs:
-                    update_there(gradient, variable, rate)
+                    number = inner._get_variable_index(variable)
+                    with tf.name_scope(update_scope(device, number)):
+                        update_there(gradient, variable, rate)
 
     inner.add_variable_from_reference = add_beside
     inner.update_step = update_there
@@ -64,9 +64,7 @@ def device_of(variable: Any) -> str:
     return canonical(value.device)
 
 
-def _by_device(
-    gradients: Any, variables: Any
-) -> dict[str, list[tuple[Any, Any]]]:
+def _by_device(gradients: Any, variables: Any) -> dict[str, list[tuple[Any, Any]]]:
     """Pairs of gradient and TensorFlow variable; one without a gradient is left out."""
     groups: dict[str, list[tuple[Any, Any]]] = {}
     for gradient, variable in zip(gradients, variables):

@@ -9,6 +9,7 @@ hands the optimizer over.
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from splitnet.tf.cuts import Cuts
 from splitnet.tf.marks import DeviceFunction, canonical, scope_of
 from splitnet.tf.optimizer import place_optimizer
 
-__all__ = ["Placed", "lay_over", "placed_of", "scope"]
+__all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 
 _ATTRIBUTE = "_splitnet"
 
@@ -34,7 +35,8 @@ class Placed:
     `key_of` maps a node's id to the key of its part, `target_of` a key to the device
     TensorFlow is told, `part_of` a key to the part's name, `home_of` the id of a variable
     that several parts use to the key of its home. `fenced` holds the ids of the nodes
-    whose inputs must arrive before they start.
+    whose inputs must arrive before they start, `weight_of` maps a variable's id to the
+    plan's name of it. `graphs` holds weak references to the step graphs made last.
     """
 
     plan: Plan
@@ -43,8 +45,9 @@ class Placed:
     part_of: Mapping[str, str]
     home_of: Mapping[int, str]
     fenced: frozenset[int]
+    weight_of: Mapping[int, str]
     receipts: tuple[Any, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    graphs: list[Any] = field(default_factory=list)
 
     def device_function(self) -> DeviceFunction:
         """A device function for the graph of one step."""
@@ -99,7 +102,7 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
         run = private.operation_fn(node.operation, **context)
         with (
             tf.name_scope(scope_of(key)),
-            tf.device(placed.target_of[key]),
+            _device(placed, key),
             cuts.weights_at(key, node.operation),
         ):
             outputs = run(*args, **kwargs)
@@ -110,6 +113,12 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
     packed = keras.tree.pack_sequence_as(structure, flat)
     single = isinstance(packed, list | tuple) and len(packed) == 1
     return packed[0] if single else packed
+
+
+def _device(placed: Placed, key: str) -> Any:
+    """The device scope of a part; none where a model is only marked."""
+    target = placed.target_of.get(key)
+    return tf.device(target) if target else contextlib.nullcontext()
 
 
 def _compile(model: Any) -> Callable[..., Any]:
@@ -153,6 +162,8 @@ def _graph_scope(placed: Placed) -> Iterator[None]:
         yield
         return
     graph = tf.compat.v1.get_default_graph()
+    placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-7:]
+    placed.graphs.append(weakref.ref(graph))
     decide = placed.device_function()
     with graph.device(decide):
         yield
@@ -160,13 +171,48 @@ def _graph_scope(placed: Placed) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scope(model: Any) -> Iterator[None]:
+def marked(model: Any, marks: Placed) -> Iterator[None]:
+    """Mark the ops of a model that is not placed, for the time of an audit."""
+    own = {
+        "call": _call(model, marks),
+        "train_step": _watched(model.train_step, marks),
+    }
+    before = {name: vars(model).get(name) for name in own}
+    vars(model).update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del vars(model)[name]
+            if value is not None:
+                vars(model)[name] = value
+        if model.compiled:
+            model.make_train_function(force=True)
+
+
+def _watched(step: Callable[..., Any], marks: Placed) -> Callable[..., Any]:
+    def watched_step(*args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            marks.graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+        return step(*args, **kwargs)
+
+    return watched_step
+
+
+@contextlib.contextmanager
+def placement_scope(model: Any, *optimizers: Any) -> Iterator[None]:
     """Place what runs in this block as `fit` would: for a training step of your own.
 
-    Inside a `tf.function`, the gradient and update ops follow the branches of an
-    emitted model; the optimizers you use are handed over with `optimizers=` of
-    `splitnet.placing`.
+    Inside a `tf.function`, the gradient ops of an emitted model follow its branches,
+    and so do the updates of an optimizer that the model was compiled with or that
+    `optimizers` names. Elsewhere it does nothing.
+
+    Args:
+        model: an emitted model; around any other the block runs as it would anyway.
+        optimizers: optimizers of your own, to be placed as well.
     """
+    for optimizer in optimizers:
+        place_optimizer(optimizer)
     placed = placed_of(model)
     if placed is None:
         yield

@@ -54,6 +54,7 @@ _NEEDED = (
         (
             "_all_reduce_sum_gradients",
             "_backend_update_step",
+            "_get_variable_index",
             "add_variable_from_reference",
         ),
     ),
@@ -180,9 +181,11 @@ def compile_arguments(model: Any) -> dict[str, Any]:
         arguments["optimizer"] = type(optimizer).from_config(optimizer.get_config())
     for key in ("metrics", "weighted_metrics"):
         arguments[key] = keras.tree.map_structure(
-            lambda m: type(m).from_config(m.get_config())
-            if isinstance(m, keras.metrics.Metric)
-            else m,
+            lambda m: (
+                type(m).from_config(m.get_config())
+                if isinstance(m, keras.metrics.Metric)
+                else m
+            ),
             arguments.get(key),
         )
     return arguments

@@ -1,0 +1,355 @@
+"""The verdict: what was seen to run, held against what was planned.
+
+What decides is here and what collects is in `tf/observe.py`, so that a wrong
+observation can be shown to ring the alarm without running anything.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from splitnet.core.errors import AuditError, listed
+from splitnet.core.plan import Plan
+from splitnet.core.units import format_bytes
+
+__all__ = [
+    "Audit",
+    "Finding",
+    "Observation",
+    "Row",
+    "SeenCopy",
+    "SeenOp",
+    "SeenVariable",
+    "judge",
+]
+
+ASPECTS = ("forward", "backward", "variables", "slots", "updates", "transfers")
+_SMALL_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SeenOp:
+    """One op of a graph that ran; `phase` is "forward", "backward" or "update".
+
+    `part` is "" where the op belongs to the step and not to one part; `expected` then
+    names the device it should be on, if that is known.
+    """
+
+    name: str
+    type: str
+    part: str
+    phase: str
+    device: str
+    expected: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenVariable:
+    """A variable or an optimizer's slot of one; `weight` is the plan's name of it."""
+
+    name: str
+    kind: str
+    weight: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCopy:
+    """A tensor that crossed devices in the graph that ran.
+
+    `kind` is "input", "activation", "gradient", "weights", "weights gradient",
+    "update", "mask" or "other"; `bytes` is None where the size could not be known; `each_time`
+    says that it crosses in every iteration of a loop.
+    """
+
+    name: str
+    kind: str
+    source: str
+    target: str
+    bytes: int | None
+    each_time: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one watched step showed. `phases` are those that could be observed."""
+
+    ops: tuple[SeenOp, ...] = ()
+    variables: tuple[SeenVariable, ...] = ()
+    copies: tuple[SeenCopy, ...] = ()
+    phases: tuple[str, ...] = ("forward", "backward", "update")
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as planned; `aspect` is one of `ASPECTS`."""
+
+    aspect: str
+    part: str
+    planned: str
+    actual: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One part: the devices on which each of its aspects was seen, "" if none."""
+
+    part: str
+    planned: str
+    forward: str = ""
+    backward: str = ""
+    variables: str = ""
+    slots: str = ""
+    updates: str = ""
+    ops: int = 0
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A plan held against one watched step.
+
+    `moved` maps (source device, target device, kind) to (planned bytes, actual bytes).
+    """
+
+    plan: Plan
+    rows: tuple[Row, ...]
+    findings: tuple[Finding, ...]
+    moved: Mapping[tuple[str, str, str], tuple[int, int]]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def ok(self) -> bool:
+        """Whether everything that was observed is as planned."""
+        return not self.findings
+
+    def check(self) -> "Audit":
+        """Return the audit if it is clean.
+
+        Raises:
+            AuditError: lists every finding.
+        """
+        if self.ok:
+            return self
+        count = len(self.findings)
+        raise AuditError(
+            listed(
+                f"{count} thing{'s' if count > 1 else ''} did not run as the plan of "
+                f"{self.plan.graph.name!r} says.",
+                [finding.text for finding in self.findings],
+            )
+        )
+
+    def __str__(self) -> str:
+        """The verdict in a line, and what was found."""
+        head = (
+            f"audit of {self.plan.graph.name!r}: "
+            f"{len(self.rows)} parts, {sum(row.ops for row in self.rows)} ops, "
+            + ("all as planned" if self.ok else f"{len(self.findings)} findings")
+        )
+        return listed(head, [finding.text for finding in self.findings])
+
+
+def judge(
+    plan: Plan,
+    seen: Observation,
+    expected: Mapping[str, str] | None = None,
+) -> Audit:
+    """Hold an observation against a plan.
+
+    Args:
+        plan: What should have happened.
+        seen: What did.
+        expected: Part -> device, where fallbacks moved what the plan says.
+    """
+    expected = dict(plan.device_of) | dict(expected or {})
+    moved = _moved(plan, seen)
+    findings = [
+        *_strayed_ops(seen, expected),
+        *_unseen(plan, seen, expected),
+        *_strayed_variables(plan, seen, expected),
+        *_strayed_copies(plan, seen, moved, expected),
+    ]
+    return Audit(
+        plan, tuple(_rows(plan, seen, expected)), tuple(findings), moved, seen.notes
+    )
+
+
+def _strayed_ops(seen: Observation, expected: Mapping[str, str]) -> list[Finding]:
+    """One finding per part, phase and wrong device, with a count and an example."""
+    wrong: dict[tuple[str, str, str, str], list[SeenOp]] = {}
+    for op in seen.ops:
+        planned = op.expected or expected.get(op.part, "")
+        if planned and op.device != planned:
+            key = (op.part, op.phase, planned, op.device)
+            wrong.setdefault(key, []).append(op)
+    return [
+        Finding(
+            "updates" if phase == "update" else phase,
+            part,
+            planned,
+            device,
+            f"{phase} of {part or 'all parts'!r}: {_some(ops)} ran on {device}, "
+            f"planned on {planned}.",
+        )
+        for (part, phase, planned, device), ops in wrong.items()
+    ]
+
+
+def _some(ops: list[SeenOp]) -> str:
+    types = [
+        f"{n} {t}" if n > 1 else t for t, n in Counter(o.type for o in ops).items()
+    ]
+    return f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''} ({ops[0].name})"
+
+
+def _unseen(
+    plan: Plan, seen: Observation, expected: Mapping[str, str]
+) -> list[Finding]:
+    """A part with work to do of which nothing was seen is not proven, so not clean.
+
+    Where no gradient reaches a part it has neither backward ops nor updates.
+    """
+    there = {
+        phase: {op.part for op in seen.ops if op.phase == phase}
+        for phase in ("forward", "backward", "update")
+    }
+    findings = []
+    for part in plan.graph.parts:
+        calls = plan.graph.calls_of[part.name]
+        if not any(call.forward_flops for call in calls):
+            continue
+        due = ["forward"]
+        homes = (plan.graph.parts_of_weights[w][0] for c in calls for w in c.weights)
+        if any(home in there["update"] for home in homes):
+            due.append("backward")
+        elif not there["update"] and any(
+            plan.graph.weight[w].trainable for c in calls for w in c.weights
+        ):
+            due += ["backward", "update"]
+        for phase in due:
+            if phase in seen.phases and part.name not in there[phase]:
+                findings.append(
+                    Finding(
+                        "updates" if phase == "update" else phase,
+                        part.name,
+                        expected[part.name],
+                        "not seen",
+                        f"{phase} of {part.name!r}: nothing of it was seen to run on "
+                        f"{expected[part.name]}.",
+                    )
+                )
+    return findings
+
+
+def _strayed_variables(
+    plan: Plan, seen: Observation, expected: Mapping[str, str]
+) -> list[Finding]:
+    users = plan.graph.parts_of_weights
+    findings = []
+    for variable in seen.variables:
+        parts = users.get(variable.weight, ())
+        if parts and variable.device != expected[parts[0]]:
+            what = "slot" if variable.kind == "slot" else "variable"
+            findings.append(
+                Finding(
+                    f"{what}s",
+                    parts[0],
+                    expected[parts[0]],
+                    variable.device,
+                    f"{what} {variable.name!r} of {parts[0]!r} is on {variable.device}, "
+                    f"planned on {expected[parts[0]]}.",
+                )
+            )
+    return findings
+
+
+def _moved(
+    plan: Plan, seen: Observation
+) -> dict[tuple[str, str, str], tuple[int, int]]:
+    planned: Counter[tuple[str, str, str]] = Counter()
+    for transfer in plan.transfers:
+        key = (transfer.source_device, transfer.target_device, transfer.kind)
+        planned[key] += transfer.bytes
+    actual: Counter[tuple[str, str, str]] = Counter()
+    for copy in seen.copies:
+        kind = "activation" if copy.kind == "input" else copy.kind
+        actual[copy.source, copy.target, kind] += copy.bytes or 0
+    return {key: (planned[key], actual[key]) for key in sorted({*planned, *actual})}
+
+
+def _strayed_copies(
+    plan: Plan,
+    seen: Observation,
+    moved: Mapping[tuple[str, str, str], tuple[int, int]],
+    expected: Mapping[str, str],
+) -> list[Finding]:
+    """Tensors that cross where the plan has no crossing, or in every iteration."""
+    findings = [
+        Finding(
+            "transfers",
+            "",
+            "once",
+            "every iteration",
+            f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} in every "
+            "iteration of a loop.",
+        )
+        for copy in seen.copies
+        if copy.each_time
+    ]
+    if dict(expected) != dict(plan.device_of):
+        return findings
+    for (source, target, kind), (planned, actual) in moved.items():
+        if kind in ("mask", "other") or actual <= planned + _SMALL_BYTES:
+            continue
+        if planned and kind == "gradient":
+            continue  # each reader's own gradient crosses, so that sums keep their order
+        named = [
+            copy.name
+            for copy in seen.copies
+            if (copy.source, copy.target) == (source, target)
+            and ("activation" if copy.kind == "input" else copy.kind) == kind
+        ]
+        findings.append(
+            Finding(
+                "transfers",
+                "",
+                format_bytes(planned),
+                format_bytes(actual),
+                f"transfers of {kind} from {source} to {target}: {format_bytes(actual)}, "
+                f"planned {format_bytes(planned)} ({', '.join(named[:3])}).",
+            )
+        )
+    return findings
+
+
+def _rows(plan: Plan, seen: Observation, expected: Mapping[str, str]) -> Iterable[Row]:
+    ops: dict[str, list[SeenOp]] = {}
+    for op in seen.ops:
+        ops.setdefault(op.part, []).append(op)
+    held: dict[tuple[str, str], list[str]] = {}
+    for variable in seen.variables:
+        for part in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
+            held.setdefault((part, variable.kind), []).append(variable.device)
+    for part in plan.graph.parts:
+        mine = ops.get(part.name, [])
+        where = {
+            phase: _devices(op.device for op in mine if op.phase == phase)
+            for phase in ("forward", "backward", "update")
+        }
+        yield Row(
+            part.name,
+            expected[part.name],
+            where["forward"],
+            where["backward"],
+            _devices(held.get((part.name, "variable"), [])),
+            _devices(held.get((part.name, "slot"), [])),
+            where["update"],
+            len(mine),
+        )
+
+
+def _devices(names: Iterable[str]) -> str:
+    return " + ".join(dict.fromkeys(names))

@@ -1,0 +1,198 @@
+"""One watched step: where every op, variable, slot and copy really was.
+
+TensorFlow hands out the graphs it partitioned and ran, after inlining and rewriting.
+Marks in the ops' names say which part they belong to. A model that splitnet did not
+emit is marked for the time of the audit, so that any recipe can be put to the test.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from splitnet.core.audit import Audit, Observation, SeenVariable, judge
+from splitnet.core.errors import AuditError
+from splitnet.core.plan import Plan
+from splitnet.tf import private
+from splitnet.tf.emit import bare_placement
+from splitnet.tf.partitions import Names, seen_copies, seen_ops
+from splitnet.tf.placement import Placed, marked, placed_of
+
+__all__ = ["audit"]
+
+
+def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
+    """Watch one step of a model and hold it against its plan.
+
+    The step is the one `fit` runs. Weights, optimizer state, metrics and random states
+    are put back afterwards, so training goes on as if nothing had happened.
+
+    Args:
+        model: a compiled Keras model, emitted by splitnet or not. One that is not
+            compiled is audited in its forward pass only.
+        plan: what it should do; that of the emitted model if None.
+        batch: one batch as `fit` takes it: `(x, y)` or `(x, y, sample_weight)`, with a
+            list or dict of inputs as the model has them; or `x` alone.
+
+    Raises:
+        AuditError: there is nothing to audit by, or the step failed.
+    """
+    placed = placed_of(model)
+    if plan is None and placed is not None:
+        plan = placed.plan
+    if plan is None:
+        raise AuditError(
+            f"model {model.name!r} was not emitted by splitnet: give audit() the plan "
+            "that it should keep."
+        )
+    if batch is None:
+        raise AuditError("audit() needs one batch, such as (x[:32], y[:32]).")
+    inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    with _marks(model, plan, placed) as marks:
+        observed = _observe(model, plan, marks, inputs, targets, weights)
+    return judge(plan, observed, _expected(plan, placed))
+
+
+@contextlib.contextmanager
+def _marks(model: Any, plan: Plan, placed: Placed | None) -> Iterator[Placed]:
+    """The placement whose marks the model's ops carry, for now if it has none."""
+    if placed is not None:
+        yield placed
+        return
+    bare = bare_placement(model, plan)
+    with marked(model, bare):
+        yield bare
+
+
+def _expected(plan: Plan, placed: Placed | None) -> dict[str, str]:
+    """Where a fallback at emission moved what the plan says."""
+    if placed is None or placed.plan is not plan:
+        return {}
+    return {receipt.part: receipt.got for receipt in placed.receipts}
+
+
+def _observe(
+    model: Any, plan: Plan, marks: Placed, inputs: Any, targets: Any, weights: Any
+) -> Observation:
+    training = model.compiled and targets is not None
+    notes = []
+    graphs: list[Any] = []
+    if model.compiled and model.run_eagerly:
+        notes.append(
+            "run_eagerly=True: forward ops run on their devices, but backward and "
+            "update ops run one by one where TensorFlow puts them; neither is observed."
+        )
+    if not training:
+        notes.append("no targets or not compiled: only the forward pass was watched.")
+    with _as_it_was(model), private.watch_graphs() as functions:
+        placed_graphs = marks.graphs
+        placed_graphs.clear()
+        if training:
+            _train_step(model, inputs, targets, weights)
+        else:
+            _forward(model, inputs)
+        graphs = [g for ref in placed_graphs if (g := ref()) is not None]
+    names = Names(plan, marks, getattr(model, "optimizer", None))
+    nodes = [
+        partition
+        for partition in private.partition_graphs(functions)
+        if any("sn-" in node.name for node in partition)
+    ]
+    slots = _slots(model, names) if training else ()
+    eager = model.compiled and model.run_eagerly
+    size = _batch_size(inputs)
+    return Observation(
+        ops=tuple(op for part in nodes for op in seen_ops(part, names)),
+        variables=(*_variables(model, names), *slots),
+        copies=tuple(
+            copy for part in nodes for copy in seen_copies(part, names, graphs, size)
+        ),
+        phases=() if eager else _phases(training),
+        notes=tuple(notes),
+    )
+
+
+def _phases(training: bool) -> tuple[str, ...]:
+    return ("forward", "backward", "update") if training else ("forward",)
+
+
+def _train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
+    """The step of `fit`, traced anew: a function that ran before is not shown again."""
+    model.make_train_function(force=True)
+    model.fit(
+        inputs,
+        targets,
+        sample_weight=weights,
+        batch_size=_batch_size(inputs),
+        epochs=1,
+        shuffle=False,
+        verbose=0,
+    )
+    model.make_train_function(force=True)
+
+
+def _forward(model: Any, inputs: Any) -> None:
+    step = tf.function(lambda x: model(x, training=False))
+    step(keras.tree.map_structure(tf.convert_to_tensor, inputs))
+
+
+def _batch_size(inputs: Any) -> int:
+    return int(np.shape(keras.tree.flatten(inputs)[0])[0])
+
+
+@contextlib.contextmanager
+def _as_it_was(model: Any) -> Iterator[None]:
+    """Put back what a step changes: variables, slots, metrics, seeds, history."""
+    optimizer = getattr(model, "optimizer", None)
+    before = _all_variables(model)
+    values = {id(v): v.numpy() for v in before}
+    history = model.history if hasattr(model, "history") else None
+    stop = getattr(model, "stop_training", False)
+    try:
+        yield
+    finally:
+        for variable in _all_variables(model):
+            if id(variable) in values:
+                value = values[id(variable)]
+            else:  # born in the watched step: a slot, at its first value
+                value = np.zeros(variable.shape, variable.dtype)
+            variable.assign(value)
+        if optimizer is not None and not before:
+            optimizer.built = False
+        model.history, model.stop_training = history, stop
+
+
+def _all_variables(model: Any) -> list[Any]:
+    found = [*model.variables, *(v for m in model.metrics for v in m.variables)]
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        found += optimizer.variables
+    return list({id(v): v for v in found}.values())
+
+
+def _variables(model: Any, names: "Names") -> Iterator[SeenVariable]:
+    for variable in model.variables:
+        weight = names.weight_of(variable)
+        if weight:
+            device = names.device(variable.value.device)
+            yield SeenVariable(variable.path, "variable", weight, device)
+
+
+def _slots(model: Any, names: "Names") -> Iterator[SeenVariable]:
+    """An optimizer keeps a list per kind of slot, in the order of its variables."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    trainable = getattr(optimizer, "_trainable_variables", None) or []
+    for name, value in vars(optimizer).items():
+        if name == "_trainable_variables" or not isinstance(value, list):
+            continue
+        if len(value) != len(trainable):
+            continue
+        for slot, variable in zip(value, trainable):
+            if isinstance(slot, keras.Variable) and slot is not variable:
+                weight = names.weight_of(variable)
+                if weight:
+                    device = names.device(slot.value.device)
+                    yield SeenVariable(slot.path, "slot", weight, device)
