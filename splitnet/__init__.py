@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from splitnet.core.plan import Plan
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
-    from splitnet.core.workload import read_workload
+    from splitnet.core.workgraph import read_workload
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.observe import audit
     from splitnet.tf.placement import placement_scope
@@ -111,7 +111,7 @@ _HOMES = {
     "plan": "verbs",
     "plan_of": "tf.emit",
     "read": "tf.read",
-    "read_workload": "core.workload",
+    "read_workload": "core.workgraph",
     "report": "view.report",
     "score": "verbs",
     "simulate": "core.simulate",

@@ -132,7 +132,7 @@ def _source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
     kind = kind_of_file(values)
     cluster = cluster_of(arguments, here=False)
     if kind == "workload":
-        from splitnet.core.workload import read_workload
+        from splitnet.core.workgraph import read_workload
 
         if cluster is not None:
             raise DeviceError(

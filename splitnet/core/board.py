@@ -46,6 +46,7 @@ class Score(NamedTuple):
 class Board:
     """A step, its units and groups, and what each group may use."""
 
+    cluster: Cluster
     calls: Step
     units: Step
     unit_of_call: Sequence[int]
@@ -137,6 +138,7 @@ def board_of(
     else:
         group_of_unit = [group[name] for name in order]
     return Board(
+        cluster=cluster,
         calls=step,
         units=units,
         unit_of_call=unit_of,

@@ -21,6 +21,8 @@ from splitnet.core.costfile import costs_from_dict, costs_to_dict
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graphfile import graph_from_dict, graph_to_dict, value_from_dict
 from splitnet.core.plan import Fallback, Placement, Plan
+from splitnet.core.request import OBJECTIVES
+from splitnet.core.score import bound_of, score
 
 __all__ = [
     "load_plan",
@@ -112,8 +114,6 @@ def plan_from_dict(values: object) -> Plan:
     Raises:
         PlanFileError: with every fault found in the outermost fields.
     """
-    from splitnet.core.planner import OBJECTIVES, bound_of, score
-
     if not isinstance(values, Mapping):
         raise PlanFileError(
             f"a plan is a table {{...}}. Received: {type(values).__name__}."
@@ -146,10 +146,7 @@ def plan_from_dict(values: object) -> Plan:
         strategy=values["strategy"],
         options=dict(values.get("options", {})),
     )
-    try:
-        return replace(plan, bound=min(bound_of(graph, cluster, plan), plan.value))
-    except SplitnetError:
-        return plan  # a hand that broke a wish: the bound for free parts still holds
+    return replace(plan, bound=bound_of(plan))
 
 
 def _check_version(values: Mapping[str, Any]) -> None:

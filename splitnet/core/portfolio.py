@@ -25,12 +25,12 @@ _EXHAUSTIVE_PLAYS = 40_000
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best assignment, its exact score, who found it and what cannot be beaten."""
+    """The best assignment, who found it, and what cannot be beaten."""
 
     chosen: Assignment
-    score: Score
     strategy: str
     bound: float
+    feasible: bool = True
 
 
 Candidates = Callable[[Board, random.Random], Iterable[Assignment]]
@@ -112,7 +112,7 @@ def best_assignment(
                 tried.add(name, [chosen])
         if name == "exhaustive" and complete and tried.score.feasible:
             bound = tried.score.value
-    return Found(tried.best(), tried.score, tried.strategy, bound)
+    return Found(tried.best(), tried.strategy, bound, tried.score.feasible)
 
 
 def proven_bound(board: Board) -> float:

@@ -1,0 +1,86 @@
+"""Why each part is where it is, and receipts for the wishes that were not granted."""
+
+from collections.abc import Mapping, Sequence
+
+from splitnet.core.board import Assignment, Board
+from splitnet.core.graph import Graph
+from splitnet.core.plan import Fallback, Placement
+from splitnet.core.wishes import Group, Wish
+
+__all__ = ["placements_of", "receipts_of"]
+
+_MOST_PLAYS = 100_000
+"""Units that may be played to tell cost, memory and ties apart: half a second."""
+
+
+def placements_of(
+    graph: Graph,
+    board: Board,
+    wishes: Mapping[str, Wish],
+    groups: Sequence[Group],
+    chosen: Assignment,
+) -> tuple[Placement, ...]:
+    """A placement per part, in order of declaration, with its reason."""
+    number = {name: i for i, one in enumerate(groups) for name in one.parts}
+    names = [device.name for device in board.cluster]
+    free = _free_reasons(board, chosen)
+    placements = []
+    for part in graph.parts:
+        group = number[part.name]
+        why = _bound_reason(wishes, groups[group], part.name) or free[group]
+        placements.append(
+            Placement(part.name, names[chosen[group]], wishes[part.name].asked, why)
+        )
+    return tuple(placements)
+
+
+def _bound_reason(wishes: Mapping[str, Wish], group: Group, part: str) -> str:
+    """Why a part had no choice; "" if it had one."""
+    wish = wishes[part]
+    if wish.why and (len(wish.allowed) == 1 or wish.why in ("fallback", "no kernel")):
+        return wish.why
+    others = [wishes[name] for name in group.parts if name != part]
+    if any(len(other.allowed) < len(wish.allowed) for other in others):
+        return "near"
+    if len(group.allowed) == 1:
+        return "only choice"
+    return ""
+
+
+def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
+    """Why each group with a choice is where it is: "cost", "memory" or "tie".
+
+    Every other device is tried, alone, while the budget of plays lasts.
+    """
+    reasons = dict.fromkeys(range(board.group_count), "cost")
+    if board.objective not in ("latency", "memory"):
+        return reasons
+    left = _MOST_PLAYS // max(1, board.units.count)
+    here = board.quick(chosen) if left and board.free_groups else None
+    for group in board.free_groups:
+        for device in board.allowed[group]:
+            if here is None or device == chosen[group] or left <= 0:
+                continue
+            left -= 1
+            there = board.quick((*chosen[:group], device, *chosen[group + 1 :]))
+            if there.value < here.value * (1 - 1e-9) and there.excess_bytes:
+                reasons[group] = "memory"
+            elif there.feasible and there.value <= here.value * (1 + 1e-9):
+                reasons[group] = "tie" if reasons[group] == "cost" else reasons[group]
+    return reasons
+
+
+def receipts_of(
+    wishes: Mapping[str, Wish], device_of: Mapping[str, str]
+) -> tuple[Fallback, ...]:
+    """A receipt per part that did not get its first wish, in order of declaration."""
+    receipts = []
+    for wish in wishes.values():
+        got = device_of[wish.part]
+        if wish.missing:
+            receipts.append(Fallback(wish.part, wish.missing, got, wish.reason))
+        elif wish.first and got not in wish.first:
+            asked = wish.asked.partition(", ")[0]
+            reason = f"{asked} has no room left; {got} is further down the list"
+            receipts.append(Fallback(wish.part, asked, got, reason))
+    return tuple(receipts)

@@ -1,0 +1,253 @@
+"""The benchmark's objectives: the busiest device of a pipeline, one sample's latency.
+
+Both count loads instead of playing a step, so they have a search engine of their own
+(`core/search`). This file brings a graph, a cluster and wishes to its numbers and back.
+A GPU pays for what crosses its border; a CPU, where the data is anyway, pays nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import CostModel, slots_of
+from splitnet.core.devices import Device
+from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import Graph
+from splitnet.core.portfolio import Found
+from splitnet.core.search.latency import call_latency
+from splitnet.core.search.portfolio import search
+from splitnet.core.search.problem import Device as SearchDevice
+from splitnet.core.search.problem import Problem, build_problem, max_load
+from splitnet.core.step import Step
+from splitnet.core.wishes import Group
+
+__all__ = ["STEADY", "Steady", "steady_of"]
+
+STEADY = ("throughput", "call_latency")
+
+
+@dataclass(frozen=True)
+class Steady:
+    """A search problem, and the way back from its devices and groups to the cluster's.
+
+    `number_of` maps a device's name to its number in the problem: for "call_latency"
+    all CPUs are one pool, so several share one. `group_of` is the group of each call,
+    `resting` where groups without calls go.
+    """
+
+    problem: Problem
+    objective: str
+    number_of: Mapping[str, int]
+    group_of: Sequence[int]
+    resting: tuple[int, ...]
+
+    def search(
+        self,
+        *,
+        contiguity: str | None,
+        time_limit: float,
+        seed: int,
+        on_progress: Callable[[float, float], None] | None,
+    ) -> Found:
+        """The best placement of the groups on the cluster's devices.
+
+        Raises:
+            InfeasibleError: nothing fits.
+        """
+        result = search(
+            self.problem,
+            self.objective,
+            contiguity or "free",
+            time_limit=time_limit,
+            seed=seed,
+            on_progress=(
+                None
+                if on_progress is None
+                else lambda p: on_progress(min(1.0, p.seconds / time_limit), p.value)
+            ),
+        )
+        back: dict[int, int] = {}
+        for position, number in enumerate(self.number_of.values()):
+            back.setdefault(number, position)
+        chosen = list(self.resting)
+        for node, group in enumerate(self.group_of):
+            owner = self.problem.nodes.group[node]
+            chosen[group] = back[result.assignment[owner]]
+        return Found(tuple(chosen), result.strategy, result.bound)
+
+    def value(self, device_of_call: Sequence[str]) -> float:
+        """What the objective counts for a placement of the calls."""
+        assignment = [0] * self.problem.group_count
+        for node, device in enumerate(device_of_call):
+            assignment[self.problem.nodes.group[node]] = self.number_of[device]
+        if self.objective == "throughput":
+            return max_load(self.problem, assignment)
+        return call_latency(self.problem, assignment)
+
+
+def steady_of(
+    graph: Graph,
+    cluster: Cluster,
+    step: Step,
+    costs: CostModel,
+    groups: Sequence[Group],
+    *,
+    objective: str,
+    optimizer: str,
+    training: bool,
+) -> Steady:
+    """Lay out a graph for the search engine.
+
+    Raises:
+        DeclarationError: apart=, which these objectives do not know.
+    """
+    if any(group.apart for group in groups):
+        raise DeclarationError(
+            f"apart= is not known to objective={objective!r}; use objective='latency', "
+            "or pin the parts."
+        )
+    group = {name: i for i, one in enumerate(groups) for name in one.parts}
+    group_of = [group[call.part] for call in graph.calls]
+    kinds, devices, number_of = _devices(cluster, objective)
+    first = {kind: _first(cluster, kind) for kind in kinds}
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    problem = build_problem(
+        [call.name for call in graph.calls],
+        seconds=_seconds(graph, step, kinds, first),
+        size_bytes=_sizes(step, optimizer, training),
+        edges=[(index[t.source], index[t.target]) for t in graph.tensors],
+        transfer_seconds=_transfers(graph, cluster, step, costs, kinds, first),
+        devices=devices,
+        together=group_of,
+        backward=[call.backward for call in graph.calls],
+        pins=_pins(groups, group_of, number_of, len(devices)),
+    )
+    position = {device.name: i for i, device in enumerate(cluster)}
+    resting = tuple(position[one.allowed[0]] for one in groups)
+    return Steady(problem, objective, number_of, group_of, resting)
+
+
+Kind = tuple[str, float, float, float]
+
+
+def _kind(device: Device) -> Kind:
+    return (
+        device.kind,
+        device.flops_per_second,
+        device.bytes_per_second,
+        device.call_seconds,
+    )
+
+
+def _first(cluster: Cluster, kind: Kind) -> int:
+    return next(i for i, device in enumerate(cluster) if _kind(device) == kind)
+
+
+def _devices(
+    cluster: Cluster, objective: str
+) -> tuple[list[Kind], list[SearchDevice], dict[str, int]]:
+    """Equal devices are one kind; CPUs are a pool where the benchmark has one."""
+    kinds = list(dict.fromkeys(_kind(device) for device in cluster))
+    devices: list[SearchDevice] = []
+    number_of: dict[str, int] = {}
+    pool = -1
+    for device in cluster:
+        on_host = device.kind == "cpu"
+        if on_host and objective == "call_latency" and pool >= 0:
+            number_of[device.name] = pool
+            continue
+        number_of[device.name] = len(devices)
+        pool = len(devices) if on_host else pool
+        devices.append(
+            SearchDevice(
+                device.name,
+                kinds.index(_kind(device)),
+                float(device.memory_bytes),
+                pooled=on_host,
+            )
+        )
+    return kinds, devices, number_of
+
+
+def _seconds(
+    graph: Graph, step: Step, kinds: Sequence[Kind], first: Mapping[Kind, int]
+) -> list[tuple[float, ...]]:
+    """All that a call takes per step on each kind; infinite where it has no kernel."""
+    tables = [
+        (step.forward[first[k]], step.backward[first[k]], step.update[first[k]])
+        for k in kinds
+    ]
+    return [
+        tuple(
+            inf if call.cpu_only and kind[0] != "cpu" else f[i] + b[i] + u[i]
+            for kind, (f, b, u) in zip(kinds, tables)
+        )
+        for i, call in enumerate(graph.calls)
+    ]
+
+
+def _sizes(step: Step, optimizer: str, training: bool) -> list[float]:
+    """Weights, gradients, slots and what backward needs, per call."""
+    per_trained = 1 + slots_of(optimizer) if training else 0
+    return [
+        float(own + per_trained * trained + kept)
+        for own, trained, kept in zip(
+            step.own_bytes, step.own_trained, step.activation_bytes
+        )
+    ]
+
+
+def _transfers(
+    graph: Graph,
+    cluster: Cluster,
+    step: Step,
+    costs: CostModel,
+    kinds: Sequence[Kind],
+    first: Mapping[Kind, int],
+) -> list[tuple[float, ...]]:
+    """What a device of each kind pays when a call's output crosses its border."""
+    size = [0] * step.count
+    times = [1] * step.count
+    for net in step.nets:
+        size[net.source] += net.bytes
+        times[net.source] = 2 if net.backward else times[net.source]
+    names = [device.name for device in cluster]
+    roads = []
+    for kind in kinds:
+        here = names[first[kind]]
+        other = next((n for n in (cluster.home.name, *names) if n != here), None)
+        free = kind[0] == "cpu" or other is None
+        roads.append(None if free else costs.link(here, str(other), cluster))
+    rows = []
+    for i, call in enumerate(graph.calls):
+        known = call.transfer_seconds
+        rows.append(
+            tuple(
+                0.0
+                if road is None or not size[i] and known is None
+                else known
+                if known is not None
+                else road.seconds(size[i]) * times[i]
+                for road in roads
+            )
+        )
+    return rows
+
+
+def _pins(
+    groups: Sequence[Group],
+    group_of: Sequence[int],
+    number_of: Mapping[str, int],
+    count: int,
+) -> dict[int, tuple[int, ...]]:
+    """Node -> the devices it may use, where that is not all of them."""
+    allowed = [
+        tuple(dict.fromkeys(number_of[name] for name in group.allowed))
+        for group in groups
+    ]
+    return {
+        node: allowed[group]
+        for node, group in enumerate(group_of)
+        if len(allowed[group]) < count
+    }
