@@ -1,139 +1,19 @@
 """Search for a low single-sample latency: one call per accelerator and a host pool."""
 
-from collections.abc import Sequence
-from math import exp, inf
+from collections.abc import Callable, Sequence
+from math import inf, log
 from random import Random
 
-import numpy as np
-
-from splitnet.core.search.chain import interval_loads
+from splitnet.core.search.call_chain import chain_calls
+from splitnet.core.search.call_graph import CallGraph, CallState
 from splitnet.core.search.clock import Budget
-from splitnet.core.search.problem import Problem, contract, device_classes
-from splitnet.core.search.state import Fixed, State
+from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
+from splitnet.core.search.problem import Problem, contract
 
-__all__ = ["CallGraph", "anneal_calls", "chain_calls", "coarsen_calls"]
+__all__ = ["anneal_calls", "coarsen_calls", "search_calls"]
 
-
-def chain_calls(problem: Problem, order: Sequence[int]) -> list[int] | None:
-    """Cut `order` into calls, with host work between them, of least total time.
-
-    Optimal over plans that run the intervals one after the other; O(devices x groups^2).
-    """
-    count = len(order)
-    table = interval_loads(problem, order, list(range(count + 1)))
-    pooled = [i for i, d in enumerate(problem.devices) if d.pooled]
-    classes: list[list[int]] = []
-    owner = device_classes(problem)
-    for device, number in enumerate(owner):
-        while len(classes) <= number:
-            classes.append([])
-        if not problem.devices[device].pooled:
-            classes[number].append(device)
-    line = [device for row in classes for device in row]
-    host = [inf] * count
-    if pooled:
-        host = [float(table[pooled[0]][i, i + 1]) for i in range(count)]
-    first = np.full(count + 1, inf)
-    first[0] = 0.0
-    rows = [_with_host(first, host)]
-    for device in line:
-        load = table[device]
-        best = np.minimum(rows[-1], (rows[-1][:, None] + load).min(axis=0))
-        rows.append(_with_host(best, host))
-    if rows[-1][-1] == inf:
-        return None
-    result = [-1] * problem.group_count
-    stop, index = count, len(line)
-    while stop > 0:
-        value = rows[index][stop]
-        if stop and rows[index][stop - 1] + host[stop - 1] <= value:
-            result[order[stop - 1]] = pooled[0]
-            stop -= 1
-            continue
-        column = rows[index - 1] + table[line[index - 1]][:, stop]
-        start = int(column.argmin())
-        if column[start] <= value:
-            for position in range(start, stop):
-                result[order[position]] = line[index - 1]
-            stop = start
-        index -= 1
-    return result
-
-
-def _with_host(values: np.ndarray, host: Sequence[float]) -> np.ndarray:
-    row = values.tolist()
-    for position, seconds in enumerate(host):
-        row[position + 1] = min(row[position + 1], row[position] + seconds)
-    return np.asarray(row)
-
-
-class CallGraph:
-    """An acyclic graph of groups for `anneal_calls`; edges as index lists."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.fixed = Fixed(problem)
-        self.after: list[list[int]] = [[] for _ in range(problem.group_count)]
-        self.before: list[list[int]] = [[] for _ in range(problem.group_count)]
-        for a, b in problem.forward:
-            self.after[a].append(b)
-            self.before[b].append(a)
-
-
-def evaluate(graph: CallGraph, state: State, pool: int) -> float:
-    device, load = state.device, state.load
-    groups = graph.fixed.groups
-    width = graph.fixed.devices
-    after = graph.after
-    unit = [width + g if d == pool else d for g, d in enumerate(device)]
-    time = graph.fixed.time
-    pending = [0] * (width + groups)
-    for g, row in enumerate(graph.before):
-        u = unit[g]
-        for h in row:
-            if unit[h] != u:
-                pending[u] += 1
-    members: list[list[int]] = [[] for _ in range(width)]
-    for g, d in enumerate(device):
-        if d != pool:
-            members[d].append(g)
-    start = [0.0] * (width + groups)
-    ready = [u for g, u in enumerate(unit) if u >= width and not pending[u]]
-    done = len(ready)
-    for d in range(width):
-        if members[d] and not pending[d]:
-            ready.append(d)
-    last = 0.0
-    seen = 0
-    for u in ready:
-        if u >= width:
-            g = u - width
-            seen += 1
-            stop = start[u] + time[g][pool]
-            if stop > last:
-                last = stop
-            for h in after[g]:
-                w = unit[h]
-                if stop > start[w]:
-                    start[w] = stop
-                pending[w] -= 1
-                if not pending[w]:
-                    ready.append(w)
-        else:
-            stop = start[u] + load[u]
-            if stop > last:
-                last = stop
-            for g in members[u]:
-                seen += 1
-                for h in after[g]:
-                    w = unit[h]
-                    if w != u:
-                        if stop > start[w]:
-                            start[w] = stop
-                        pending[w] -= 1
-                        if not pending[w]:
-                            ready.append(w)
-    return last if seen == groups else inf
+STRIDE = 16
+Report = Callable[[Sequence[int], str], float]
 
 
 def anneal_calls(
@@ -146,54 +26,49 @@ def anneal_calls(
     cold: float = 0.0005,
     weight: float = 0.02,
 ) -> tuple[float, list[int]]:
-    fixed = graph.fixed
-    pool = next((i for i, d in enumerate(graph.problem.devices) if d.pooled), -1)
-    state = State(fixed, start)
-    now = evaluate(graph, state, pool)
-    best, best_device = now, list(state.device)
-    neighbors, allowed = fixed.neighbors, fixed.allowed
-    movable = [g for g in range(fixed.groups) if len(allowed[g]) > 1]
+    """Anneal the latency, with a small weight on the sum of all loads.
+
+    The sum guides where the longest path alone is flat. Temperatures are fractions of
+    the best latency. One proposal is O(atoms + edges). No guarantee. Source:
+    Kirkpatrick et al. (1983).
+    """
+    fixed, pool = graph.fixed, graph.pool
+    calls = CallState(graph, start)
+    state = calls.state
+    value = calls.latency()
+    best, best_plan = value, list(state.device)
+    movable = [g for g in range(fixed.groups) if len(fixed.allowed[g]) > 1]
     if not movable:
-        return best, best_device
-    draw = random.random
-    number = len(movable)
-    steps = 0
-    device = state.device
-    load = state.load
-    total = sum(load)
-    cost = now + weight * total
+        return best, best_plan
+    draw, device, number = random.random, state.device, len(movable)
+    total = sum(state.load)
+    cost = value + weight * total
     while not budget.spent:
-        temperature = hot * (cold / hot) ** budget.fraction * min(best, 1e300)
-        for _ in range(16):
-            steps += 1
-            g = movable[int(draw() * number)]
-            a = device[g]
-            r = draw()
-            ns = neighbors[g]
-            if ns and r < 0.6:
-                b = device[ns[int(draw() * len(ns))]]
-            elif r < 0.7 and pool >= 0:
-                b = pool
+        scale = hot * (cold / hot) ** budget.fraction * min(best, 1e300)
+        for _ in range(STRIDE):
+            group = movable[int(draw() * number)]
+            here, kind, near = device[group], draw(), fixed.neighbors[group]
+            if near and kind < 0.6:
+                there = device[near[int(draw() * len(near))]]
+            elif kind < 0.75 and pool >= 0:
+                there = pool
             else:
-                row = allowed[g]
-                b = row[int(draw() * len(row))]
-            if a == b or not state.fits(g, b):
+                row = fixed.allowed[group]
+                there = row[int(draw() * len(row))]
+            if here == there or not state.fits(group, there):
                 continue
-            old, new = state.change(g, b)
-            state.move(g, b, old, new)
-            value = evaluate(graph, state, pool)
-            c = value + weight * (total + old + new)
-            delta = c - cost
-            if delta <= 0 or (value < inf and draw() < exp(-delta / temperature)):
-                cost = c
-                total += old + new
-                if value < best - 1e-9:
-                    best, best_device = value, list(device)
+            extra = calls.move(group, there)
+            rest = weight * (total + extra)
+            ceiling = cost - scale * log(1.0 - draw())
+            value = calls.latency(ceiling - rest)
+            if value + rest <= ceiling and value < inf:
+                cost, total = value + rest, total + extra
+                if value < best * (1 - 1e-12):
+                    best, best_plan = value, list(device)
             else:
-                back = state.change(g, a)
-                state.move(g, a, *back)
-        budget.spend(16)
-    return best, best_device
+                calls.move(group, here)
+        budget.spend(STRIDE * 8)
+    return best, best_plan
 
 
 def coarsen_calls(
@@ -267,38 +142,61 @@ def coarsen_calls(
     return contract(problem, cluster), cluster
 
 
-def search_calls(problem, budget, random, report) -> None:
-    from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 
+def search_calls(
+    problem: Problem, budget: Budget, random: Random, report: Report
+) -> None:
     fused, cluster = fuse_cycles(problem)
-    best = None
-    orders = [depth_first(fused), depth_first(fused, backward=True)]
-    if fused.group_count < 3000:
-        orders.append(frontier(fused, random, noise=0.0))
-    for order in orders:
-        plan = chain_calls(fused, order)
-        if plan is not None:
-            value = report([plan[c] for c in cluster], "chain of calls")
-            if best is None or value < best[0]:
-                best = (value, plan)
-    graph = CallGraph(fused)
-    sizes = max((d.capacity_bytes for d in fused.devices if not d.pooled), default=inf)
-    pool = next((i for i, d in enumerate(fused.devices) if d.pooled), -1)
-    whole = budget.left
-    while not budget.spent:
-        part = budget.limited(whole / 4)
-        target = int(20 * 5 ** random.random())
-        q, m = coarsen_calls(fused, target, random, noise=0.3, size_limit=0.5 * sizes, limit=inf)
-        if pool >= 0:
-            a = [pool] * q.group_count
+    node_groups = [cluster[group] for group in problem.nodes.group]
+
+    def judge(plan: Sequence[int], name: str) -> float:
+        return report([plan[owner] for owner in cluster], name)
+
+    pool: list[tuple[float, list[int]]] = []
+    part = budget.slice(0.15)
+    count = 0
+    while count < 2 or not part.spent:
+        if count % 4 == 3:
+            order = frontier(fused, random, noise=random.choice((0.0, 0.3, 1.0, 3.0)))
+        elif count < 2:
+            order = depth_first(fused, backward=count == 1)
         else:
-            a = [0] * q.group_count
-        value, a = anneal_calls(CallGraph(q), a, part.slice(0.6), random, hot=0.05)
-        a = [a[x] for x in m]
-        value, a = anneal_calls(graph, a, part, random, hot=0.005)
-        report([a[c] for c in cluster], "multilevel calls")
-        if best is not None:
-            value, a = anneal_calls(graph, best[1], budget.limited(whole / 8), random, hot=0.003)
-            value = report([a[c] for c in cluster], "annealed calls")
-            if value < best[0]:
-                best = (value, a)
+            order = depth_first(fused, random, backward=random.random() < 0.5)
+        count += 1
+        plan = chain_calls(fused, order, node_groups, problem)
+        budget.spend(5000)
+        if plan is not None:
+            _keep(pool, judge(plan, "chain of calls"), plan)
+        if budget.spent:
+            return
+    if not pool:
+        host = [i for i, d in enumerate(fused.devices) if d.pooled]
+        plan = [host[0] if host else row[0] for row in fused.allowed]
+        _keep(pool, judge(plan, "start"), plan)
+    whole = budget.left
+    room = max((d.capacity_bytes for d in fused.devices if not d.pooled), default=inf)
+    low, high = 30, max(60, min(400, fused.group_count))
+    while not budget.spent:
+        value, plan = pool[min(int(random.random() ** 2 * len(pool)), len(pool) - 1)]
+        target = int(low * (high / low) ** random.random())
+        coarse, owner = coarsen_calls(
+            fused, target, random, noise=0.9, size_limit=room, limit=inf, keep=plan
+        )
+        start = [0] * coarse.group_count
+        for group, index in enumerate(owner):
+            start[index] = plan[group]
+        graph = CallGraph(coarse, problem, [owner[group] for group in node_groups])
+        hot = random.choice(HOTS)
+        _, found = anneal_calls(graph, start, budget.limited(whole * SLICE), random, hot=hot)
+        found = [found[index] for index in owner]
+        _keep(pool, judge(found, "multilevel calls"), found)
+
+
+HOTS = (0.01, 0.003)
+SLICE = 0.03
+def _keep(pool: list[tuple[float, list[int]]], value: float, plan: list[int]) -> None:
+    """Keep the five best plans of distinct values."""
+    if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in pool):
+        pool.append((value, plan))
+        pool.sort(key=lambda row: row[0])
+        del pool[5:]

@@ -1,0 +1,185 @@
+"""Dynamic programming over the cuts of one order, for the latency of calls.
+
+    order    a | b c d | e f g h | i
+    run        host  call 0   two calls and the host, side by side
+
+Intervals run one after the other. An interval is one call, or host work, or, where it
+falls into independent segments, up to four segments as calls beside host work. The
+barriers between intervals exist only in the dynamic program: the plan is judged by the
+exact latency, which is at most the program's value.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitnet.core.search.chain import interval_loads
+from splitnet.core.search.latency import topological
+from splitnet.core.search.problem import Problem
+
+__all__ = ["chain_calls"]
+
+Floats = NDArray[np.float64]
+
+SIDE_CALLS = 4
+LONGEST_REGION = 70
+
+
+def chain_calls(
+    problem: Problem, order: Sequence[int], node_groups: Sequence[int], full: Problem
+) -> list[int] | None:
+    """Cut `order` so that the total time of its intervals is least.
+
+    Objective: call latency with a barrier after every interval; optimal for that, one
+    call per accelerator. `full` is the problem with nodes, `node_groups` maps its nodes
+    to the groups of `problem`. Accelerators are taken in their given order, which is
+    exact when they are identical. O(accelerators x groups^2) in numpy and
+    O(groups x longest region) in Python.
+    """
+    count = len(order)
+    line = [i for i, d in enumerate(problem.devices) if not d.pooled]
+    pool = next((i for i, d in enumerate(problem.devices) if d.pooled), -1)
+    table = interval_loads(problem, order, list(range(count + 1)))
+    place = [0] * count
+    for position, group in enumerate(order):
+        place[group] = position
+    before: list[list[int]] = [[] for _ in range(count)]
+    for a, b in problem.forward:
+        before[place[b]].append(place[a])
+    below = np.tri(count + 1, k=-1, dtype=bool)
+    host = np.full((count + 1, count + 1), inf)
+    if pool >= 0:
+        host = _host_table(full, node_groups, place, pool)
+        host[below | np.isinf(table[pool])] = inf
+    # Side calls are priced on the first accelerator; other kinds are judged later.
+    call = table[line[0]] if line else np.full_like(host, inf)
+    cost = np.full((SIDE_CALLS + 1, count + 1, count + 1), inf)
+    cost[0], cost[1] = host, call
+    if pool >= 0 and line:
+        _side_calls(cost, before, host.tolist(), call.tolist())
+    cuts = _cut(cost, [table[d] for d in line])
+    if cuts is None:
+        return None
+    result = [pool] * problem.group_count
+    used = 0
+    for start, stop, number in cuts:
+        if number == 0:
+            continue
+        parts = [(start, stop)]
+        alone = table[line[used]][start, stop]
+        if number > 1 or cost[1, start, stop] < alone:
+            segments = _segments(before, start, stop)
+            segments.sort(key=lambda ab: (-host[ab], ab))
+            parts = segments[:number]
+        for (a, b), device in zip(parts, line[used:], strict=False):
+            for position in range(a, b):
+                result[order[position]] = device
+        used += number
+    return result
+
+
+def _host_table(
+    full: Problem, node_groups: Sequence[int], place: Sequence[int], pool: int
+) -> Floats:
+    """Return the longest host path inside every interval of groups."""
+    count = len(place)
+    kind = full.devices[pool].kind
+    nodes = full.nodes
+    order = sorted(topological(full), key=lambda node: place[node_groups[node]])
+    finish = np.zeros((len(order), count))
+    longest = np.zeros((count + 1, count + 1))
+    for node in order:
+        position = place[node_groups[node]]
+        row = finish[node]
+        for source in nodes.predecessors[node]:
+            reach = place[node_groups[source]] + 1
+            np.maximum(row[:reach], finish[source, :reach], out=row[:reach])
+        row[: position + 1] += nodes.seconds[node][kind]
+        column = longest[: position + 1, position + 1]
+        np.maximum(column, row[: position + 1], out=column)
+    return np.maximum.accumulate(longest, axis=1)
+
+
+def _segments(
+    before: Sequence[Sequence[int]], start: int, stop: int
+) -> list[tuple[int, int]]:
+    heads: list[int] = []
+    for position in range(start, stop):
+        _extend(heads, before[position], start, position)
+    return list(zip(heads, [*heads[1:], stop], strict=True))
+
+
+def _extend(heads: list[int], before: Sequence[int], start: int, position: int) -> None:
+    """Add a position to the stack of independent segments of an interval."""
+    low = min((source for source in before if source >= start), default=position)
+    head = position
+    while heads and heads[-1] > low:
+        head = heads.pop()
+    if heads and low < position:
+        head = heads.pop()
+    heads.append(head)
+
+
+def _side_calls(
+    cost: Floats,
+    before: Sequence[Sequence[int]],
+    host: Sequence[Sequence[float]],
+    call: Sequence[Sequence[float]],
+) -> None:
+    """Price regions whose segments run side by side, the longest ones as calls."""
+    count = len(before)
+    for start in range(count):
+        heads: list[int] = []
+        for position in range(start, min(count, start + LONGEST_REGION)):
+            _extend(heads, before[position], start, position)
+            if len(heads) < 2:
+                continue
+            ends = [*heads[1:], position + 1]
+            rows = sorted(
+                (-host[a][b], call[a][b]) for a, b in zip(heads, ends, strict=True)
+            )
+            top = 0.0
+            for number, (slow, fast) in enumerate(rows[:SIDE_CALLS]):
+                if fast >= -slow:
+                    break
+                top = max(top, fast)
+                rest = -rows[number + 1][0] if number + 1 < len(rows) else 0.0
+                value = max(top, rest)
+                if value < cost[number + 1, start, position + 1]:
+                    cost[number + 1, start, position + 1] = value
+
+
+def _cut(
+    cost: Floats, alone: Sequence[Floats]
+) -> list[tuple[int, int, int]] | None:
+    """Return the intervals (start, stop, calls) of least total cost."""
+    count, devices = cost.shape[1] - 1, len(alone)
+    same = all(table is alone[0] for table in alone)
+    best = np.full((devices + 1, count + 1), inf)
+    best[:, 0] = 0.0
+    source = np.zeros((devices + 1, count + 1), dtype=np.int64)
+    calls = np.zeros((devices + 1, count + 1), dtype=np.int64)
+    for stop in range(1, count + 1):
+        for number in range(min(SIDE_CALLS, devices) + 1):
+            column = cost[number, :stop, stop]
+            total = best[: devices + 1 - number, :stop] + column[None, :]
+            if number == 1 and not same:
+                own = np.stack([table[:stop, stop] for table in alone])
+                total = best[:devices, :stop] + own
+            start = total.argmin(axis=1)
+            value = total[np.arange(len(total)), start]
+            better = value < best[number:, stop]
+            best[number:, stop][better] = value[better]
+            source[number:, stop][better] = start[better]
+            calls[number:, stop][better] = number
+    used = int(best[:, count].argmin())
+    if best[used, count] == inf:
+        return None
+    cuts, stop = [], count
+    while stop:
+        start, number = int(source[used, stop]), int(calls[used, stop])
+        cuts.append((start, stop, number))
+        used, stop = used - number, start
+    return cuts[::-1]
