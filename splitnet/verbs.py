@@ -55,10 +55,6 @@ def plan(
     """
     from splitnet.core.planner import plan_graph
 
-    if isinstance(costs, str | PathLike):
-        from splitnet.core.costfile import load_costs
-
-        costs = load_costs(costs)
     cluster = _this_machine() if cluster is None else cluster
     return plan_graph(
         _graph_of(source, batch),
@@ -66,7 +62,7 @@ def plan(
         objective=objective,
         pins=pins,
         missing=missing,
-        costs=costs,
+        costs=_costs_of(costs),
         optimizer=optimizer,
         strategy=strategy,
         time_limit=time_limit,
@@ -95,6 +91,7 @@ def score(
     device_of: "Mapping[str, str]",
     *,
     batch: int = 32,
+    costs: Any = None,
     **options: Any,
 ) -> "Plan":
     """Judge a placement made by a person: the same figures, none of the choices.
@@ -104,15 +101,18 @@ def score(
         cluster: the machine.
         device_of: part -> device, for every part.
         batch: samples per step. A `Graph` has its own.
-        **options: `objective=`, `costs=`, `optimizer=`, `training=` of the planner.
+        costs: a cost model, or the file of a measured one; None estimates.
+        **options: `objective=`, `optimizer=`, `training=` of the planner.
 
     Raises:
         PlanFileError: a part is missing or unknown.
         DeviceError: a device is not in the cluster.
     """
-    from splitnet.core.planner import score as score_graph
+    from splitnet.core.score import score as score_graph
 
-    return score_graph(_graph_of(source, batch), cluster, device_of, **options)
+    return score_graph(
+        _graph_of(source, batch), cluster, device_of, costs=_costs_of(costs), **options
+    )
 
 
 def _graph_of(source: Any, batch: int) -> "Graph":
@@ -123,6 +123,15 @@ def _graph_of(source: Any, batch: int) -> "Graph":
     from splitnet.tf.read import read
 
     return read(source, batch)
+
+
+def _costs_of(costs: Any) -> Any:
+    """A cost model as it is, or read from its file."""
+    if not isinstance(costs, str | PathLike):
+        return costs
+    from splitnet.core.costfile import load_costs
+
+    return load_costs(costs)
 
 
 def _this_machine() -> "Cluster":

@@ -350,10 +350,8 @@ def run_draw(arguments: Namespace) -> int:
 
     plan = load_plan(arguments.plan)
     other = load_plan(arguments.other) if arguments.other else None
-    if arguments.timeline:
-        written = draw(plan.timeline, arguments.out)
-    else:
-        written = draw(plan, arguments.out, other=other, calls=arguments.calls)
+    what = "timeline" if arguments.timeline else "placement"
+    written = draw(plan, arguments.out, other=other, calls=arguments.calls, what=what)
     show(str(written))
     return 0
 

@@ -46,6 +46,7 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Any]:
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
+        redirect_stdout=sys.stdout.isatty(),
     ) as bar:
         task = bar.add_task(what, total=total, text="")
         yield lambda done, text="": bar.update(task, completed=done, text=text)
