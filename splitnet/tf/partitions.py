@@ -1,5 +1,7 @@
 """Reading partitioned graphs: ops and copies with the words of the plan."""
 
+import contextlib
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -102,8 +104,10 @@ def seen_copies(
         if source == target or "/ctrl/" in name or dtype == tf.resource:
             continue
         consumers = readers.get(node.attr["tensor_name"].s.decode(), [])
-        known = (_elements(each, graphs, batch) for each in (name, *consumers))
-        elements = next((count for count in known if count is not None), None)
+        elements = _elements(name, graphs, batch)
+        if elements is None:
+            known = (_read_elements(each, graphs, batch) for each in consumers)
+            elements = next((count for count in known if count is not None), None)
         each_time = _each_time(producer, name, consumers)
         if not each_time and elements is not None and elements <= 1:
             continue
@@ -146,20 +150,42 @@ def _each_time(producer: Any, name: str, consumers: Sequence[str]) -> bool:
 def _elements(name: str, graphs: Sequence[Any], batch: int) -> int | None:
     """The number of elements of a tensor that a traced graph knows; None if none does."""
     op_name, _, index = name.partition(":")
+    op = _operation(op_name, graphs)
+    outputs = op.outputs if op is not None else []
+    return _count(outputs[int(index or 0)], batch) if outputs else None
+
+
+def _read_elements(reader: str, graphs: Sequence[Any], batch: int) -> int | None:
+    """The size of what an op reads from outside its step: an argument, or a sum's."""
+    op = _operation(reader, graphs)
+    if op is None:
+        return None
+    read = [t for t in map(_behind, op.inputs) if t.op.type == "Placeholder"]
+    if op.type == "AddN":
+        read = list(op.outputs)
+    return _count(read[0], batch) if read else None
+
+
+def _behind(tensor: Any) -> Any:
+    """The tensor that this one hands on; TensorFlow prunes identities when it runs."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _operation(name: str, graphs: Sequence[Any]) -> Any:
     for graph in graphs:
-        try:
-            tensor = graph.get_operation_by_name(op_name).outputs[int(index or 0)]
-        except (KeyError, ValueError, IndexError):
-            continue
-        if tensor.shape.rank is None:
-            return None
-        count = 1
-        for axis, extent in enumerate(tensor.shape):
-            if extent is None and axis > 0:
-                return None
-            count *= batch if extent is None else int(extent)
-        return count
+        with contextlib.suppress(KeyError, ValueError):
+            return graph.get_operation_by_name(name)
     return None
+
+
+def _count(tensor: Any, batch: int) -> int | None:
+    if tensor.shape.rank is None or None in tensor.shape[1:]:
+        return None
+    return math.prod(
+        batch if extent is None else int(extent) for extent in tensor.shape
+    )
 
 
 def _kind(
