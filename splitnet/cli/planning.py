@@ -4,6 +4,7 @@ For saved files none of them imports Keras.
 """
 
 import json
+import math
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -293,10 +294,9 @@ def _score_workload(arguments: Namespace) -> int:
 
     workload = parse_workload(arguments.target)
     scored = score_split(workload, load_json(arguments.placement))
-    finite = scored.call_latency != float("inf")
     figures = {
-        "throughput": scored.max_load,
-        "call_latency": scored.call_latency if finite else None,
+        "throughput": _finite(scored.max_load),
+        "call_latency": _finite(scored.call_latency),
         "convex": scored.convex,
         "pipeline": scored.pipeline,
         "violations": list(scored.violations),
@@ -307,6 +307,11 @@ def _score_workload(arguments: Namespace) -> int:
         for name, value in figures.items():
             show(f"{name:13} {json.dumps(value)}")
     return 1 if scored.violations else 0
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity; a split that cannot run has no load."""
+    return value if math.isfinite(value) else None
 
 
 def run_simulate(arguments: Namespace) -> int:
