@@ -86,32 +86,75 @@ class Board:
         """Judge by units and by what is held whatever the schedule; never too strict."""
         device = self.unit_devices(chosen)
         held = standing_bytes(self.units, device)
-        broken, excess = self._broken(chosen), self._excess(held)
         seconds = run_step(self.units, device).seconds
-        if self.objective == "memory":
-            return Score(broken, excess, float(max(held)), seconds)
-        return Score(broken, excess, seconds, float(max(held)))
+        return self._score(self._broken(chosen), held, seconds)
 
     def held(self, chosen: Assignment) -> list[Memory]:
         """What each device holds at its fullest, by calls."""
         device = self.call_devices(chosen)
         return memory_of(self.calls, device, run_step(self.calls, device))[0]
 
-    def exact(self, chosen: Assignment) -> Score:
-        """Judge by calls, with the fullest moment of every device."""
+    def exact(self, chosen: Assignment, unless: Score | None = None) -> Score:
+        """Judge by calls, with the fullest moment of every device.
+
+        What cannot beat `unless` is judged without its memory, and so may look better
+        than it is, but never better than `unless`.
+        """
         device = self.call_devices(chosen)
         run = run_step(self.calls, device)
+        broken = self._broken(chosen)
+        if unless is not None:
+            standing = standing_bytes(self.calls, device)
+            least = self._score(broken, standing, run.seconds)
+            if least[:3] >= unless[:3]:
+                return least
         held = [memory.total for memory in memory_of(self.calls, device, run)[0]]
-        broken, excess = self._broken(chosen), self._excess(held)
+        return self._score(broken, held, run.seconds)
+
+    def _score(self, broken: int, held: Sequence[int], seconds: float) -> Score:
+        excess = sum(max(0, used - top) for used, top in zip(held, self.capacity))
+        fullest = float(max(held))
         if self.objective == "memory":
-            return Score(broken, excess, float(max(held)), run.seconds)
-        return Score(broken, excess, run.seconds, float(max(held)))
+            return Score(broken, excess, fullest, seconds)
+        return Score(broken, excess, seconds, fullest)
+
+    @cached_property
+    def twin_of(self) -> tuple[int, ...]:
+        """For each device the first that it could change names with, itself if none.
+
+        Twins cost the same, hold the same, have the same roads, and every group may use
+        both or neither.
+        """
+        count = len(self.capacity)
+        allowed = [frozenset(devices) for devices in self.allowed]
+        sets = list(dict.fromkeys(allowed))
+        first: list[int] = []
+        for b in range(count):
+            twin = b
+            for a in dict.fromkeys(first):
+                if self._alike(a, b, sets):
+                    twin = a
+                    break
+            first.append(twin)
+        return tuple(first)
+
+    def _alike(self, a: int, b: int, sets: Sequence[frozenset[int]]) -> bool:
+        step = self.calls
+        others = [d for d in range(len(self.capacity)) if d not in (a, b)]
+        return (
+            self.capacity[a] == self.capacity[b]
+            and step.forward[a] is step.forward[b]
+            and all((a in devices) == (b in devices) for devices in sets)
+            and all(
+                table[a][b] == table[b][a]
+                and all(table[a][d] == table[b][d] for d in others)
+                and all(table[d][a] == table[d][b] for d in others)
+                for table in (step.latency, step.seconds_per_byte)
+            )
+        )
 
     def _broken(self, chosen: Assignment) -> int:
         return sum(chosen[a] == chosen[b] for a, b in self.apart)
-
-    def _excess(self, held: Sequence[int]) -> int:
-        return sum(max(0, used - top) for used, top in zip(held, self.capacity))
 
 
 def board_of(

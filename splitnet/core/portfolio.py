@@ -16,11 +16,8 @@ from splitnet.core.schedule import earliest_finish, one_device, ranks
 
 __all__ = ["STRATEGIES", "Found", "best_assignment", "proven_bound"]
 
-_EXHAUSTIVE = 512
-"""Assignments that are all tried, if there are no more: then the best is proven."""
-
-_EXHAUSTIVE_PLAYS = 40_000
-"""Calls that may be played for that: half a second."""
+_EXHAUSTIVE_PLAYS = 20_000
+"""If all assignments together play no more calls, all are tried: then it is proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ Candidates = Callable[[Board, random.Random], Iterable[Assignment]]
 
 def single_device(board: Board, _: random.Random) -> Iterator[Assignment]:
     """Everything on one device, each in turn."""
-    for device in range(len(board.capacity)):
-        if any(device in allowed for allowed in board.allowed):
+    for device, twin in enumerate(board.twin_of):
+        if twin == device and any(device in allowed for allowed in board.allowed):
             yield one_device(board, device)
 
 
@@ -54,18 +51,25 @@ def list_schedules(board: Board, _: random.Random) -> Iterator[Assignment]:
 
 
 def exhaustive(board: Board, _: random.Random) -> Iterator[Assignment]:
-    """Every assignment there is, in order of declaration."""
+    """Every assignment there is but for the names of twins, in order of declaration."""
     chosen = [devices[0] for devices in board.allowed]
+    twin = board.twin_of
 
-    def fill(group: int) -> Iterator[Assignment]:
+    def fill(group: int, used: frozenset[int]) -> Iterator[Assignment]:
         if group == len(chosen):
             yield tuple(chosen)
             return
+        fresh: dict[int, None] = {}
         for device in board.allowed[group]:
+            if device not in used:
+                # Of twins that nobody uses yet one is as good as another.
+                if twin[device] in fresh:
+                    continue
+                fresh[twin[device]] = None
             chosen[group] = device
-            yield from fill(group + 1)
+            yield from fill(group + 1, used | {device})
 
-    return fill(0)
+    return fill(0, frozenset())
 
 
 def simple(board: Board, draw: random.Random) -> Iterator[Assignment]:
@@ -122,15 +126,16 @@ def proven_bound(board: Board) -> float:
     """
     if not _is_small(board):
         return lower_bound(board)
-    scores = [board.exact(chosen) for chosen in exhaustive(board, random.Random(0))]
-    values = [score.value for score in scores if score.feasible]
-    return min(values, default=lower_bound(board))
+    best = Score(1 << 60, 0, 0.0, 0.0)
+    for chosen in exhaustive(board, random.Random(0)):
+        best = min(best, board.exact(chosen, unless=best))
+    return best.value if best.feasible else lower_bound(board)
 
 
 def _is_small(board: Board) -> bool:
     """Whether every assignment can be tried in a second or so."""
-    count = board.combinations(_EXHAUSTIVE)
-    return count <= _EXHAUSTIVE and count * board.calls.count <= _EXHAUSTIVE_PLAYS
+    most = _EXHAUSTIVE_PLAYS // max(1, board.calls.count)
+    return board.combinations(most) <= most
 
 
 class _Best:
@@ -166,7 +171,7 @@ class _Best:
             if self.chosen is not None and self.late:
                 return False
             self.seen[chosen] = None
-            score = self.board.exact(chosen)
+            score = self.board.exact(chosen, unless=self.score)
             if self.chosen is None or score < self.score:
                 self.chosen, self.score, self.strategy = chosen, score, strategy
                 if self.on_progress:

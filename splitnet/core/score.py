@@ -6,6 +6,7 @@ from dataclasses import replace
 from splitnet.core.bounds import lower_bound
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
+from splitnet.core.devices import device_name, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan
@@ -122,10 +123,17 @@ def _checked(
         )
     for part, device in device_of.items():
         try:
-            full[part] = cluster[device].name
+            full[part] = _device(cluster, device)
         except DeviceError as error:
             raise DeviceError(f"part {part!r}: {error}") from None
     return full
+
+
+def _device(cluster: Cluster, name: str) -> str:
+    """A device by any spelling; a kind means its first."""
+    kind = device_name(name)
+    same = cluster.of_kind(kind) if is_kind(kind) else ()
+    return same[0].name if same else cluster[name].name
 
 
 def bound_of(plan: Plan) -> float:

@@ -1,0 +1,161 @@
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import PlanFileError
+from splitnet.core.graph import Part
+from splitnet.core.planner import plan_graph
+from splitnet.core.simulate import simulate, simulate_step
+from tests.zoo import MIB, call, chain, diamond, graph_of, random_dag, shared, source
+
+BOX = Cluster.of("2*gpu", "cpu", link="1 GB/s", latency=0)
+
+SHARED = {
+    "a": "cpu:0",
+    "b": "cpu:0",
+    "left": "gpu:0",
+    "right": "gpu:1",
+    "join": "cpu:0",
+}
+
+
+def phases(timeline, name):
+    """The phases that a call went through, in order."""
+    return [task.phase for task in timeline.tasks if task.call == name]
+
+
+def test_simulate_runs_forward_then_backward_then_update():
+    """A call with weights has all three phases, an input only the first."""
+    device_of = {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0", "c2": "gpu:0"}
+    timeline = simulate_step(chain(), BOX, device_of)
+
+    assert phases(timeline, "c1") == ["forward", "backward", "update"]
+    assert phases(timeline, "x") == ["forward"]
+
+
+def test_simulate_of_inference_has_forward_only():
+    """Without training nothing runs backward and nothing is updated."""
+    device_of = {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0", "c2": "gpu:0"}
+    timeline = simulate_step(chain(), BOX, device_of, training=False)
+
+    assert {task.phase for task in timeline.tasks} == {"forward"}
+
+
+def test_simulate_waits_for_inputs_and_devices():
+    """No task starts before its inputs arrive, and no device does two things at once."""
+    graph = diamond()
+    device_of = {"x": "cpu:0", "top": "gpu:0", "left": "gpu:0", "right": "gpu:1"}
+    timeline = simulate_step(graph, BOX, device_of | {"join": "cpu:0"})
+
+    stop = {(t.call, t.phase): t.stop for t in timeline.tasks}
+    for task in timeline.tasks:
+        for tensor in graph.tensors:
+            if task.phase == "forward" and tensor.target == task.call:
+                assert task.start >= stop[tensor.source, "forward"]
+    for device in timeline.devices:
+        busy = [t for t in timeline.tasks if t.device == device and t.stop > t.start]
+        assert all(a.stop <= b.start for a, b in zip(busy, busy[1:]))
+
+
+def test_simulate_sends_once_per_device():
+    """Two readers on one device share one copy, and one gradient comes back."""
+    calls = [source("x"), call("a", weights=("w",))]
+    calls += [call(n, weights=(f"{n}/w",)) for n in ("b", "c")]
+    graph = graph_of("fan", calls, [("x", "a"), ("a", "b"), ("a", "c")])
+    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:1"}
+    copies = simulate_step(graph, BOX, device_of).copies
+
+    assert [(c.kind, c.source, c.target) for c in copies] == [
+        ("activation", "x", "a"),
+        ("activation", "a", "b"),
+        ("gradient", "b", "a"),
+    ]
+
+
+def test_simulate_serves_one_copy_at_a_time_per_direction():
+    """Two copies over one link queue: the second starts when the first is done."""
+    calls = [source("x"), source("y"), call("a", flops=1.0), call("b", flops=1.0)]
+    graph = graph_of("queue", calls, [("x", "a"), ("y", "b")])
+    device_of = {"x": "cpu:0", "y": "cpu:0", "a": "gpu:0", "b": "gpu:0"}
+    first, second = simulate_step(graph, BOX, device_of).copies
+
+    assert first.stop == pytest.approx(MIB / 1e9)
+    assert second.start == first.stop
+
+
+def test_simulate_moves_a_shared_weight_and_its_gradient():
+    """A weight is at home with its first user; the other device gets it and answers."""
+    copies = simulate_step(shared(), BOX, SHARED).copies
+    of_weights = [c for c in copies if "weights" in c.kind]
+
+    assert [(c.kind, c.source_device, c.target_device) for c in of_weights] == [
+        ("weights", "gpu:0", "gpu:1"),
+        ("weights gradient", "gpu:1", "gpu:0"),
+    ]
+
+
+def test_simulate_updates_a_shared_weight_once_at_home():
+    """The owner updates, after the other user's gradient has come."""
+    timeline = simulate_step(shared(), BOX, SHARED)
+    updates = [task for task in timeline.tasks if task.phase == "update"]
+    last = max(c.stop for c in timeline.copies if c.kind == "weights gradient")
+
+    assert [(task.call, task.device) for task in updates] == [("left", "gpu:0")]
+    assert updates[0].start >= last
+
+
+def test_simulate_sends_no_gradient_to_inputs_or_for_integers():
+    """What is not differentiable, or needs no gradient, gets none."""
+    graph = random_dag(1)
+    device_of = {p.name: "gpu:0" for p in graph.parts} | {"x": "cpu:0"}
+    copies = simulate_step(graph, BOX, device_of).copies
+
+    assert copies
+    assert all(copy.kind == "activation" for copy in copies)
+
+
+def test_simulate_holds_the_peak_within_the_memory_estimate():
+    """At no time does a device use more than `plan.memory` says."""
+    for seed in range(20):
+        plan = plan_graph(random_dag(seed), BOX, strategy="earliest_finish")
+        for device, peak in plan.timeline.peak_bytes.items():
+            assert 0 <= peak <= plan.memory[device].total
+
+
+def test_simulate_ends_with_what_stays():
+    """At the end weights, slots and gradients are left, and nothing else."""
+    device_of = {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0", "c2": "gpu:0"}
+    timeline = simulate_step(chain(), BOX, device_of)
+
+    assert timeline.memory["gpu:0"][-1][1] == 0
+    assert timeline.memory["gpu:0"][-2][1] >= 3 * 4 * MIB
+
+
+def test_simulate_names_parts_without_a_device():
+    """A placement that forgets a part, or invents a device, is refused by name."""
+    with pytest.raises(PlanFileError, match=r"part 'c2' is on 'no device'"):
+        simulate_step(chain(), BOX, {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0"})
+
+
+def test_simulate_marks_explicit_backward_calls():
+    """A graph with backward calls of its own gets no second backward pass."""
+    calls = [source("x"), call("f", weights=("w",)), call("b", "f", backward=True)]
+    graph = graph_of(
+        "explicit",
+        calls,
+        [("x", "f"), ("f", "b")],
+        parts=[Part("x", "input"), Part("f")],
+    )
+    timeline = simulate_step(graph, BOX, {"x": "cpu:0", "f": "gpu:0"})
+
+    assert [(t.call, t.phase) for t in timeline.tasks] == [
+        ("x", "forward"),
+        ("f", "forward"),
+        ("b", "backward"),
+    ]
+
+
+def test_simulate_of_a_plan_is_its_timeline():
+    """Playing a plan again gives the very same times."""
+    plan = plan_graph(diamond(), BOX)
+
+    assert simulate(plan) == plan.timeline
