@@ -298,7 +298,7 @@ def _links(
             link.shapes.append(tensor.shape)
             link.bytes += tensor.bytes
             link.sent_bytes += tensor.bytes if crosses else 0
-            if crosses and plan.training and tensor.differentiable:
+            if flow is not None and flow.returned_bytes and tensor.differentiable:
                 link.returned_bytes += tensor.bytes
         elif (parts[0], parts[1], source + target) not in counted:
             counted.add((parts[0], parts[1], source + target))

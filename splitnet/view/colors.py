@@ -58,15 +58,13 @@ def mixed(color: str, other: str, share: float) -> str:
 
 
 def readable_on(color: str) -> str:
-    """Choose ink or white, whichever stands out more on `color`.
+    """Choose black or white text, whichever stands out more on `color`.
 
     >>> readable_on("#ffffff"), readable_on("#0072b2")
-    ('#1b1f24', '#ffffff')
+    ('#000000', '#ffffff')
     """
     light = _luminance(color)
-    on_white = 1.05 / (light + 0.05)
-    on_ink = (light + 0.05) / (_luminance(INK) + 0.05)
-    return INK if on_ink >= on_white else "#ffffff"
+    return "#000000" if (light + 0.05) ** 2 >= 1.05 * 0.05 else "#ffffff"
 
 
 def _channels(color: str) -> tuple[int, int, int]:

@@ -171,10 +171,11 @@ def _add_device(
 ) -> None:
     """A device's frame; the lowest bears its title below, clear of what leaves it."""
     color = sheet.colors.get(device, QUIET)
+    title = device_label(sheet.plan, device, color, tall=not sheet.leftward)
     number = list(sheet.colors).index(device) if device in sheet.colors else 0
     with frame.subgraph(name=f"cluster_device_{number}") as inner:
         inner.attr(
-            label=device_label(sheet.plan, device, color),
+            label=title if sheet.leftward else "",
             labelloc="b" if low else "t",
             peripheries="1",
             labeljust="l",
@@ -185,12 +186,27 @@ def _add_device(
             margin="10",
             tooltip=graphviz.escape(clean(device)),
         )
+        if not sheet.leftward:
+            _add_title(inner, number, title, boxes[0].id)
         opened = [box for box in boxes if box.inside]
         for box in sheet.ordered(boxes):
             if not box.inside:
                 _add_box(inner, box, color, sheet.compared)
         if opened:
             _add_opened(inner, opened, color, sheet)
+
+
+def _add_title(frame: graphviz.Digraph, number: int, title: str, first: str) -> None:
+    """Put a frame's title beside its first box: from above, lines would cross it."""
+    with frame.subgraph(name=f"rank_{number}", graph_attr={"rank": "same"}) as row:
+        row.node(
+            f"title-{number}",
+            label=title,
+            shape="plain",
+            style="",
+            tooltip="",
+        )
+        row.edge(f"title-{number}", first, style="invis")
 
 
 def _add_opened(

@@ -7,10 +7,13 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
+from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.dot import dot_of
+from splitnet.view.facts import part_facts
 from splitnet.view.render import format_of, render_dot, write_beside
 from splitnet.view.scene import dot_of_scene, svg_of_scene
 from splitnet.view.timeline import gantt_of
+from splitnet.view.words import counted, escaped
 
 __all__ = ["draw", "html_of", "svg_of"]
 
@@ -120,5 +123,20 @@ def svg_of(plan: Plan) -> str:
 
 
 def html_of(plan: Plan) -> str:
-    """Show a plan as a piece of HTML: the diagram, and nothing that needs a script."""
-    return f'<div style="overflow:auto;background:white">{svg_of(plan)}</div>'
+    """Show a plan as a piece of HTML: diagram, table and verdict, and no script."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{escaped(one.name)}</th>"
+        f"<td>{escaped(one.device)}</td><td>{escaped(one.why)}</td>"
+        f"<td>{format_bytes(one.total_bytes)}</td>"
+        f"<td>{format_seconds(one.total_seconds)}</td></tr>"
+        for one in part_facts(plan).values()
+    )
+    words = ("branch", "device", "why", "memory", "time")
+    head = "".join(f"<th style='text-align:left'>{word}</th>" for word in words)
+    said = "<br>".join(escaped(line) for line in str(plan.verdict).splitlines())
+    return (
+        f'<div style="overflow:auto;background:white">{svg_of(plan)}</div>'
+        f"<p>{said}</p><details><summary>"
+        f"{counted(len(plan.placements), 'part')}</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>"
+    )

@@ -11,7 +11,7 @@ from splitnet.view.facts import verdict_line
 from splitnet.view.words import (
     clean,
     counted,
-    escaped,
+    label_text,
     ranged,
     shape_text,
     shortened,
@@ -51,11 +51,11 @@ def header_label(
     ]
     if plan.fallbacks:
         facts.append(counted(len(plan.fallbacks), "fallback"))
-    name = escaped(shortened(plan.graph.name, 80))
+    name = label_text(shortened(plan.graph.name, 80))
     rows = [
         f'<FONT POINT-SIZE="15"><B>{name}</B></FONT>',
-        escaped(" · ".join(facts)),
-        escaped(verdict_line(plan)),
+        label_text(" · ".join(facts)),
+        label_text(verdict_line(plan)),
     ]
     if audit is not None:
         found = counted(len(audit.findings), "thing")
@@ -63,7 +63,7 @@ def header_label(
         color = INK if audit.ok else ALARM
         rows.append(f'<FONT COLOR="{color}"><B>audit: {said}</B></FONT>')
     if other is not None:
-        rows.append(f"<B>{escaped(comparison_text(plan, other))}</B>")
+        rows.append(f"<B>{label_text(comparison_text(plan, other))}</B>")
     used = {box.device for box in shown.boxes}
     unused = [device.name for device in plan.cluster if device.name not in used]
     if unused:
@@ -88,7 +88,7 @@ def comparison_text(plan: Plan, other: Plan) -> str:
 
 
 def _quiet(text: str, size: float = 9) -> str:
-    return f'<FONT POINT-SIZE="{size:g}" COLOR="{QUIET}">{escaped(text)}</FONT>'
+    return f'<FONT POINT-SIZE="{size:g}" COLOR="{QUIET}">{label_text(text)}</FONT>'
 
 
 def _legend(shown: Boxes, compared: bool) -> str:
@@ -126,7 +126,7 @@ def _legend(shown: Boxes, compared: bool) -> str:
     )
 
 
-def device_label(plan: Plan, device: str, color: str) -> str:
+def device_label(plan: Plan, device: str, color: str, *, tall: bool = False) -> str:
     """Write a device's name, its fullest memory against its limit, its busy share."""
     words = []
     if device in plan.cluster:
@@ -138,12 +138,14 @@ def device_label(plan: Plan, device: str, color: str) -> str:
     idle = plan.timeline.idle.get(device)
     if idle is not None and plan.timeline.seconds:
         words.append(f"busy {1 - idle:.0%}")
-    name = escaped(device.rpartition("/")[2])
+    name = label_text(device.rpartition("/")[2])
     strong = mixed(color, "#000000", 0.25)
-    return (
-        f'<<FONT POINT-SIZE="13" COLOR="{strong}"><B>{name}</B></FONT>'
-        f"&#160; {_quiet(' · '.join(words))}>"
-    )
+    title = f'<FONT POINT-SIZE="13" COLOR="{strong}"><B>{name}</B></FONT>'
+    if not tall:
+        return f"<{title}&#160; {_quiet(' · '.join(words))}>"
+    rows = [title, *(_quiet(word) for word in words)]
+    cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
+    return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{cells}</TABLE>>'
 
 
 def box_label(box: Box) -> str:
@@ -151,7 +153,7 @@ def box_label(box: Box) -> str:
     members = box.group.members
     many = len(members) > 1
     times = f" ×{box.group.times}" if many and box.group.times else ""
-    rows = [f"<B>{escaped(ranged(members, _NAME_WIDTH))}{times}</B>"]
+    rows = [f"<B>{label_text(ranged(members, _NAME_WIDTH))}{times}</B>"]
     if many and not box.group.times:
         rows.append(_quiet(counted(len(members), "branch"), 8.5))
     if 2 < len(members) <= 9:
@@ -191,11 +193,11 @@ def box_label(box: Box) -> str:
 
 
 def _small(text: str) -> str:
-    return f'<FONT POINT-SIZE="9">{escaped(text)}</FONT>'
+    return f'<FONT POINT-SIZE="9">{label_text(text)}</FONT>'
 
 
 def _alarm(text: str) -> str:
-    short = escaped(shortened(text, 34))
+    short = label_text(shortened(text, 34))
     return f'<FONT POINT-SIZE="9" COLOR="{ALARM}"><B>{short}</B></FONT>'
 
 
@@ -253,12 +255,13 @@ def link_label(link: Link) -> str:
         words = [format_bytes(link.sent_bytes)] if link.sent_bytes else []
         if link.returned_bytes:
             words.append(f"{format_bytes(link.returned_bytes)} back")
-        rows.append(f"<B>{escaped(' + '.join(words))}</B>")
+        rows.append(f"<B>{label_text(' + '.join(words))}</B>")
     shapes = list(dict.fromkeys(shape_text(shape) for shape in link.shapes))
     if len(shapes) == 1:
         many = f"{len(link.shapes)} of " if len(link.shapes) > 1 else ""
         rows.append(_quiet(many + shapes[0], 8.5))
-    cells = "".join(f"<TR><TD>{row}</TD></TR>" for row in rows)
+    # A blank in front keeps the words off a line that comes down on their left.
+    cells = "".join(f"<TR><TD>&#160;{row}</TD></TR>" for row in rows)
     if not cells:
         return ""
     return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="1">{cells}</TABLE>>'

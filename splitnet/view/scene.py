@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import graphviz
 
 from splitnet.view.colors import INK, mixed
-from splitnet.view.words import clean, escaped
+from splitnet.view.words import clean, escaped, label_text
 
 __all__ = ["Mark", "Scene", "Words", "dot_of_scene", "svg_of_scene"]
 
@@ -175,7 +175,7 @@ def _dot_mark(dot: graphviz.Graph, name: str, mark: Mark, height: float) -> None
 
 def _dot_words(dot: graphviz.Graph, name: str, words: Words, height: float) -> None:
     shift = {"left": 0.5, "middle": 0.0, "right": -0.5}[words.align]
-    text = escaped(words.text) or "&#160;"
+    text = label_text(words.text) or "&#160;"
     text = f"<B>{text}</B>" if words.bold else text
     align = {"left": "LEFT", "middle": "CENTER", "right": "RIGHT"}[words.align]
     tall = words.size * 1.4

@@ -1,11 +1,14 @@
 """Names and numbers as people read them; names are text from strangers."""
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
 from splitnet.core.units import format_bytes
 
 __all__ = ["clean", "counted", "escaped", "padded", "ranged", "shape_text", "shortened"]
+
+_ESCAPES = re.compile(r"\\(?=[GNEHTL])")
 
 Shape = tuple[int | None, ...]
 
@@ -23,7 +26,7 @@ def _cleaned(character: str) -> str:
     if character in "\n\r\t\v\f\u2028\u2029\u0085":
         return " "
     category = unicodedata.category(character)
-    if category in ("Cc", "Cf", "Cs", "Cn"):
+    if category in ("Cc", "Cf", "Cs", "Cn", "Co"):
         return "\N{REPLACEMENT CHARACTER}"
     return character
 
@@ -32,17 +35,23 @@ def shortened(text: str, most: int) -> str:
     """Keep the beginning and the end of a long text, at most `most` columns wide.
 
     >>> shortened("encoder_block_17_attention", 15)
-    'encoder_…tention'
+    'encoder…tention'
     """
     text = clean(text)
     if width(text) <= most:
         return text
-    head, tail = (most - 1) // 2 + 1, (most - 1) // 2
-    while width(text[:head]) + width(text[-tail:] if tail else "") + 1 > most + 1:
-        head, tail = head - 1, max(tail - 1, 0)
-        if head <= 1:
-            break
-    return text[:head] + "…" + (text[-tail:] if tail else "")
+    tail = _fitting(text[::-1], (most - 1) // 2)[::-1]
+    return _fitting(text, most - 1 - width(tail)) + "…" + tail
+
+
+def _fitting(text: str, most: int) -> str:
+    """The longest beginning that takes at most so many columns."""
+    taken = 0
+    for at, character in enumerate(text):
+        taken += width(character)
+        if taken > most:
+            return text[:at]
+    return text
 
 
 def width(text: str) -> int:
@@ -64,7 +73,7 @@ def padded(text: str, columns: int, right: bool = False) -> str:
 
 
 def escaped(text: str) -> str:
-    """Write a text so that XML and Graphviz' HTML-like labels read it literally.
+    """Write a text so that XML reads it literally.
 
     >>> escaped("a<b & 'c'")
     'a&lt;b &amp; &#39;c&#39;'
@@ -78,6 +87,18 @@ def escaped(text: str) -> str:
     ):
         text = text.replace(raw, entity)
     return clean(text)
+
+
+def label_text(text: str) -> str:
+    r"""Write a text so that Graphviz' HTML-like labels read it literally.
+
+    Graphviz replaces \G and its like there by names, and knows no way to quote them; a
+    joiner of no width between the two keeps them apart.
+
+    >>> label_text(chr(92) + "G") == chr(92) + "&#8204;G"
+    True
+    """
+    return _ESCAPES.sub(r"\\&#8204;", escaped(text))
 
 
 def shape_text(shape: Shape) -> str:

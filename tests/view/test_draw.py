@@ -1,0 +1,221 @@
+"""Files: every format, whole or not at all, from names that nobody would choose."""
+
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from splitnet.core.audit import Audit
+from splitnet.core.errors import SplitnetError
+from splitnet.core.plan import Plan
+from splitnet.view import render
+from splitnet.view.draw import draw, html_of, svg_of
+from tests.view import plans
+
+SVG = "{http://www.w3.org/2000/svg}"
+MAGIC = {"png": b"\x89PNG\r\n", "pdf": b"%PDF-", "svg": b"<", "dot": b"digraph"}
+NASTY = (
+    "<script>alert(1)</script>",
+    'a"b',
+    "a\\nb\\l\\G",
+    "two\nlines",
+    "{record|<port>}",
+    "&amp; &lt; &",
+    "漢字かな交じり",
+    "x" * 500,
+    "\u202ebackwards",
+    "<b>bold</b>",
+    "nul\0l",
+    "]]>",
+    "-> {a}",
+)
+
+
+def nasty_plan() -> Plan:
+    """A plan whose branches are named to break DOT, HTML, XML and terminals."""
+    draft = plans.Draft('<i>net</i> & "co" \n --', 8)
+    draft.part("in<put>", kind="input", on="cpu:0")
+    places = {"in<put>": "cpu:0"}
+    for number, name in enumerate(NASTY):
+        draft.part(name, ["in<put>"], [f"<{name[:9]}>"], weight=name, on="gpu:0")
+        places[name] = f"gpu:{number % 2}"
+    cluster = plans.Cluster.of("2*gpu", "cpu")
+    return plans.plan_by_hand(draft.graph(*NASTY), cluster, places)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
+def test_draw_writes_the_format_that_the_suffix_says(
+    suffix: str, tmp_path: Path
+) -> None:
+    """The file begins as files of its kind do, and nothing is left beside it."""
+    path = draw(plans.siamese(), tmp_path / f"x.{suffix}")
+    assert path.read_bytes().startswith(MAGIC[suffix])
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
+def test_draw_writes_a_timeline_in_every_format(suffix: str, tmp_path: Path) -> None:
+    """A timeline is a chart, with or without a plan around it."""
+    magic = MAGIC | {"dot": b"graph"}
+    one = draw(plans.siamese().timeline, tmp_path / f"a.{suffix}")
+    two = draw(plans.siamese(), tmp_path / f"b.{suffix}", what="timeline")
+    assert one.read_bytes().startswith(magic[suffix])
+    assert two.read_bytes().startswith(magic[suffix])
+
+
+def test_draw_writes_the_same_svg_twice(tmp_path: Path) -> None:
+    """A diff of two pictures is a diff of two plans."""
+    one = draw(plans.towers(30), tmp_path / "a.svg").read_bytes()
+    assert one == draw(plans.towers(30), tmp_path / "b.svg").read_bytes()
+
+
+def test_draw_refuses_an_unknown_suffix(tmp_path: Path) -> None:
+    """The message lists what is allowed, and no file appears."""
+    with pytest.raises(SplitnetError, match=r"\.jpeg is unknown.*\.svg, \.png, \.pdf"):
+        draw(plans.one(), tmp_path / "x.jpeg")
+    assert not list(tmp_path.iterdir())
+
+
+def test_draw_refuses_a_path_without_suffix(tmp_path: Path) -> None:
+    """The format cannot be guessed."""
+    with pytest.raises(SplitnetError, match="no suffix"):
+        draw(plans.one(), tmp_path / "picture")
+
+
+def test_draw_says_when_the_folder_is_not_there(tmp_path: Path) -> None:
+    """No traceback from the operating system."""
+    with pytest.raises(SplitnetError, match="No such file or directory"):
+        draw(plans.one(), tmp_path / "nowhere" / "x.dot")
+
+
+def test_draw_refuses_what_is_no_plan(tmp_path: Path) -> None:
+    """A string cannot be drawn."""
+    with pytest.raises(SplitnetError, match="cannot draw a str"):
+        draw("plan", tmp_path / "x.svg")  # type: ignore[arg-type]  # the fault on trial
+
+
+def test_draw_refuses_an_unknown_picture(tmp_path: Path) -> None:
+    """What= is one of two words."""
+    with pytest.raises(SplitnetError, match="'placement', 'timeline'"):
+        draw(plans.one(), tmp_path / "x.svg", what="memory")
+
+
+def test_draw_refuses_to_open_a_part_of_a_timeline(tmp_path: Path) -> None:
+    """calls= belongs to placement diagrams."""
+    with pytest.raises(SplitnetError, match="this is a timeline"):
+        draw(plans.one().timeline, tmp_path / "x.svg", calls="only")
+
+
+def test_draw_refuses_to_compare_a_plan_with_a_timeline(tmp_path: Path) -> None:
+    """Other= is of the same kind."""
+    plan = plans.one()
+    with pytest.raises(SplitnetError, match="`other` is of the same kind"):
+        draw(plan, tmp_path / "x.svg", other=plan.timeline)
+
+
+def test_draw_takes_an_audit(tmp_path: Path) -> None:
+    """An audit is its plan's picture with its findings."""
+    plan = plans.siamese()
+    path = draw(Audit(plan, (), (), {}), tmp_path / "x.dot")
+    assert "audit: all as planned" in path.read_text()
+
+
+def test_draw_shows_every_nasty_name_as_text(tmp_path: Path) -> None:
+    """The SVG parses, holds no script, and bears the names as they are."""
+    path = draw(nasty_plan(), tmp_path / "x.svg")
+    tree = ElementTree.parse(path)
+    assert not list(tree.iter(f"{SVG}script"))
+    shown = {
+        (text.text or "").replace("\u200c", "") for text in tree.iter(f"{SVG}text")
+    }
+    for name in ("&amp; &lt; &", "<b>bold</b>", 'a"b', "a\\nb\\l\\G", "漢字かな交じり"):
+        assert name in shown
+
+
+def test_draw_shows_nasty_names_in_a_timeline(tmp_path: Path) -> None:
+    """The timeline's SVG parses too, and so does its DOT for png."""
+    tree = ElementTree.parse(draw(nasty_plan(), tmp_path / "x.svg", what="timeline"))
+    assert not list(tree.iter(f"{SVG}script"))
+    png = draw(nasty_plan(), tmp_path / "x.png", what="timeline").read_bytes()
+    assert png.startswith(MAGIC["png"])
+
+
+def test_draw_uses_an_installed_dot_when_pygraphviz_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second road is taken when the first does not lead anywhere."""
+    taken: list[str] = []
+
+    def run(command: list[str], text: str) -> tuple[bytes, str]:
+        taken.append(command[0])
+        return (b"<svg/>", "") if command[0] == "/opt/dot" else (b"", "broken")
+
+    monkeypatch.setattr(render, "_run", run)
+    monkeypatch.setattr(render.shutil, "which", lambda name: "/opt/dot")
+    draw(plans.one(), tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_text() == "<svg/>"
+    assert len(taken) == 2
+
+
+def test_draw_leaves_the_dot_text_when_there_is_no_graphviz(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is not lost: the message says where the text is and what to install."""
+    monkeypatch.setattr(render, "_run", lambda command, text: (b"", "no module"))
+    monkeypatch.setattr(render.shutil, "which", lambda name: None)
+    with pytest.raises(SplitnetError, match=r"pip install.*DOT text is in.*x\.dot"):
+        draw(plans.one(), tmp_path / "x.png")
+    assert (tmp_path / "x.dot").read_text().startswith("digraph")
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_render_dot_gives_up_on_a_layout_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A child that hangs is stopped, and the message says so."""
+
+    def hang(command: list[str], **rest: object) -> None:
+        raise subprocess.TimeoutExpired(command, 120)
+
+    monkeypatch.setattr(render.subprocess, "run", hang)
+    with pytest.raises(SplitnetError, match="more than 120 s"):
+        render.render_dot("graph {}", "svg")
+
+
+def test_render_dot_reports_what_graphviz_said() -> None:
+    """Text that is no DOT is an error with Graphviz' own last word."""
+    with pytest.raises(SplitnetError, match="pygraphviz: "):
+        render.render_dot("this is no graph", "svg")
+
+
+def test_write_beside_keeps_the_old_file_when_it_cannot_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves yesterday's picture, and no rest."""
+    path = tmp_path / "x.svg"
+    path.write_text("old")
+
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(SplitnetError, match="No space left"):
+        render.write_beside(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.svg"]
+    assert path.read_text() == "old"
+
+
+def test_svg_of_is_one_svg_element() -> None:
+    """A notebook gets the picture without a prolog."""
+    text = svg_of(plans.siamese())
+    assert text.startswith("<svg")
+    assert ElementTree.fromstring(text).tag == f"{SVG}svg"
+
+
+def test_html_of_shows_the_diagram_and_the_table() -> None:
+    """A notebook's cell needs no script."""
+    text = html_of(plans.siamese())
+    assert "<svg" in text
+    assert "<table" in text
+    assert "<script" not in text

@@ -1,0 +1,87 @@
+"""What the views say of a plan, against what the plan holds."""
+
+from splitnet.view.boxes import boxes_of
+from splitnet.view.facts import flows_of, part_facts, sharings_of
+from tests.view import plans
+
+
+def test_part_facts_count_each_weight_once() -> None:
+    """Two branches share an encoder: its bytes are at home with the first."""
+    facts = part_facts(plans.siamese())
+    assert facts["left"].weight_bytes == 330_000
+    assert facts["right"].weight_bytes == 0
+    assert facts["right"].borrowed == ("encoder/kernel",)
+
+
+def test_part_facts_sum_to_the_graphs_weights() -> None:
+    """Nothing is counted twice, nothing is lost."""
+    plan = plans.towers(30)
+    total = sum(one.weight_bytes for one in part_facts(plan).values())
+    assert total == sum(weight.bytes for weight in plan.graph.weights)
+
+
+def test_flows_of_carry_activations_there_and_gradients_back() -> None:
+    """The flow from left to join moves 64 KiB each way."""
+    (flow,) = [
+        f for f in flows_of(plans.siamese()) if (f.source, f.target) == ("left", "join")
+    ]
+    assert (flow.sent_bytes, flow.returned_bytes) == (65536, 65536)
+    assert flow.shapes == [(256, 64)]
+
+
+def test_flows_of_hold_every_activation_and_gradient_of_the_plan() -> None:
+    """Summed over flows, the bytes are the plan's own."""
+    plan = plans.tangle(60)
+    moved = sum(flow.sent_bytes + flow.returned_bytes for flow in flows_of(plan))
+    assert moved == sum(t.bytes for t in plan.transfers)
+
+
+def test_sharings_of_name_the_layer_and_its_home() -> None:
+    """The encoder lives with left and is used by right."""
+    (sharing,) = sharings_of(plans.siamese().graph)
+    assert (sharing.layers, sharing.home, sharing.others) == (
+        ("encoder",),
+        "left",
+        ("right",),
+    )
+
+
+def test_boxes_of_keep_all_bytes_and_seconds_when_they_fold() -> None:
+    """300 branches in 24 boxes hold what 300 boxes hold."""
+    for plan in (plans.towers(300), plans.chain(300), plans.tangle(300)):
+        few, all_of_them = boxes_of(plan, most=24), boxes_of(plan, most=10_000)
+        assert len(few.boxes) < len(all_of_them.boxes)
+        for field in ("weight_bytes", "activation_bytes", "calls"):
+            one, other = (
+                sum(getattr(box, field) for box in shown.boxes)
+                for shown in (few, all_of_them)
+            )
+            assert one == other
+        one, other = (
+            sum(box.total_seconds for box in shown.boxes)
+            for shown in (few, all_of_them)
+        )
+        assert abs(one - other) < 1e-9
+
+
+def test_boxes_of_an_opened_part_hold_what_the_part_holds() -> None:
+    """Opening changes the detail, not the sum."""
+    plan = plans.towers(4)
+    opened = [b for b in boxes_of(plan, calls="tower_2").boxes if b.inside]
+    fact = part_facts(plan)["tower_2"]
+    assert sum(b.weight_bytes for b in opened) == fact.weight_bytes
+    assert sum(b.activation_bytes for b in opened) == fact.activation_bytes
+    assert len(opened) == 3
+
+
+def test_boxes_of_do_not_fold_a_fallback_with_others() -> None:
+    """What is unusual stays in sight among 300."""
+    from splitnet.core.plan import Fallback
+
+    plan = plans.towers(300)
+    receipt = Fallback("tower_7", "gpu:9", "gpu:3", "not here")
+    changed = plans.plan_by_hand(
+        plan.graph, plan.cluster, plan.device_of, fallbacks=[receipt]
+    )
+    (box,) = [b for b in boxes_of(changed).boxes if b.fallback_why]
+    assert box.group.members == ("tower_7",)

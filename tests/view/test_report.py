@@ -1,0 +1,146 @@
+"""The report: one page, complete, without a network, safe against names."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from splitnet.core.errors import SplitnetError
+from splitnet.core.plan import Plan
+from splitnet.view.report import report, report_html
+from tests.view import plans
+from tests.view.test_draw import nasty_plan
+from tests.view.test_text import strayed
+
+VOID = {"meta", "link", "input", "br", "img", "rect", "path", "polygon", "polyline"}
+
+
+class Page(HTMLParser):
+    """What a page holds: tags, attributes, texts, and whether its tags pair up."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.open: list[str] = []
+        self.faults: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the tag and what it refers to."""
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href", "action") and value:
+                self.links.append(value)
+            if name.startswith("on"):
+                self.handlers.append(name)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag that closes itself."""
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        """Check that it closes the last tag that was opened."""
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"</{tag}> at {self.getpos()}")
+
+    def handle_data(self, data: str) -> None:
+        """Keep the text."""
+        self.words.append(data)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plans.one(),
+        plans.siamese(),
+        plans.towers(30),
+        plans.chain(300),
+        plans.tangle(300),
+    ],
+    ids=lambda plan: plan.graph.name,
+)
+def test_report_is_whole_small_and_needs_no_network(plan: Plan) -> None:
+    """Tags pair up, ids are unique, nothing is fetched, under 2 MB at 300 branches."""
+    text = report_html(plan)
+    page = Page(text)
+    assert not page.faults
+    assert not page.open
+    assert len(page.ids) == len(set(page.ids))
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert len(text.encode()) < 2_000_000
+
+
+def test_report_holds_every_section() -> None:
+    """Diagram, timeline, memory, branches, transfers, fallbacks."""
+    page = Page(report_html(plans.siamese()))
+    wanted = {"placement", "timeline", "memory", "parts", "transfers", "fallbacks"}
+    assert wanted <= set(page.ids)
+    assert page.tags.count("svg") == 3
+
+
+def test_report_leaves_out_what_there_is_not() -> None:
+    """No fallback, no such section; no audit, no such section."""
+    page = Page(report_html(plans.chain(3)))
+    assert not {"fallbacks", "audit"} & set(page.ids)
+
+
+def test_report_of_an_audit_lists_its_findings() -> None:
+    """An audit alone is enough: it holds its plan."""
+    page = Page(report_html(strayed()))
+    words = " ".join(page.words)
+    assert "not as planned" in words
+    assert "ran on cpu:0, planned on gpu:0" in words
+
+
+def test_report_takes_plan_and_audit_together() -> None:
+    """The same page by either road."""
+    audit = strayed()
+    assert report_html(audit.plan, audit=audit) == report_html(audit)
+
+
+def test_report_sets_the_measured_timeline_below_the_planned() -> None:
+    """Both headings are there."""
+    plan = plans.siamese()
+    words = "".join(Page(report_html(plan, measured=plan.timeline)).words)
+    assert "planned: one step" in words
+    assert "measured: one step" in words
+
+
+def test_report_shows_nasty_names_as_text() -> None:
+    """One script, the page's own; no handler; the name is there to be read."""
+    page = Page(report_html(nasty_plan()))
+    assert page.tags.count("script") == 1
+    assert not page.handlers
+    assert not page.faults
+    assert any("<script>alert(1)</script>" in text for text in page.words)
+
+
+def test_report_is_the_same_twice() -> None:
+    """The same plan, the same bytes."""
+    assert report_html(plans.towers(30)) == report_html(plans.towers(30))
+
+
+def test_report_writes_its_file(tmp_path: Path) -> None:
+    """The page is in the file that was asked for, alone."""
+    path = report(plans.one(), tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_report_refuses_what_is_no_plan(tmp_path: Path) -> None:
+    """A timeline alone is no report."""
+    with pytest.raises(SplitnetError, match="cannot report on a Timeline"):
+        report(plans.one().timeline, tmp_path / "x.html")  # type: ignore[arg-type]  # the fault on trial

@@ -1,0 +1,171 @@
+"""The Gantt chart: lanes, phases, waiting, memory."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.timeline import Copy, Task, Timeline
+from splitnet.view.scene import Mark, Scene, Words, dot_of_scene, svg_of_scene
+from splitnet.view.timeline import gantt_of, tick_seconds
+from tests.view import plans
+from tests.view.golden import assert_golden
+
+
+def marks(scene: Scene, start: str) -> list[Mark]:
+    """The rectangles whose tip begins so."""
+    return [i for i in scene.items if isinstance(i, Mark) and i.tip.startswith(start)]
+
+
+def words(scene: Scene) -> list[str]:
+    """The texts of a scene."""
+    return [item.text for item in scene.items if isinstance(item, Words)]
+
+
+def step(*tasks: Task, copies: tuple[Copy, ...] = (), devices: int = 2) -> Timeline:
+    """A timeline of hand-written tasks."""
+    names = tuple(f"gpu:{n}" for n in range(devices))
+    return Timeline(tasks, copies, names, {})
+
+
+def test_gantt_of_siamese_is_the_golden_svg() -> None:
+    """A change of the chart is seen in review."""
+    plan = plans.siamese()
+    scene = gantt_of({"": plan.timeline}, cluster=plan.cluster, title="siamese")
+    assert_golden(svg_of_scene(scene), "siamese_timeline.svg")
+
+
+def test_gantt_of_tells_phases_apart_without_colour() -> None:
+    """Backward is hatched, forward is not, and update is darker than both."""
+    scene = gantt_of(
+        {
+            "": step(
+                Task("a", "a", "gpu:0", "forward", 0.0, 1.0),
+                Task("a", "a", "gpu:0", "backward", 1.0, 3.0),
+                Task("a", "a", "gpu:0", "update", 3.0, 4.0),
+            )
+        }
+    )
+    forward, backward, update = marks(scene, "a\n")
+    assert (forward.hatched, backward.hatched, update.hatched) == (False, True, False)
+    assert update.fill != forward.fill
+
+
+def test_gantt_of_draws_time_to_scale() -> None:
+    """A task of a quarter of the step is a quarter of the lane."""
+    scene = gantt_of(
+        {
+            "": step(
+                Task("a", "a", "gpu:0", "forward", 0.0, 1.0),
+                Task("b", "b", "gpu:1", "forward", 1.0, 4.0),
+            )
+        }
+    )
+    (lane,) = marks(scene, "gpu:0 waits")
+    (task,) = marks(scene, "a\n")
+    assert task.width == pytest.approx(lane.width / 4, abs=1)
+
+
+def test_gantt_of_leaves_waiting_visible() -> None:
+    """Nothing is drawn over a lane while its device waits."""
+    scene = gantt_of({"": step(Task("b", "b", "gpu:1", "forward", 1.0, 4.0))})
+    (task,) = marks(scene, "b\n")
+    (lane,) = marks(scene, "gpu:1 waits")
+    assert task.x > lane.x + lane.width / 5
+
+
+def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
+    """Transfers stand by link; gradients are hatched."""
+    copies = (
+        Copy("a", "b", "gpu:0", "gpu:1", "activation", "forward", 1024, 0.0, 1.0),
+        Copy("b", "a", "gpu:1", "gpu:0", "gradient", "backward", 1024, 2.0, 3.0),
+    )
+    scene = gantt_of(
+        {"": step(Task("a", "a", "gpu:0", "forward", 0.0, 3.0), copies=copies)}
+    )
+    (there,) = marks(scene, "activation, a → b")
+    (back,) = marks(scene, "gradient, b → a")
+    assert (there.hatched, back.hatched) == (False, True)
+    assert "gpu:0 → gpu:1" in words(scene)
+    assert "1.00 KiB" in words(scene)
+
+
+def test_gantt_of_shows_micro_batches_by_number() -> None:
+    """A pipeline's bars bear their micro-batch, not the part's name."""
+    tasks = [Task("a", "stage", "gpu:0", "forward", n, n + 1.0, n) for n in range(4)]
+    scene = gantt_of({"": step(*tasks)})
+    assert {"0", "1", "2", "3"} <= set(words(scene))
+    assert "stage" not in words(scene)
+
+
+def test_gantt_of_sets_planned_and_measured_on_one_scale() -> None:
+    """The measured step is twice as long: the planned one fills half the width."""
+    planned = step(Task("a", "a", "gpu:0", "forward", 0.0, 1.0))
+    measured = step(Task("a", "a", "gpu:0", "forward", 0.0, 2.0))
+    scene = gantt_of({"planned": planned, "measured": measured})
+    one, two = marks(scene, "a\n")
+    assert two.width == pytest.approx(2 * one.width, rel=0.01)
+    assert "measured: one step, 2.00 s" in words(scene)
+
+
+def test_gantt_of_draws_the_limit_when_memory_comes_near_it() -> None:
+    """A limit within sight is a line with its amount; a far one is only written."""
+    plan = plans.siamese()
+    near = Cluster.of("gpu:0", "gpu:1", "cpu", memory="2 MiB")
+    shown = words(gantt_of({"": plan.timeline}, cluster=near))
+    assert "limit 2.00 MiB" in shown
+    far = words(gantt_of({"": plan.timeline}, cluster=plan.cluster))
+    assert not any(text.startswith("limit") for text in far)
+    assert "of 16.0 GiB" in far
+
+
+def test_gantt_of_joins_what_is_too_narrow_to_see() -> None:
+    """900 tasks on four devices give a few bars, and a small file."""
+    plan = plans.chain(300)
+    scene = gantt_of({"": plan.timeline}, cluster=plan.cluster)
+    bars = [m for m in scene.items if isinstance(m, Mark) and " on gpu:" in m.tip]
+    assert len(svg_of_scene(scene)) < 300_000
+    assert sum("calls" in m.tip for m in bars) < 40
+
+
+def test_gantt_of_lists_the_busiest_links_only() -> None:
+    """Sixteen devices have 240 links; twelve are drawn and the rest is counted."""
+    copies = tuple(
+        Copy("a", "b", f"gpu:{a}", f"gpu:{b}", "activation", "forward", 8, 0.0, 1.0 + a)
+        for a in range(5)
+        for b in range(5)
+        if a != b
+    )
+    task = Task("a", "a", "gpu:0", "forward", 0.0, 9.0)
+    shown = words(gantt_of({"": step(task, copies=copies, devices=5)}))
+    assert sum("→" in text for text in shown) == 12
+    assert "and 8 further links, less busy" in shown
+
+
+def test_gantt_of_nothing_is_a_chart_without_bars() -> None:
+    """An empty step does not divide by zero."""
+    scene = gantt_of({"": step()})
+    assert ElementTree.fromstring(svg_of_scene(scene)) is not None
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 3.3e-6, 0.0316, 1.0, 7.2, 5000.0])
+def test_tick_seconds_are_few_round_and_inside(seconds: float) -> None:
+    """Between three and ten ticks, the last within the step."""
+    ticks = tick_seconds(seconds)
+    assert 3 <= len(ticks) <= 10
+    assert ticks[0] == 0.0
+    assert ticks[-1] <= seconds * (1 + 1e-9)
+
+
+def test_scene_is_drawn_at_the_same_places_in_svg_and_in_dot() -> None:
+    """A rectangle's middle, counted from the bottom, is Graphviz' position."""
+    scene = Scene(100, 50, "t", (Mark(10, 5, 20, 10, "#112233"),))
+    assert 'x="10" y="5" width="20" height="10"' in svg_of_scene(scene)
+    assert 'pos="20,40!"' in dot_of_scene(scene)
+
+
+def test_svg_of_scene_keeps_ids_of_two_charts_on_one_page_apart() -> None:
+    """The hatch of one is not the hatch of the other."""
+    scene = Scene(9, 9, "t", (Mark(0, 0, 5, 5, "#112233", hatched=True),))
+    assert 'id="a-hatch-0"' in svg_of_scene(scene, prefix="a")
+    assert "url(#b-hatch-0)" in svg_of_scene(scene, prefix="b")
