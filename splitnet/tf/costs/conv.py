@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 from splitnet.tf.costs.pointwise import after
-from splitnet.tf.costs.value import Case, Size, Work, weight_sizes
+from splitnet.tf.costs.value import Case, Size, Work, kernel_shape, weight_sizes
 
 __all__ = ["conv", "depthwise", "global_pool", "max_pool", "mean_pool", "separable"]
 
@@ -42,7 +42,7 @@ def conv(case: Case) -> Work:
     causal padding makes of it.
     """
     layer = case.operation
-    kernel = math.prod(int(n) for n in layer.kernel.shape)
+    kernel = math.prod(kernel_shape(layer))
     flops = 2.0 * _positions(case, case.output) * kernel
     work = _work(case, flops)
     if getattr(layer, "padding", "") == "causal":
@@ -57,7 +57,7 @@ def conv(case: Case) -> Work:
 def conv_transpose(case: Case) -> Work:
     """2 * input positions * kernel elements: the gradient of a convolution."""
     layer = case.operation
-    kernel = math.prod(int(n) for n in layer.kernel.shape)
+    kernel = math.prod(kernel_shape(layer))
     flops = 2.0 * _positions(case, case.input) * kernel
     return after(_work(case, flops), case.output, layer.activation)
 

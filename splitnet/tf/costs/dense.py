@@ -4,7 +4,7 @@ import math
 
 from splitnet.tf.costs.pointwise import after
 from splitnet.tf.costs.traced import einsum_flops
-from splitnet.tf.costs.value import Case, Work, weight_sizes
+from splitnet.tf.costs.value import Case, Work, kernel_shape, weight_sizes
 
 __all__ = ["dense", "einsum", "einsum_dense", "embedding", "matmul"]
 
@@ -24,8 +24,8 @@ def dense(case: Case) -> Work:
 def einsum_dense(case: Case) -> Work:
     """Two per element of the space spanned by all letters of the equation."""
     layer = case.operation
-    kernel = tuple(int(n) for n in layer.kernel.shape)
-    flops = einsum_flops(layer.equation, [case.input.shape, kernel])
+    shapes = [case.input.shape, kernel_shape(layer)]
+    flops = einsum_flops(layer.equation, shapes)
     return after(_with_weights(case, flops), case.output, layer.activation)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from splitnet.tf.costs import attention, conv, dense, recurrent
 from splitnet.tf.costs.pointwise import ACTIVATIONS, activation, dropout
-from splitnet.tf.costs.value import Case, Work, weight_sizes
+from splitnet.tf.costs.value import Case, Work, keras_class, weight_sizes
 
 __all__ = ["FORMULAS", "CPU_ONLY"]
 
@@ -133,7 +133,7 @@ def _rnn(case: Case) -> Work | None:
 
 
 def _formula_of(layer: Any) -> Callable[[Case], Work | None] | None:
-    return FORMULAS.get(type(layer).__name__)
+    return FORMULAS.get(keras_class(layer))
 
 
 def _both_ways(case: Case) -> Work | None:
@@ -187,9 +187,12 @@ _GROUPS: list[tuple[Callable[[Case], Work | None], str]] = [
     (_by_name("softmax"), "Softmax"),
     (_each(4, inner=2), "PReLU"),
     (dropout, "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D"),
+    (_each(1, inner=0), "StochasticDepth"),
     (_each(6), "GaussianNoise"),
     (_each(6, inner=1), "GaussianDropout AlphaDropout"),
     (_each(1), "Masking"),
+    (_each(1, inputs=True), "LayerScale"),
+    (_each(2), "CustomScaleLayer"),
     (merge(1), "Add Subtract Average"),
     (merge(1, "inputs"), "Multiply Maximum Minimum"),
     (resize, "UpSampling1D UpSampling2D UpSampling3D Resizing"),

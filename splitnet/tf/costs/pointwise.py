@@ -110,7 +110,10 @@ def _snake(name: str) -> str:
 
 
 def after(work: Work, output: Size, function: Any) -> Work:
-    """Add to `work` the activation that a layer applies to its own result."""
+    """Add to `work` the activation that a layer applies to its own result.
+
+    Between the two gradients lives one more, of the result before the activation.
+    """
     flops, keeps, temporaries, note = activation(function)
     kept = temporaries * output.bytes + (output.bytes if "i" in keeps else 0)
     return Work(
@@ -120,7 +123,7 @@ def after(work: Work, output: Size, function: Any) -> Work:
         saves_inputs=work.saves_inputs,
         saves_outputs=(0,) if "o" in keeps else work.saves_outputs,
         inner_bytes=work.inner_bytes + int(kept),
-        transient_bytes=work.transient_bytes,
+        transient_bytes=work.transient_bytes + (output.bytes if flops else 0),
         weight_bytes=work.weight_bytes,
         note="; ".join(n for n in (work.note, note) if n),
     )
@@ -164,5 +167,4 @@ def dropout(case: Case) -> Work:
     return Work(
         other_flops=2.0 * case.input.elements + 3.0 * drawn,
         inner_bytes=drawn,
-        transient_bytes=drawn * case.input.item_bytes,
     )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from splitnet.tf.costs.value import Case, Size, Work, weight_sizes
+from splitnet.tf.costs.value import Case, Size, Work, keras_class, weight_sizes
 
-__all__ = ["bidirectional", "conv_lstm", "gated", "recurrent", "time_distributed"]
+__all__ = ["bidirectional", "conv_lstm", "recurrent", "time_distributed"]
 
 _CELLS = {
     # gates, FLOPs per unit besides products, units kept per step
@@ -32,17 +32,15 @@ def recurrent(case: Case) -> Work | None:
     steps, features = case.input.shape[1], case.input.shape[-1]
     found = Work()
     for cell in cells:
-        if type(cell).__name__ not in _CELLS:
+        if keras_class(cell) not in _CELLS:
             return None
         found = _plus(found, _cell(case, cell, steps, features))
         features = cell.units
-    return replace(
-        found, moved_bytes=_moved(case, found, steps), transient_bytes=case.input.bytes
-    )
+    return replace(found, moved_bytes=_moved(case, found, steps))
 
 
 def _cell(case: Case, cell: Any, steps: int, features: int) -> Work:
-    gates, other, kept = _CELLS[type(cell).__name__]
+    gates, other, kept = _CELLS[keras_class(cell)]
     rows, item = case.input.shape[0] * steps, case.output.item_bytes
     width, split = cell.units, getattr(cell, "implementation", 2) == 1
     kept = rows * (kept * width + features)
@@ -152,8 +150,3 @@ def time_distributed(case: Case, formula: Callable[[Case], Work | None]) -> Work
         saves_outputs=(),
         inner_bytes=found.inner_bytes + copied,
     )
-
-
-def gated(case: Case) -> Work | None:
-    """A single LSTM, GRU or SimpleRNN layer: `recurrent` on its own cell."""
-    return recurrent(case)

@@ -10,7 +10,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["UNKNOWN_EXTENT", "CallCost", "Case", "Size", "Work", "finish", "size_of"]
+__all__ = [
+    "UNKNOWN_EXTENT",
+    "CallCost",
+    "Case",
+    "Size",
+    "Work",
+    "finish",
+    "kernel_shape",
+    "keras_class",
+    "notes_of",
+    "size_of",
+    "total_bytes",
+    "weight_sizes",
+]
 
 UNKNOWN_EXTENT = 128
 """Stands for a dimension other than the batch that the model leaves open (None)."""
@@ -33,13 +46,14 @@ class CallCost:
     convolutions, the number that papers print (twice their "multiply-adds").
     `input_gradient_flops` is the share of `backward_flops` that is spared when no
     input needs a gradient. `moved_bytes` is what the forward pass reads and writes,
-    weights included. `workspace_bytes` is the most that lives only while the call, or
-    its backward pass, runs: gradients of its tensors and temporaries.
+    weights included. `workspace_bytes` lives only while the call, or its backward pass,
+    runs: temporaries; outputs, and gradients of inputs and outputs, are not in it.
 
     Kept until the backward pass: the inputs `saves_inputs`, the outputs
     `saves_outputs` and `inner_bytes` of its own. `activation_bytes` is the sum, right
     for the call alone; two calls may keep one tensor, and `settle` counts it once.
-    `views` says that the outputs share the memory of the first input.
+    `views` says that the outputs share the memory of the first input; `trained_bytes`
+    are the trainable weights, and so the gradient that its backward pass leaves.
     """
 
     forward_flops: float = 0.0
@@ -54,8 +68,13 @@ class CallCost:
     saves_inputs: tuple[int, ...] = ()
     saves_outputs: tuple[int, ...] = ()
     views: bool = False
-    trainable: bool = False
+    trained_bytes: int = 0
     note: str = ""
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it has weights that are trained."""
+        return self.trained_bytes > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +111,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One call as a formula sees it."""
+    """One call as a formula sees it; `args` are None if they are not known."""
 
     operation: Any
     inputs: tuple[Size, ...]
     outputs: tuple[Size, ...]
     batch: int
+    args: tuple[Any, ...] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -147,6 +167,27 @@ def size_of(tensor: Any, batch: int) -> Size:
     return Size(filled, name, any(extent is None for extent in shape[1:]))
 
 
+def keras_class(operation: Any) -> str:
+    """The Keras class whose `call` it runs; "" if somebody else wrote that `call`."""
+    lineage = type(operation).__mro__
+    owner = next((cls for cls in lineage if "call" in vars(cls)), object)
+    if not _from_keras(owner):
+        return ""
+    return next(cls.__name__ for cls in lineage if _from_keras(cls))
+
+
+def _from_keras(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "keras"
+
+
+def kernel_shape(layer: Any) -> tuple[int, ...]:
+    """Shape of the kernel's variable, which `kernel` may wrap (LoRA)."""
+    variable = getattr(layer, "_kernel", None)
+    if variable is None:
+        variable = layer.kernel
+    return tuple(int(extent) for extent in variable.shape)
+
+
 def weight_sizes(operation: Any, trainable_only: bool = False) -> list[Size]:
     """Sizes of a layer's variables; their values are never touched."""
     name = "trainable_weights" if trainable_only else "weights"
@@ -167,7 +208,8 @@ def finish(case: Case, work: Work) -> CallCost:
     else costs as much backward as forward (Rumelhart et al. 1986; the usual "backward
     is twice forward").
     """
-    trainable = bool(weight_sizes(case.operation, trainable_only=True))
+    trained = total_bytes(weight_sizes(case.operation, trainable_only=True))
+    trainable = trained > 0
     differentiable = any(size.differentiable for size in case.inputs)
     forward = work.matrix_flops + work.product_flops + work.other_flops
     through = work.matrix_flops if trainable else 0.0
@@ -185,9 +227,6 @@ def finish(case: Case, work: Work) -> CallCost:
         touched = 0 if work.views else inputs + outputs
         moved = touched + read + 2 * (work.inner_bytes + work.transient_bytes)
     backward = own + to_input
-    gradients = 0
-    if backward and not work.views:
-        gradients = outputs + sum(s.bytes for s in case.inputs if s.differentiable)
     kept = (
         work.inner_bytes
         + sum(case.inputs[i].bytes for i in work.saves_inputs)
@@ -198,7 +237,7 @@ def finish(case: Case, work: Work) -> CallCost:
         backward_flops=float(backward),
         moved_bytes=float(moved),
         activation_bytes=kept,
-        workspace_bytes=gradients + work.transient_bytes,
+        workspace_bytes=work.transient_bytes,
         cpu_only=work.cpu_only or _has_strings(case),
         matrix_flops=float(work.matrix_flops + work.product_flops),
         input_gradient_flops=float(to_input),
@@ -206,8 +245,8 @@ def finish(case: Case, work: Work) -> CallCost:
         saves_inputs=work.saves_inputs,
         saves_outputs=work.saves_outputs,
         views=work.views,
-        trainable=trainable,
-        note=_note(case, work),
+        trained_bytes=trained,
+        note=notes_of(case, work.note),
     )
 
 
@@ -215,8 +254,9 @@ def _has_strings(case: Case) -> bool:
     return any(size.dtype == "string" for size in (*case.inputs, *case.outputs))
 
 
-def _note(case: Case, work: Work) -> str:
-    notes = [work.note] if work.note else []
+def notes_of(case: Case, *notes: str) -> str:
+    """What was guessed, joined; says if a dimension had to be."""
+    found = [note for note in notes if note]
     if any(size.guessed for size in (*case.inputs, *case.outputs)):
-        notes.append(f"open dimensions counted as {UNKNOWN_EXTENT}")
-    return "; ".join(notes)
+        found.append(f"open dimensions counted as {UNKNOWN_EXTENT}")
+    return "; ".join(dict.fromkeys(found))
