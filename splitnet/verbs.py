@@ -28,6 +28,7 @@ def plan(
     optimizer: str = "adam",
     strategy: str = "auto",
     time_limit: float = 5.0,
+    parts: int | None = None,
     **more: Any,
 ) -> "Plan":
     """Decide which part lives on which device; builds nothing and runs nothing.
@@ -46,6 +47,9 @@ def plan(
         optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
         strategy: the name of one algorithm, or "auto" for the best of all.
         time_limit: seconds to search at most.
+        parts: about how many parts the calls of a Keras model are grouped into; None
+            takes six for each device that is not a CPU, at least 12 and at most 48.
+            The branches of a `Net` and the parts of a `Graph` are as declared.
         **more: `training=False`, `contiguity=`, `seed=`, `on_progress=` of the planner.
 
     Raises:
@@ -56,13 +60,17 @@ def plan(
     from splitnet.core.planner import plan_graph
 
     cluster = _this_machine() if cluster is None else cluster
+    costs = _costs_of(costs)
+    graph = _graph_of(source, batch)
+    if not _has_parts(source):
+        graph, pins = _grouped(graph, cluster, pins, parts, costs), None
     return plan_graph(
-        _graph_of(source, batch),
+        graph,
         cluster,
         objective=objective,
         pins=pins,
         missing=missing,
-        costs=_costs_of(costs),
+        costs=costs,
         optimizer=optimizer,
         strategy=strategy,
         time_limit=time_limit,
@@ -123,6 +131,34 @@ def _graph_of(source: Any, batch: int) -> "Graph":
     from splitnet.tf.read import read
 
     return read(source, batch)
+
+
+def _has_parts(source: Any) -> bool:
+    """Whether a person made the parts: of a net, or of a graph."""
+    from splitnet.core.declare import Net
+    from splitnet.core.graph import Graph
+
+    return isinstance(source, Net | Graph)
+
+
+def _grouped(
+    graph: "Graph", cluster: "Cluster", pins: Any, parts: int | None, costs: Any
+) -> "Graph":
+    """A model's calls in few parts, with the pins written into their wishes."""
+    from splitnet.core.cost import Roofline
+    from splitnet.core.grouping import group, pinned
+
+    fast = max(cluster, key=lambda device: device.flops_per_second)
+    model = costs or Roofline()
+    if parts is None:
+        parts = min(max(6 * len(cluster.of_kind("gpu")), 12), 48)
+    return group(
+        pinned(graph, pins),
+        parts,
+        lambda call: (
+            model.forward_seconds(call, fast) + model.backward_seconds(call, fast)
+        ),
+    )
 
 
 def _costs_of(costs: Any) -> Any:

@@ -18,7 +18,7 @@ from splitnet.core.devices import KINDS, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, listed
 from splitnet.core.graph import Graph, Part
 
-__all__ = ["MISSING", "Group", "Pins", "Wish", "resolve"]
+__all__ = ["MISSING", "Group", "Pins", "Wish", "asked_of", "resolve"]
 
 MISSING = ("fallback", "warn", "error")
 
@@ -87,7 +87,7 @@ def resolve(
         raise DeclarationError(
             f"missing= must be one of {', '.join(MISSING)}. Received: {missing!r}."
         )
-    asked = _asked(graph, pins)
+    asked = asked_of(graph, pins)
     found = {
         part.name: _granted(graph, cluster, part, *asked[part.name], whole_lists)
         for part in graph.parts
@@ -98,7 +98,9 @@ def resolve(
     return found, _groups(graph, found, members)
 
 
-def _asked(graph: Graph, pins: Pins | None) -> dict[str, tuple[tuple[str, ...], bool]]:
+def asked_of(
+    graph: Graph, pins: Pins | None
+) -> dict[str, tuple[tuple[str, ...], bool]]:
     """The wish of every part, and whether it is a pin of the planner's caller."""
     declared = {part.name: (part.on, False) for part in graph.parts}
     if pins is None:
