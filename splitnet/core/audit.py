@@ -331,8 +331,8 @@ def _rows(plan: Plan, seen: Observation, expected: Mapping[str, str]) -> Iterabl
         ops.setdefault(op.part, []).append(op)
     held: dict[tuple[str, str], list[str]] = {}
     for variable in seen.variables:
-        for part in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
-            held.setdefault((part, variable.kind), []).append(variable.device)
+        for home in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
+            held.setdefault((home, variable.kind), []).append(variable.device)
     for part in plan.graph.parts:
         mine = ops.get(part.name, [])
         where = {
