@@ -3,7 +3,7 @@
 import argparse
 
 from splitnet._version import __version__
-from splitnet.cli import machine, planning, training
+from splitnet.cli import machine, planning, several, training
 
 __all__ = ["make_parser"]
 
@@ -24,4 +24,5 @@ def make_parser() -> argparse.ArgumentParser:
     planning.add_commands(commands)
     training.add_audit(commands)
     machine.add_commands(commands)
+    several.add_commands(commands)
     return parser

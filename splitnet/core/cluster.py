@@ -9,6 +9,7 @@ from pathlib import Path
 
 from splitnet.core.devices import Device, device_name, is_kind, tensorflow_name
 from splitnet.core.errors import DeviceError, SplitnetError, listed
+from splitnet.core.hosts import Host, hosts_from, hosts_to
 from splitnet.core.units import parse_bandwidth, parse_seconds
 
 __all__ = ["Cluster", "Device", "Link"]
@@ -39,6 +40,8 @@ class Link:
 class Cluster:
     """The devices of one or several machines, and the links between them.
 
+    `hosts` says where the programs of other machines listen; none for one machine.
+
     >>> box = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
     >>> [device.name for device in box]
     ['gpu:0', 'gpu:1', 'cpu:0']
@@ -48,6 +51,7 @@ class Cluster:
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
+    hosts: tuple[Host, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a cluster that cannot be."""
@@ -195,6 +199,7 @@ class Cluster:
         return {
             "devices": [asdict(device) for device in self.devices],
             "links": [asdict(link) for link in self.links],
+            **({"hosts": hosts_to(self.hosts)} if self.hosts else {}),
         }
 
     @classmethod
@@ -214,6 +219,7 @@ class Cluster:
         return cls(
             tuple(_checked_device(entry) for entry in devices),
             tuple(_checked_link(entry) for entry in links),
+            hosts_from(values.get("hosts", {})),
         )
 
 
@@ -269,9 +275,9 @@ _LINK_KEYS = {"between", "bandwidth", "latency"}
 def _from_toml(values: Mapping[str, object]) -> Cluster:
     """Read `[[device]]` and `[[link]]` tables and the plain keys `link`, `latency`."""
     faults = [
-        f"unknown key {key!r}; known: device, link, links, latency"
+        f"unknown key {key!r}; known: device, link, links, latency, hosts"
         for key in values
-        if key not in {"device", "link", "links", "latency"}
+        if key not in {"device", "link", "links", "latency", "hosts"}
     ]
     devices: list[Device] = []
     links: list[Link] = []
@@ -290,9 +296,14 @@ def _from_toml(values: Mapping[str, object]) -> Cluster:
         links.append(_default_link(values.get("link"), values.get("latency")))
     except SplitnetError as error:
         faults.append(str(error))
+    hosts: tuple[Host, ...] = ()
+    try:
+        hosts = hosts_from(values.get("hosts", {}))
+    except SplitnetError as error:
+        faults.append(str(error))
     if faults:
         raise DeviceError(listed("this cluster cannot be.", faults))
-    return Cluster(tuple(devices), tuple(links))
+    return Cluster(tuple(devices), tuple(links), hosts)
 
 
 def _tables(

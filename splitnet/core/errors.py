@@ -10,6 +10,7 @@ __all__ = [
     "InfeasibleError",
     "PlanFileError",
     "SplitnetError",
+    "WorkerError",
     "listed",
 ]
 
@@ -40,6 +41,10 @@ class AuditError(SplitnetError, RuntimeError):
 
 class ConfigError(SplitnetError, RuntimeError):
     """A runtime setting that contradicts another, or comes too late."""
+
+
+class WorkerError(SplitnetError, RuntimeError):
+    """A worker of the cluster that is not there, died, hangs or came back empty."""
 
 
 def listed(headline: str, faults: Iterable[str]) -> str:

@@ -1,0 +1,180 @@
+"""Commands about several machines: worker, cluster up, cluster join, cluster health."""
+
+import os
+import signal
+import subprocess
+import sys
+from argparse import REMAINDER, Namespace
+from typing import Any
+
+from splitnet.cli.screen import show, show_json, show_rows
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import ConfigError
+from splitnet.core.units import parse_bytes
+
+__all__ = ["add_commands"]
+
+_EXPOSED = (
+    "splitnet: --allow-remote: TensorFlow's port has no password and no encryption. "
+    "Whoever reaches it can run what they like as this user. Put a firewall that admits "
+    "the cluster's hosts only, or a VPN such as WireGuard, in front: docs/machines.md."
+)
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands about several machines to the parser."""
+    worker = commands.add_parser(
+        "worker",
+        help="serve this machine's devices to a program elsewhere",
+        description="Run TensorFlow's server as one worker of a cluster, in the "
+        "foreground. It refuses a network that others can reach, unless told.",
+    )
+    worker.add_argument("--cluster", required=True, metavar="FILE.toml")
+    worker.add_argument("--index", type=int, required=True, metavar="K")
+    worker.add_argument("--core", type=int, metavar="C", help="stay on this core")
+    worker.add_argument("--threads", type=int, metavar="N")
+    worker.add_argument("--memory", metavar="SIZE", help="refuse more: '2 GB'")
+    _add_allow_remote(worker)
+    worker.add_argument(
+        "--owned", action="store_true", help="end when standard input does"
+    )
+    worker.set_defaults(do=run_worker)
+
+    cluster = commands.add_parser("cluster", help="workers of this machine, and others")
+    verbs = cluster.add_subparsers(dest="verb", metavar="VERB", required=True)
+    up = verbs.add_parser(
+        "up",
+        help="start private workers here, run a program with them, end them",
+        description="Start worker processes in a network that only they and the "
+        "program can reach. With a command, run it there (sn.connect() finds the "
+        "cluster) and end with its exit code; without, wait for Ctrl-C.",
+    )
+    up.add_argument("--workers", type=int, default=2, metavar="N")
+    up.add_argument("--pin", action="store_true", help="one core for each worker")
+    up.add_argument("--threads", type=int, metavar="N", help="of each worker")
+    up.add_argument("--memory", metavar="SIZE", help="limit of each worker: '2 GB'")
+    _add_allow_remote(up)
+    up.add_argument("program", nargs=REMAINDER, metavar="-- COMMAND ...")
+    up.set_defaults(do=run_up)
+
+    join = verbs.add_parser(
+        "join", help="run a program in the private network of a running `cluster up`"
+    )
+    join.add_argument("pid", type=int, help="the process of `cluster up`")
+    join.add_argument("program", nargs=REMAINDER, metavar="-- COMMAND ...")
+    join.set_defaults(do=run_join)
+
+    health = verbs.add_parser("health", help="ask every worker whether it is well")
+    health.add_argument("cluster", metavar="FILE.toml")
+    health.add_argument("--timeout", type=float, default=2.0, metavar="S")
+    health.add_argument("--json", action="store_true", help="for a program")
+    health.set_defaults(do=run_health)
+
+
+def _add_allow_remote(parser: Any) -> None:
+    parser.add_argument(
+        "--allow-remote",
+        action="store_true",
+        help="listen although other hosts can reach this machine; dangerous",
+    )
+
+
+def run_worker(arguments: Namespace) -> int:
+    """Serve until killed."""
+    from splitnet.tf.serve import serve
+
+    if arguments.allow_remote:
+        print(_EXPOSED, file=sys.stderr)
+    limit = None
+    if arguments.memory:
+        limit = parse_bytes(_number_or_text(arguments.memory), "--memory")
+    serve(
+        Cluster.load(arguments.cluster),
+        arguments.index,
+        core=arguments.core,
+        threads=arguments.threads,
+        memory_bytes=limit,
+        allow_remote=arguments.allow_remote,
+        owned=arguments.owned,
+    )
+    return 0
+
+
+def _number_or_text(text: str) -> object:
+    return int(text) if text.isdigit() else text
+
+
+def run_up(arguments: Namespace) -> int:
+    """Start workers, run the program or wait, end the workers."""
+    from splitnet.tf.workers import CLUSTER_VARIABLE, local_workers
+
+    if arguments.allow_remote:
+        print(_EXPOSED, file=sys.stderr)
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # clean up as well
+    with local_workers(
+        arguments.workers,
+        pin=arguments.pin,
+        threads=arguments.threads,
+        memory_limit=arguments.memory,
+        allow_remote=arguments.allow_remote,
+    ) as workers:
+        program = _program(arguments)
+        if program:
+            environ = os.environ | {CLUSTER_VARIABLE: str(workers.file)}
+            return _run(program, environ)
+        show(f"{len(workers.processes)} workers are ready: {workers.file}")
+        show(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
+        show(f"in it: sn.connect(sn.Cluster.load({str(workers.file)!r}))")
+        show("Ctrl-C ends them.")
+        sys.stdout.flush()
+        try:
+            workers.wait()
+        except KeyboardInterrupt:
+            show("ending the workers")
+            return 0
+        raise ConfigError("a worker ended by itself; all are ended.")
+
+
+def _program(arguments: Namespace) -> list[str]:
+    words = list(arguments.program)
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _run(program: list[str], environ: "os._Environ[str] | dict[str, str]") -> int:
+    try:
+        with subprocess.Popen(program, env=environ) as process:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                process.terminate()
+                return process.wait()
+    except OSError as error:
+        raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
+
+
+def run_join(arguments: Namespace) -> int:
+    """Run a program in the private network of a running `cluster up`."""
+    from splitnet.tf.seclude import enter
+
+    program = _program(arguments)
+    if not program:
+        raise ConfigError("say what to run: splitnet cluster join PID -- COMMAND ...")
+    enter(arguments.pid)
+    return _run(program, os.environ)
+
+
+def run_health(arguments: Namespace) -> int:
+    """Ask every worker of a cluster file; 1 if one is not well."""
+    from splitnet.tf.health import probe
+
+    hosts = [h for h in Cluster.load(arguments.cluster).hosts if h.job == "worker"]
+    found = probe(hosts, timeout_seconds=arguments.timeout)
+    if arguments.json:
+        rows = [{"worker": h.host.name, "address": h.host.address} for h in found]
+        show_json(
+            [row | {"state": h.state, "seconds": h.seconds} for row, h in zip(rows, found)]
+        )
+    else:
+        lines = [(h.host.name, h.host.address, h.state) for h in found]
+        show_rows(lines, ("worker", "address", "state"))
+    return 0 if found and all(h.state == "well" for h in found) else 1

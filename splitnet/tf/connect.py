@@ -1,0 +1,261 @@
+"""Joining this program to workers, and watching them while it trains.
+
+TensorFlow ends a step at once if a worker dies, and waits for ever if one hangs. So a
+thread asks every worker how it is, and hangs up on one that does not answer: the step
+then ends with an error as well.
+"""
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import ConfigError, WorkerError, listed
+from splitnet.core.hosts import CLIENT, Host
+from splitnet.tf.context import started, starter
+from splitnet.tf.hangup import hang_up
+from splitnet.tf.health import Health, probe, without_proxy
+from splitnet.tf.serve import VERSION_MARK, check_network, spec_of
+from splitnet.tf.workers import CLUSTER_VARIABLE
+
+__all__ = ["Connection", "connect"]
+
+_PATIENCE = 2  # questions without an answer before a worker counts as hung
+_joined: list["Connection"] = []
+
+
+class Connection:
+    """A joined cluster. As a context manager it names the worker that failed a block.
+
+    `cluster` is what was joined, `health()` how its workers are now.
+    """
+
+    def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
+        self.cluster = cluster
+        self._workers = tuple(h for h in cluster.hosts if h.job == "worker")
+        self._every = watch_seconds
+        self._over = threading.Event()
+        self._lost: dict[str, Health] = {}
+        if watch_seconds:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def health(self, *, timeout_seconds: float = 2.0) -> tuple[Health, ...]:
+        """Ask every worker how it is; takes `timeout_seconds` at most."""
+        return probe(self._workers, timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        """Stop watching. What TensorFlow has joined it cannot leave."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        missed: dict[str, int] = {}
+        while not self._over.wait(self._every):
+            for found in self.health(timeout_seconds=max(self._every, 0.5)):
+                name = found.host.name
+                missed[name] = missed.get(name, 0) + 1 if found.state != "well" else 0
+                if missed[name] == _PATIENCE:
+                    self._lost[name] = found
+                    hang_up(found.host.address)
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Say which worker failed, if that is why the block did.
+
+        Raises:
+            WorkerError: a worker died, hangs or is another process than before.
+        """
+        if error is not None and _is_about_workers(error):
+            found = {h.host.name: h for h in self.health()}
+            bad = {n: h for n, h in found.items() if h.state != "well"} | self._lost
+            self._lost = {}
+            raise WorkerError(_lost_words(bad, error)) from error
+
+
+def _is_about_workers(error: BaseException) -> bool:
+    import tensorflow as tf
+
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, kinds) or (
+        isinstance(error, tf.errors.InvalidArgumentError)
+        and "remote_handle" in str(error)
+    )
+
+
+def _lost_words(bad: dict[str, Health], error: BaseException) -> str:
+    remedy = (
+        "Start it again if it is gone, call sn.connect(cluster) again, emit the model "
+        "anew (or plan it for the workers that are left) and fit with the same "
+        "keras.callbacks.BackupAndRestore: training goes on from its last backup."
+    )
+    if bad:
+        return listed(
+            f"the step ended because a worker failed. {remedy}",
+            [health.words for health in bad.values()],
+        )
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (
+        "the step ended because a worker was lost; all of them answer now, so one was "
+        f"started anew and what it held is gone ({first[:200]}). {remedy}"
+    )
+
+
+def connect(
+    cluster: Cluster | None = None,
+    *,
+    allow_remote: bool = False,
+    wait_seconds: float = 30.0,
+    watch_seconds: float = 2.0,
+) -> Connection:
+    """Join this program to a cluster's workers; their devices can be placed on then.
+
+    Do it before the first layer, tensor or dataset. Joining the same cluster again
+    makes workers that came back usable; models from before are lost.
+
+    Args:
+        cluster: its `hosts` give an address to every worker and to the client, which
+            is this program. None reads the file that `splitnet cluster up` names.
+        allow_remote: join although others can reach this machine: joining makes this
+            program listen on every interface.
+        wait_seconds: how long workers may take until they answer.
+        watch_seconds: how often to ask the workers how they are; one that misses two
+            questions is hung up on. 0 watches nothing.
+
+    Raises:
+        ConfigError: too late, no address, another version of TensorFlow, or a network
+            that is not private.
+        WorkerError: workers that do not answer; all of them.
+        DeviceError: the cluster file cannot be read.
+    """
+    cluster = _cluster_of_environment() if cluster is None else cluster
+    workers = _checked_workers(cluster)
+    check_network(allow_remote=allow_remote)
+    again = _check_time(cluster)
+    without_proxy(cluster.hosts)
+    _wait_for(workers, wait_seconds)
+    import tensorflow as tf
+
+    tf.config.experimental_connect_to_cluster(
+        spec_of(cluster), job_name="client", task_index=0, protocol="grpc"
+    )
+    _check_versions(workers, tf)
+    for old in again:
+        old.close()
+    _joined[:] = [Connection(cluster, watch_seconds)]
+    return _joined[0]
+
+
+def _cluster_of_environment() -> Cluster:
+    path = os.environ.get(CLUSTER_VARIABLE)
+    if not path:
+        raise ConfigError(
+            "which cluster? Give sn.connect() one, such as Cluster.load('cluster.toml'), "
+            "or start the program with `splitnet cluster up --workers N -- python "
+            f"program.py`, which sets {CLUSTER_VARIABLE}."
+        )
+    return Cluster.load(path)
+
+
+def _checked_workers(cluster: Cluster) -> tuple[Host, ...]:
+    known = {host.name for host in cluster.hosts}
+    faults = [
+        f"device {device.name!r} is on {device.host}, which has no address"
+        for device in cluster
+        if device.host and device.host not in known
+    ]
+    if CLIENT not in known:
+        faults.append(
+            "the client (this program) has no address: the workers must call it"
+        )
+    workers = tuple(host for host in cluster.hosts if host.job == "worker")
+    if not workers:
+        faults.append("there is no worker to join")
+    if faults:
+        raise ConfigError(
+            listed(
+                "cannot join this cluster: give it a table [hosts] with lines such as "
+                '"client" = "10.0.0.1:2222" and "worker:0" = "10.0.0.2:2222".',
+                faults,
+            )
+        )
+    return workers
+
+
+def _check_time(cluster: Cluster) -> list[Connection]:
+    """What was joined before; nothing else may have started TensorFlow."""
+    if not started():
+        return []
+    if _joined and _joined[0].cluster.hosts == cluster.hosts:
+        return list(_joined)
+    if _joined:
+        raise ConfigError(
+            "this program has joined another cluster; TensorFlow can join one only."
+        )
+    raise ConfigError(
+        f"too late to join a cluster: TensorFlow has already started, and {starter()}. "
+        "Call sn.connect(cluster) before the first layer, tensor or dataset is made; in "
+        "a notebook, restart the kernel first."
+    )
+
+
+def _wait_for(workers: Iterable[Host], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        left = deadline - time.monotonic()
+        limit = min(max(left, 0.2), 2.0)
+        bad = [h for h in probe(workers, timeout_seconds=limit) if h.state != "well"]
+        if not bad:
+            return
+        if left <= 0:
+            raise WorkerError(
+                listed(
+                    f"{len(bad)} of {len(tuple(workers))} workers did not answer "
+                    f"within {seconds:.0f} s. Start them with `splitnet worker "
+                    "--cluster FILE --index K`, or look at the addresses in [hosts].",
+                    [health.words for health in bad],
+                )
+            )
+        time.sleep(min(0.1, max(left, 0.0)))
+
+
+def _check_versions(workers: Iterable[Host], tf: Any) -> None:
+    """Read each worker's version of TensorFlow from its process name."""
+    faults = []
+    mine = f"{VERSION_MARK}{tf.__version__}"[:15]
+    for worker in workers:
+        with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
+            name = tf.io.read_file("/proc/self/comm").numpy().decode().strip()
+        if not name.startswith(VERSION_MARK):
+            warnings.warn(
+                f"{worker.name} was not started by splitnet ({name!r}); its version of "
+                "TensorFlow is not known.",
+                stacklevel=3,
+            )
+        elif name != mine:
+            faults.append(
+                f"{worker.name} ({worker.address}) has TensorFlow "
+                f"{name.removeprefix(VERSION_MARK)}"
+            )
+    if faults:
+        raise ConfigError(
+            listed(
+                f"this program has TensorFlow {tf.__version__}, workers have another. "
+                "Install the same version everywhere.",
+                faults,
+            )
+        )

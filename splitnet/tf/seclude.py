@@ -1,0 +1,129 @@
+"""A network that only this program and its children can reach.
+
+TensorFlow's server, and its client once it has joined a cluster, listen on every
+interface, whatever address they are given, and do what anybody asks of them. So workers
+of this machine live in a network namespace of their own, which holds one loopback
+device and no road to anywhere else. Linux only; neither root nor a tool is needed.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+from splitnet.core.errors import ConfigError
+
+__all__ = ["enter", "is_private", "open_interfaces", "seclude"]
+
+_NEW_NET, _NEW_USER = 0x40000000, 0x10000000
+_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
+_ADVICE = (
+    "Run the program under `splitnet cluster up --workers N -- python program.py`, "
+    "which makes the private network first; or, where other hosts may reach this one "
+    "and a firewall or a VPN stands in front, allow it (--allow-remote, "
+    "allow_remote=True)."
+)
+
+
+def open_interfaces() -> tuple[str, ...]:
+    """Name the interfaces, other than loopback, over which others could come in."""
+    names = [name for _, name in socket.if_nameindex()]
+    return tuple(n for n in names if n != "lo" and _flags(n) & _UP)
+
+
+def is_private() -> bool:
+    """Say whether this program's network ends at its own loopback device."""
+    return not open_interfaces()
+
+
+def seclude() -> None:
+    """Move this program into a private network; does nothing if it is in one.
+
+    What it starts afterwards is there as well. There is no way back: the program can
+    no longer reach other hosts, nor they it.
+
+    Raises:
+        ConfigError: the system does not allow it, or other threads already run, which
+            would keep the old network.
+    """
+    if is_private():
+        return
+    threads = len(list(Path("/proc/self/task").iterdir())) if _is_linux() else 0
+    if threads != 1:
+        why = f"{threads} threads run already" if threads else "only Linux has them"
+        raise ConfigError(
+            f"cannot make a private network for workers: {why}. Do it before "
+            f"numpy, Keras or TensorFlow is imported. {_ADVICE}"
+        )
+    user, group = os.getuid(), os.getgid()
+    if _call("unshare", _NEW_NET):
+        if error := _call("unshare", _NEW_NET | _NEW_USER):
+            raise ConfigError(
+                "cannot make a private network for workers: the system refuses "
+                f"({os.strerror(error)}). {_ADVICE}"
+            )
+        _keep_identity(user, group)
+    _set_up("lo")
+
+
+def enter(pid: int) -> None:
+    """Move this program into the private network of another that the same user runs.
+
+    Raises:
+        ConfigError: there is no such program, or the system does not allow it.
+    """
+    faults = []
+    for kind, flag in (("user", _NEW_USER), ("net", _NEW_NET)):
+        theirs = f"/proc/{pid}/ns/{kind}"
+        try:
+            if os.path.samefile(theirs, f"/proc/self/ns/{kind}"):
+                continue
+            with open(theirs, encoding="ascii") as file:
+                error = _call("setns", file.fileno(), flag)
+        except OSError as problem:
+            error = problem.errno or 1
+        if error:
+            faults.append(f"{kind}: {os.strerror(error)}")
+    if faults:
+        raise ConfigError(
+            f"cannot enter the private network of process {pid} ({'; '.join(faults)}). "
+            "It must run, on this machine, for the same user."
+        )
+
+
+def _is_linux() -> bool:
+    return os.path.isdir("/proc/self/task")
+
+
+def _call(name: str, *arguments: int) -> int:
+    """Call the C library; the error number, 0 for none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    function = getattr(libc, name, None)
+    if function is None:
+        return 38  # ENOSYS
+    return ctypes.get_errno() if function(*arguments) else 0
+
+
+def _keep_identity(user: int, group: int) -> None:
+    """Be the same user inside, so that files belong to whom they should."""
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+
+
+def _flags(interface: str) -> int:
+    request = struct.pack("16sh14x", interface.encode(), 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+        try:
+            answer = fcntl.ioctl(plug, _GET_FLAGS, request)
+        except OSError:
+            return _UP  # not known: reckon with it
+    return int(struct.unpack("16sh14x", answer)[1])
+
+
+def _set_up(interface: str) -> None:
+    request = struct.pack("16sh14x", interface.encode(), _flags(interface) | _UP)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+        fcntl.ioctl(plug, _SET_FLAGS, request)

@@ -1,0 +1,142 @@
+"""What a worker process does: serve TensorFlow's own runtime until its owner is gone."""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import ConfigError
+from splitnet.core.hosts import Host
+from splitnet.tf.health import without_proxy
+from splitnet.tf.seclude import is_private, open_interfaces
+
+__all__ = ["VERSION_MARK", "serve"]
+
+VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
+_DIE_WITH_PARENT = 1
+_READY = b"ready\n"
+
+
+def serve(
+    cluster: Cluster,
+    index: int,
+    *,
+    core: int | None = None,
+    threads: int | None = None,
+    memory_bytes: int | None = None,
+    allow_remote: bool = False,
+    owned: bool = False,
+) -> None:
+    """Serve as a cluster's worker of that number; returns never.
+
+    Args:
+        cluster: its hosts name every worker and the client.
+        index: which of the workers this is.
+        core: the processor core to stay on; None for all.
+        threads: of one operation, and of operations side by side; None leaves both to
+            TensorFlow. A worker pinned to a core has one.
+        memory_bytes: refuse to use more memory than this; None for no limit.
+        allow_remote: listen although others can reach this machine's network.
+        owned: end when the process that started this one does.
+
+    Raises:
+        ConfigError: the network is not private, or the cluster has no such worker.
+    """
+    me = worker_of(cluster, index)
+    if owned:
+        _end_with_owner()
+    check_network(allow_remote=allow_remote)
+    without_proxy(cluster.hosts)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+        threads = threads or 1
+    if memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    import tensorflow as tf
+
+    server = tf.distribute.Server(
+        spec_of(cluster),
+        job_name=me.job,
+        task_index=me.task,
+        config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=threads or 0,
+            inter_op_parallelism_threads=threads or 0,
+        ),
+    )
+    _tell_version(tf.__version__)
+    sys.stdout.buffer.write(_READY)
+    sys.stdout.flush()
+    server.join()
+
+
+def spec_of(cluster: Cluster) -> "tf.train.ClusterSpec":  # type: ignore[name-defined]  # noqa: F821  # imported late
+    """The cluster as TensorFlow reads it, its client included.
+
+    A client that is not named gets another port each time it connects, and workers go
+    on calling the old one.
+    """
+    import tensorflow as tf
+
+    jobs: dict[str, dict[int, str]] = {}
+    for host in cluster.hosts:
+        jobs.setdefault(host.job, {})[host.task] = host.address
+    return tf.train.ClusterSpec(jobs)
+
+
+def worker_of(cluster: Cluster, index: int) -> Host:
+    """The worker of that number.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    workers = [host for host in cluster.hosts if host.job == "worker"]
+    found = next((host for host in workers if host.task == index), None)
+    if found is None:
+        known = ", ".join(h.name for h in workers) or "none; add a [hosts] table"
+        raise ConfigError(
+            f"the cluster has no worker {index}. Workers with an address: {known}."
+        )
+    return found
+
+
+def check_network(*, allow_remote: bool) -> None:
+    """Refuse to listen where others could call.
+
+    Raises:
+        ConfigError: names the open interfaces, what they expose, and what to do.
+    """
+    if allow_remote or is_private():
+        return
+    raise ConfigError(
+        "TensorFlow listens on every interface, without a password, and whoever reaches "
+        "it can run what they like here. This machine can be reached over "
+        f"{', '.join(open_interfaces())}. For workers of this machine use `splitnet "
+        "cluster up --workers N -- python program.py`, which keeps them in a private "
+        "network. For several machines put a firewall or a VPN in front of these ports, "
+        "see docs/machines.md, and say --allow-remote (in Python: allow_remote=True)."
+    )
+
+
+def _end_with_owner() -> None:
+    """End when the owner does, even if it is killed or this process is stopped."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    threading.Thread(target=_watch_owner, daemon=True).start()
+
+
+def _watch_owner() -> None:
+    """The owner holds the other end of standard input; its end is the end of both."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)
+
+
+def _tell_version(version: str) -> None:
+    """Write TensorFlow's version where a client of any version can read it."""
+    Path("/proc/self/comm").write_text(f"{VERSION_MARK}{version}"[:15], "ascii")

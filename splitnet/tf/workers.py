@@ -1,0 +1,267 @@
+"""Worker processes of this machine: started in private, pinned on request, ended.
+
+Each is a Python program with TensorFlow's own server in it, a device of the cluster with
+memory and threads of its own. This module starts them without importing TensorFlow.
+"""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from splitnet.core.cluster import Cluster, Device, Link
+from splitnet.core.errors import ConfigError, DeviceError, listed
+from splitnet.core.hosts import CLIENT, Host
+from splitnet.core.units import parse_bytes
+from splitnet.tf.seclude import seclude
+
+__all__ = ["CLUSTER_VARIABLE", "LocalWorkers", "local_workers", "write_cluster"]
+
+CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
+_MOST_WORKERS = 64
+_START_SECONDS = 90.0
+_STOP_SECONDS = 2.0
+_LINK = Link("*", "*", 1.2e9, 4e-4)  # between processes of one machine, over loopback
+
+
+@dataclass(eq=False)
+class LocalWorkers:
+    """Running workers; `cluster` has their devices and addresses, `file` is its TOML.
+
+    A context manager: what it started has ended when its block does.
+    """
+
+    cluster: Cluster
+    file: Path
+    processes: list[subprocess.Popen[bytes]]
+    options: tuple[tuple[str, ...], ...]
+
+    def pid(self, index: int) -> int:
+        """The process of a worker."""
+        return self.processes[index].pid
+
+    def restart(self, index: int) -> None:
+        """Start a worker that has ended again, at the same address.
+
+        Raises:
+            ConfigError: it does not start.
+        """
+        _end([self.processes[index]])
+        self.processes[index] = _start(self.file, index, self.options[index])
+        _wait([self.processes[index]], self.file.parent)
+
+    def wait(self) -> int:
+        """Wait until one of them ends by itself; its number."""
+        while True:
+            for index, process in enumerate(self.processes):
+                if process.poll() is not None:
+                    return index
+            time.sleep(0.5)
+
+    def stop(self) -> None:
+        """End all workers, also those that hang; harmless when done twice."""
+        _end(self.processes)
+        shutil.rmtree(self.file.parent, ignore_errors=True)
+
+    def __enter__(self) -> "LocalWorkers":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def local_workers(
+    count: int = 2,
+    *,
+    pin: bool = False,
+    threads: int | None = None,
+    memory_limit: object = None,
+    allow_remote: bool = False,
+) -> LocalWorkers:
+    """Start worker processes on this machine, in a network that only it can reach.
+
+    This program moves into that network as well, for good: do it first, before numpy,
+    Keras or TensorFlow is imported. Then `sn.connect(workers.cluster)`.
+
+    Args:
+        count: how many workers.
+        pin: keep worker k on processor core k (modulo the cores there are), with one
+            thread.
+        threads: threads of each worker; None leaves them to TensorFlow.
+        memory_limit: of each worker, such as "2 GB"; more is refused, not swapped.
+        allow_remote: stay in the open network. Whoever reaches this machine can then
+            run what they like in the workers.
+
+    Raises:
+        ConfigError: the private network cannot be made, or a worker does not start.
+        DeviceError: an impossible count or limit.
+    """
+    if type(count) is not int or not 1 <= count <= _MOST_WORKERS:
+        raise DeviceError(
+            f"workers are 1 to {_MOST_WORKERS} on one machine. Received: {count!r}."
+        )
+    limit = None if memory_limit is None else parse_bytes(memory_limit, "memory limit")
+    if not allow_remote:
+        seclude()
+    cores = sorted(os.sched_getaffinity(0))
+    cluster = _cluster(count, len(cores) if not pin else 1, limit)
+    folder = Path(tempfile.mkdtemp(prefix="splitnet-"))
+    file = folder / "cluster.toml"
+    write_cluster(cluster, file)
+    options = []
+    for index in range(count):
+        said = ["--core", str(cores[index % len(cores)])] if pin else []
+        said += ["--threads", str(threads)] if threads else []
+        said += ["--memory", str(limit)] if limit else []
+        said += ["--allow-remote"] if allow_remote else []
+        options.append(tuple(said))
+    workers = LocalWorkers(cluster, file, [], tuple(options))
+    try:
+        for index in range(count):
+            workers.processes.append(_start(file, index, options[index]))
+        _wait(workers.processes, folder)
+    except BaseException:
+        workers.stop()
+        raise
+    return workers
+
+
+def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
+    from splitnet.tf.runtime import host_memory_bytes
+
+    share = host_memory_bytes() // (count + 1)
+    preset = "CPU core" if cores == 1 else "cpu"
+    names = ["cpu:0", *(f"worker:{i}/cpu:0" for i in range(count))]
+    ports = _free_ports(count + 1)
+    hosts = [Host(CLIENT, f"127.0.0.1:{ports[0]}")]
+    hosts += [Host(f"worker:{i}", f"127.0.0.1:{ports[i + 1]}") for i in range(count)]
+    devices = [
+        Device.of(name, memory=(limit or share) if i else share, preset=preset)
+        for i, name in enumerate(names)
+    ]
+    return Cluster(tuple(devices), (_LINK,), tuple(hosts))
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different."""
+    with _plugs(count) as plugs:
+        return [int(plug.getsockname()[1]) for plug in plugs]
+
+
+@contextmanager
+def _plugs(count: int) -> Iterator[list[socket.socket]]:
+    plugs = [socket.socket() for _ in range(count)]
+    try:
+        for plug in plugs:
+            plug.bind(("127.0.0.1", 0))
+        yield plugs
+    finally:
+        for plug in plugs:
+            plug.close()
+
+
+def _start(
+    file: Path, index: int, options: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
+    command += ["--cluster", str(file), "--index", str(index), *options]
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    with open(_log(file.parent, index), "wb") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            start_new_session=True,  # Ctrl-C is its owner's, who ends it
+        )
+
+
+def _log(folder: Path, index: int) -> Path:
+    return folder / f"worker-{index}.log"
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Wait until every worker says that it is ready.
+
+    Raises:
+        ConfigError: one ended, or said nothing in time; with its last words.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    faults = []
+    for process in processes:
+        pipe = process.stdout
+        assert pipe is not None
+        left = max(deadline - time.monotonic(), 0.0)
+        ready, _, _ = select.select([pipe], [], [], left)
+        if ready and pipe.readline() == b"ready\n":
+            continue
+        index = process.args[process.args.index("--index") + 1]  # type: ignore[union-attr, index]  # a list
+        log = _log(folder, int(str(index)))
+        words = log.read_text(errors="replace").strip().splitlines()[-4:]
+        how = f"ended with code {process.wait()}" if ready else "is not ready in time"
+        faults.append(f"worker {index} {how}: " + ("\n    ".join(words) or "silently"))
+    if faults:
+        raise ConfigError(listed("workers do not start.", faults))
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+def write_cluster(cluster: Cluster, path: str | Path) -> None:
+    """Write a cluster as the TOML file that `Cluster.load` reads."""
+    lines = ["[hosts]", *(f'"{h.name}" = "{h.address}"' for h in cluster.hosts)]
+    for device in cluster:
+        lines += [
+            "",
+            "[[device]]",
+            f'name = "{device.name}"',
+            f"memory = {device.memory_bytes}",
+            f"speed = {device.flops_per_second!r}",
+            f"bandwidth = {device.bytes_per_second!r}",
+            f"overhead = {device.call_seconds!r}",
+        ]
+    plain = [link for link in cluster.links if (link.source, link.target) == ("*", "*")]
+    for link in plain[-1:]:
+        lines = [
+            f"link = {link.bytes_per_second!r}",
+            f"latency = {link.latency_seconds!r}",
+            "",
+            *lines,
+        ]
+    for link in (link for link in cluster.links if link not in plain):
+        lines += [
+            "",
+            "[[links]]",
+            f'between = ["{link.source}", "{link.target}"]',
+            f"bandwidth = {link.bytes_per_second!r}",
+            f"latency = {link.latency_seconds!r}",
+        ]
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
