@@ -83,9 +83,13 @@ def depth_first(
         random.shuffle(roots)
         for row in after:
             random.shuffle(row)
+    # Groups in a circle have no entry; they follow in their given order.
+    roots += [group for group in range(count) if not entry[group]]
     seen = [False] * count
     order: list[int] = []
     for root in roots:
+        if seen[root]:
+            continue
         work = [(root, 0)]
         seen[root] = True
         while work:

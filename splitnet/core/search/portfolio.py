@@ -212,7 +212,8 @@ class _Run:
                 f" and is {self.contiguity!r}; give more memory, one more device, or"
                 " more time"
             )
-        bound = min(self.bound, self.value)
+        # Within rounding of the bound the value is the optimum, and so the bound.
+        bound = self.value if self.proven else self.bound
         return Result(
             tuple(self.best),
             self.value,

@@ -94,7 +94,9 @@ class Problem:
 
     @property
     def kind_count(self) -> int:
-        """The number of kinds of device."""
+        """The number of kinds that `seconds` tells apart."""
+        if self.seconds:
+            return len(self.seconds[0])
         return 1 + max((device.kind for device in self.devices), default=-1)
 
 
