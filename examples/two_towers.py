@@ -10,14 +10,6 @@ from sklearn.datasets import load_digits
 
 import splitnet as sn
 
-cluster = sn.local_cluster(
-    stand_in_gpus=2
-)  # without the argument: the GPUs that are here
-
-net = sn.Net("two_towers")
-left_half = net.input("left_half", (8, 4, 1))
-right_half = net.input("right_half", (8, 4, 1))
-
 
 def tower() -> list[layers.Layer]:
     """Layers of their own for each tower."""
@@ -29,25 +21,40 @@ def tower() -> list[layers.Layer]:
     ]
 
 
-left = net.branch("left", left_half, tower(), on="gpu:0")
-right = net.branch("right", right_half, tower(), on="gpu:1")
-both = net.merge("both", [left, right], layers.Concatenate())
-net.output(net.branch("digit", both, layers.Dense(10, activation="softmax"), on="cpu"))
+def declare() -> sn.Net:
+    """The net: `splitnet plan two_towers.py:declare --stand-ins 2` plans it too."""
+    net = sn.Net("two_towers")
+    left_half = net.input("left_half", (8, 4, 1))
+    right_half = net.input("right_half", (8, 4, 1))
+    left = net.branch("left", left_half, tower(), on="gpu:0")
+    right = net.branch("right", right_half, tower(), on="gpu:1")
+    both = net.merge("both", [left, right], layers.Concatenate())
+    digit = net.branch("digit", both, layers.Dense(10, activation="softmax"), on="cpu")
+    net.output(digit)
+    return net
 
-plan = sn.plan(net, cluster, batch=128)
-print(sn.table(plan))
-sn.draw(plan, "two_towers.svg")
 
-images, digits = load_digits(return_X_y=True)
-images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
-halves = [images[:, :, :4], images[:, :, 4:]]
+def main() -> None:
+    """Plan, draw, train and audit."""
+    cluster = sn.local_cluster(stand_in_gpus=2)  # without the argument: the real GPUs
+    net = declare()
+    plan = sn.plan(net, cluster, batch=128)
+    print(sn.table(plan))
+    sn.draw(plan, "two_towers.svg")
 
-keras.utils.set_random_seed(0)
-model = sn.emit(net, plan)
-model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.fit(halves, digits, batch_size=128, epochs=8, validation_split=0.2, verbose=2)
+    images, digits = load_digits(return_X_y=True)
+    images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
+    halves = [images[:, :, :4], images[:, :, 4:]]
 
-batch = ([half[:128] for half in halves], digits[:128])
-audit = sn.audit(model, plan, batch)
-print(sn.table(audit))
-audit.check()
+    keras.utils.set_random_seed(0)
+    model = sn.emit(net, plan)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(halves, digits, batch_size=128, epochs=8, validation_split=0.2, verbose=2)
+
+    audit = sn.audit(model, plan, ([half[:128] for half in halves], digits[:128]))
+    print(sn.table(audit))
+    audit.check()
+
+
+if __name__ == "__main__":
+    main()

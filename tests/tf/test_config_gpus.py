@@ -1,0 +1,343 @@
+"""Settings for GPUs, on a machine that is made up: two cards, told by a made-up driver.
+
+TensorFlow's functions are replaced by ones that keep what they were told and refuse
+what the real ones refuse.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from splitnet.core.errors import ConfigError
+from splitnet.tf import config, runtime
+from splitnet.tf.nvml import Card
+
+pytestmark = pytest.mark.tf
+
+GIB = 2**30
+
+
+class FakeGpu:
+    """What `list_physical_devices` returns for a GPU."""
+
+    device_type = "GPU"
+
+    def __init__(self, index: int) -> None:
+        self.name = f"/physical_device:GPU:{index}"
+
+
+class Machine:
+    """Two GPUs and a CPU, with the state that TensorFlow would keep."""
+
+    def __init__(self) -> None:
+        self.gpus = [FakeGpu(0), FakeGpu(1)]
+        self.cpu = object()
+        self.visible = list(self.gpus)
+        self.growth: dict[str, bool] = {}
+        self.logical: dict[Any, list[Any]] = {}
+        self.soft = True
+        self.logged: bool | None = None
+        self.details = {
+            "device_name": "NVIDIA A100-SXM4-80GB",
+            "compute_capability": (8, 0),
+        }
+
+    def physical(self, kind: str) -> list[Any]:
+        """As `list_physical_devices`."""
+        return self.gpus if kind == "GPU" else [self.cpu]
+
+    def set_logical(self, device: Any, parts: list[Any]) -> None:
+        """As TensorFlow, refuse what growth excludes."""
+        if self.growth.get(getattr(device, "name", "")):
+            raise ValueError("Cannot set virtual devices when memory growth is enabled")
+        self.logical[device] = parts
+
+    def set_growth(self, gpu: FakeGpu, growth: bool) -> None:
+        """As TensorFlow, refuse what logical devices exclude."""
+        if self.logical.get(gpu):
+            raise ValueError("Cannot set memory growth on device when virtual devices")
+        self.growth[gpu.name] = growth
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """A machine with two GPUs of 80 GiB, TensorFlow not started, no settings."""
+    made = Machine()
+    set_ = monkeypatch.setattr
+    set_(tf.config, "list_physical_devices", made.physical)
+    set_(tf.config, "get_visible_devices", lambda kind: list(made.visible))
+    set_(tf.config, "set_visible_devices", lambda gpus, kind: _see(made, gpus))
+    set_(tf.config, "get_logical_device_configuration", made.logical.get)
+    set_(tf.config, "set_logical_device_configuration", made.set_logical)
+    experimental = tf.config.experimental
+    set_(
+        experimental, "get_memory_growth", lambda gpu: made.growth.get(gpu.name, False)
+    )
+    set_(experimental, "set_memory_growth", made.set_growth)
+    set_(experimental, "get_device_details", lambda gpu: made.details)
+    set_(config, "cards", lambda: tuple(card(i) for i in (0, 1)))
+    set_(runtime, "cards", lambda: tuple(card(i) for i in (0, 1)))
+    set_(config, "started", lambda: False)
+    set_(runtime, "started", lambda: False)
+    set_(config, "watch", lambda: None)
+    set_(runtime, "watch", lambda: None)
+    set_(config, "_said", {})
+    set_(runtime, "_free_before", {})
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def _see(machine: Machine, gpus: list[FakeGpu]) -> None:
+    machine.visible = list(gpus)
+
+
+def card(index: int, **more: Any) -> Card:
+    """A card of 80 GiB with 60 free."""
+    named = {"name": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{index}"}
+    return Card(
+        index, **named | {"memory_bytes": 80 * GIB, "free_bytes": 60 * GIB} | more
+    )
+
+
+def limits(machine: Machine, index: int) -> list[int]:
+    """The memory limits of a card's logical devices, in MiB."""
+    return [part.memory_limit for part in machine.logical[machine.gpus[index]]]
+
+
+def test_visible_shows_only_the_gpus_asked_for(machine: Machine) -> None:
+    """An index is a GPU; the others are hidden."""
+    config.configure(visible="1")
+
+    assert machine.visible == [machine.gpus[1]]
+
+
+def test_visible_refuses_an_index_that_does_not_exist(machine: Machine) -> None:
+    """The message says which GPUs there are, and nothing is applied."""
+    with pytest.raises(
+        ConfigError, match="there is no GPU 2; TensorFlow finds GPU 0 to 1"
+    ):
+        config.configure(visible=[0, 2])
+
+    assert len(machine.visible) == 2
+
+
+def test_visible_names_the_variable_that_hides_gpus(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA_VISIBLE_DEVICES is said where it may be the reason."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+
+    with pytest.raises(ConfigError, match="under CUDA_VISIBLE_DEVICES='1,0'"):
+        config.configure(visible=5)
+
+
+def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
+    """TensorFlow refuses growth on some GPUs only, so it is never set on some only."""
+    config.configure(memory_growth=True)
+
+    assert machine.growth == {gpu.name: True for gpu in machine.gpus}
+
+
+def test_memory_limit_is_each_gpus(machine: Machine) -> None:
+    """Bytes become TensorFlow's MiB, on every visible GPU."""
+    config.configure(memory_limit="4 GiB")
+
+    assert [limits(machine, i) for i in (0, 1)] == [[4096], [4096]]
+
+
+def test_memory_limit_leaves_hidden_gpus_alone(machine: Machine) -> None:
+    """Only GPUs that are visible are limited."""
+    config.configure(memory_limit="4 GiB", visible=[1])
+
+    assert list(machine.logical) == [machine.gpus[1]]
+
+
+def test_memory_fraction_leaves_room_for_two(machine: Machine) -> None:
+    """Two jobs of one half each, with their CUDA contexts, fit one card."""
+    config.configure(memory_fraction=0.5)
+
+    (limit,) = limits(machine, 0)
+    context = config.CONTEXT_BYTES // 2**20
+    assert 2 * (limit + context) == 80 * 1024
+
+
+def test_memory_fraction_can_be_cut(machine: Machine) -> None:
+    """Two logical GPUs of one card share what the fraction leaves."""
+    config.configure(memory_fraction=0.5, logical_gpus=2)
+
+    one, other = limits(machine, 0)
+    assert one == other == (40 * 1024 - 640) // 2
+
+
+def test_memory_fraction_needs_the_driver(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without NVML the size of a card is not known, and the message says what helps."""
+    monkeypatch.setattr(config, "cards", tuple)
+
+    with pytest.raises(
+        ConfigError, match="pip install nvidia-ml-py, or say memory_limit"
+    ):
+        config.configure(memory_fraction=0.5)
+
+
+def test_memory_fraction_that_leaves_nothing_is_refused(machine: Machine) -> None:
+    """A share that the CUDA context would fill is no share."""
+    with pytest.raises(ConfigError, match="leaves nothing"):
+        config.configure(memory_fraction=0.001)
+
+
+def test_memory_limit_after_growth_elsewhere_is_refused(machine: Machine) -> None:
+    """Growth set by the program itself is found before TensorFlow's bare error."""
+    machine.growth[machine.gpus[0].name] = True
+
+    with pytest.raises(ConfigError, match="has been given growth elsewhere"):
+        config.configure(memory_limit="4 GiB")
+
+
+def test_memory_growth_after_a_limit_elsewhere_is_refused(machine: Machine) -> None:
+    """The same the other way round."""
+    machine.logical[machine.gpus[1]] = [tf.config.LogicalDeviceConfiguration(1024)]
+
+    with pytest.raises(ConfigError, match="been given logical devices elsewhere"):
+        config.configure(memory_growth=True)
+
+
+def test_configure_adds_up_and_repeats_harmlessly(machine: Machine) -> None:
+    """The second call keeps what the first said, and the third changes nothing."""
+    config.configure(visible=[0])
+    config.configure(memory_limit="2 GiB")
+    config.configure(memory_limit="2 GiB")
+
+    assert machine.visible == [machine.gpus[0]]
+    assert limits(machine, 0) == [2048]
+
+
+def test_settings_of_gpus_too_late_are_named_each(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the start every setting that differs is listed, for every GPU."""
+    monkeypatch.setattr(config, "started", lambda: True)
+
+    with pytest.raises(ConfigError) as caught:
+        config.configure(memory_growth=True, visible=[0, 1])
+
+    assert str(caught.value).count("memory_growth=True (sn.configure)") == 2
+    assert "visible=" not in str(caught.value)
+
+
+def test_force_cpu_hides_real_gpus(machine: Machine) -> None:
+    """None is left, and the cluster has a CPU alone."""
+    config.force_cpu()
+
+    assert machine.visible == []
+    assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]
+
+
+def test_local_cluster_describes_gpus(machine: Machine) -> None:
+    """Names, targets, the preset of the model, and the memory that is free."""
+    cluster = runtime.local_cluster()
+
+    assert [d.name for d in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert cluster["gpu:1"].target == "/device:GPU:1"
+    assert cluster["gpu:0"].memory_bytes == 60 * GIB
+    assert cluster["gpu:0"].flops_per_second == 78e12
+
+
+def test_local_cluster_counts_visible_gpus_from_zero(machine: Machine) -> None:
+    """As TensorFlow does: the only visible GPU is gpu:0."""
+    config.configure(visible=[1])
+
+    assert [d.name for d in runtime.local_cluster().of_kind("gpu")] == ["gpu:0"]
+
+
+def test_local_cluster_knows_logical_gpus_and_their_limits(machine: Machine) -> None:
+    """A card that is cut is several devices, each as large as its limit."""
+    config.configure(memory_limit="4 GiB", logical_gpus=2)
+
+    gpus = runtime.local_cluster().of_kind("gpu")
+    assert [d.name for d in gpus] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
+    assert {d.memory_bytes for d in gpus} == {4 * GIB}
+
+
+def test_local_cluster_remembers_what_was_free(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once TensorFlow has taken the memory, it still counts as the plan's."""
+    runtime.local_cluster()
+    monkeypatch.setattr(runtime, "started", lambda: True)
+    monkeypatch.setattr(runtime, "cards", lambda: (card(0, free_bytes=0), card(1)))
+
+    assert runtime.local_cluster()["gpu:0"].memory_bytes == 60 * GIB
+
+
+def test_local_cluster_without_a_driver_uses_the_presets(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A known model has a known size; an unknown one is a plain GPU."""
+    monkeypatch.setattr(runtime, "cards", tuple)
+
+    assert runtime.local_cluster()["gpu:0"].memory_bytes == 80 * 10**9
+    machine.details = {"device_name": "Tesla K80"}
+    assert runtime.local_cluster()["gpu:0"].memory_bytes == 16 * GIB
+
+
+def test_stand_ins_hide_real_gpus(machine: Machine) -> None:
+    """A stand-in goes by the name of a GPU, so the real ones step back."""
+    cluster = runtime.local_cluster(stand_in_gpus=2)
+
+    assert machine.visible == []
+    assert all(d.stand_in for d in cluster.of_kind("gpu"))
+
+
+def test_gpu_details_tell_what_a_plan_need_not_know(machine: Machine) -> None:
+    """Model, capability, use and links, for `splitnet devices`."""
+    known = (card(0, busy=0.25, used_by=((42, GIB),), links=(1,)), card(1))
+
+    details = runtime.gpu_details(known)
+
+    assert details["gpu:0"] == {
+        "model": "NVIDIA A100-SXM4-80GB",
+        "capability": "8.0",
+        "memory_bytes": 80 * GIB,
+        "busy": 0.25,
+        "watts": None,
+        "used_by": [[42, GIB]],
+        "links": [1],
+    }
+
+
+def test_log_placement_of_branches_is_a_line_each(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where each branch goes, once, and nothing of TensorFlow's flood."""
+    from splitnet.core.cluster import Cluster
+    from splitnet.core.planner import plan_graph
+    from tests.test_cli import towers
+
+    plan = plan_graph(towers(), Cluster.of("2*gpu", "cpu"))
+    monkeypatch.setenv("SPLITNET_LOG_PLACEMENT", "branches")
+
+    with caplog.at_level("INFO", logger="splitnet.placement"):
+        config.announce(plan)
+
+    assert len(caplog.messages) == len(plan.placements)
+    assert "right: gpu:1 (/device:GPU:1), pin" in caplog.messages
+
+
+def test_log_placement_is_silent_unless_asked(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No setting, no lines."""
+    from splitnet.core.cluster import Cluster
+    from splitnet.core.planner import plan_graph
+    from tests.test_cli import towers
+
+    with caplog.at_level("INFO", logger="splitnet.placement"):
+        config.announce(plan_graph(towers(), Cluster.of("2*gpu", "cpu")))
+
+    assert caplog.messages == []
