@@ -7,13 +7,14 @@ nets between them, and the weights beside them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Measured, Roofline, slots_of
 from splitnet.core.devices import Device
 from splitnet.core.graph import Graph
 
-__all__ = ["Net", "Shared", "Step", "contract", "step_of"]
+__all__ = ["Net", "Shared", "Step", "Wires", "contract", "step_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,20 @@ class Shared:
     bytes: int
     users: tuple[int, ...]
     backward: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """Who hears of whom: lists of net and shared-weight numbers, per unit.
+
+    `pending` counts what forward, backward and update tasks (3 x units) wait for
+    wherever they are placed.
+    """
+
+    outgoing: Sequence[Sequence[int]]
+    net_feedback: Sequence[Sequence[int]]
+    weight_feedback: Sequence[Sequence[int]]
+    pending: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,29 @@ class Step:
     def device_count(self) -> int:
         """How many devices there are."""
         return len(self.forward)
+
+    @cached_property
+    def wires(self) -> Wires:
+        """What the engine needs to know of each unit, the same for every placement."""
+        n = self.count
+        outgoing: list[list[int]] = [[] for _ in range(n)]
+        net_feedback: list[list[int]] = [[] for _ in range(n)]
+        weight_feedback: list[list[int]] = [[] for _ in range(n)]
+        pending = [0] * (3 * n)
+        for number, net in enumerate(self.nets):
+            outgoing[net.source].append(number)
+            for reader in net.readers:
+                pending[reader] += 1
+            for reader in net.backward:
+                net_feedback[reader].append(number)
+        for number, weight in enumerate(self.shared):
+            for user in weight.backward:
+                weight_feedback[user].append(number)
+        for unit in range(n):
+            if self.has_backward[unit]:
+                pending[n + unit] += 1
+                pending[2 * n + unit] += 1
+        return Wires(outgoing, net_feedback, weight_feedback, pending)
 
 
 def step_of(
