@@ -151,8 +151,8 @@ def _elements(name: str, graphs: Sequence[Any], batch: int) -> int | None:
     """The number of elements of a tensor that a traced graph knows; None if none does."""
     op_name, _, index = name.partition(":")
     op = _operation(op_name, graphs)
-    outputs = op.outputs if op is not None else []
-    return _count(outputs[int(index or 0)], batch) if outputs else None
+    outputs = op.outputs[int(index or 0) :] if op is not None else []
+    return _count(outputs[0], batch) if outputs else None
 
 
 def _read_elements(reader: str, graphs: Sequence[Any], batch: int) -> int | None:
