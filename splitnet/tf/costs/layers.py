@@ -5,7 +5,13 @@ from typing import Any
 
 from splitnet.tf.costs import attention, conv, dense, recurrent
 from splitnet.tf.costs.pointwise import ACTIVATIONS, activation, dropout
-from splitnet.tf.costs.value import Case, Work, keras_class, weight_sizes
+from splitnet.tf.costs.value import (
+    Case,
+    Work,
+    keras_class,
+    total_bytes,
+    weight_sizes,
+)
 
 __all__ = ["FORMULAS", "CPU_ONLY"]
 
@@ -72,6 +78,15 @@ def relu(case: Case) -> Work:
     if getattr(layer, "max_value", None) in (None, 6, 6.0):
         return _by_name("relu")(case)
     return _each(3, inner=2)(case)
+
+
+def prelu(case: Case) -> Work:
+    """Two rectifiers and a product (He et al. 2015); both sides and the slope's kept."""
+    slopes = total_bytes(weight_sizes(case.operation))
+    return Work(
+        other_flops=5.0 * case.input.elements,
+        inner_bytes=2 * case.input.bytes + slopes,
+    )
 
 
 def merge(flops: float, keeps: str = "") -> Callable[[Case], Work]:
@@ -185,7 +200,7 @@ _GROUPS: list[tuple[Callable[[Case], Work | None], str]] = [
     (_by_name("leaky_relu"), "LeakyReLU"),
     (_by_name("elu"), "ELU"),
     (_by_name("softmax"), "Softmax"),
-    (_each(4, inner=2), "PReLU"),
+    (prelu, "PReLU"),
     (dropout, "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D"),
     (_each(1, inner=0), "StochasticDepth"),
     (_each(6), "GaussianNoise"),
