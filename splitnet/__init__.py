@@ -23,17 +23,20 @@ if TYPE_CHECKING:
         InfeasibleError,
         PlanFileError,
         SplitnetError,
+        WorkerError,
     )
     from splitnet.core.graph import Graph
     from splitnet.core.plan import Plan
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
     from splitnet.core.workgraph import read_workload
+    from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.observe import audit
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
+    from splitnet.tf.workers import local_workers
     from splitnet.verbs import place, plan, score
     from splitnet.view.draw import draw
     from splitnet.view.report import report
@@ -57,15 +60,18 @@ __all__ = [
     "PlanFileError",
     "Ref",
     "SplitnetError",
+    "WorkerError",
     "__version__",
     "audit",
     "chart",
     "configure",
+    "connect",
     "draw",
     "emit",
     "force_cpu",
     "load_plan",
     "local_cluster",
+    "local_workers",
     "place",
     "placement_scope",
     "plan",
@@ -98,14 +104,17 @@ _HOMES = {
     "PlanFileError": "core.errors",
     "Ref": "core.declare",
     "SplitnetError": "core.errors",
+    "WorkerError": "core.errors",
     "audit": "tf.observe",
     "chart": "view.text",
     "configure": "tf.runtime",
+    "connect": "tf.connect",
     "draw": "view.draw",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime",
     "load_plan": "core.planfile",
     "local_cluster": "tf.runtime",
+    "local_workers": "tf.workers",
     "place": "verbs",
     "placement_scope": "tf.placement",
     "plan": "verbs",

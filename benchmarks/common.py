@@ -1,0 +1,79 @@
+"""What every benchmark shares: the heading of a table, and fair pairs of times."""
+
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from pathlib import Path
+
+
+def heading(question):
+    """Print the question with machine, versions and command, without which no row is."""
+    from importlib.metadata import version
+
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    versions = ", ".join(f"{p} {version(p)}" for p in ("tensorflow", "keras"))
+    print(question)
+    print(
+        f"  machine   {len(os.sched_getaffinity(0))} x {cpu}, "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    print(f"  versions  Python {platform.python_version()}, {versions}")
+    name = Path(sys.argv[0])
+    place = f"{name.parent.name}/{name.name}"
+    print(f"  command   python {place} {shlex.join(sys.argv[1:])}".rstrip(), flush=True)
+
+
+def paired(one, other, *, rounds):
+    """Seconds of two functions called in turn, and the ratios of each pair.
+
+    What runs first alternates, so that neither always follows the other.
+    """
+    seconds = ([], [])
+    for turn in range(rounds):
+        order = (0, 1) if turn % 2 else (1, 0)
+        for which in order:
+            began = time.perf_counter()
+            (one, other)[which]()
+            seconds[which].append(time.perf_counter() - began)
+    return seconds
+
+
+def spread(values):
+    """Median and the middle half: "1.83 (1.80 to 1.85)"."""
+    low, middle, high = quartiles(values)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def quartiles(values):
+    """Lower quartile, median, upper quartile."""
+    if len(values) < 2:
+        return (values[0],) * 3
+    return tuple(statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def quiet(limit=0.7, patience=120):
+    """Wait until little else runs here; says so if that does not happen."""
+    cores = len(os.sched_getaffinity(0))
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        before = _busy()
+        time.sleep(1.0)
+        if _busy() - before < limit * cores * 0.5:
+            return True
+    print("  note      other programs kept this machine busy", flush=True)
+    return False
+
+
+def _busy():
+    """Processor seconds that all programs here have used."""
+    first = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    ticks = [int(field) for field in first]
+    idle = ticks[3] + ticks[4]
+    return (sum(ticks[:8]) - idle) / os.sysconf("SC_CLK_TCK")
