@@ -7,7 +7,6 @@ from splitnet.core.errors import SplitnetError
 from splitnet.core.graph import Call
 from splitnet.core.plan import Plan
 from splitnet.view.facts import (
-    Flow,
     PartFacts,
     Sharing,
     flows_of,
@@ -15,6 +14,7 @@ from splitnet.view.facts import (
     sharings_of,
 )
 from splitnet.view.fold import Group, fold
+from splitnet.view.links import Link, links_of, shared_links
 
 __all__ = ["Box", "Boxes", "Link", "boxes_of"]
 
@@ -62,24 +62,6 @@ class Box:
     def total_seconds(self) -> float:
         """Forward, backward and update together."""
         return sum(self.seconds.values())
-
-
-@dataclass(slots=True)
-class Link:
-    """What passes from box to box in a step: see `Flow` for the bytes.
-
-    Folded boxes may feed each other; `both_ways` links count both directions.
-    """
-
-    source: str
-    target: str
-    crosses: bool
-    shapes: list[Shape] = field(default_factory=list)
-    bytes: int = 0
-    sent_bytes: int = 0
-    returned_bytes: int = 0
-    seconds: float = 0.0
-    both_ways: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +126,9 @@ def boxes_of(
             for call in plan.graph.calls_of[name]:
                 box_of[call.name] = box.id
     return Boxes(
-        tuple(boxes), tuple(_links(plan, flows, box_of, calls)), _shared(plan, box_of)
+        tuple(boxes),
+        tuple(links_of(plan, flows, box_of, calls)),
+        shared_links(plan, box_of),
     )
 
 
@@ -272,71 +256,3 @@ def _call_box(
         is_output=any(call.name in outputs for call in members),
         inside=part.name,
     )
-
-
-def _links(
-    plan: Plan, flows: Sequence[Flow], box_of: Mapping[str, str], opened: str | None
-) -> list[Link]:
-    """Join the tensors between boxes; bytes come from the flows between parts.
-
-    An opened part's tensors count for themselves, as several of its calls may send.
-    """
-    graph = plan.graph
-    device = plan.device_of
-    flow_of = {(flow.source, flow.target): flow for flow in flows}
-    links: dict[tuple[str, str], Link] = {}
-    counted: set[tuple[str, str, str]] = set()
-    for tensor in graph.tensors:
-        source, target = box_of[tensor.source], box_of[tensor.target]
-        if source == target:
-            continue
-        parts = tuple(graph.call[n].part for n in (tensor.source, tensor.target))
-        crosses = device[parts[0]] != device[parts[1]]
-        link = links.setdefault((source, target), Link(source, target, crosses))
-        flow = flow_of.get((parts[0], parts[1]))
-        if flow is None or opened in parts:
-            link.shapes.append(tensor.shape)
-            link.bytes += tensor.bytes
-            link.sent_bytes += tensor.bytes if crosses else 0
-            if flow is not None and flow.returned_bytes and tensor.differentiable:
-                link.returned_bytes += tensor.bytes
-        elif (parts[0], parts[1], source + target) not in counted:
-            counted.add((parts[0], parts[1], source + target))
-            link.shapes += flow.shapes
-            link.bytes += flow.bytes
-            link.sent_bytes += flow.sent_bytes
-            link.returned_bytes += flow.returned_bytes
-            link.seconds += flow.seconds
-    return _paired(links)
-
-
-def _paired(links: Mapping[tuple[str, str], Link]) -> list[Link]:
-    """One link for two boxes that feed each other, the earlier direction's."""
-    paired: dict[tuple[str, str], Link] = {}
-    for (source, target), link in links.items():
-        there = paired.get((target, source))
-        if there is None:
-            paired[source, target] = link
-            continue
-        there.both_ways = True
-        there.shapes += link.shapes
-        there.bytes += link.bytes
-        there.sent_bytes += link.sent_bytes
-        there.returned_bytes += link.returned_bytes
-        there.seconds += link.seconds
-    return list(paired.values())
-
-
-def _shared(
-    plan: Plan, box_of: Mapping[str, str]
-) -> tuple[tuple[str, str, Sharing], ...]:
-    """Pairs of boxes whose parts share weights, home first; inside a box, none."""
-    graph = plan.graph
-    found: dict[tuple[str, str], Sharing] = {}
-    for sharing in sharings_of(graph):
-        home = box_of[graph.calls_of[sharing.home][0].name]
-        for name in sharing.others:
-            other = box_of[graph.calls_of[name][0].name]
-            if other != home:
-                found.setdefault((home, other), sharing)
-    return tuple((home, other, sharing) for (home, other), sharing in found.items())

@@ -15,6 +15,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes
 from splitnet.view.boxes import Box, Boxes, boxes_of
 from splitnet.view.colors import INK, QUIET, colors_of, mixed
+from splitnet.view.facts import strayed_of
 from splitnet.view.labels import (
     ALARM,
     THIN,
@@ -60,7 +61,9 @@ def dot_of(
     Raises:
         SplitnetError: `calls` names no part.
     """
-    shown = boxes_of(plan, other=other, calls=calls, strayed=_strayed(audit), most=most)
+    shown = boxes_of(
+        plan, other=other, calls=calls, strayed=strayed_of(audit), most=most
+    )
     colors = colors_of(device.name for device in plan.cluster)
     dot = graphviz.Digraph(
         name="placement",
@@ -100,15 +103,6 @@ def dot_of(
     _add_devices(dot, shown, sheet)
     _add_links(dot, shown, colors)
     return str(dot.source)
-
-
-def _strayed(audit: Audit | None) -> Mapping[str, list[str]]:
-    """What each part of an audit did elsewhere, in a few words each."""
-    found: dict[str, list[str]] = {}
-    for finding in audit.findings if audit is not None else ():
-        text = f"{finding.aspect} on {finding.actual or 'no device'}"
-        found.setdefault(finding.part, []).append(text)
-    return found
 
 
 def _direction(shown: Boxes) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from splitnet.core.audit import Row
+from splitnet.core.audit import Audit, Row
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Fallback, Plan, Transfer
 
@@ -15,6 +15,7 @@ __all__ = [
     "flows_of",
     "part_facts",
     "sharings_of",
+    "strayed_of",
     "verdict_line",
 ]
 
@@ -215,3 +216,12 @@ def audit_row(row: Row) -> tuple[str, ...]:
     """Write an audit's row as texts: the part, the plan, where each aspect was."""
     seen = (row.forward, row.backward, row.variables, row.slots, row.updates)
     return (row.part, row.planned, *(device or "-" for device in seen), str(row.ops))
+
+
+def strayed_of(audit: Audit | None) -> Mapping[str, list[str]]:
+    """What each part of an audit did elsewhere, in a few words each."""
+    found: dict[str, list[str]] = {}
+    for finding in audit.findings if audit is not None else ():
+        text = f"{finding.aspect} on {finding.actual or 'no device'}"
+        found.setdefault(finding.part, []).append(text)
+    return found

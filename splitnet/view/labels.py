@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes, format_seconds
-from splitnet.view.boxes import Box, Boxes, Link
+from splitnet.view.boxes import Box, Boxes
 from splitnet.view.colors import INK, QUIET, mixed
 from splitnet.view.facts import verdict_line
+from splitnet.view.links import Link
 from splitnet.view.words import (
     clean,
     counted,
@@ -44,10 +45,11 @@ def header_label(
     moved = sum(t.bytes for t in plan.transfers)
     step = plan.timeline.seconds
     transfers = counted(len(plan.transfers), "transfer")
+    sent = f"{format_bytes(moved)} between devices in {transfers}"
     facts = [
         f"batch {plan.batch}",
         f"{'training' if plan.training else 'inference'} step {format_seconds(step)}",
-        f"{format_bytes(moved)} between devices in {transfers}",
+        sent if plan.transfers else "nothing moves between devices",
     ]
     if plan.fallbacks:
         facts.append(counted(len(plan.fallbacks), "fallback"))

@@ -23,6 +23,7 @@ from splitnet.view.words import bytes_or_dash, clean, counted, shape_text
 
 __all__ = ["report", "report_html"]
 
+_MOST_ROWS = 1000
 _WIDTHS = re.compile(r'<svg width="[^"]*" height="[^"]*"')
 
 
@@ -135,7 +136,8 @@ def _tables(plan: Plan) -> Mapping[str, Any]:
     return {
         "colors": colors,
         "phases": phases,
-        "parts": [_part_row(one, phases) for one in facts],
+        "parts": [_part_row(one, phases) for one in facts[:_MOST_ROWS]],
+        "more_parts": max(len(facts) - _MOST_ROWS, 0),
         "part_total": [
             counted(len(facts), "part"),
             "",
@@ -180,7 +182,7 @@ def _transfer_rows(plan: Plan) -> list[tuple[str, ...]]:
         row[0] += 1
         row[1] += t.bytes
         row[2] += t.seconds
-    ordered = sorted(sums.items(), key=lambda item: -item[1][1])
+    ordered = sorted(sums.items(), key=lambda item: -item[1][1])[:_MOST_ROWS]
     return [
         (*key, f"{count:.0f}", format_bytes(size), format_seconds(spent))
         for key, (count, size, spent) in ordered

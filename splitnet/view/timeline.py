@@ -1,23 +1,30 @@
 """The step as a Gantt chart: a lane per device and per link, and memory over time."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.timeline import Copy, Timeline
-from splitnet.core.units import format_bytes, format_seconds
-from splitnet.view.bars import LANE, NARROW, Scale, task_marks
+from splitnet.core.units import format_seconds
+from splitnet.view.bars import LANE, Scale, task_marks
 from splitnet.view.colors import QUIET, colors_of, mixed
+from splitnet.view.lanes import (
+    LEFT,
+    LINK_LANE,
+    MEMORY_LANE,
+    WIDE,
+    link_lane,
+    memory_lane,
+)
 from splitnet.view.scene import Mark, Scene, Words
 from splitnet.view.words import counted, shortened
 
 __all__ = ["gantt_of", "tick_seconds"]
 
-_LEFT, _WIDE, _RIGHT = 150.0, 900.0, 30.0
-_LINK_LANE, _MEMORY_LANE, _GAP = 14.0, 44.0, 8.0
+_RIGHT = 30.0
+_GAP = 8.0
 _IDLE = "#e9ecef"
 _GRID = "#d5dae0"
-_LIMIT = "#b3261e"
 _MOST_LINKS = 12
 _POINTS_PER_LETTER = 5.6
 
@@ -42,7 +49,7 @@ def gantt_of(
     colors = dict(colors_of(dict.fromkeys([*names, *devices])))
 
     def x_of(moment: float) -> float:
-        return _LEFT + _WIDE * (moment / seconds if seconds else 0.0)
+        return LEFT + WIDE * (moment / seconds if seconds else 0.0)
 
     items: list[Mark | Words] = []
     y = 16.0
@@ -65,10 +72,10 @@ def gantt_of(
             if timeline.memory.get(device):
                 known = cluster is not None and device in cluster
                 limit = cluster[device].memory_bytes if cluster and known else 0
-                items += _memory(timeline, device, colors[device], x_of, y, limit)
-                y += _MEMORY_LANE + _GAP
+                items += memory_lane(timeline, device, colors[device], x_of, y, limit)
+                y += MEMORY_LANE + _GAP
         y += _GAP
-    return Scene(_LEFT + _WIDE + _RIGHT, y + 8, title, tuple(items))
+    return Scene(LEFT + WIDE + _RIGHT, y + 8, title, tuple(items))
 
 
 def _height(timeline: Timeline) -> float:
@@ -78,8 +85,8 @@ def _height(timeline: Timeline) -> float:
     return (
         16
         + len(timeline.devices) * (LANE + _GAP)
-        + links * (_LINK_LANE + _GAP / 2)
-        + held * (_MEMORY_LANE + _GAP)
+        + links * (LINK_LANE + _GAP / 2)
+        + held * (MEMORY_LANE + _GAP)
     )
 
 
@@ -137,8 +144,8 @@ def _lanes(
         yield y, items
     links = _links(timeline)
     for ends in list(links)[:_MOST_LINKS]:
-        yield y + _LINK_LANE + _GAP / 2, _link_lane(ends, links[ends], colors, x_of, y)
-        y += _LINK_LANE + _GAP / 2
+        yield y + LINK_LANE + _GAP / 2, link_lane(ends, links[ends], colors, x_of, y)
+        y += LINK_LANE + _GAP / 2
     if len(links) > _MOST_LINKS:
         more = counted(len(links) - _MOST_LINKS, "further link")
         items = [Words(16, y + 5, f"and {more}, less busy", 9, QUIET)]
@@ -155,7 +162,7 @@ def _device_head(
     return [
         Words(16, y + 10, shortened(device, 18), 11, strong, bold=True, room=120),
         Words(16, y + 23, f"busy {1 - idle:.0%}", 9, QUIET, room=120),
-        Mark(_LEFT, y, _WIDE, LANE, _IDLE, tip=f"{device} waits"),
+        Mark(LEFT, y, WIDE, LANE, _IDLE, tip=f"{device} waits"),
     ]
 
 
@@ -172,118 +179,3 @@ def _links(timeline: Timeline) -> dict[tuple[str, str], list[Copy]]:
     return {
         ends: links[ends] for ends in (*order, *(e for e in links if e not in chosen))
     }
-
-
-def _link_lane(
-    ends: tuple[str, str],
-    copies: Sequence[Copy],
-    colors: Mapping[str, str],
-    x_of: Scale,
-    y: float,
-) -> list[Mark | Words]:
-    source, target = ends
-    total = sum(copy.bytes for copy in copies)
-    items: list[Mark | Words] = [
-        Words(16, y + 7, shortened(f"{source} → {target}", 24), 9, room=134),
-        Mark(_LEFT, y, _WIDE, _LINK_LANE, "#f4f6f8"),
-    ]
-    color = colors.get(source, QUIET)
-    for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
-        x = x_of(copy.start)
-        items.append(
-            Mark(
-                x,
-                y + 3,
-                max(x_of(copy.stop) - x, 0.8),
-                _LINK_LANE - 6,
-                color,
-                hatched="gradient" in copy.kind,
-                tip=(
-                    f"{copy.kind}, {copy.source} → {copy.target}\n"
-                    f"{format_bytes(copy.bytes)} in "
-                    f"{format_seconds(copy.stop - copy.start)}, {source} → {target}"
-                ),
-            )
-        )
-    items.append(
-        Words(
-            _LEFT + _WIDE - 4,
-            y + 7,
-            format_bytes(total),
-            8,
-            QUIET,
-            align="right",
-            room=80,
-        )
-    )
-    return items
-
-
-def _memory(
-    timeline: Timeline,
-    device: str,
-    color: str,
-    x_of: Scale,
-    y: float,
-    limit: int,
-) -> list[Mark | Words]:
-    """Bytes in use over the step, and the limit where it is in sight."""
-    peak = timeline.peak_bytes[device]
-    near = 0 < limit <= 4 * peak
-    top = max(peak, limit if near else 0, 1) * 1.08
-    said = f"{format_bytes(peak)} at most"
-    items: list[Mark | Words] = [
-        Words(16, y + 10, f"memory of {shortened(device, 12)}", 9.5, room=134),
-        Words(16, y + 23, said, 9, QUIET, room=134),
-        Mark(_LEFT, y, _WIDE, _MEMORY_LANE, "#f4f6f8"),
-    ]
-    if limit:
-        items.append(Words(16, y + 35, f"of {format_bytes(limit)}", 9, QUIET, room=134))
-    for start, stop, count in _levels(timeline, device, x_of):
-        x, right = x_of(start), x_of(stop)
-        tall = _MEMORY_LANE * count / top
-        if count:
-            tip = f"{format_bytes(count)} on {device} from {format_seconds(start)}"
-            base = y + _MEMORY_LANE - tall
-            pale = mixed(color, "#ffffff", 0.45)
-            wide = min(right - x + 0.6, _LEFT + _WIDE - x)  # no seam to the next
-            items.append(Mark(x, base, wide, tall, pale, tip=tip))
-            items.append(Mark(x, base, wide, 1.2, color))
-    if near:
-        height = y + _MEMORY_LANE * (1 - limit / top)
-        for dash in range(0, int(_WIDE), 12):
-            items.append(Mark(_LEFT + dash, height, 7, 1.4, _LIMIT))
-        items.append(
-            Words(
-                _LEFT + _WIDE - 4,
-                height + 7,
-                f"limit {format_bytes(limit)}",
-                8,
-                _LIMIT,
-                align="right",
-                room=100,
-            )
-        )
-    return items
-
-
-def _levels(
-    timeline: Timeline, device: str, x_of: Scale
-) -> list[tuple[float, float, int]]:
-    """Stretches of one level of memory; those too short to be seen keep the highest."""
-    points = list(timeline.memory[device])
-    if points and points[0][0] > 0:
-        points.insert(0, (0.0, 0))
-    stops = [seconds for seconds, _ in points[1:]] + [timeline.seconds]
-    found: list[tuple[float, float, int]] = []
-    for (start, count), stop in zip(points, stops, strict=True):
-        stop = min(stop, timeline.seconds)
-        if stop <= start:
-            continue
-        if found:
-            begun, _, level = found[-1]
-            if count == level or x_of(stop) - x_of(begun) < NARROW:
-                found[-1] = (begun, stop, max(count, level))
-                continue
-        found.append((start, stop, count))
-    return found
