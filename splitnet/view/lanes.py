@@ -23,7 +23,7 @@ def link_lane(
     x_of: Scale,
     y: float,
 ) -> list[Mark | Words]:
-    """Draw a link's copies as thin bars, with its bytes of the whole step at the end."""
+    """Draw a link's copies as thin bars, with the bytes of the whole step."""
     source, target = ends
     total = sum(copy.bytes for copy in copies)
     items: list[Mark | Words] = [
