@@ -38,6 +38,7 @@ __all__ = [
     "CallCost",
     "calls_inside",
     "cost_of",
+    "costs_of",
     "peak_bytes",
     "settle",
 ]
@@ -147,19 +148,38 @@ def calls_inside(
     own = list(graph.inputs)
     if inputs is not None and _open_or_other(own, inputs, batch):
         return _worked_out(graph, inputs, batch)
-    calls: list[Made] = []
-    for node in private.nodes_of(graph):
-        given, made, arguments = node.input_tensors, node.outputs, node.arguments
-        cost = cost_of(
-            node.operation,
-            given,
-            made,
-            batch,
-            arguments.kwargs,
-            args=arguments.args,
-        )
-        calls.append((cost, given, made))
-    return calls, own, list(graph.outputs)
+    return _made(private.nodes_of(graph), batch), own, list(graph.outputs)
+
+
+def costs_of(nodes: Sequence[Any], batch: int) -> list[CallCost]:
+    """Cost all nodes of a model together: `cost_of` each, then `settle`.
+
+    Args:
+        nodes: Keras nodes in an order in which they may run; inputs may be among them
+            and cost nothing.
+        batch: what stands for None in the first axis.
+    """
+    return settle(_made(nodes, batch), batch)
+
+
+def _made(nodes: Sequence[Any], batch: int) -> list[Made]:
+    return [
+        (_cost_of_node(node, batch), node.input_tensors, node.outputs) for node in nodes
+    ]
+
+
+def _cost_of_node(node: Any, batch: int) -> CallCost:
+    if node.is_input:
+        return CallCost()
+    given, arguments = node.input_tensors, node.arguments
+    return cost_of(
+        node.operation,
+        given,
+        node.outputs,
+        batch,
+        arguments.kwargs,
+        args=arguments.args,
+    )
 
 
 def _open_or_other(own: Sequence[Any], inputs: Sequence[Any], batch: int) -> bool:

@@ -13,8 +13,15 @@ from keras import layers, ops
 from splitnet.tf.costs.pointwise import ACTIVATIONS
 from splitnet.tf.costs.traced import Traced, trace
 from splitnet.tf.costs.value import Size, size_of
-from splitnet.tf.flops import calls_inside, cost_of, peak_bytes, settle
-from splitnet.tf.private import has_value, without_values
+from splitnet.tf.flops import (
+    CallCost,
+    calls_inside,
+    cost_of,
+    costs_of,
+    peak_bytes,
+    settle,
+)
+from splitnet.tf.private import has_value, nodes_of, producer, without_values
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]
 
@@ -470,7 +477,8 @@ def test_settle_spares_what_nothing_trains() -> None:
 
     assert not any(cost.backward_flops for cost in frozen)
     assert head.backward_flops == pytest.approx(head.forward_flops)
-    assert sum(cost.activation_bytes for cost in frozen) == 2 * 72 * 4
+    assert head.activation_bytes == 2 * 72 * 4
+    assert not any(cost.activation_bytes for cost in frozen)
 
 
 def test_settle_spares_the_gradient_of_the_data() -> None:
@@ -481,6 +489,18 @@ def test_settle_spares_the_gradient_of_the_data() -> None:
     first = settle(calls, 2)[0]
 
     assert first.backward_flops == alone.backward_flops - alone.matrix_flops
+
+
+def test_costs_of_nodes_are_settled() -> None:
+    """All nodes of a model at once, its inputs among them, which cost nothing."""
+    model = small_model()
+    entry = producer(model.inputs[0])
+    calls, _, _ = calls_inside(model, 2)
+
+    first, *costs = costs_of([entry, *nodes_of(model)], 2)
+
+    assert first == CallCost()
+    assert costs == settle(calls, 2)
 
 
 def test_cost_of_a_nested_model_is_the_sum_of_its_calls() -> None:

@@ -81,7 +81,7 @@ def relu(case: Case) -> Work:
 
 
 def prelu(case: Case) -> Work:
-    """Two rectifiers and a product (He et al. 2015); both sides and the slope's kept."""
+    """Two rectifiers and a product (He et al. 2015); keeps both sides and slopes."""
     slopes = total_bytes(weight_sizes(case.operation))
     return Work(
         other_flops=5.0 * case.input.elements,

@@ -22,9 +22,9 @@ def settle(
     """Correct the costs of calls by what only all of them together show.
 
     A kept tensor is charged once, to the call that made it (or to the first that
-    keeps it, if none of these calls made it). Where nothing upstream is trained there
-    is no gradient to compute for the inputs; a call that is not trained either keeps
-    nothing and has no backward pass.
+    keeps it, if its maker is not here or has no backward pass). Where nothing upstream
+    is trained there is no gradient to compute for the inputs; a call that is not
+    trained either keeps nothing and has no backward pass.
 
     Args:
         calls: in an order in which they may run. Tensors are the same if they are the
@@ -63,6 +63,10 @@ class _Held:
     flows: list[bool]
     tensors: dict[int, _Tensor]
 
+    def active(self, calls: Sequence[Made], index: int) -> bool:
+        """Whether a call has a backward pass."""
+        return self.flows[index] or calls[index][0].trainable
+
 
 def _held(calls: Sequence[Made], batch: int, differentiable: Sequence[Any]) -> _Held:
     root, maker = _roots(calls), _makers(calls)
@@ -78,7 +82,10 @@ def _held(calls: Sequence[Made], batch: int, differentiable: Sequence[Any]) -> _
         for tensor in _saved(cost, inputs, outputs):
             key = root.get(id(tensor), id(tensor))
             size = size_of(tensor, batch).bytes
-            held.tensors.setdefault(key, _Tensor(size, maker.get(key, index), index))
+            owner = maker.get(key, index)
+            if owner < index and not held.active(calls, owner):
+                owner = index
+            held.tensors.setdefault(key, _Tensor(size, owner, index))
     return held
 
 
