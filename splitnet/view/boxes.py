@@ -171,7 +171,7 @@ def _box(
         group=group,
         kind=first.kind if len(kinds) == 1 else "branch",
         device=first.device,
-        layers=first.layers if group.times else (),
+        layers=tuple(n for one in members[: group.period] for n in one.layers),
         shapes=members[-1].shapes if group.times else (),
         why=tuple(dict.fromkeys(one.why for one in members)),
         weight_bytes=sum(one.weight_bytes for one in members),
@@ -244,7 +244,7 @@ def _call_box(
         group=group,
         kind="call",
         device=part.device,
-        layers=tuple(call.kind for call in members) if group.times else (),
+        layers=tuple(call.kind for call in members[: group.period]),
         shapes=members[-1].output_shapes if group.times else (),
         why=(part.why,),
         weight_bytes=sum(

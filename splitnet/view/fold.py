@@ -25,6 +25,11 @@ class Group:
     times: int = 1
     way: str = ""
 
+    @property
+    def period(self) -> int:
+        """How many members make one pattern; 0 if they are unequal."""
+        return len(self.members) // self.times if self.times else 0
+
 
 class _Folding:
     """The graph while it shrinks: a vertex is the number of its first member."""

@@ -78,7 +78,7 @@ def svg_of_scene(scene: Scene, *, prefix: str = "s") -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
             f'viewBox="0 0 {_n(scene.width)} {_n(scene.height)}" '
-            f'font-family="{_FONT}" role="img">',
+            f'font-family="{_FONT}" shape-rendering="crispEdges" role="img">',
             f"<title>{escaped(scene.title)}</title>",
             "<defs>",
             *(_svg_hatch(color, name) for color, name in hatches.items()),

@@ -3,7 +3,10 @@
 import dataclasses
 import re
 
+import pygraphviz
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from splitnet.core.audit import Audit, Finding
 from splitnet.core.cluster import Cluster
@@ -190,3 +193,34 @@ def test_dot_of_says_step_time_and_verdict() -> None:
     text = dot_of(plans.siamese())
     assert "training step 31.6 ms" in text
     assert "1.50 times faster" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
+def test_dot_of_any_names_is_a_graph_with_a_box_each(names: list[str]) -> None:
+    """Whatever the names, Graphviz reads the text, and no box is lost or made."""
+    draft = plans.Draft(names[0], 4)
+    draft.part("the input", kind="input", on="cpu:0")
+    places = {"the input": "cpu:0"}
+    for name in names:
+        if name not in places:
+            draft.part(name, ["the input"], [name])
+            places[name] = "gpu:0"
+    graph = draft.graph(*places)
+    plan = plans.plan_by_hand(graph, Cluster.of("gpu", "cpu"), places)
+    read = pygraphviz.AGraph(string=dot_of(plan))
+    assert sum(node.startswith("box-") for node in read.nodes()) == len(places)
+
+
+def test_dot_of_shows_the_layers_of_one_pattern_only() -> None:
+    """Sixteen times Conv2D, BatchNorm, ReLU is written as one such row, times 16."""
+    draft = plans.Draft("deep", 8)
+    draft.part("x", kind="input", on="cpu:0")
+    draft.part("net", ["x"], ["Conv2D", "BatchNorm", "ReLU"] * 16)
+    cluster = Cluster.of("gpu", "cpu")
+    plan = plans.plan_by_hand(
+        draft.graph("net"), cluster, {"x": "cpu:0", "net": "gpu:0"}
+    )
+    text = dot_of(plan, calls="net")
+    assert "Conv2D → BatchNorm → ReLU<" in text
+    assert "×16" in text

@@ -1,0 +1,67 @@
+"""Memory per device as stacked bars."""
+
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.plan import Plan
+from splitnet.view.memory import memory_scene
+from splitnet.view.scene import Mark, Scene, Words
+from tests.view import plans
+
+
+def bars(scene: Scene, device: str) -> list[Mark]:
+    """The pieces of one device's bar."""
+    return [i for i in scene.items if isinstance(i, Mark) and f" on {device}:" in i.tip]
+
+
+def words(scene: Scene) -> list[str]:
+    """The texts of a scene."""
+    return [item.text for item in scene.items if isinstance(item, Words)]
+
+
+def squeezed(memory: str) -> Plan:
+    """The siamese plan on GPUs with so much memory."""
+    plan = plans.siamese()
+    cluster = Cluster.of("gpu:0", "gpu:1", "cpu", memory=memory)
+    return plans.plan_by_hand(plan.graph, cluster, plan.device_of)
+
+
+def test_memory_scene_draws_each_kind_in_proportion() -> None:
+    """Slots are twice the weights, and so is their piece of the bar."""
+    pieces = {
+        bar.tip.split()[0]: bar for bar in bars(memory_scene(plans.siamese()), "gpu:0")
+    }
+    assert pieces["slots"].width == pytest.approx(2 * pieces["weights"].width, rel=0.01)
+
+
+def test_memory_scene_sets_pieces_end_to_end() -> None:
+    """No gap and no overlap."""
+    pieces = bars(memory_scene(plans.siamese()), "gpu:0")
+    for one, two in zip(pieces, pieces[1:], strict=False):
+        assert one.x + one.width == pytest.approx(two.x)
+
+
+def test_memory_scene_tells_neighbours_apart_without_colour() -> None:
+    """Two pieces side by side differ in hatching or in lightness."""
+    pieces = bars(memory_scene(plans.siamese()), "gpu:0")
+    looks = [(bar.fill, bar.hatched) for bar in pieces]
+    assert len(set(looks)) == len(looks)
+
+
+def test_memory_scene_says_when_a_device_holds_too_much() -> None:
+    """A bar beyond its limit line is written in words too."""
+    shown = words(memory_scene(squeezed("1 MiB")))
+    assert any(text.endswith(": too much") for text in shown)
+    assert not any(
+        text.endswith(": too much") for text in words(memory_scene(plans.siamese()))
+    )
+
+
+def test_memory_scene_draws_a_limit_that_is_near() -> None:
+    """The legend's line, and one per GPU whose limit is in sight."""
+
+    def lines(scene: Scene) -> int:
+        return sum(isinstance(i, Mark) and i.fill == "#b3261e" for i in scene.items)
+
+    assert lines(memory_scene(squeezed("2 MiB"))) == 3
+    assert lines(memory_scene(plans.siamese())) == 1
