@@ -39,7 +39,7 @@ def task_marks(
                 tip=_task_tip(group),
             )
         )
-        if len({(task.part, task.phase, task.microbatch) for task in group}) == 1:
+        if len({(task.part, task.microbatch) for task in group}) == 1:
             first = group[0]
             name = str(first.microbatch) if pipelined else first.part
             items += _bar_name(name, phase, color, x, right, y)
@@ -92,17 +92,18 @@ def _coalesced(tasks: Sequence[Task], x_of: Scale) -> list[list[Task]]:
     """Join a part's calls in a row, then neighbours that are too narrow to be seen."""
     parts: list[list[Task]] = []
     for task in sorted(tasks, key=lambda task: (task.start, task.stop)):
-        if parts and _adjoins(parts[-1], task, x_of):
-            last = parts[-1][-1]
-            same = (last.part, last.phase, last.microbatch)
-            if same == (task.part, task.phase, task.microbatch):
-                parts[-1].append(task)
-                continue
-        parts.append([task])
+        if (
+            parts
+            and _adjoins(parts[-1], task, x_of)
+            and _belongs(parts[-1], task, x_of)
+        ):
+            parts[-1].append(task)
+        else:
+            parts.append([task])
     groups: list[list[Task]] = []
     wide = True
     for group in parts:
-        narrow = x_of(group[-1].stop) - x_of(group[0].start) < NARROW
+        narrow = x_of(group[-1].stop) - x_of(group[0].start) < 2 * NARROW
         joins = bool(groups) and narrow and not wide
         if joins and _adjoins(groups[-1], group[0], x_of):
             forward = groups[-1][-1].phase == "forward"
@@ -112,6 +113,17 @@ def _coalesced(tasks: Sequence[Task], x_of: Scale) -> list[list[Task]]:
         groups.append(list(group))
         wide = not narrow
     return groups
+
+
+def _belongs(group: Sequence[Task], task: Task, x_of: Scale) -> bool:
+    """Whether a task is of the same part and phase; thin updates do not cut a bar."""
+    last = group[-1]
+    if (last.part, last.microbatch) != (task.part, task.microbatch):
+        return False
+    if task.phase == _phase_of(group):
+        return True
+    thin = x_of(task.stop) - x_of(task.start) < NARROW
+    return thin and "forward" not in (task.phase, last.phase)
 
 
 def _adjoins(group: Sequence[Task], task: Task, x_of: Scale) -> bool:

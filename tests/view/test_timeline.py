@@ -169,3 +169,15 @@ def test_svg_of_scene_keeps_ids_of_two_charts_on_one_page_apart() -> None:
     scene = Scene(9, 9, "t", (Mark(0, 0, 5, 5, "#112233", hatched=True),))
     assert 'id="a-hatch-0"' in svg_of_scene(scene, prefix="a")
     assert "url(#b-hatch-0)" in svg_of_scene(scene, prefix="b")
+
+
+def test_gantt_of_does_not_let_thin_updates_cut_a_bar() -> None:
+    """Ten backward calls of one part with an update after each are one hatched bar."""
+    tasks = []
+    for n in range(10):
+        tasks.append(Task(f"c{n}", "part", "gpu:0", "backward", n, n + 0.999))
+        tasks.append(Task(f"c{n}", "part", "gpu:0", "update", n + 0.999, n + 1.0))
+    (bar,) = marks(gantt_of({"": step(*tasks)}), "part")
+    assert bar.hatched
+    assert "20 calls" in bar.tip
+    assert "backward and update" in bar.tip
