@@ -9,15 +9,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import monotonic
 
+from splitnet.core.blocks import Blocks, blocks_of
 from splitnet.core.board import Assignment, Board, Score
 from splitnet.core.bounds import lower_bound
+from splitnet.core.chains import chain_cuts
 from splitnet.core.refine import refine
-from splitnet.core.schedule import earliest_finish, one_device, ranks
+from splitnet.core.schedule import earliest_finish, one_device, ranks, unit_seconds
 
-__all__ = ["STRATEGIES", "Found", "best_assignment", "proven_bound"]
+__all__ = ["STRATEGIES", "Found", "best_assignment", "exhaustive", "proven_bound"]
 
 _EXHAUSTIVE_PLAYS = 20_000
 """If all assignments together play no more calls, all are tried: then it is proven."""
+
+_GRAINS = (64, 32, 16, 8)
+"""Blocks per device that `multilevel` aims at, from fine to coarse."""
+
+_WORST = Score(1 << 60, 0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +37,99 @@ class Found:
     feasible: bool = True
 
 
-Candidates = Callable[[Board, random.Random], Iterable[Assignment]]
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a strategy is given; `best` is the best assignment so far, or None."""
+
+    board: Board
+    draw: random.Random
+    deadline: float
+    best: Callable[[], Assignment | None]
 
 
-def single_device(board: Board, _: random.Random) -> Iterator[Assignment]:
-    """Everything on one device, each in turn."""
+Strategy = Callable[[Search], Iterable[Assignment]]
+
+
+def single_device(search: Search) -> Iterator[Assignment]:
+    """Everything on one device, each in turn; of twins the first."""
+    board = search.board
     for device, twin in enumerate(board.twin_of):
         if twin == device and any(device in allowed for allowed in board.allowed):
             yield one_device(board, device)
 
 
-def list_schedules(board: Board, _: random.Random) -> Iterator[Assignment]:
+def list_schedules(search: Search) -> Iterator[Assignment]:
     """Earliest finish, in order of the graph and in order of HEFT's rank."""
+    yield from _list_schedules(search.board)
+
+
+def _list_schedules(board: Board) -> Iterator[Assignment]:
     units = range(board.units.count)
     rank = ranks(board)
-    for patience in (0.0, 1.0):
+    order = sorted(units, key=lambda unit: (-rank[unit], unit))
+    for patience in (0.0, 1.0) if board.units.shared else (0.0,):
         yield earliest_finish(board, units, patience=patience)
-        order = sorted(units, key=lambda unit: (-rank[unit], unit))
         yield earliest_finish(board, order, patience=patience)
 
 
-def exhaustive(board: Board, _: random.Random) -> Iterator[Assignment]:
+def chain_dp(search: Search) -> Iterator[Assignment]:
+    """Cuts of one topological order, by dynamic programming; see `chains`."""
+    yield from chain_cuts(search.board)
+
+
+def multilevel(search: Search) -> Iterator[Assignment]:
+    """List schedules and local search over blocks of units, from fine to coarse.
+
+    (The idea of Karypis and Kumar's multilevel partitioning, 1998, with blocks that
+    keep the graph without a cycle.)
+    """
+    board = search.board
+    times = unit_seconds(board)
+    total = sum(min(row[u] for row in times) for u in range(board.units.count))
+    levels = [Blocks(board, range(board.group_count))]
+    for grain in _GRAINS:
+        limit = total / (grain * max(1, len(board.capacity) - 1))
+        blocks = blocks_of(board, limit)
+        if blocks and blocks.board.units.count < levels[-1].board.units.count:
+            levels.append(blocks)
+    best: tuple[Score, Blocks, Assignment] | None = None
+    for blocks in levels:
+        for chosen in _list_schedules(blocks.board):
+            yield blocks.expand(chosen)
+            found = board.quick(blocks.expand(chosen))
+            if best is None or found < best[0]:
+                best = (found, blocks, chosen)
+        if monotonic() > search.deadline:
+            return
+    if best is None:
+        return
+    _, blocks, start = best
+    for chosen in refine(
+        blocks.board,
+        start,
+        search.draw,
+        search.deadline,
+        judge=lambda moved: board.quick(blocks.expand(moved)),
+        plays=board.units.count,
+    ):
+        yield blocks.expand(chosen)
+
+
+def local_search(search: Search) -> Iterator[Assignment]:
+    """Moves of single groups from the best so far; see `refine`."""
+    start = search.best()
+    if start is None:
+        start = earliest_finish(search.board, range(search.board.units.count))
+        yield start
+    yield from refine(search.board, start, search.draw, search.deadline)
+
+
+def exhaustive(search: Search) -> Iterator[Assignment]:
     """Every assignment there is but for the names of twins, in order of declaration."""
+    return _every(search.board)
+
+
+def _every(board: Board) -> Iterator[Assignment]:
     chosen = [devices[0] for devices in board.allowed]
     twin = board.twin_of
 
@@ -72,17 +150,20 @@ def exhaustive(board: Board, _: random.Random) -> Iterator[Assignment]:
     return fill(0, frozenset())
 
 
-def simple(board: Board, draw: random.Random) -> Iterator[Assignment]:
+def simple(search: Search) -> Iterator[Assignment]:
     """Every baseline, and nothing that takes long."""
-    yield from single_device(board, draw)
-    yield from list_schedules(board, draw)
+    yield from single_device(search)
+    yield from list_schedules(search)
+    yield from chain_dp(search)
 
 
-STRATEGIES: dict[str, Candidates] = {
+STRATEGIES: dict[str, Strategy] = {
     "single_device": single_device,
     "earliest_finish": list_schedules,
+    "chain": chain_dp,
+    "multilevel": multilevel,
+    "refine": local_search,
     "exhaustive": exhaustive,
-    "refine": list_schedules,
     "simple": simple,
 }
 
@@ -98,25 +179,29 @@ def best_assignment(
     """Search until the work planned for this size is done, or time is up.
 
     The work is counted in moves, not seconds, so that equal seeds give equal plans
-    unless the deadline cuts in. If nothing fits, the least broken is returned.
+    unless the deadline cuts in. If nothing fits, the least broken is returned. An
+    interrupt from the keyboard keeps the best so far.
     """
-    deadline = monotonic() + time_limit
-    draw = random.Random(seed)
-    tried = _Best(board, deadline, on_progress)
+    tried = _Best(board, monotonic(), time_limit, on_progress)
     bound = lower_bound(board)
-    names = ["single_device", "earliest_finish", "refine"]
-    if strategy != "auto":
-        names = [strategy]
-    elif _is_small(board):
-        names = ["single_device", "earliest_finish", "exhaustive"]
-    for name in names:
-        complete = tried.add(name, STRATEGIES[name](board, draw))
-        if name == "refine" and not tried.late:
-            for chosen in refine(board, tried.best(), draw, deadline):
-                tried.add(name, [chosen])
-        if name == "exhaustive" and complete and tried.score.feasible:
-            bound = tried.score.value
-    return Found(tried.best(), tried.strategy, bound, tried.score.feasible)
+    search = Search(board, random.Random(seed), tried.deadline, lambda: tried.chosen)
+    names = [strategy]
+    if strategy == "auto":
+        names = ["single_device", "chain", "multilevel", "refine"]
+        if _is_small(board):
+            names = ["single_device", "earliest_finish", "exhaustive"]
+    try:
+        for name in names:
+            complete = tried.add(name, STRATEGIES[name](search))
+            if name == "exhaustive" and complete and tried.score.feasible:
+                bound = tried.score.value
+            if tried.score.feasible and tried.score.value <= bound * (1 + 1e-9):
+                break
+    except KeyboardInterrupt:
+        if tried.chosen is None:
+            raise
+    assert tried.chosen is not None, "every strategy tries something"
+    return Found(tried.chosen, tried.strategy, bound, tried.score.feasible)
 
 
 def proven_bound(board: Board) -> float:
@@ -126,8 +211,8 @@ def proven_bound(board: Board) -> float:
     """
     if not _is_small(board):
         return lower_bound(board)
-    best = Score(1 << 60, 0, 0.0, 0.0)
-    for chosen in exhaustive(board, random.Random(0)):
+    best = _WORST
+    for chosen in _every(board):
         best = min(best, board.exact(chosen, unless=best))
     return best.value if best.feasible else lower_bound(board)
 
@@ -144,36 +229,31 @@ class _Best:
     def __init__(
         self,
         board: Board,
-        deadline: float,
+        began: float,
+        time_limit: float,
         on_progress: Callable[[float, float], None] | None,
     ) -> None:
-        self.board, self.deadline, self.on_progress = board, deadline, on_progress
+        self.board, self.on_progress = board, on_progress
+        self.began, self.time_limit = began, time_limit
+        self.deadline = began + time_limit
         self.chosen: Assignment | None = None
-        self.score = Score(1 << 60, 0, 0.0, 0.0)
+        self.score = _WORST
         self.strategy = ""
         self.seen: dict[Assignment, None] = {}
-
-    @property
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return monotonic() > self.deadline
-
-    def best(self) -> Assignment:
-        """The best assignment so far."""
-        assert self.chosen is not None, "nothing was tried"
-        return self.chosen
 
     def add(self, strategy: str, candidates: Iterable[Assignment]) -> bool:
         """Judge candidates; False if time ran out before the last."""
         for chosen in candidates:
             if chosen in self.seen:
                 continue
-            if self.chosen is not None and self.late:
+            now = monotonic()
+            if self.chosen is not None and now > self.deadline:
                 return False
             self.seen[chosen] = None
             score = self.board.exact(chosen, unless=self.score)
             if self.chosen is None or score < self.score:
                 self.chosen, self.score, self.strategy = chosen, score, strategy
                 if self.on_progress:
-                    self.on_progress(0.0, score.value)
+                    share = min(1.0, (now - self.began) / max(1e-9, self.time_limit))
+                    self.on_progress(share, score.value)
         return True

@@ -9,8 +9,8 @@ from splitnet.core.wishes import Group, Wish
 
 __all__ = ["placements_of", "receipts_of"]
 
-_MOST_PLAYS = 100_000
-"""Units that may be played to tell cost, memory and ties apart: half a second."""
+_MOST_PLAYS = 40_000
+"""Units that may be played to tell cost, memory and ties apart: a quarter second."""
 
 
 def placements_of(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from splitnet.core.board import Assignment, Board
 
-__all__ = ["earliest_finish", "one_device", "ranks"]
+__all__ = ["earliest_finish", "one_device", "ranks", "unit_seconds"]
 
 
 def one_device(board: Board, device: int) -> Assignment:
@@ -21,7 +21,7 @@ def ranks(board: Board) -> list[float]:
     backward pass mirrored onto the forward one.
     """
     units = board.units
-    times = _unit_seconds(board)
+    times = unit_seconds(board)
     mean = [
         sum(times[d][u] for d in board.allowed[g]) / len(board.allowed[g])
         for u, g in enumerate(board.group_of_unit)
@@ -53,7 +53,7 @@ def _copy_seconds(
     return latency + size * per_byte if known is None else known
 
 
-def _unit_seconds(board: Board) -> list[list[float]]:
+def unit_seconds(board: Board) -> list[list[float]]:
     """Forward, backward and update of every unit on every device."""
     units = board.units
     rows: dict[int, list[float]] = {}
@@ -85,7 +85,7 @@ class _EarliestFinish:
     def __init__(self, board: Board, patience: float) -> None:
         units = board.units
         self.board, self.units, self.patience = board, units, patience
-        self.times = _unit_seconds(board)
+        self.times = unit_seconds(board)
         self.chosen = [-1 if len(a) > 1 else a[0] for a in board.allowed]
         self.finish = [0.0] * units.count
         self.free = [0.0] * units.device_count

@@ -11,7 +11,7 @@ from splitnet.core.cost import Roofline
 from splitnet.core.errors import DeclarationError, DeviceError, InfeasibleError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.planner import plan_graph, score
-from splitnet.core.portfolio import STRATEGIES, exhaustive
+from splitnet.core.portfolio import STRATEGIES, Search
 from splitnet.core.simulate import simulate
 from splitnet.core.step import step_of
 from splitnet.core.wishes import resolve
@@ -107,7 +107,8 @@ def test_plan_of_a_small_graph_is_the_optimum(seed):
     plan = plan_graph(graph, BOX)
     step = step_of(graph, BOX, Roofline(), training=True, optimizer="adam")
     board = board_of(graph, BOX, step, resolve(graph, BOX)[1], "latency")
-    scores = [board.exact(chosen) for chosen in exhaustive(board, random.Random(0))]
+    search = Search(board, random.Random(0), float("inf"), lambda: None)
+    scores = [board.exact(chosen) for chosen in STRATEGIES["exhaustive"](search)]
 
     assert plan.value == pytest.approx(min(s.value for s in scores if s.feasible))
     assert plan.gap == 0
