@@ -1,6 +1,8 @@
 """Costs of calls: against published figures and TensorFlow's own gradient graphs."""
 
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 from splitnet.tf.costs.pointwise import ACTIVATIONS
@@ -322,6 +325,14 @@ def test_cost_of_traces_lists_and_keyword_tensors() -> None:
     assert cost.saves_inputs == (0, 1, 2)
 
 
+def test_trace_counts_what_has_no_gradient() -> None:
+    """A call that TensorFlow cannot differentiate is counted, and keeps nothing."""
+    found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], [Size((4, 4))])
+
+    assert found.matrix_flops == 2 * 4 * 4 * 4
+    assert (found.saves_inputs, found.inner_bytes) == ((), 0)
+
+
 def test_cost_of_guesses_what_cannot_be_traced() -> None:
     """If a call fails on abstract tensors, the note says that its cost is a guess."""
     layer = Closed()
@@ -342,6 +353,28 @@ def test_cost_of_needs_and_gives_no_values() -> None:
         cost_of(layer, inputs, outputs, 4)
 
         assert not any(has_value(variable) for variable in layer.variables)
+
+
+def test_cost_of_does_not_start_the_runtime() -> None:
+    """A trace leaves TensorFlow's settings open: it makes no device."""
+    code = (
+        "import keras\n"
+        "from splitnet.tf.flops import cost_of\n"
+        "from splitnet.tf.private import context_is_up, without_values\n"
+        "class Own(keras.layers.Dense):\n"
+        "    def call(self, x):\n"
+        "        return super().call(x) * 2.0\n"
+        "with without_values():\n"
+        "    x = keras.Input((8,))\n"
+        "    layer = Own(4)\n"
+        "    y = layer(x)\n"
+        "print(cost_of(layer, [x], [y], 4).note, context_is_up())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "Own: counted by tracing it False"
 
 
 def test_cost_of_fills_in_the_batch() -> None:

@@ -1,9 +1,10 @@
 """What a call costs when there is no formula for it: trace it once, and count.
 
-The call is traced by TensorFlow, forward and backward, on tensors that have a shape
-and no value; the layer's variables are replaced by such tensors, so that nothing is
-allocated on any device. In the traced graph every operation can be counted, and what
-is kept until the backward pass is what a gradient operation reads of the forward pass.
+The call is traced into a graph of its own, forward and backward, on placeholders; the
+layer's variables are replaced by such tensors, too. So nothing is allocated on any
+device, and TensorFlow's runtime is not even started. In the traced graph every
+operation can be counted, and what is kept until the backward pass is what a gradient
+operation reads of the forward pass.
 """
 
 import math
@@ -23,24 +24,11 @@ _SHAPE_ONLY = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradien
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
 _BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
-_MOVES = {
-    "Transpose",
-    "ConcatV2",
-    "Split",
-    "SplitV",
-    "StridedSlice",
-    "Pad",
-    "PadV2",
-} | {
-    "GatherV2",
-    "Tile",
-    "Pack",
-    "Unpack",
-    "Fill",
-    "ResourceGather",
-    "Slice",
-    "ReverseV2",
-}
+_MOVES = frozenset(
+    ("Transpose", "ConcatV2", "Split", "SplitV", "StridedSlice", "Pad", "PadV2")
+    + ("GatherV2", "ResourceGather", "Slice", "Tile", "Pack", "Unpack", "ReverseV2")
+    + ("Fill",)
+)
 _FREE = (
     _VIEWS | _SHAPE_ONLY | {"Const", "Placeholder", "NoOp", "ReadVariableOp"} | _MOVES
 )
@@ -81,36 +69,44 @@ def trace(
     Raises:
         Exception: whatever `call` raises on such tensors.
     """
-    marks: dict[str, Any] = {}
-
-    def both_ways(*tensors: Any) -> None:
-        given, states = tensors[: len(sizes)], tensors[len(sizes) :]
-        operations = tf.compat.v1.get_default_graph().get_operations
-        trained = [t for t, v in zip(states, variables) if v.trainable]
-        watched = [t for t in (*given, *trained) if t.dtype.is_floating]
+    graph = tf.Graph()
+    with graph.as_default():
+        given = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in sizes]
+        states = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in variables]
         scope = keras.StatelessScope(
             state_mapping=list(zip(variables, states)), initialize_variables=False
         )
-        with tf.GradientTape() as tape, scope:
-            tape.watch(watched)
-            start = len(operations())
+        start = len(graph.get_operations())
+        with scope:
             results = tf.nest.flatten(call(*given), expand_composites=True)
-        stop = len(operations())
-        floating = [r for r in results if r.dtype.is_floating]
-        gradients = tf.nest.flatten(
-            [g for g in tape.gradient(floating, watched) if g is not None],
-            expand_composites=True,
-        )
-        marks.update(given=given, states=states, results=results, gradients=gradients)
-        marks.update(forward=operations()[start:stop], backward=operations()[stop:])
-
-    specs = [tf.TensorSpec(s.shape, s.dtype) for s in sizes]
-    specs += [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-    function = tf.function(both_ways, autograph=False)
-    graph = function.get_concrete_function(*specs).graph
+        stop = len(graph.get_operations())
+        trained = [t for t, v in zip(states, variables) if v.trainable]
+        sources = [t for t in (*given, *trained) if t.dtype.is_floating]
+        targets = [t for t in results if t.dtype.is_floating]
+        gradients = _gradients(targets, sources)
+    marks = {
+        "given": given,
+        "states": states,
+        "results": results,
+        "gradients": tf.nest.flatten(
+            [g for g in gradients if g is not None], expand_composites=True
+        ),
+        "forward": graph.get_operations()[start:stop],
+        "backward": graph.get_operations()[stop:],
+    }
     needed = _needed(marks["results"])
     matrix, other = _count([o for o in marks["forward"] if id(o) in needed], graph)
     return Traced(matrix, other, *_saved(marks))
+
+
+def _gradients(targets: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+    """Gradients of the sum of the targets; none if an operation has no gradient."""
+    if not targets or not sources:
+        return []
+    try:
+        return list(tf.gradients(targets, sources))
+    except LookupError:
+        return []
 
 
 def _needed(results: Sequence[Any]) -> set[int]:
