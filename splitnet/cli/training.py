@@ -81,7 +81,7 @@ def _demo_figures(outcome: Any) -> dict[str, Any]:
         "ok": outcome.ok,
         "accuracy": round(outcome.accuracy, 4),
         "audit_ok": outcome.audit.ok,
-        "findings": [str(finding) for finding in outcome.audit.findings],
+        "findings": [finding.text for finding in outcome.audit.findings],
         "stand_in": outcome.stand_in,
         "device_of": dict(outcome.plan.device_of),
         "epochs": outcome.epochs,
@@ -127,7 +127,7 @@ def run_audit(arguments: Namespace) -> int:
     found = audit(model, plan, made_up_batch(model, plan.batch))
     if arguments.json:
         show_json(
-            {"ok": found.ok, "findings": [str(finding) for finding in found.findings]}
+            {"ok": found.ok, "findings": [finding.text for finding in found.findings]}
         )
     else:
         show(table(found))
