@@ -97,33 +97,34 @@ def _legend(shown: Boxes, compared: bool) -> str:
     """Explain only what this picture holds."""
     entries = []
     crossing = sum(link.crosses for link in shown.links)
+    boxes = shown.boxes
     if crossing:
         few = (
             f", the {_MOST_LABELS} largest labelled" if crossing > _MOST_LABELS else ""
         )
-        entries.append(("━━", INK, f"crosses devices (bytes per step{few})"))
+        entries.append(("▬▬", INK, f"crosses devices (bytes per step{few})"))
     if any(not link.crosses for link in shown.links):
         entries.append(("──", THIN, "stays on its device"))
     if any(is_fetched(link) for link in shown.links):
-        entries.append(("╌╌", THIN, "reads a copy that is there already"))
+        entries.append(("- - -", THIN, "reads a copy that is there already"))
     if shown.sharings:
-        entries.append(("┄┄", INK, "shares weights"))
-    if any(box.kind == "merge" for box in shown.boxes):
-        entries.append(("⬡", INK, "merge"))
-    if any(box.kind == "input" for box in shown.boxes):
-        entries.append(("□", INK, "input"))
-    if any(box.is_output for box in shown.boxes):
-        entries.append(("◎", INK, "double edge: output"))
-    if any(box.fallback_why for box in shown.boxes):
-        entries.append(("┅", ALARM, "dashed edge: not where it was asked"))
-    if any(len(box.group.members) > 1 for box in shown.boxes):
+        entries.append(("· · ·", INK, "shares weights"))
+    if any(box.kind == "merge" for box in boxes):
+        entries.append(("hexagon", INK, "merge"))
+    if any(box.kind == "input" for box in boxes):
+        entries.append(("square corners", INK, "input"))
+    if any(box.is_output for box in boxes):
+        entries.append(("double edge", INK, "output"))
+    if any(box.fallback_why for box in boxes):
+        entries.append(("dashed edge", ALARM, "not where it was asked"))
+    if any(len(box.group.members) > 1 for box in boxes):
         entries.append(("×n", INK, "n like branches in one box"))
-    if any(box.strayed for box in shown.boxes):
-        entries.append(("━", ALARM, "thick red edge: ran elsewhere"))
+    if any(box.strayed for box in boxes):
+        entries.append(("thick edge", ALARM, "ran elsewhere"))
     if compared:
-        entries.append(("■", ALARM, "moved"))
-    return "&#160;&#160; ".join(
-        f'<FONT COLOR="{color}"><B>{sign}</B></FONT> {_quiet(text)}'
+        entries.append(("thick edge", ALARM, "moved"))
+    return "&#160;&#160;&#160; ".join(
+        f'<FONT POINT-SIZE="9" COLOR="{color}"><B>{sign}</B></FONT> {_quiet(text)}'
         for sign, color, text in entries
     )
 

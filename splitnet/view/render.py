@@ -2,16 +2,20 @@
 
 Graphviz runs in a child process. A picture that it chokes on, or a fault in its C code,
 then costs a picture and not the training that runs in this one; and its own chatter on
-the screen stays out of sight.
+the screen stays out of sight. The child is lent a font, so that there are words in the
+picture on a machine that has no font at all, and the same plan is laid out alike
+everywhere.
 """
 
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from splitnet.core.errors import SplitnetError
+from splitnet.view.words import escaped
 
 __all__ = ["FORMATS", "format_of", "render_dot", "write_beside"]
 
@@ -23,6 +27,26 @@ _CHILD = (
     "sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog=sys.argv[2]))\n"
 )
 _MOST_SECONDS = 120.0
+_FONTS = Path(__file__).parent / "fonts"
+# Ours stands in for Helvetica, whose widths it has; the machine's serve other scripts.
+_FONT_SETTINGS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+<include ignore_missing="yes">{machine}</include>
+<dir>{fonts}</dir>
+<cachedir prefix="xdg">fontconfig</cachedir>
+<match target="pattern">
+<test name="family"><string>Helvetica</string></test>
+<edit name="family" mode="prepend" binding="strong">
+<string>Splitnet Sans</string>
+</edit>
+</match>
+<match target="font">
+<edit name="hinting"><bool>false</bool></edit>
+<edit name="hintstyle"><const>hintnone</const></edit>
+</match>
+</fontconfig>
+"""
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
@@ -81,9 +105,14 @@ def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
 def _run(command: list[str], text: str) -> tuple[bytes, str]:
     """The child's output, or why there is none."""
     try:
-        done = subprocess.run(
-            command, input=text.encode(), capture_output=True, timeout=_MOST_SECONDS
-        )
+        with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
+            done = subprocess.run(
+                command,
+                input=text.encode(),
+                capture_output=True,
+                timeout=_MOST_SECONDS,
+                env=_environment(Path(folder)),
+            )
     except subprocess.TimeoutExpired:
         return b"", f"it took more than {_MOST_SECONDS:.0f} s"
     except OSError as error:
@@ -92,6 +121,23 @@ def _run(command: list[str], text: str) -> tuple[bytes, str]:
         return done.stdout, ""
     said = done.stderr.decode(errors="replace").strip().splitlines()
     return b"", said[-1] if said else f"it ended with code {done.returncode}"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Give the child our variables and, on Linux, settings that know our font.
+
+    Elsewhere there is always a font, and Graphviz finds it without fontconfig.
+    """
+    variables = dict(os.environ)
+    if sys.platform == "linux":
+        machine = variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf")
+        settings = folder / "fonts.conf"
+        settings.write_text(
+            _FONT_SETTINGS.format(machine=escaped(machine), fonts=escaped(str(_FONTS))),
+            encoding="utf-8",
+        )
+        variables["FONTCONFIG_FILE"] = str(settings)
+    return variables
 
 
 def write_beside(path: str | os.PathLike[str], content: bytes) -> Path:

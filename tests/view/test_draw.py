@@ -189,6 +189,19 @@ def test_render_dot_reports_what_graphviz_said() -> None:
         render.render_dot("this is no graph", "svg")
 
 
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_draw_needs_no_font_of_the_machine(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without any font the picture is the same, to the byte."""
+    here = draw(plans.siamese(), tmp_path / f"here.{suffix}").read_bytes()
+    bare = tmp_path / "bare.conf"
+    bare.write_text("<?xml version='1.0'?><fontconfig></fontconfig>")
+    monkeypatch.setenv("FONTCONFIG_FILE", str(bare))
+    there = draw(plans.siamese(), tmp_path / f"there.{suffix}").read_bytes()
+    assert here == there
+
+
 def test_write_beside_keeps_the_old_file_when_it_cannot_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
