@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.observe import audit
+    from splitnet.tf.parallel import data_parallel
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
@@ -66,6 +67,7 @@ __all__ = [
     "chart",
     "configure",
     "connect",
+    "data_parallel",
     "draw",
     "emit",
     "force_cpu",
@@ -108,6 +110,7 @@ _HOMES = {
     "audit": "tf.observe",
     "chart": "view.text",
     "configure": "tf.runtime",
+    "data_parallel": "tf.parallel",
     "connect": "tf.connect",
     "draw": "view.draw",
     "emit": "tf.emit",

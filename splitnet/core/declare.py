@@ -12,6 +12,7 @@ from typing import Any
 
 from splitnet.core.devices import device_name
 from splitnet.core.errors import DeclarationError, DeviceError, listed
+from splitnet.core.shares import BATCH_NORMS, Towers
 
 __all__ = ["Branch", "Net", "Output", "Ref"]
 
@@ -70,6 +71,7 @@ class Branch:
     where: str = ""
     shape: tuple[int | None, ...] = ()
     dtype: str = ""
+    towers: Towers | None = None
 
     @property
     def sources(self) -> list[Ref]:
@@ -173,6 +175,62 @@ class Net:
             )
         return self._declare("merge", name, inputs, body, on, near, apart, where)
 
+    def towers(
+        self,
+        name: str,
+        inputs: Any,
+        body: Any,
+        *,
+        on: list[str] | tuple[str, ...],
+        weights_on: str | list[str] | tuple[str, ...] = "cpu",
+        join_on: str | list[str] | tuple[str, ...] = "cpu",
+        batch_norm: str = "per_tower",
+        broadcast: Any = None,
+    ) -> Ref:
+        """Declare one body on several devices, each with its share of the batch.
+
+        The batch is split as evenly as can be (7 over 4 is 2, 2, 2, 1), outputs are put
+        together in the order of the samples. Weights exist once; their gradient is
+        that of the whole batch.
+
+        Args:
+            name: unique in the net; tower i is the part "name/i".
+            inputs: as `branch`. Their first axis is the batch; what has another, a
+                constant or a table, goes whole to every tower.
+            body: as `branch`; its outputs' first axis must be the batch.
+            on: a device per tower, two or more.
+            weights_on: where the weights live.
+            join_on: where the outputs are put together.
+            batch_norm: "per_tower" (each share is normalised by itself; moving averages
+                take the mean over towers) or "synchronised" (as the unsplit batch).
+            broadcast: a reference, or several, that every tower reads whole.
+        """
+        where = _line()
+        kinds = (
+            list(on) if isinstance(on, list | tuple) and not isinstance(on, str) else []
+        )
+        if len(kinds) < 2:
+            self._fault(
+                where,
+                f"towers {name!r}: on= names {on!r}; give a list of two or more devices, "
+                'one for each tower, such as ["gpu:0", "gpu:1"].',
+            )
+        if batch_norm not in BATCH_NORMS:
+            self._fault(
+                where,
+                f"towers {name!r}: batch_norm= must be one of "
+                f"{', '.join(map(repr, BATCH_NORMS))}. Received: {batch_norm!r}.",
+            )
+        towers = Towers(
+            tuple(self._wishes(name, one, where) for one in kinds),
+            self._wishes(name, weights_on, where),
+            batch_norm,
+            self._neighbours(name, broadcast, "broadcast", where),
+        )
+        return self._declare(
+            "towers", name, inputs, body, join_on, None, None, where, towers
+        )
+
     def output(self, ref: Any, name: str | None = None) -> None:
         """Declare a model output; its name is the branch's unless given."""
         where = _line()
@@ -217,6 +275,7 @@ class Net:
         near: Any,
         apart: Any,
         where: str,
+        towers: Towers | None = None,
     ) -> Ref:
         return self._add(
             Branch(
@@ -228,6 +287,7 @@ class Net:
                 self._neighbours(name, near, "near", where),
                 self._neighbours(name, apart, "apart", where),
                 where,
+                towers=towers,
             )
         )
 

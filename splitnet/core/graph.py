@@ -83,8 +83,9 @@ class Weights:
 class Part:
     """Calls that are placed together: a declared branch, or a group of a model's calls.
 
-    `kind` is "branch", "merge" or "input". `on` is the order of preference, canonical
-    names and kinds ("gpu:0", "gpu", "auto"); `where` the user's file and line.
+    `kind` is "branch", "merge", "input", "tower" or "weights". `on` is the order of
+    preference, canonical names and kinds ("gpu:0", "gpu", "auto"); `where` the user's
+    file and line; `options` what a kind needs besides, (name, value).
     """
 
     name: str
@@ -93,6 +94,7 @@ class Part:
     near: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     where: str = ""
+    options: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

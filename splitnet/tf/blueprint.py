@@ -5,7 +5,8 @@ itself, over its own nodes. Both are read, placed and copied by the same code.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import keras
 from splitnet.core.declare import Net, Ref, raise_faults
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
+from splitnet.core.shares import Towers
 from splitnet.tf import private
 from splitnet.tf.copying import functional_of
 from splitnet.tf.trace import Trace, trace_of
@@ -33,13 +35,14 @@ class Site:
 class Blueprint:
     """A functional model with the parts of its calls, in running order.
 
-    `sites` holds a site per call, inputs first.
+    `sites` holds a site per call, inputs first; `towers` the parts that are replicated.
     """
 
     name: str
     model: Any
     parts: tuple[Part, ...]
     sites: tuple[Site, ...]
+    towers: Mapping[str, Towers] = field(default_factory=dict)
 
 
 def blueprint_of(source: Any) -> Blueprint:
@@ -95,11 +98,14 @@ def _of_net(net: Net) -> Blueprint:
     nodes = _input_nodes(model) + private.nodes_of(model)
     nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
     sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
-    return Blueprint(net.name, model, parts, sites)
+    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
+    return Blueprint(net.name, model, parts, sites, towers)
 
 
 def _model_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "_.-" else "_" for c in name) or "net"
+    """The nearest name that TensorFlow takes for a scope."""
+    known = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    return known if known.strip("_") else "net"
 
 
 def _outputs(net: Net, trace: Trace) -> Any:

@@ -6,10 +6,13 @@ import keras
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
+from splitnet.core.shares import shares
+from splitnet.core.towers import expand
 from splitnet.tf import private
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import Size, size_of
 from splitnet.tf.flops import cost_of
+from splitnet.tf.towers import check_towers
 
 __all__ = ["graph_of", "read"]
 
@@ -38,7 +41,21 @@ def read(source: Any, batch: int = 32) -> Graph:
 
 
 def graph_of(blueprint: Blueprint, batch: int) -> Graph:
-    """Read a blueprint; see `read`."""
+    """Read a blueprint; see `read`. Towers are parts of their own.
+
+    Raises:
+        DeclarationError: towers whose inputs or outputs cannot be split.
+    """
+    check_towers(blueprint)
+    counts = {
+        max(1, n) for one in blueprint.towers.values() for n in shares(batch, one.count)
+    }
+    smaller = {n: _whole(blueprint, n) for n in sorted(counts)}
+    return expand(_whole(blueprint, batch), smaller, blueprint.towers)
+
+
+def _whole(blueprint: Blueprint, batch: int) -> Graph:
+    """The calls as they stand in the source, for one batch."""
     names = _weight_names(blueprint)
     calls = tuple(_call(site, batch, names) for site in blueprint.sites)
     site_of = {id(site.node): site for site in blueprint.sites}

@@ -1,0 +1,254 @@
+"""Towers: one body on several devices, each with its share of the batch.
+
+    x --+-- enc/0  (gpu:0, samples 0-3) --+-- enc --      enc/weights on the CPU,
+        +-- enc/1  (gpu:1, samples 4-6) --+               read by both
+
+A branch "enc" of kind "towers" becomes parts of the graph: "enc/weights", where the
+weights live; "enc/0", "enc/1" ..., a tower each; and "enc", which joins what they made.
+So towers are planned, simulated, drawn and audited like everything else.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from splitnet.core.graph import Call, Graph, Part, Tensor
+from splitnet.core.shares import BATCH_NORMS, Towers, shares
+
+__all__ = [
+    "expand",
+    "fold",
+    "tower_part",
+    "towers_in",
+    "weights_part",
+]
+
+
+def tower_part(name: str, number: int) -> str:
+    """The part of one tower."""
+    return f"{name}/{number}"
+
+
+def weights_part(name: str) -> str:
+    """The part that holds the weights of all towers."""
+    return f"{name}/weights"
+
+
+def towers_in(graph: Graph) -> dict[str, Towers]:
+    """The towers of an expanded graph, by the name of their branch."""
+    found: dict[str, Towers] = {}
+    for part in graph.parts:
+        options = dict(part.options)
+        if "towers" not in options:
+            continue
+        home = graph.part.get(weights_part(part.name))
+        found[part.name] = Towers(
+            tuple(
+                graph.part[tower_part(part.name, i)].on
+                for i in range(int(options["towers"]))
+            ),
+            home.on if home else ("cpu",),
+            options.get("batch_norm", BATCH_NORMS[0]),
+            tuple(filter(None, options.get("broadcast", "").split("\n"))),
+        )
+    return found
+
+
+def expand(
+    graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]
+) -> Graph:
+    """Write each tower out as a part of its own, with the costs of its share.
+
+    A tower without a sample, where the batch is smaller than their number, runs one
+    that counts for nothing, and is charged for it.
+
+    Args:
+        graph: The whole batch; each of the towers is one part of it.
+        smaller: The same graph read for each share; see `shares_needed`.
+        towers: Name of a part -> its towers.
+    """
+    if not towers:
+        return graph
+    return _Expansion(graph, smaller, towers).graph()
+
+
+class _Expansion:
+    """One expansion; a class so that its steps stay small."""
+
+    def __init__(
+        self, graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]
+    ) -> None:
+        self.whole, self.towers = graph, towers
+        self.parts = {
+            name: [smaller[max(1, n)] for n in shares(graph.batch, one.count)]
+            for name, one in towers.items()
+        }
+        self.joined = {
+            t.source
+            for t in graph.tensors
+            if self._of(t.source) and not self._aligned(t)
+        } | {name for name in graph.outputs if self._of(name)}
+        self.join_of = {
+            name: f"{graph.call[name].part}/join{'' if i == 0 else f'@{i + 1}'}"
+            for part in towers
+            for i, name in enumerate(
+                c.name for c in graph.calls_of[part] if c.name in self.joined
+            )
+        }
+
+    def graph(self) -> Graph:
+        """The expanded graph."""
+        return replace(
+            self.whole,
+            calls=tuple(self._calls()),
+            tensors=tuple(dict.fromkeys(self._tensors())),
+            parts=tuple(self._parts()),
+            outputs=tuple(self.join_of.get(n, n) for n in self.whole.outputs),
+        )
+
+    def _of(self, call: str) -> str:
+        """The towers' name that a call belongs to, or ""."""
+        part = self.whole.call[call].part
+        return part if part in self.towers else ""
+
+    def _aligned(self, tensor: Tensor) -> bool:
+        """Whether tower i of the source feeds tower i of the target directly."""
+        source, target = self._of(tensor.source), self._of(tensor.target)
+        if not source or not target:
+            return False
+        return source == target or (
+            self.towers[source].count == self.towers[target].count
+            and source not in self.towers[target].broadcast
+        )
+
+    def _parts(self) -> Iterable[Part]:
+        for part in self.whole.parts:
+            if part.name not in self.towers:
+                yield part
+                continue
+            one = self.towers[part.name]
+            if any(call.weights for call in self.whole.calls_of[part.name]):
+                yield Part(
+                    weights_part(part.name), "weights", one.weights_on, where=part.where
+                )
+            for i, on in enumerate(one.on):
+                yield Part(tower_part(part.name, i), "tower", on, where=part.where)
+            options = [("towers", str(one.count)), ("batch_norm", one.batch_norm)]
+            if one.broadcast:
+                options.append(("broadcast", "\n".join(one.broadcast)))
+            yield replace(part, kind="merge", options=tuple(options))
+
+    def _calls(self) -> Iterable[Call]:
+        begun: set[str] = set()
+        for call in self.whole.calls:
+            name = self._of(call.name)
+            if not name:
+                yield call
+                continue
+            if name not in begun:
+                begun.add(name)
+                yield from self._weights(name)
+            for i, smaller in enumerate(self.parts[name]):
+                yield replace(
+                    smaller.call[call.name],
+                    name=_inside(call.name, name, i),
+                    part=tower_part(name, i),
+                )
+            if call.name in self.joined:
+                yield self._join(call)
+
+    def _weights(self, name: str) -> Iterable[Call]:
+        calls = self.whole.calls_of[name]
+        used = tuple(dict.fromkeys(w for call in calls for w in call.weights))
+        if used:
+            part = weights_part(name)
+            yield Call(f"{part}/hold", part, "Weights", weights=used)
+
+    def _join(self, call: Call) -> Call:
+        return Call(
+            self.join_of[call.name],
+            call.part,
+            "Concatenate",
+            output_shapes=call.output_shapes,
+            output_dtypes=call.output_dtypes,
+            output_bytes=call.output_bytes,
+            moved_bytes=2.0 * call.output_bytes,
+        )
+
+    def _tensors(self) -> Iterable[Tensor]:
+        for number, tensor in enumerate(self.whole.tensors):
+            source, target = self._of(tensor.source), self._of(tensor.target)
+            if source and not self._aligned(tensor):
+                yield from self._to_join(tensor, source)
+                tensor = replace(tensor, source=self.join_of[tensor.source])
+                source = ""
+            if not target:
+                yield tensor
+                continue
+            from_part = self.whole.call[self.whole.tensors[number].source].part
+            broadcast = from_part in self.towers[target].broadcast
+            for i, smaller in enumerate(self.parts[target]):
+                share = tensor if broadcast else smaller.tensors[number]
+                yield replace(
+                    share,
+                    source=_inside(tensor.source, source, i)
+                    if source
+                    else tensor.source,
+                    target=_inside(tensor.target, target, i),
+                )
+        for name in self.whole.outputs:
+            part = self._of(name)
+            if part:
+                call = self.whole.call[name]
+                for index, shape in enumerate(call.output_shapes):
+                    one = Tensor(name, name, index, shape, call.output_dtypes[index])
+                    yield from self._to_join(one, part)
+
+    def _to_join(self, tensor: Tensor, part: str) -> Iterable[Tensor]:
+        """What the towers send to be joined; bytes by the calls' own outputs."""
+        for i, smaller in enumerate(self.parts[part]):
+            call = smaller.call[tensor.source]
+            shape = call.output_shapes[tensor.index]
+            whole = sum(_count(s) for s in call.output_shapes) or 1
+            yield Tensor(
+                _inside(tensor.source, part, i),
+                self.join_of[tensor.source],
+                tensor.index,
+                shape,
+                call.output_dtypes[tensor.index],
+                call.output_bytes * _count(shape) // whole,
+            )
+
+
+def _count(shape: tuple[int | None, ...]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent or 1
+    return count
+
+
+def _inside(call: str, part: str, number: int) -> str:
+    """The name of a call in one tower: "enc/dense" of "enc" is "enc/0/dense"."""
+    return f"{tower_part(part, number)}/{call.removeprefix(part + '/')}"
+
+
+def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
+    """The calls as they were before `expand`: one for all towers, and no joins.
+
+    Args:
+        graph: What `expand` made, or any other, whose calls stay as they are.
+        bare: Leave the branch's name out of a call's, as in a Keras model.
+    """
+    names = towers_in(graph)
+    first = {tower_part(name, 0): name for name in names}
+    gone = {tower_part(n, i) for n, one in names.items() for i in range(1, one.count)}
+    gone |= {*names, *map(weights_part, names)}
+    found = []
+    for call in graph.calls:
+        if call.part in first:
+            name = first[call.part]
+            plain = call.name.removeprefix(call.part + "/")
+            call = replace(call, name=plain if bare else f"{name}/{plain}", part=name)
+        elif call.part in gone:
+            continue
+        found.append(call)
+    return tuple(found)

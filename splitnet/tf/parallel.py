@@ -1,0 +1,149 @@
+"""Data parallelism of a whole Keras model: its calls as one branch of towers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.declare import wishes
+from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.graph import Graph, Part
+from splitnet.core.planner import plan_graph
+from splitnet.core.shares import BATCH_NORMS, Towers
+from splitnet.tf.blueprint import Blueprint, blueprint_of
+from splitnet.tf.emit import emit
+from splitnet.tf.read import graph_of
+from splitnet.tf.runtime import local_cluster
+
+__all__ = ["data_parallel", "towers_of"]
+
+
+def data_parallel(
+    model: Any,
+    cluster: Cluster | None = None,
+    *,
+    devices: Sequence[str] | int | None = None,
+    batch: int = 32,
+    weights_on: str = "cpu",
+    batch_norm: str = "per_tower",
+    broadcast: Sequence[str] = (),
+    **plan_options: Any,
+) -> Any:
+    """Copy a Keras model onto several devices, each with its share of every batch.
+
+    The copy trains, saves and loads as the model itself: its weights exist once, and
+    their gradient is that of the whole batch. `plan_of` returns its plan. The model that
+    is given stays as it was.
+
+    Args:
+        model: a functional or Sequential `keras.Model` of any batch size.
+        cluster: the machine; None means this one.
+        devices: a device per tower; a number takes that many GPUs; None takes all.
+        batch: samples per step that the plan counts with; any number may be fed.
+        weights_on: where the weights live.
+        batch_norm: "per_tower" or "synchronised"; see `Net.towers`.
+        broadcast: names of inputs that every tower reads whole.
+        **plan_options: as `plan`: `missing=`, `costs=`, `optimizer=` and so on.
+
+    Raises:
+        DeviceError: fewer than two devices.
+        DeclarationError: the model cannot be split by samples.
+    """
+    cluster = local_cluster() if cluster is None else cluster
+    towers = Towers(
+        tuple(wishes(one) for one in _devices(cluster, devices)),
+        wishes(weights_on),
+        batch_norm,
+        tuple(broadcast),
+    )
+    return emit(
+        model, plan_graph(towers_of(model, towers, batch), cluster, **plan_options)
+    )
+
+
+def towers_of(model: Any, towers: Towers, batch: int) -> Graph:
+    """Read a Keras model as towers of itself; nothing is run.
+
+    Raises:
+        DeclarationError: the model cannot be split by samples.
+    """
+    if not isinstance(model, keras.Model):
+        raise DeclarationError(
+            "data_parallel takes a keras.Model; in a Net, use net.towers. Received: "
+            f"{model!r} ({type(model).__name__})."
+        )
+    blueprint = blueprint_of(model)
+    faults = _faults(blueprint, towers)
+    if faults:
+        raise DeclarationError(f"model {model.name!r}: {' '.join(faults)}")
+    name = blueprint.name
+    while any(site.node.is_input and site.call == name for site in blueprint.sites):
+        name += "_towers"
+    inputs = [site for site in blueprint.sites if site.node.is_input]
+    calls = [
+        replace(site, call=f"{name}/{site.call}", part=name)
+        for site in blueprint.sites
+        if not site.node.is_input
+    ]
+    parts = tuple(Part(site.part, "input", ("cpu",)) for site in inputs)
+    return graph_of(
+        replace(
+            blueprint,
+            parts=(*parts, Part(name, "towers", ("cpu",))),
+            sites=(*inputs, *calls),
+            towers={name: towers},
+        ),
+        batch,
+    )
+
+
+def _faults(blueprint: Blueprint, towers: Towers) -> list[str]:
+    names = [site.call for site in blueprint.sites if site.node.is_input]
+    faults = [
+        f"broadcast= names {one!r}, which is not an input ({', '.join(names)})."
+        for one in towers.broadcast
+        if one not in names
+    ]
+    fixed = [
+        tensor.name
+        for tensor in blueprint.model.inputs
+        if tensor.shape[0] is not None and tensor.name not in towers.broadcast
+    ]
+    if fixed:
+        faults.append(
+            f"input {', '.join(fixed)} has a fixed batch size, which cannot be split; "
+            "build it with keras.Input(shape), without batch_shape= or batch_size=."
+        )
+    if towers.batch_norm not in BATCH_NORMS:
+        faults.append(
+            f"batch_norm= must be one of {', '.join(map(repr, BATCH_NORMS))}. Received: "
+            f"{towers.batch_norm!r}."
+        )
+    return faults
+
+
+def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
+    """The devices of the towers.
+
+    Raises:
+        DeviceError: fewer than two, or more than there are.
+    """
+    gpus = [device.name for device in cluster if device.kind == "gpu"]
+    if isinstance(asked, str):
+        asked = [asked]
+    found = gpus[:asked] if isinstance(asked, int) else list(asked or gpus)
+    if isinstance(asked, int) and asked > len(gpus):
+        raise DeviceError(
+            f"data_parallel over {asked} GPUs: there are {len(gpus)} here "
+            f"({', '.join(gpus) or 'none'}). Name devices=[...], or ask for fewer."
+        )
+    if len(found) < 2:
+        raise DeviceError(
+            f"data_parallel needs two or more devices, and has {len(found)} "
+            f"({', '.join(found) or 'none'}); the cluster has "
+            f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
+            "train the model itself."
+        )
+    return found
