@@ -175,7 +175,7 @@ def run_script(arguments: Namespace) -> int:
     if not script.is_file():
         raise ConfigError(f"there is no script {arguments.script!r}.")
     os.environ.update(_variables(arguments))
-    hush(loud=arguments.tf_log)
+    hush(loud=arguments.tf_log, level="2")
     from splitnet.tf.config import configure
 
     configure()
@@ -199,4 +199,8 @@ def _variables(arguments: Namespace) -> dict[str, str]:
         "log_placement": arguments.log_placement,
         "determinism": "true" if arguments.determinism else None,
     }
-    return {OPTIONS[k].variable: v for k, v in given.items() if v is not None}
+    named = {OPTIONS[k].variable: v for k, v in given.items() if v is not None}
+    if arguments.cpu_threads:
+        # Read when a library is loaded, which is before any setting is applied.
+        named["OMP_NUM_THREADS"] = arguments.cpu_threads
+    return named

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,24 +52,27 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Any]:
         yield lambda done, text="": bar.update(task, completed=done, text=text)
 
 
-def hush(*, loud: bool = False, environ: Mapping[str, str] = os.environ) -> None:
+def hush(*, loud: bool = False, level: str = "3") -> None:
     """Import TensorFlow without its start-up lines, unless they are asked for.
 
     Part of them is written before any log level is read, so the standard error of this
-    process is set aside meanwhile; if the import fails, it is shown.
-    """
-    if loud or "TF_CPP_MIN_LOG_LEVEL" in environ:
-        import tensorflow  # noqa: F401  # wanted for its effect, here and below
+    process is set aside meanwhile; if the import fails, it is shown. A log level that
+    the user has set is left alone, and then nothing is hidden.
 
+    Args:
+        loud: hide nothing.
+        level: what TensorFlow may say afterwards: "3" nothing, "2" errors.
+    """
+    if loud or "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        _import_frameworks()
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = level
     with tempfile.TemporaryFile() as aside:
         sys.stderr.flush()
         terminal = os.dup(2)
         os.dup2(aside.fileno(), 2)
         try:
-            import keras  # noqa: F401
-            import tensorflow  # noqa: F401
+            _import_frameworks()
         except BaseException:
             os.dup2(terminal, 2)
             aside.seek(0)
@@ -78,3 +81,11 @@ def hush(*, loud: bool = False, environ: Mapping[str, str] = os.environ) -> None
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
+
+
+def _import_frameworks() -> None:
+    """Import them and look for devices once, which has lines of its own."""
+    import keras  # noqa: F401  # wanted for its effect
+    import tensorflow as tf
+
+    tf.config.list_physical_devices()
