@@ -1,4 +1,4 @@
-"""How good are the plans, against the best known values and a proven bound?
+"""Compare plans with the best known values and a proven bound.
 
     python benchmarks/planner_quality.py FOLDER [--best-known FILE] [--time-limit S]
         [--objective free|pipeline|convex|call_latency|all] [--only TEXT] [--baselines]
@@ -7,7 +7,7 @@
 
 FOLDER holds the workloads of "Efficient Algorithms for Device Placement of DNN Graph
 Operators" (NeurIPS 2020) in `throughput-inputs/` and `latency-inputs/`. The best known
-values come from a JSON file beside it. Every value is recomputed on the original nodes.
+values come from a JSON file beside it. Values are recomputed on the original nodes.
 `--scale` makes layered random graphs instead and shows time and quality against size.
 """
 
@@ -79,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.scale and options.folder is None:
         parser.error("give a FOLDER, or --scale")
-    print(f"{_machine()}\ncommand: planner_quality {' '.join(arguments or sys.argv[1:])}")
+    print(
+        f"{_machine()}\ncommand: planner_quality {' '.join(arguments or sys.argv[1:])}"
+    )
     rows = []
     print(_line("workload", "set", "value", "best known", "ratio", "bound", "gap", "s"))
     for row in _scale_rows(options) if options.scale else _rows(options):
@@ -244,7 +246,9 @@ def _scale_rows(options: argparse.Namespace) -> Iterator[Row]:
             began = time.perf_counter()
             try:
                 result = search(
-                    problem, contiguity=contiguity, time_limit=seconds,
+                    problem,
+                    contiguity=contiguity,
+                    time_limit=seconds,
                     seed=options.seed,
                 )
             except SplitnetError as error:

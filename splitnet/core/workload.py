@@ -7,7 +7,7 @@ nodes, not the contracted problem, so that it can judge what the search reports.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, inf, isfinite
 from pathlib import Path
@@ -114,8 +114,8 @@ def workload_of(
     if not faults:
         circle = _cycle(len(nodes), edges)
         if circle:
-            path = " -> ".join(str(nodes[index].id) for index in circle)
-            faults.append(f"edges form a cycle: {path}")
+            names = " -> ".join(str(nodes[index]["id"]) for index in circle)
+            faults.append(f"edges form a cycle: {names}")
     if faults:
         shown = faults[:MAX_FAULTS_SHOWN]
         rest = len(faults) - len(shown)
@@ -295,8 +295,7 @@ def _edges(
         ends = []
         for field in ("sourceId", "destId"):
             key = row.get(field)
-            known = isinstance(key, int) and not isinstance(key, bool)
-            if not known or key not in position:
+            if not isinstance(key, int) or isinstance(key, bool) or key not in position:
                 faults.append(f"{where}.{field}: no node has id {_kind_of(key)}")
             else:
                 ends.append(position[key])
@@ -487,14 +486,14 @@ def _score_latency(
     seconds: dict[tuple[str, int, int], list[float]] = {}
     after: dict[tuple[str, int, int], set[tuple[str, int, int]]] = {}
     for index in order:
-        node, here = workload.nodes[index], unit[index]
-        time = node.cpu if here[0] == "cpu" else node.accelerator
+        data, here = workload.nodes[index], unit[index]
+        time = data.cpu if here[0] == "cpu" else data.accelerator
         seconds.setdefault(here, []).append(time)
         guests = {unit[target] for target in successors[index]} - {here}
         after.setdefault(here, set()).update(guests)
-        for place in {here} | guests if guests else ():
-            if place[0] == "gpu":
-                seconds.setdefault(place, []).append(node.transfer)
+        for other in {here} | guests if guests else ():
+            if other[0] == "gpu":
+                seconds.setdefault(other, []).append(data.transfer)
     return _longest({u: fsum(parts) for u, parts in seconds.items()}, after)
 
 
@@ -527,7 +526,10 @@ def _score_convex(
 ) -> bool:
     """Whether no path of forward nodes leaves a device and comes back."""
     order = _order(successors)
-    forward: Callable[[int], bool] = lambda node: not workload.nodes[node].backward  # noqa: E731
+
+    def forward(node: int) -> bool:
+        return not workload.nodes[node].backward
+
     for place in sorted(set(device)):
         left = set()
         for node in filter(forward, order):

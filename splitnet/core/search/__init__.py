@@ -1,14 +1,14 @@
 """The search engine of the planner: the best plan within a time limit, and a bound.
 
-    problem       groups, nets, devices as plain numbers; loads and checks
-    baselines     list schedulers and other simple rules
-    chain         dynamic programming over the cuts of one order
-    multilevel    coarsen, anneal, refine, recombine (max-load)
-    pipeline      many orders, cut by `chain`
-    calls         single-sample latency
-    exhaustive    tiny problems
-    bounds        what no plan can beat
-    portfolio     `search`: runs them all
+problem       groups, nets, devices as plain numbers; loads and checks
+baselines     list schedulers and other simple rules
+chain         dynamic programming over the cuts of one order
+multilevel    coarsen, anneal, refine, recombine (max-load)
+pipeline      many orders, cut by `chain`
+calls         single-sample latency
+exhaustive    tiny problems
+bounds        what no plan can beat
+portfolio     `search`: runs them all
 """
 
 from splitnet.core.search.portfolio import (

@@ -1,6 +1,6 @@
 """Lower bounds: what no plan can beat, however long one searches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import fsum, inf
 
 import numpy as np
@@ -71,14 +71,20 @@ def work_bound(problem: Problem, *, rounds: int = 120) -> Bound:
     return best * (1 - 1e-12), "work / capacity"
 
 
-def _golden(value, prices: list[float], index: int, rounds: int) -> float:  # type: ignore[no-untyped-def]
+def _golden(
+    value: Callable[[Sequence[float]], float],
+    prices: list[float],
+    index: int,
+    rounds: int,
+) -> float:
+    """Maximise over one price, from 2^-12 to 2^12 times what it is."""
     low, high = -12.0, 12.0
     ratio = 0.6180339887498949
 
     def at(exponent: float) -> float:
         trial = list(prices)
         trial[index] = prices[index] * 2.0**exponent
-        return float(value(trial))
+        return value(trial)
 
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     fa, fb = at(a), at(b)
@@ -105,8 +111,8 @@ def cut_bound(
     least the minimum over all sets: seconds inside plus the nets that cross, a
     hypergraph cut. The best of all groups, and at each group the best kind of device,
     is a bound. A cut also caps the cuts of all groups inside it, so few flows are
-    needed; stops early when it reaches `stop_at`. Source: README-style argument on
-    submodular loads; gadget for nets of Lawler (1973).
+    needed; stops early when it reaches `stop_at`. The set
+    function is submodular, so the cut is exact; gadget for nets of Lawler (1973).
     """
     classes: dict[int, list[int]] = {}
     for device, number in enumerate(device_classes(problem)):
@@ -114,12 +120,12 @@ def cut_bound(
     kinds = sorted({problem.devices[row[0]].kind for row in classes.values()})
     # A kind that pays no transfers needs no flow: the cheapest set is the group.
     paying = [k for k in kinds if any(net.seconds[k] for net in problem.nets)]
-    usable = [
-        sorted({problem.devices[d].kind for d in row}) for row in problem.allowed
-    ]
+    usable = [sorted({problem.devices[d].kind for d in row}) for row in problem.allowed]
     upper = []
     for group, row in enumerate(usable):
-        upper.append([problem.seconds[group][k] if k not in paying else inf for k in row])
+        upper.append(
+            [problem.seconds[group][k] if k not in paying else inf for k in row]
+        )
     cap: list[dict[int, float]] = [
         dict(zip(row, values, strict=True))
         for row, values in zip(usable, upper, strict=True)

@@ -151,9 +151,7 @@ def _side_calls(
                     cost[number + 1, start, position + 1] = value
 
 
-def _cut(
-    cost: Floats, alone: Sequence[Floats]
-) -> list[tuple[int, int, int]] | None:
+def _cut(cost: Floats, alone: Sequence[Floats]) -> list[tuple[int, int, int]] | None:
     """Return the intervals (start, stop, calls) of least total cost."""
     count, devices = cost.shape[1] - 1, len(alone)
     same = all(table is alone[0] for table in alone)

@@ -1,25 +1,37 @@
 """Call latency under single moves: the inner loop of the latency search.
 
-Clusters of groups move; what waits is a finer *atom*: a chain of nodes of one cluster in
-which every node has one successor and one predecessor, so that running it as one piece
-on the host changes nothing. A unit of the schedule is an accelerator (one call with all
+Clusters of groups move; what waits is a finer *atom*: a chain of nodes of one cluster
+in which every node has one successor and one predecessor, so that running it as one
+piece on the host changes nothing. A unit of the schedule is an accelerator (one call with all
 its atoms) or one atom on the host.
 """
 
 from collections.abc import Sequence
 from math import inf
+from random import Random
 
 from splitnet.core.search.latency import topological
-from splitnet.core.search.problem import Problem
+from splitnet.core.search.problem import Problem, contract
 from splitnet.core.search.state import Fixed, State
 
-__all__ = ["CallGraph", "CallState"]
+__all__ = ["CallGraph", "CallState", "coarsen_calls"]
+
+NOISE = 0.9
 
 
 class CallGraph:
     """Atoms, their edges and their clusters; does not change with the assignment."""
 
-    __slots__ = ("after", "atoms", "before", "fixed", "host", "owner", "pool", "sources")
+    __slots__ = (
+        "after",
+        "atoms",
+        "before",
+        "fixed",
+        "host",
+        "owner",
+        "pool",
+        "sources",
+    )
 
     def __init__(
         self, coarse: Problem, full: Problem, node_clusters: Sequence[int]
@@ -169,3 +181,82 @@ class CallState:
                         if not left:
                             ready.append(there)
         return last if seen == len(unit) else inf
+
+
+def coarsen_calls(
+    problem: Problem,
+    target: int,
+    random: Random,
+    room: float,
+    *,
+    keep: Sequence[int],
+) -> tuple[Problem, list[int]]:
+    """Merge ends of expensive edges, never closing a circle, until `target` are left.
+
+    An edge merges if it is the only one out of its source or the only one into its
+    target: then no other path joins the two. Only groups with equal numbers in `keep`
+    merge, and none past `room` bytes. O(rounds x edges log edges).
+    """
+    after, before = _weighted_edges(problem)
+    count = left = problem.group_count
+    size, parent = list(problem.size_bytes), list(range(count))
+    while left > target:
+        ranked = sorted(
+            (-weight * (1 + NOISE * (2 * random.random() - 1)), a, b)
+            for a, row in enumerate(after)
+            for b, weight in row.items()
+        )
+        merged = 0
+        for _, a, b in ranked:
+            if left - merged <= target:
+                break
+            if b not in after[a] or (len(after[a]) > 1 and len(before[b]) > 1):
+                continue
+            if size[a] + size[b] > room or keep[a] != keep[b]:
+                continue
+            if problem.allowed[a] != problem.allowed[b]:
+                continue
+            size[a] += size[b]
+            parent[b] = a
+            _absorb(after, before, a, b)
+            merged += 1
+        left -= merged
+        if not merged:
+            break
+    numbers: dict[int, int] = {}
+    cluster = []
+    for group in range(count):
+        while parent[group] != group:
+            group = parent[group]
+        cluster.append(numbers.setdefault(group, len(numbers)))
+    return contract(problem, cluster), cluster
+
+
+Weights = list[dict[int, float]]
+
+
+def _weighted_edges(problem: Problem) -> tuple[Weights, Weights]:
+    after: Weights = [{} for _ in range(problem.group_count)]
+    before: Weights = [{} for _ in range(problem.group_count)]
+    for a, b in problem.forward:
+        after[a][b] = before[b][a] = 0.0
+    for net in problem.nets:
+        share = max(net.seconds) / len(net.consumers)
+        for consumer in net.consumers:
+            if consumer in after[net.producer]:
+                after[net.producer][consumer] += share
+                before[consumer][net.producer] += share
+    return after, before
+
+
+def _absorb(after: Weights, before: Weights, a: int, b: int) -> None:
+    """Hang all edges of b on a."""
+    del after[a][b]
+    for other, weight in after[b].items():
+        after[a][other] = before[other][a] = after[a].get(other, 0.0) + weight
+        del before[other][b]
+    for other, weight in before[b].items():
+        if other != a:
+            before[a][other] = after[other][a] = before[a].get(other, 0.0) + weight
+            del after[other][b]
+    after[b], before[b] = {}, {}

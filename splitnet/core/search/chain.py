@@ -9,6 +9,7 @@ points holds all between them.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -170,7 +171,7 @@ def _transfer(
             sums = np.bincount(points, weights=cost[point_net], minlength=count)
             line = np.concatenate([[0.0], np.cumsum(sums)])
             weight = cost[pair_net] * np.asarray(pair_sign)
-            np.add.at(table, (low, np.asarray(high) + 1), weight)
+            np.add.at(table, (np.asarray(low), np.asarray(high) + 1), weight)
             table = np.cumsum(np.cumsum(table[::-1], axis=0)[::-1], axis=1)
             table += line[None, :] - line[:, None]
         tables.append(table)
@@ -206,9 +207,9 @@ def _counted(
     first = np.full(size, inf)
     first[0] = 0.0
     zero = (0,) * len(classes)
-    rows = {zero: first}
+    rows: dict[tuple[int, ...], Floats] = {zero: first}
     whole = tuple(len(row) for row in classes)
-    for state in np.ndindex(*(number + 1 for number in whole)):
+    for state in product(*(range(number + 1) for number in whole)):
         if state == zero:
             continue
         best = np.full(size, inf)
@@ -218,21 +219,22 @@ def _counted(
                 here = np.maximum(back[:, None], table[members[0]]).min(axis=0)
                 best = np.minimum(best, here)
         rows[state] = best
-    value, state, stop = float(rows[whole][-1]), whole, size - 1
+    value, stop = float(rows[whole][-1]), size - 1
     if value == inf:
         return None
     cuts: Cuts = []
-    while state != zero:
-        target = rows[state][stop]
+    left = whole
+    while left != zero:
+        target = rows[left][stop]
         for number, members in enumerate(classes):
-            if not state[number]:
+            if not left[number]:
                 continue
-            back = _less(state, number)
-            column = np.maximum(rows[back], table[members[0]][:, stop])
+            before = _less(left, number)
+            column = np.maximum(rows[before], table[members[0]][:, stop])
             start = int(column.argmin())
             if column[start] <= target:
-                cuts.append((members[state[number] - 1], start, stop))
-                state, stop = back, start
+                cuts.append((members[left[number] - 1], start, stop))
+                left, stop = before, start
                 break
     return value, cuts[::-1]
 

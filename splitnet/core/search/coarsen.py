@@ -30,8 +30,8 @@ def coarsen(
 ) -> tuple[Problem, list[int]]:
     """Merge along the most expensive nets until `target` groups are left.
 
-    No cluster grows past `limit` seconds, half of the largest memory, or an empty set of
-    devices. With `keep` (an assignment), only groups on one device merge, so the
+    No cluster grows past `limit` seconds or half of the largest memory, and only groups
+    with the same devices merge. With `keep` (an assignment), only groups on one device merge, so the
     assignment survives the contraction.
 
     Returns the contracted problem and the cluster of every group. O(nets log nets).
@@ -84,7 +84,7 @@ def _ranked_links(
     seconds: Sequence[float],
     weight_power: float,
 ) -> list[tuple[int, int]]:
-    rows = []
+    rows: list[tuple[float, int, int, int]] = []
     for net in problem.nets:
         cost = max(net.seconds) * (1 + noise * (2 * random.random() - 1))
         for consumer in net.consumers:

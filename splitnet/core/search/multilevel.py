@@ -1,6 +1,13 @@
-"""Multilevel and evolutionary search for max-load without contiguity."""
+"""Multilevel and evolutionary search for max-load without contiguity.
+
+fine       o o o o o o o o o o      refine, cool
+middle      o   o   o   o   o       refine, cool
+coarse        o   o   o   o         anneal, hot
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
 from random import Random
 
 from splitnet.core.search.anneal import anneal
@@ -9,9 +16,29 @@ from splitnet.core.search.coarsen import coarsen, fastest
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.state import Fixed
 
-__all__ = ["evolve", "multilevel"]
+__all__ = ["Recipe", "evolve", "mend", "multilevel"]
 
-Report = Callable[[float, Sequence[int], str], None]
+ELITE = 8
+RUNS = 12
+SHORTEST_RUN = 0.08
+COARSEST = (22, 66)
+SHRINK = 4
+COARSE_SHARE = 0.6
+WARM = 0.02
+POWERS = (12.0, 12.0, 25.0)
+HOT = {"multilevel": 0.3, "combine": 0.1, "cycle": 0.03}
+Report = Callable[[Sequence[int], str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One multilevel run: clusters wanted, their limit in seconds, temperatures."""
+
+    target: int
+    limit: float
+    hot: float
+    power: float = 12.0
+    warm: float = WARM
 
 
 def multilevel(
@@ -19,82 +46,40 @@ def multilevel(
     start: Sequence[int],
     budget: Budget,
     random: Random,
+    recipe: Recipe,
     *,
-    target: int,
-    limit: float,
-    hot: float,
-    warm: float = 0.02,
     keep: Sequence[int] | None = None,
-    power: float = 12.0,
-) -> tuple[float, list[int]]:
-    levels: list[tuple[Problem, list[int]]] = []
-    here = problem
-    assignment = list(start)
-    size = problem.group_count
-    steps = []
-    while size > target * 3:
-        size = max(target, size // 4)
-        steps.append(size)
-    if not steps or steps[-1] > target:
-        steps.append(target)
-    for size in steps:
-        if here.group_count <= size:
-            continue
-        coarse, cluster = coarsen(here, size, random, limit=limit, keep=keep)
-        if coarse.group_count >= here.group_count * 0.95:
+) -> list[int]:
+    """Coarsen, anneal the coarsest graph, then refine level by level.
+
+    With `keep` only groups with equal numbers merge, so `start` survives if `keep`
+    separates its devices; without it the clusters take any member's device. Levels
+    shrink by four; the coarsest takes 60 % of the time. No guarantee. Source:
+    Hendrickson and Leland, "A Multilevel Algorithm for Partitioning Graphs" (1995).
+    """
+    levels: list[tuple[Fixed, list[int]]] = []
+    here, plan = problem, list(start)
+    while here.group_count > recipe.target and not budget.spent:
+        size = max(recipe.target, here.group_count // SHRINK)
+        if size < 2 * recipe.target:
+            size = recipe.target
+        coarse, cluster = coarsen(here, size, random, limit=recipe.limit, keep=keep)
+        if coarse.group_count > 0.95 * here.group_count:
             break
-        levels.append((here, cluster))
-        if keep is not None:
-            keep = _project(keep, cluster)
-        assignment = _project(assignment, cluster)
-        here = coarse
+        levels.append((Fixed(here), cluster))
+        keep = None if keep is None else _project(keep, cluster)
+        here, plan = coarse, _project(plan, cluster)
     fixed = Fixed(here)
-    assignment = _mend(fixed, assignment)
-    value, assignment = anneal(
-        fixed,
-        assignment,
-        budget.slice(0.6 if levels else 1.0),
-        random,
-        hot=hot,
-        power=power,
-    )
-    for index, (finer, cluster) in enumerate(reversed(levels)):
-        assignment = [assignment[owner] for owner in cluster]
-        part = budget.slice(1.0 / (len(levels) - index))
-        value, assignment = anneal(
-            Fixed(finer), assignment, part, random, hot=min(hot, warm), power=power
-        )
-    return value, assignment
-
-
-def _project(values: Sequence[int], cluster: Sequence[int]) -> list[int]:
-    out = [0] * (1 + max(cluster))
-    for value, owner in zip(values, cluster, strict=True):
-        out[owner] = value
-    return out
-
-
-def _mend(fixed: Fixed, assignment: Sequence[int]) -> list[int]:
-    """Move groups off devices that are too full or forbidden, biggest first."""
-    used = [0.0] * fixed.devices
-    busy = [0.0] * fixed.devices
-    result = list(assignment)
-    order = sorted(range(fixed.groups), key=lambda g: (-fixed.size[g], g))
-    for group in order:
-        size = fixed.size[group]
-        device = result[group]
-        if device not in fixed.allowed[group] or (
-            used[device] + size > fixed.capacity[device]
-        ):
-            options = [
-                d for d in fixed.allowed[group] if used[d] + size <= fixed.capacity[d]
-            ]
-            if options:
-                device = min(options, key=lambda d: busy[d] + fixed.time[group][d])
-        result[group] = device
-        used[device] += size
-        busy[device] += fixed.time[group][device]
-    return result
+    plan = mend(fixed, plan)
+    part = budget.slice(COARSE_SHARE if levels else 1.0)
+    plan = anneal(fixed, plan, part, random, hot=recipe.hot, power=recipe.power)[1]
+    warm = min(recipe.hot, recipe.warm)
+    while levels:
+        part = budget.slice(1.0 / len(levels))
+        finer, cluster = levels.pop()
+        plan = [plan[owner] for owner in cluster]
+        plan = anneal(finer, plan, part, random, hot=warm, power=recipe.power)[1]
+    return plan
 
 
 def evolve(
@@ -103,57 +88,86 @@ def evolve(
     budget: Budget,
     random: Random,
     report: Report,
-    *,
-    runs: float = 12.0,
 ) -> None:
-    work = sum(fastest(problem))
-    seconds = [min(row) for row in problem.seconds]
-    slow = sum(1 for d in problem.devices if not d.pooled) or len(problem.devices)
-    elite: list[tuple[float, list[int]]] = [(v, list(a)) for v, a in starts]
-    elite.sort(key=lambda row: row[0])
-    elite = elite[:2]
-    spread = [d for d in range(len(problem.devices))]
-    count = 0
-    whole = budget.left
+    """Breed plans until the budget is spent: fresh runs, combinations, cycles.
+
+    A combination merges only what both parents place together, so it searches where
+    they disagree; a cycle merges only what one plan places together, and improves it.
+    Objective: max-load, contiguity `free`; `report` judges every plan and is infinite
+    for one that does not fit. No guarantee. Source: Sanders and Schulz, "Distributed
+    Evolutionary Graph Partitioning" (2012).
+    """
+    devices = sum(1 for d in problem.devices if not d.pooled) or len(problem.devices)
+    fair = sum(fastest(problem)) / devices
+    elite = sorted(((v, list(a)) for v, a in starts), key=lambda row: row[0])[:ELITE]
+    share = budget.left / RUNS
     while not budget.spent:
-        count += 1
-        part = budget.limited(max(whole / runs, 0.08))
-        target = int(problem.group_count and 22 * 3 ** random.random())
-        limit = (0.2 + 0.4 * random.random()) * work / slow
-        draw = random.random()
+        part = budget.limited(
+            share if budget.counts_steps else max(share, SHORTEST_RUN)
+        )
+        draw, keep = random.random(), None
         if len(elite) < 4 or draw < 0.35:
-            start = [random.choice(row) for row in problem.allowed]
-            value, plan = multilevel(
-                problem, start, part, random, target=target, limit=limit, hot=0.3
-            )
             name = "multilevel"
+            start = [random.choice(row) for row in problem.allowed]
+            if elite and draw < 0.05:
+                start = elite[0][1]
+        elif draw < 0.75:
+            name = "combine"
+            first, second = random.sample(elite, 2)
+            start = min(first, second)[1]
+            keep = _overlay(first[1], second[1])
         else:
-            first, second = random.sample(elite[:6], 2)
-            if draw < 0.75:
-                pairs: dict[tuple[int, int], int] = {}
-                keep = [
-                    pairs.setdefault(pair, len(pairs))
-                    for pair in zip(first[1], second[1], strict=True)
-                ]
-                name = "combine"
-                hot = 0.1
-            else:
-                keep = first[1]
-                name = "cycle"
-                hot = 0.03
-            start = min(first, second)[1] if name == "combine" else first[1]
-            value, plan = multilevel(
-                problem,
-                start,
-                part,
-                random,
-                target=target,
-                limit=limit,
-                hot=hot,
-                keep=keep,
-            )
-        report(value, plan, name)
-        if all(abs(value - other) > 1e-9 * value for other, _ in elite):
+            name = "cycle"
+            start = keep = random.choice(elite)[1]
+        low, high = COARSEST
+        recipe = Recipe(
+            target=int(low * (high / low) ** random.random()),
+            limit=(0.2 + 0.4 * random.random()) * fair,
+            hot=HOT[name],
+            power=random.choice(POWERS),
+        )
+        plan = multilevel(problem, start, part, random, recipe, keep=keep)
+        value = report(plan, name)
+        if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in elite):
             elite.append((value, plan))
             elite.sort(key=lambda row: row[0])
-            del elite[8:]
+            del elite[ELITE:]
+
+
+def mend(fixed: Fixed, plan: Sequence[int]) -> list[int]:
+    """Move groups off devices that are too full or forbidden, biggest first.
+
+    Best effort: a group that fits nowhere stays. O(groups x devices).
+    """
+    used = [0.0] * fixed.devices
+    busy = [0.0] * fixed.devices
+    result = list(plan)
+    for group in sorted(range(fixed.groups), key=lambda g: (-fixed.size[g], g)):
+        size, device = fixed.size[group], result[group]
+        full = used[device] + size > fixed.capacity[device]
+        if full or device not in fixed.allowed[group]:
+            options = [
+                d for d in fixed.allowed[group] if used[d] + size <= fixed.capacity[d]
+            ]
+            time = fixed.time[group]
+            device = min(options, key=lambda d: busy[d] + time[d], default=device)
+        result[group] = device
+        used[device] += size
+        busy[device] += fixed.time[group][device]
+    return result
+
+
+def _project(values: Sequence[int], cluster: Sequence[int]) -> list[int]:
+    """Give every cluster the value of its last member."""
+    result = [0] * (1 + max(cluster, default=-1))
+    for value, owner in zip(values, cluster, strict=True):
+        result[owner] = value
+    return result
+
+
+def _overlay(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Number the pairs of devices that two plans give to the groups."""
+    pairs: dict[tuple[int, int], int] = {}
+    return [
+        pairs.setdefault(pair, len(pairs)) for pair in zip(first, second, strict=True)
+    ]

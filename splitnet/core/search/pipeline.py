@@ -1,4 +1,4 @@
-"""Search over pipelines: cuts of many orders, each built around the best plan so far."""
+"""Search over pipelines: cuts of many orders, each around the best plan so far."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -10,6 +10,7 @@ from splitnet.core.search.problem import Problem
 
 __all__ = ["iterated_chains", "stages_of"]
 
+KEEP_BORDER = 0.7
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -35,7 +36,10 @@ def stages_of(problem: Problem, assignment: Sequence[int]) -> list[int] | None:
 
 
 def iterated_chains(
-    problem: Problem, start: Sequence[int] | None, budget: Budget, random: Random,
+    problem: Problem,
+    start: Sequence[int] | None,
+    budget: Budget,
+    random: Random,
     report: Report,
 ) -> None:
     """Cut order after order; each keeps some borders of the best pipeline found.
@@ -54,10 +58,10 @@ def iterated_chains(
             order = frontier(problem, random, noise=noise)
         stage = stages_of(problem, best) if best is not None else None
         if stage is not None and best is not None:
-            marks = sorted(set(stage))
-            borders = [m for m in marks if random.random() < 0.7]
-            rank = [sum(1 for m in borders if stage[d] >= m) for d in range(len(stage))]
-            order.sort(key=lambda g: rank[best[g]])  # noqa: B023
+            borders = [m for m in range(len(stage)) if random.random() < KEEP_BORDER]
+            rank = [sum(1 for m in borders if number >= m) for number in stage]
+            part = [rank[device] for device in best]
+            order.sort(key=part.__getitem__)
         found = chain_partition(problem, order)
         budget.spend(2000)
         if found is not None and found[0] < value * (1 + 1e-9):

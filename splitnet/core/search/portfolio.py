@@ -1,7 +1,7 @@
 """Choose and run strategies until the time is up; always keep the best plan."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from time import perf_counter
@@ -93,6 +93,7 @@ def search(
     reason = explain_infeasible(problem)
     if reason:
         raise InfeasibleError(reason)
+    problem = _with_room(problem)
     run = _Run(problem, objective, contiguity, on_progress)
     budget = Budget(time_limit, iterations=iterations)
     random = Random(seed)
@@ -100,18 +101,24 @@ def search(
         run.simple(budget)
         run.bounds(budget)
         if not run.proven:
-            if _exhaust(run, budget):
-                pass
-            elif objective == "throughput":
-                _throughput(run, budget, random)
-            else:
-                search_calls(problem, budget, random, run.offer_plan)
+            _improve(run, budget, random)
     except KeyboardInterrupt:
         if run.best is None:
             raise
     except _Proven:
         pass
     return run.result()
+
+
+def _with_room(problem: Problem) -> Problem:
+    """Drop devices that are too small for a group from its domain."""
+    capacity = [device.capacity_bytes * (1 + 1e-12) for device in problem.devices]
+    smallest = min(capacity)
+    allowed = list(problem.allowed)
+    for group, size in enumerate(problem.size_bytes):
+        if size > smallest:
+            allowed[group] = tuple(d for d in allowed[group] if size <= capacity[d])
+    return replace(problem, allowed=tuple(allowed))
 
 
 class _Proven(Exception):  # noqa: N818
@@ -153,8 +160,10 @@ class _Run:
 
     def offer_plan(self, assignment: Sequence[int], strategy: str) -> float:
         """Judge a plan, keep it if it is the best; raise `_Proven` at the bound."""
+        if check(self.problem, assignment):
+            return inf
         value = self.value_of(assignment)
-        if value < self.value and not check(self.problem, assignment):
+        if value < self.value:
             self.value, self.best, self.strategy = value, list(assignment), strategy
             progress = Progress(
                 perf_counter() - self.began, value, self.bound, strategy
@@ -188,9 +197,9 @@ class _Run:
         for name, rule in rules:
             if budget.fraction > 0.3 and self.best is not None:
                 break
-            plan = rule()
-            if plan is not None:
-                self.offer_plan(plan, name)
+            found = rule()
+            if found is not None:
+                self.offer_plan(found, name)
 
     def bounds(self, budget: Budget) -> None:
         """Compute every bound that fits in a tenth of the time."""
@@ -240,6 +249,15 @@ def _exhaust(run: _Run, budget: Budget) -> bool:
     return complete
 
 
+def _improve(run: _Run, budget: Budget, random: Random) -> None:
+    if _exhaust(run, budget):
+        return
+    if run.objective == "throughput":
+        _throughput(run, budget, random)
+    else:
+        search_calls(run.problem, budget, random, run.offer_plan)
+
+
 def _throughput(run: _Run, budget: Budget, random: Random) -> None:
     problem = run.problem
     if run.best is None:
@@ -265,10 +283,4 @@ def _throughput(run: _Run, budget: Budget, random: Random) -> None:
     if found is not None:
         report(found[1], "chain")
     starts = [(run.value, run.best)] if run.best is not None else []
-    evolve(
-        problem,
-        starts,
-        budget,
-        random,
-        lambda value, plan, name: run.offer_plan(plan, name) and None,
-    )
+    evolve(problem, starts, budget, random, run.offer_plan)

@@ -245,14 +245,14 @@ def check(problem: Problem, assignment: Assignment) -> list[str]:
         return [f"{len(assignment)} groups placed, {problem.group_count} expected"]
     faults = []
     parts: list[list[float]] = [[] for _ in problem.devices]
-    for group, device in enumerate(assignment):
+    for group, where in enumerate(assignment):
         name = problem.names[group]
-        if not 0 <= device < len(problem.devices):
-            faults.append(f"{name!r} is on unknown device {device}")
+        if not 0 <= where < len(problem.devices):
+            faults.append(f"{name!r} is on unknown device {where}")
             continue
-        parts[device].append(problem.size_bytes[group])
-        if device not in problem.allowed[group]:
-            faults.append(f"{name!r} may not use {problem.devices[device].name}")
+        parts[where].append(problem.size_bytes[group])
+        if where not in problem.allowed[group]:
+            faults.append(f"{name!r} may not use {problem.devices[where].name}")
     for device, sizes in zip(problem.devices, parts, strict=True):
         used = fsum(sizes)
         if used > device.capacity_bytes * (1 + 1e-12):

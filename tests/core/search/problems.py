@@ -1,4 +1,4 @@
-"""Random problems shared by the tests of the search engine, and an independent judge."""
+"""Random problems for the tests of the search engine, and an independent judge."""
 
 from collections.abc import Sequence
 from itertools import product
