@@ -67,7 +67,7 @@ def optimizer_name(optimizer: object) -> str:
     else:
         inner = getattr(optimizer, "inner_optimizer", optimizer)
         name = type(inner).__name__.lower()
-        if name in ("sgd", "rmsprop") and getattr(inner, "momentum", 0):
+        if name in ("sgd", "rmsprop") and getattr(inner, "momentum", None):
             name += "+momentum"
         if name == "adam" and getattr(inner, "amsgrad", False):
             name = "amsgrad"

@@ -18,6 +18,7 @@ from typing import Any
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import OPTIMIZER_SLOTS
 from splitnet.core.costfile import costs_from_dict, costs_to_dict
+from splitnet.core.devices import device_name
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graphfile import graph_from_dict, graph_to_dict, value_from_dict
 from splitnet.core.plan import Fallback, Placement, Plan
@@ -214,7 +215,7 @@ def _checked_devices(
             faults.append(f"there is no part {name!r} in its graph")
             continue
         try:
-            device_of[name] = cluster[device].name
+            device_of[name] = cluster[device_name(device)].name
         except SplitnetError as error:
             faults.append(f"part {name!r}: {error}")
     if faults:

@@ -13,6 +13,7 @@ from splitnet.core.blocks import Blocks, blocks_of
 from splitnet.core.board import Assignment, Board, Score
 from splitnet.core.bounds import lower_bound
 from splitnet.core.chains import chain_cuts
+from splitnet.core.program import Solved, is_small, solve
 from splitnet.core.refine import refine
 from splitnet.core.schedule import earliest_finish, one_device, ranks, unit_seconds
 
@@ -23,6 +24,9 @@ _EXHAUSTIVE_PLAYS = 20_000
 
 _GRAINS = (64, 32, 16, 8)
 """Blocks per device that `multilevel` aims at, from fine to coarse."""
+
+_PROGRAM_SECONDS = 3.0
+"""What the integer program may take; its limit of nodes is met before, as a rule."""
 
 _WORST = Score(1 << 60, 0, 0.0, 0.0)
 
@@ -157,12 +161,20 @@ def simple(search: Search) -> Iterator[Assignment]:
     yield from chain_dp(search)
 
 
+def program(search: Search) -> Iterator[Assignment]:
+    """What an integer program that looks away from queues likes best; see `program`."""
+    chosen = _solved(search.board, search.deadline - monotonic()).chosen
+    if chosen is not None:
+        yield chosen
+
+
 STRATEGIES: dict[str, Strategy] = {
     "single_device": single_device,
     "earliest_finish": list_schedules,
     "chain": chain_dp,
     "multilevel": multilevel,
     "refine": local_search,
+    "program": program,
     "exhaustive": exhaustive,
     "simple": simple,
 }
@@ -195,26 +207,39 @@ def best_assignment(
             complete = tried.add(name, STRATEGIES[name](search))
             if name == "exhaustive" and complete and tried.score.feasible:
                 bound = tried.score.value
-            if tried.score.feasible and tried.score.value <= bound * (1 + 1e-9):
+            if tried.meets(bound):
                 break
+        if strategy == "auto" and not tried.meets(bound) and not tried.late:
+            solved = _solved(board, tried.deadline - monotonic())
+            bound = max(bound, solved.bound)
+            tried.add("program", [solved.chosen] if solved.chosen else [])
     except KeyboardInterrupt:
         if tried.chosen is None:
             raise
-    assert tried.chosen is not None, "every strategy tries something"
+    if tried.chosen is None:
+        tried.add("single_device", single_device(search))
+    assert tried.chosen is not None, "some device takes everything that may be there"
     return Found(tried.chosen, tried.strategy, bound, tried.score.feasible)
 
 
 def proven_bound(board: Board) -> float:
     """The bound that a search of this board would prove without searching long.
 
-    By exhaustion where that takes a moment, else `lower_bound`.
+    By exhaustion where that takes a moment, else by the integer program.
     """
     if not _is_small(board):
-        return lower_bound(board)
+        return max(lower_bound(board), _solved(board, _PROGRAM_SECONDS).bound)
     best = _WORST
     for chosen in _every(board):
         best = min(best, board.exact(chosen, unless=best))
     return best.value if best.feasible else lower_bound(board)
+
+
+def _solved(board: Board, seconds_left: float) -> Solved:
+    """The integer program's bound and liking, where it is for this board."""
+    if board.objective != "latency" or not is_small(board):
+        return Solved(0.0, None)
+    return solve(board, max(0.1, min(_PROGRAM_SECONDS, seconds_left)))
 
 
 def _is_small(board: Board) -> bool:
@@ -240,6 +265,15 @@ class _Best:
         self.score = _WORST
         self.strategy = ""
         self.seen: dict[Assignment, None] = {}
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return monotonic() > self.deadline
+
+    def meets(self, bound: float) -> bool:
+        """Whether nothing is left to find."""
+        return self.score.feasible and self.score.value <= bound * (1 + 1e-6)
 
     def add(self, strategy: str, candidates: Iterable[Assignment]) -> bool:
         """Judge candidates; False if time ran out before the last."""

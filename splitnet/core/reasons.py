@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from splitnet.core.board import Assignment, Board
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement
+from splitnet.core.schedule import one_device
 from splitnet.core.wishes import Group, Wish
 
 __all__ = ["placements_of", "receipts_of"]
@@ -57,6 +58,10 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
         return reasons
     left = _MOST_PLAYS // max(1, board.units.count)
     here = board.quick(chosen) if left and board.free_groups else None
+    wished = _without_memory(board, here.value) if here and left > 20 else None
+    for group in board.free_groups:
+        if wished is not None and chosen[group] != wished:
+            reasons[group] = "memory"
     for group in board.free_groups:
         for device in board.allowed[group]:
             if here is None or device == chosen[group] or left <= 0:
@@ -68,6 +73,16 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
             elif there.feasible and there.value <= here.value * (1 + 1e-9):
                 reasons[group] = "tie" if reasons[group] == "cost" else reasons[group]
     return reasons
+
+
+def _without_memory(board: Board, value: float) -> int | None:
+    """The device that would take all and be faster, had it the room; None if none."""
+    best: int | None = None
+    for device, twin in enumerate(board.twin_of):
+        there = board.quick(one_device(board, device)) if twin == device else None
+        if there and there.excess_bytes and there.value < value * (1 - 1e-9):
+            best, value = device, there.value
+    return best
 
 
 def receipts_of(

@@ -59,7 +59,8 @@ class Timeline:
     @cached_property
     def seconds(self) -> float:
         """How long the step takes, in seconds."""
-        return max((x.stop for x in (*self.tasks, *self.copies)), default=0.0)
+        stops = [task.stop for task in self.tasks] + [c.stop for c in self.copies]
+        return max(stops, default=0.0)
 
     @cached_property
     def busy(self) -> Mapping[str, float]:

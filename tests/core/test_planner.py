@@ -132,6 +132,20 @@ def test_bound_is_below_every_plan(seed, objective):
         assert other.bound <= other.value
 
 
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seeds)
+def test_bound_of_the_program_is_below_every_plan(seed):
+    """Nor is any placement better than what the integer program proves."""
+    graph = random_dag(seed, 9)
+    plan = plan_graph(graph, BOX)
+    draw = random.Random(seed)
+    for _ in range(30):
+        device_of = dict(plan.device_of)
+        for name in draw.sample(list(device_of)[1:], 3):
+            device_of[name] = draw.choice(["gpu:0", "gpu:1", "cpu:0"])
+        assert plan.bound <= score(graph, BOX, device_of).value
+
+
 def test_plan_is_deterministic():
     """Equal seeds give equal plans, also where random moves are made."""
     graph = random_dag(5, 14)
