@@ -133,11 +133,32 @@ def _environment(folder: Path) -> dict[str, str]:
         machine = variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf")
         settings = folder / "fonts.conf"
         settings.write_text(
-            _FONT_SETTINGS.format(machine=escaped(machine), fonts=escaped(str(_FONTS))),
+            _FONT_SETTINGS.format(
+                machine=escaped(machine), fonts=escaped(str(_lent_fonts()))
+            ),
             encoding="utf-8",
         )
         variables["FONTCONFIG_FILE"] = str(settings)
     return variables
+
+
+def _lent_fonts() -> Path:
+    """Where the child may look for our font: a copy in the user's cache folder.
+
+    fontconfig leaves notes of its own in the folders it reads, and the installed
+    package is no place for them; it serves only where there is no cache to write to.
+    """
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        place = cache / "splitnet" / "fonts"
+        place.mkdir(parents=True, exist_ok=True)
+        for font in sorted(_FONTS.glob("*.ttf")):
+            copy = place / font.name
+            if not copy.is_file() or copy.stat().st_size != font.stat().st_size:
+                write_beside(copy, font.read_bytes())
+    except (OSError, RuntimeError, SplitnetError):  # no home, or one that is full
+        return _FONTS
+    return place
 
 
 def write_beside(path: str | os.PathLike[str], content: bytes) -> Path:

@@ -232,3 +232,24 @@ def test_html_of_shows_the_diagram_and_the_table() -> None:
     assert "<svg" in text
     assert "<table" in text
     assert "<script" not in text
+
+
+def test_render_dot_leaves_nothing_in_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The font is lent from the user's cache, where fontconfig may take notes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = sorted(path.name for path in render._FONTS.iterdir())
+    draw(plans.one(), tmp_path / "x.png")
+    assert sorted(path.name for path in render._FONTS.iterdir()) == before
+    assert not any(name.startswith(".") for name in before)
+
+
+def test_render_dot_lends_its_own_folder_where_there_is_no_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that cannot be written to costs no picture."""
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert render._lent_fonts() == render._FONTS
