@@ -53,7 +53,7 @@ def rebatched(graph: Graph, batch: int) -> Graph:
 
 
 def largest_true(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to `most` for which a falling property holds; 0 if none.
+    """The largest number from 1 to `most` that a falling property holds for; or 0.
 
     Doubles, then halves: O(log most) tries.
 

@@ -1,7 +1,7 @@
 """Merge units that belong together, so that a search has few things to move.
 
-Calls in a row are cheap to keep together and dear to part. Units joined by an edge u -> v
-are merged while
+Calls in a row are cheap to keep together and dear to part. Units joined by an edge
+u -> v are merged while
 
     - u feeds nobody but v, or v is fed by nobody but u: then no other path leads from u
       to v, and the graph of blocks stays without a cycle;

@@ -1,8 +1,8 @@
 """The latency and memory search's view of a graph: groups to place, and the judge.
 
-Groups of parts (bound by near=) are what gets a device. Parts, merged to units, are what
-the quick judge plays; calls are what the exact judge plays. An assignment is the number
-of a device per group.
+Groups of parts (bound by near=) are what gets a device. Parts, merged to units, are
+what the quick judge plays; calls are what the exact judge plays. An assignment is the
+number of a device per group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ class Board:
         return [units[unit] for unit in self.unit_of_call]
 
     def quick(self, chosen: Assignment) -> Score:
-        """Judge by units and by what is held whatever the schedule; never too strict."""
+        """Judge by units, and by what is held whatever the schedule: never too harshly."""
         device = self.unit_devices(chosen)
         held = standing_bytes(self.units, device)
         seconds = run_step(self.units, device).seconds

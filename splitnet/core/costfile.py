@@ -1,7 +1,7 @@
 """Cost tables as JSON: measured once, used by every later plan."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def load_costs(path: str | Path) -> Measured:
 def costs_to_dict(
     costs: CostModel, graph: Graph, cluster: Cluster
 ) -> dict[str, object]:
-    """A cost model as plain values; a model of somebody's own is written out in full."""
+    """A cost model as plain values; one of somebody's own is written out in full."""
     if isinstance(costs, Roofline):
         return {"model": "roofline"}
     if isinstance(costs, Measured):
@@ -162,12 +162,14 @@ def _rows(values: Mapping[str, Any], field: str) -> dict[tuple[str, str], float]
 
 
 def _number(value: object, where: str) -> float:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not isfinite(value) or value < 0:  # type: ignore[arg-type, operator]  # a number here
-        raise PlanFileError(
-            f"{where} must be finite and not negative. Received: {value!r}."
-        )
-    return float(value)  # type: ignore[arg-type]  # a number here
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # A whole number may be too large for a float.
+        number = float(value) if abs(value) < 1e300 else inf
+        if isfinite(number) and number >= 0:
+            return number
+    raise PlanFileError(
+        f"{where} must be finite and not negative. Received: {value!r}."
+    )
 
 
 def _positive(value: object, where: str) -> float:

@@ -5,8 +5,8 @@
     gpu:1                    |= b =|= b' =|
 
 Every device and every direction of every link serves one thing at a time, in the order
-in which things became ready, ties in order of the graph; a unit of zero seconds occupies
-nothing. That is what TensorFlow's executor does with one stream per device.
+in which things became ready, ties in order of the graph; a unit of zero seconds
+occupies nothing. So does TensorFlow's executor with one stream per device.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ COPY_KINDS = ("activation", "gradient", "weights", "weights gradient")
 
 @dataclass(slots=True)
 class Moved:
-    """One copy: `kind` indexes COPY_KINDS; `item` is a net's or a shared weight's number."""
+    """One copy: `kind` indexes COPY_KINDS, `item` the nets or the shared weights."""
 
     kind: int
     item: int
@@ -35,7 +35,7 @@ class Moved:
 
 @dataclass(slots=True)
 class Run:
-    """When everything ran. Task t of n units: t < n forward, < 2n backward, else update."""
+    """When everything ran. Tasks of n units: forward, backward from n, update from 2n."""
 
     start: list[float]
     stop: list[float]
@@ -112,6 +112,9 @@ def run_step(step: Step, device: Sequence[int]) -> Run:
         else:
             send(time, Moved(kind, number, where, home, item.bytes), (task,))
 
+    held: dict[int, list[int]] = {}
+    for unit, other in step.waits:
+        held.setdefault(other, []).append(unit)
     counts = _senders(step, device, pending)
     for number, home, target, users in _away(step, device, pending):
         copy = Moved(2, number, home, target, shared[number].bytes)
@@ -150,6 +153,8 @@ def run_step(step: Step, device: Sequence[int]) -> Run:
             for number in wires.outgoing[unit]:
                 send_output(number, where, time)
         elif phase == 1:
+            for waiter in held.get(unit, ()):
+                arrive(waiter, time)
             if step.has_update[unit]:
                 arrive(2 * n + unit, time)
             for number in wires.net_feedback[unit]:

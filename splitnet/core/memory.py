@@ -7,7 +7,7 @@ Five kinds of bytes come and go as the step runs; weights and optimizer slots st
     gradients     from the backward pass of the weight's owner to the end of the step
     activations   an output while somebody reads it, and what backward needs of it
     transfers     what came from another device, while it is read
-    workspace     what a call needs while it runs, and gradients of activations on the way
+    workspace     what a call needs while it runs, and gradients on their way back
 
 A device's `Memory` takes each kind at its own fullest, so its total is never less than
 the peak of the sum: an allocator that keeps what it once had needs that much.
@@ -109,7 +109,7 @@ def _weights(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
 
 
 def _activations(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
-    """An output until its last reader or copy is done, then what backward keeps of it."""
+    """An output until its last reader or copy is done, then what backward needs."""
     n = step.count
     needed = [run.stop[unit] for unit in range(n)]
     for net in step.nets:

@@ -23,8 +23,8 @@ __all__ = ["Fallback", "Memory", "Placement", "Plan", "Transfer"]
 class Placement:
     """One part and its device; `asked` is what its `on=` said, `why` the reason.
 
-    `why` is "pin", "preference", "near", "cost", "memory", "merge", "input", "no kernel",
-    "only choice", "tie", "fallback" or "given" (by a person, to be scored).
+    `why` is "pin", "preference", "near", "cost", "memory", "merge", "input",
+    "no kernel", "only choice", "tie", "fallback" or "given" (by a person).
     """
 
     part: str
@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How far the plan may be from the best, as a share of its value: 0 is proven."""
+        """How far the plan may be from the best, as a share of its value."""
         return 0.0 if self.value <= 0 else max(0.0, 1.0 - self.bound / self.value)
 
     @property

@@ -153,8 +153,8 @@ def plan_from_dict(values: object) -> Plan:
 def _check_version(values: Mapping[str, Any]) -> None:
     if "splitnet_plan" not in values:
         raise PlanFileError(
-            "it has no field 'splitnet_plan', so it is not a plan. A plan is written by "
-            "plan.save(path)."
+            "it has no field 'splitnet_plan', so it is not a plan. plan.save(path) "
+            "writes one."
         )
     if values["splitnet_plan"] is not VERSION and values["splitnet_plan"] != VERSION:
         raise PlanFileError(

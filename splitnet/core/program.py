@@ -34,7 +34,7 @@ _SAFETY = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A proven lower bound in seconds, and the placement that the program liked best."""
+    """A proven lower bound in seconds, and the placement that the program likes."""
 
     bound: float
     chosen: Assignment | None
@@ -199,7 +199,7 @@ class _Program:
     def _copied(
         self, size: int, known: float | None, source: int, target: int
     ) -> list[tuple[int, float]]:
-        """Minus the seconds of the fastest copy, if the two are on different devices."""
+        """Minus the seconds of the fastest copy, if the two are on two devices."""
         a, b = self.group[source], self.group[target]
         if a == b:
             return []
@@ -268,7 +268,7 @@ def _scale(seconds: Sequence[Sequence[float]]) -> float:
 def _optimum(
     rows: _Rows, total: int, time_limit: float | None
 ) -> tuple[float, list[float] | None]:
-    """Minimise one variable: a proven lower bound on it, and a solution if there is one.
+    """Minimise one variable: a proven lower bound on it, and a solution or None.
 
     Without `time_limit` the variables are all continuous.
     """
@@ -287,7 +287,8 @@ def _optimum(
     lp.a_matrix_.start_ = np.array([*rows.starts, len(rows.index)], dtype=np.int32)
     lp.a_matrix_.index_ = np.array(rows.index, dtype=np.int32)
     lp.a_matrix_.value_ = np.array(rows.value)
-    solver: Any = highspy.Highs()
+    make: Any = highspy.Highs  # untyped upstream
+    solver = make()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("random_seed", 0)

@@ -20,7 +20,7 @@ OBJECTIVES = ("latency", "throughput", "call_latency", "memory")
 
 @dataclass(frozen=True)
 class Request:
-    """What to place, where, and what counts; `optimizer` is a key of OPTIMIZER_SLOTS."""
+    """What to place, where, and what counts; `optimizer` is one of OPTIMIZER_SLOTS."""
 
     graph: Graph
     cluster: Cluster

@@ -81,7 +81,7 @@ def simulate_step(
 def outcome_of(
     graph: Graph, cluster: Cluster, step: Step, device_of: Mapping[str, str]
 ) -> Outcome:
-    """Simulate a step of calls (not of contracted parts) with everything that follows."""
+    """Simulate a step of calls (not of contracted parts) with all that follows."""
     device = call_devices(graph, cluster, device_of)
     run = run_step(step, device)
     memories, curves = memory_of(step, device, run)

@@ -64,7 +64,8 @@ class Step:
     """Times are per device (outer index) and unit (inner index), in seconds.
 
     `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
-    home is the unit, `own_trained` those of them that are updated.
+    home is the unit, `own_trained` those of them that are updated. `waits` holds pairs
+    (unit, other): the unit's forward pass starts after the other's backward pass.
     """
 
     names: tuple[str, ...]
@@ -85,6 +86,7 @@ class Step:
     seconds_per_byte: Sequence[Sequence[float]]
     slot_copies: int
     training: bool
+    waits: Sequence[tuple[int, int]] = ()
 
     @property
     def count(self) -> int:
@@ -117,6 +119,8 @@ class Step:
             if self.has_backward[unit]:
                 pending[n + unit] += 1
                 pending[2 * n + unit] += 1
+        for unit, _ in self.waits:
+            pending[unit] += 1
         return Wires(outgoing, net_feedback, weight_feedback, pending)
 
 
@@ -256,7 +260,7 @@ def _seconds_tables(
 
 
 def _cost_key(device: Device, costs: CostModel) -> object:
-    """Devices with one key cost the same; a model that is not ours may tell any apart."""
+    """Devices of one key cost the same; a model that is not ours may tell any apart."""
     figures = (
         device.kind,
         device.flops_per_second,

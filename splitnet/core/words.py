@@ -81,7 +81,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Is it worth it? Seconds are of one step; `device` is the best single one that fits.
+    """Is it worth it? Seconds are of one step; `device` is the best one that fits all.
 
     `speed_up` is one device over this plan, or None if no single device fits. `idle` is
     the share of the step that the plan's devices wait, on average.

@@ -1,4 +1,4 @@
-"""Benchmark workloads as ordinary graphs and clusters, so that every verb takes them."""
+"""Benchmark workloads as ordinary graphs and clusters, for every verb."""
 
 from pathlib import Path
 

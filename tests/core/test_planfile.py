@@ -272,7 +272,7 @@ class Doubled:
 
 
 def test_plan_file_writes_out_a_cost_model_of_ones_own(tmp_path):
-    """A plan made with a model that splitnet does not know plays the same when loaded."""
+    """A plan made with an unknown cost model plays the same when loaded."""
     plan = plan_graph(diamond(), BOX, costs=Doubled(Roofline()))
     plan.save(tmp_path / "plan.json")
 

@@ -41,7 +41,7 @@ def test_simulate_of_inference_has_forward_only():
 
 
 def test_simulate_waits_for_inputs_and_devices():
-    """No task starts before its inputs arrive, and no device does two things at once."""
+    """No task starts before its inputs arrive; no device does two things at once."""
     graph = diamond()
     device_of = {"x": "cpu:0", "top": "gpu:0", "left": "gpu:0", "right": "gpu:1"}
     timeline = simulate_step(graph, BOX, device_of | {"join": "cpu:0"})

@@ -218,7 +218,7 @@ def test_infeasible_everywhere_says_so():
 
 
 def test_infeasible_together_says_so():
-    """Parts that fit alone but not all at once are told apart from those that do not."""
+    """Parts that fit alone but not all at once are told from those that never do."""
     box = Cluster.of("2*gpu", "cpu", memory="8 MiB", cpu_memory="8 MiB")
     with pytest.raises(InfeasibleError, match="do not fit together"):
         plan_graph(wide(6), box)
