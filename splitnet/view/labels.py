@@ -109,6 +109,8 @@ def _legend(shown: Boxes, compared: bool) -> str:
         entries.append(("- - -", THIN, "reads a copy that is there already"))
     if shown.sharings:
         entries.append(("· · ·", INK, "shares weights"))
+    elif any(box.shares for box in boxes):
+        entries.append(("shares", INK, "the same weights, held once"))
     if any(box.kind == "merge" for box in boxes):
         entries.append(("hexagon", INK, "merge"))
     if any(box.kind == "input" for box in boxes):

@@ -9,6 +9,7 @@ from splitnet.view.facts import Flow, Sharing, sharings_of
 __all__ = ["Link", "links_of", "shared_links"]
 
 Shape = tuple[int | None, ...]
+_MOST_SHARED = 4
 
 
 @dataclass(slots=True)
@@ -85,7 +86,10 @@ def _paired(links: Mapping[tuple[str, str], Link]) -> list[Link]:
 def shared_links(
     plan: Plan, box_of: Mapping[str, str]
 ) -> tuple[tuple[str, str, Sharing], ...]:
-    """Pairs of boxes whose parts share weights, home first; inside a box, none."""
+    """Pairs of boxes whose parts share weights, home first; inside a box, none.
+
+    Lines for a few only: where many share, the words in their boxes have to do.
+    """
     graph = plan.graph
     found: dict[tuple[str, str], Sharing] = {}
     for sharing in sharings_of(graph):
@@ -94,4 +98,6 @@ def shared_links(
             other = box_of[graph.calls_of[name][0].name]
             if other != home:
                 found.setdefault((home, other), sharing)
+    if len(found) > _MOST_SHARED:
+        return ()
     return tuple((home, other, sharing) for (home, other), sharing in found.items())

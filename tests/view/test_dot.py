@@ -224,3 +224,18 @@ def test_dot_of_shows_the_layers_of_one_pattern_only() -> None:
     text = dot_of(plan, calls="net")
     assert "Conv2D → BatchNorm → ReLU<" in text
     assert "×16" in text
+
+
+def test_dot_of_says_sharing_in_words_where_many_share() -> None:
+    """Ten branches of one encoder: no web of dotted lines, a word in each box."""
+    draft = plans.Draft("ten", 8)
+    draft.part("x", kind="input", on="cpu:0")
+    places = {"x": "cpu:0"}
+    for number in range(10):
+        draft.part(f"read_{number}", ["x"], ["LSTM"], weight="encoder")
+        places[f"read_{number}"] = f"gpu:{number % 2}"
+    cluster = Cluster.of("2*gpu", "cpu")
+    text = dot_of(plans.plan_by_hand(draft.graph(*places), cluster, places))
+    assert "style=dotted" not in text
+    assert text.count("shares encoder") == 10
+    assert "the same weights, held once" in text
