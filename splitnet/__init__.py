@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from splitnet.core.plan import Plan
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
+    from splitnet.core.what_if import largest_batch, sensitivity
     from splitnet.core.workgraph import read_workload
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
@@ -71,6 +72,7 @@ __all__ = [
     "draw",
     "emit",
     "force_cpu",
+    "largest_batch",
     "load_plan",
     "local_cluster",
     "local_workers",
@@ -82,6 +84,7 @@ __all__ = [
     "read_workload",
     "report",
     "score",
+    "sensitivity",
     "simulate",
     "table",
     "trace",
@@ -115,6 +118,7 @@ _HOMES = {
     "draw": "view.draw",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime",
+    "largest_batch": "core.what_if",
     "load_plan": "core.planfile",
     "local_cluster": "tf.runtime",
     "local_workers": "tf.workers",
@@ -126,6 +130,7 @@ _HOMES = {
     "read_workload": "core.workgraph",
     "report": "view.report",
     "score": "verbs",
+    "sensitivity": "core.what_if",
     "simulate": "core.simulate",
     "table": "view.text",
     "trace": "view.trace",

@@ -146,6 +146,7 @@ def test_plan_answers_programs(
     assert figures["device_of"]["right"] == "gpu:1"
     assert figures["value"] >= figures["bound"] > 0
     assert figures["fallbacks"] == []
+    assert figures["largest_batch"] > 32
 
 
 def test_plan_saves_and_plans_again(

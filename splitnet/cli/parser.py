@@ -3,7 +3,7 @@
 import argparse
 
 from splitnet._version import __version__
-from splitnet.cli import machine, planning, several, training
+from splitnet.cli import machine, planning, saved, scoring, several, training
 
 __all__ = ["make_parser"]
 
@@ -22,6 +22,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     training.add_demo(commands)
     planning.add_commands(commands)
+    scoring.add_commands(commands)
+    saved.add_commands(commands)
     training.add_audit(commands)
     machine.add_commands(commands)
     several.add_commands(commands)

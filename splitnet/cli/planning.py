@@ -1,13 +1,7 @@
-"""Commands about plans: plan, score, simulate, draw, report.
+"""`splitnet plan`, and what other commands share with it; saved files need no Keras."""
 
-For saved files none of them imports Keras.
-"""
-
-import json
-import math
 import time
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splitnet.cli.screen import progress, show, show_json
@@ -25,40 +19,23 @@ from splitnet.core.errors import DeviceError, PlanFileError
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan
 
-__all__ = ["add_commands", "add_planning_options", "plan_target"]
+__all__ = [
+    "add_commands",
+    "add_planning_options",
+    "plan_figures",
+    "plan_target",
+    "planner_options",
+    "source_and_cluster",
+]
+
+# Beyond these the largest batch is not looked for, or not looked for further.
+_MOST_CALLS = 2_000
+_MOST_BATCH = 2**20
+_STEPS = ("latency", "memory")
 
 
 def add_commands(commands: Any) -> None:
-    """Add the planning commands to the parser."""
-    _add_plan(commands)
-    _add_score(commands)
-    simulate = commands.add_parser(
-        "simulate", help="play a saved plan, second by second"
-    )
-    simulate.add_argument("plan", metavar="PLAN.json")
-    simulate.add_argument(
-        "--trace", metavar="FILE", help="write a Perfetto trace (JSON)"
-    )
-    simulate.add_argument("--json", action="store_true", help="for a program")
-    simulate.set_defaults(do=run_simulate)
-
-    draw = commands.add_parser("draw", help="draw a saved plan: svg, png, pdf or dot")
-    draw.add_argument("plan", metavar="PLAN.json")
-    draw.add_argument("-o", "--out", default="placement.svg", metavar="FILE")
-    draw.add_argument("--other", metavar="PLAN.json", help="mark what moved since")
-    draw.add_argument("--calls", metavar="PART", help="open one part into its calls")
-    draw.add_argument(
-        "--timeline", action="store_true", help="draw when things run, not where"
-    )
-    draw.set_defaults(do=run_draw)
-
-    report = commands.add_parser("report", help="one HTML page about a saved plan")
-    report.add_argument("plan", metavar="PLAN.json")
-    report.add_argument("-o", "--out", default="report.html", metavar="FILE")
-    report.set_defaults(do=run_report)
-
-
-def _add_plan(commands: Any) -> None:
+    """Add `splitnet plan` to the parser."""
     parser = commands.add_parser(
         "plan",
         help="decide what lives where, and what it costs",
@@ -108,8 +85,8 @@ def plan_target(arguments: Namespace) -> "tuple[Any, Plan, float]":
     """
     from splitnet.verbs import plan
 
-    source, cluster = _source_and_cluster(arguments)
-    options = _planner_options(arguments)
+    source, cluster = source_and_cluster(arguments)
+    options = planner_options(arguments)
     began = time.perf_counter()
     with progress("planning", total=1.0) as advance:
         made = plan(
@@ -122,7 +99,14 @@ def plan_target(arguments: Namespace) -> "tuple[Any, Plan, float]":
     return source, made, time.perf_counter() - began
 
 
-def _source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
+def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
+    """What to plan and for which machine, from a program, a model or a saved file.
+
+    Raises:
+        DeclarationError: the target names no model.
+        DeviceError: no machine, or two.
+        PlanFileError: the file is none that can be planned.
+    """
     target = arguments.target
     if not target.endswith(".json"):
         # The machine first: stand-ins must be made before a program builds layers.
@@ -160,7 +144,7 @@ def _source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
     )
 
 
-def _planner_options(arguments: Namespace) -> dict[str, Any]:
+def planner_options(arguments: Namespace) -> dict[str, Any]:
     """Only what was said, so that the library's defaults hold for the rest."""
     given = {
         name: getattr(arguments, name)
@@ -193,15 +177,35 @@ def run_plan(arguments: Namespace) -> int:
     _, made, seconds = plan_target(arguments)
     if arguments.out:
         made.save(arguments.out)
+    most = _largest_batch(made)
     if arguments.json:
-        show_json(plan_figures(made, seconds))
+        show_json(plan_figures(made, seconds) | {"largest_batch": most})
         return 0
     from splitnet.view.text import table
 
     show(table(made))
+    if most is not None:
+        at_least = " or more" if most == _MOST_BATCH else ""
+        show(f"largest batch that fits, placed like this: {most}{at_least}")
     if arguments.out:
         show(f"\nsaved to {arguments.out}")
     return 0
+
+
+def _largest_batch(plan: "Plan") -> int | None:
+    """The largest batch that this placement holds; None if nobody would wait for it."""
+    if len(plan.graph.calls) > _MOST_CALLS or plan.objective not in _STEPS:
+        return None
+    from splitnet.core.what_if import largest_batch
+
+    return largest_batch(
+        plan.graph,
+        plan.cluster,
+        device_of=plan.device_of,
+        optimizer=plan.optimizer,
+        training=plan.training,
+        most=_MOST_BATCH,
+    )
 
 
 def plan_figures(plan: "Plan", seconds: float) -> dict[str, Any]:
@@ -223,149 +227,3 @@ def plan_figures(plan: "Plan", seconds: float) -> dict[str, Any]:
         "transfer_bytes": sum(t.bytes for t in plan.transfers),
         "step_seconds": plan.timeline.seconds,
     }
-
-
-def _add_score(commands: Any) -> None:
-    parser = commands.add_parser(
-        "score",
-        help="judge a placement that a person made",
-        description="Judge a split of a workload, or a placement of any other target.",
-    )
-    parser.add_argument(
-        "target", metavar="TARGET", help=TARGET_HELP + "; or a JSON file"
-    )
-    parser.add_argument(
-        "placement",
-        metavar="PLACEMENT.json",
-        help='{"part": "gpu:0", ...}, a saved plan, or the split of a workload',
-    )
-    add_planning_options(parser)
-    parser.set_defaults(do=run_score)
-
-
-def run_score(arguments: Namespace) -> int:
-    """Evaluate a given placement; 1 if it breaks a rule."""
-    if arguments.target.endswith(".json") and (
-        kind_of_file(load_json(arguments.target)) == "workload"
-    ):
-        return _score_workload(arguments)
-    from splitnet.verbs import score
-
-    source, cluster = _source_and_cluster(arguments)
-    options = _planner_options(arguments)
-    for name in ("contiguity", "missing", "strategy", "time_limit", "seed", "pins"):
-        options.pop(name, None)
-    began = time.perf_counter()
-    scored = score(
-        source,
-        cluster,
-        _placement_in(arguments.placement),
-        batch=arguments.batch,
-        **options,
-    )
-    if arguments.json:
-        show_json(plan_figures(scored, time.perf_counter() - began))
-        return 0
-    from splitnet.view.text import table
-
-    show(table(scored))
-    return 0
-
-
-def _placement_in(path: str) -> dict[str, str]:
-    values = load_json(path)
-    if kind_of_file(values) == "plan":
-        from splitnet.core.planfile import load_plan
-
-        return dict(load_plan(path).device_of)
-    if isinstance(values, dict) and isinstance(values.get("device_of"), dict):
-        values = values["device_of"]
-    if not isinstance(values, dict) or not all(
-        isinstance(device, str) for device in values.values()
-    ):
-        raise PlanFileError(
-            f"{path!r} is not a placement: expected {{'part': 'gpu:0', ...}} or a plan."
-        )
-    return values
-
-
-def _score_workload(arguments: Namespace) -> int:
-    from splitnet.core.workload import parse_workload, score_split
-
-    workload = parse_workload(arguments.target)
-    scored = score_split(workload, load_json(arguments.placement))
-    figures = {
-        "throughput": _finite(scored.max_load),
-        "call_latency": _finite(scored.call_latency),
-        "convex": scored.convex,
-        "pipeline": scored.pipeline,
-        "violations": list(scored.violations),
-    }
-    if arguments.json:
-        show_json(figures)
-    else:
-        for name, value in figures.items():
-            show(f"{name:13} {json.dumps(value)}")
-    return 1 if scored.violations else 0
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity; a split that cannot run has no load."""
-    return value if math.isfinite(value) else None
-
-
-def run_simulate(arguments: Namespace) -> int:
-    """Play a saved plan: a chart, a trace, or the rows."""
-    from splitnet.core.planfile import load_plan
-    from splitnet.core.simulate import simulate
-
-    timeline = simulate(load_plan(arguments.plan))
-    if arguments.trace:
-        from splitnet.view.trace import trace
-
-        trace(timeline, arguments.trace)
-    if arguments.json:
-        show_json(_timeline_figures(timeline))
-        return 0
-    from splitnet.view.text import chart
-
-    show(chart(timeline))
-    if arguments.trace:
-        show(f"\ntrace written to {arguments.trace}; open it in ui.perfetto.dev")
-    return 0
-
-
-def _timeline_figures(timeline: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "seconds": timeline.seconds,
-        "busy": dict(timeline.busy),
-        "idle": dict(timeline.idle),
-        "peak_bytes": dict(timeline.peak_bytes),
-        "tasks": [asdict(task) for task in timeline.tasks],
-        "copies": [asdict(copy) for copy in timeline.copies],
-    }
-
-
-def run_draw(arguments: Namespace) -> int:
-    """Draw a saved plan into a file."""
-    from splitnet.core.planfile import load_plan
-    from splitnet.view.draw import draw
-
-    plan = load_plan(arguments.plan)
-    other = load_plan(arguments.other) if arguments.other else None
-    what = "timeline" if arguments.timeline else "placement"
-    written = draw(plan, arguments.out, other=other, calls=arguments.calls, what=what)
-    show(str(written))
-    return 0
-
-
-def run_report(arguments: Namespace) -> int:
-    """Write the page about a saved plan."""
-    from splitnet.core.planfile import load_plan
-    from splitnet.view.report import report
-
-    report(load_plan(arguments.plan), arguments.out)
-    show(str(Path(arguments.out)))
-    return 0
