@@ -256,7 +256,7 @@ def test_plan_of_a_workload_has_the_benchmarks_fields(
     workload_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Objective, value, bound, gap, seconds, and a device for every node id."""
-    words = ["plan", workload_file, "--objective", "throughput", "--time-limit", "1"]
+    words = ["plan", workload_file, "--time-limit", "1"]
     assert main([*words, "--json"]) == 0
     figures = answer(capsys)
     assert figures["objective"] == "throughput"

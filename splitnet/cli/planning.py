@@ -123,6 +123,7 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
             raise DeviceError(
                 "a workload file brings its machine; leave --cluster out."
             )
+        arguments.objective = arguments.objective or "throughput"
         return read_workload(target)
     if kind == "plan":
         from splitnet.core.planfile import load_plan
