@@ -83,7 +83,7 @@ class Board:
         return [units[unit] for unit in self.unit_of_call]
 
     def quick(self, chosen: Assignment) -> Score:
-        """Judge by units, and by what is held whatever the schedule: never too harshly."""
+        """Judge by units, and by what is held whatever the schedule; never too harsh."""
         device = self.unit_devices(chosen)
         held = standing_bytes(self.units, device)
         seconds = run_step(self.units, device).seconds

@@ -27,15 +27,17 @@ def _fastest(board: Board) -> tuple[list[float], list[float], list[float]]:
     """Forward, backward and update seconds of each call where it is fastest."""
     step = board.calls
     groups = [board.group_of_unit[unit] for unit in board.unit_of_call]
-    rows = []
-    for table in (step.forward, step.backward, step.update):
-        rows.append(
-            [
-                min(table[d][call] for d in board.allowed[group])
-                for call, group in enumerate(groups)
-            ]
-        )
-    return rows[0], rows[1], rows[2]
+    distinct: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for devices in board.allowed:
+        if devices not in distinct:
+            one_each = {id(step.forward[d]): d for d in reversed(devices)}
+            distinct[devices] = tuple(one_each.values())
+    choices = [distinct[board.allowed[group]] for group in groups]
+    forward, backward, update = (
+        [min([table[d][call] for d in devices]) for call, devices in enumerate(choices)]
+        for table in (step.forward, step.backward, step.update)
+    )
+    return forward, backward, update
 
 
 def _critical_path(board: Board) -> float:

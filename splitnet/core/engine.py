@@ -35,7 +35,7 @@ class Moved:
 
 @dataclass(slots=True)
 class Run:
-    """When everything ran. Tasks of n units: forward, backward from n, update from 2n."""
+    """When all tasks ran: n forward, then n backward, then n update, for n units."""
 
     start: list[float]
     stop: list[float]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from time import monotonic
 
 from splitnet.core.board import Board
 from splitnet.core.cluster import Cluster
@@ -68,6 +69,7 @@ def plan_graph(
         DeviceError: a device is missing and may not be replaced, or wishes contradict.
         InfeasibleError: no placement fits.
     """
+    began = monotonic()
     check_choice("objective", objective, OBJECTIVES)
     check_choice("strategy", strategy, ("auto", *STRATEGIES))
     check_choice("missing", missing, MISSING)
@@ -94,7 +96,7 @@ def plan_graph(
         return best_assignment(
             board,
             strategy=strategy,
-            time_limit=time_limit,
+            time_limit=time_limit - (monotonic() - began),
             seed=seed,
             on_progress=on_progress,
         )

@@ -22,8 +22,8 @@ __all__ = ["STRATEGIES", "Found", "best_assignment", "exhaustive", "proven_bound
 _EXHAUSTIVE_PLAYS = 20_000
 """If all assignments together play no more calls, all are tried: then it is proven."""
 
-_GRAINS = (64, 32, 16, 8)
-"""Blocks per device that `multilevel` aims at, from fine to coarse."""
+_GRAINS = (8, 16, 32, 64)
+"""Blocks per device that `multilevel` aims at, from coarse to fine."""
 
 _PROGRAM_SECONDS = 3.0
 """What the integer program may take; its limit of nodes is met before, as a rule."""
@@ -43,12 +43,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a strategy is given; `best` is the best assignment so far, or None."""
+    """What a strategy is given.
+
+    `best` is the best assignment so far, or None; `judged` the score of an assignment
+    that was yielded before, which is rough where it is worse than the best.
+    """
 
     board: Board
     draw: random.Random
     deadline: float
     best: Callable[[], Assignment | None]
+    judged: Callable[[Assignment], Score]
 
 
 Strategy = Callable[[Search], Iterable[Assignment]]
@@ -82,7 +87,7 @@ def chain_dp(search: Search) -> Iterator[Assignment]:
 
 
 def multilevel(search: Search) -> Iterator[Assignment]:
-    """List schedules and local search over blocks of units, from fine to coarse.
+    """List schedules over blocks of units, coarse to fine, and local search over the best.
 
     (The idea of Karypis and Kumar's multilevel partitioning, 1998, with blocks that
     keep the graph without a cycle.)
@@ -90,17 +95,12 @@ def multilevel(search: Search) -> Iterator[Assignment]:
     board = search.board
     times = unit_seconds(board)
     total = sum(min(row[u] for row in times) for u in range(board.units.count))
-    levels = [Blocks(board, range(board.group_count))]
-    for grain in _GRAINS:
-        limit = total / (grain * max(1, len(board.capacity) - 1))
-        blocks = blocks_of(board, limit)
-        if blocks and blocks.board.units.count < levels[-1].board.units.count:
-            levels.append(blocks)
     best: tuple[Score, Blocks, Assignment] | None = None
-    for blocks in levels:
+    for blocks in _levels(board, total):
         for chosen in _list_schedules(blocks.board):
-            yield blocks.expand(chosen)
-            found = board.quick(blocks.expand(chosen))
+            spread = blocks.expand(chosen)
+            yield spread
+            found = search.judged(spread)
             if best is None or found < best[0]:
                 best = (found, blocks, chosen)
         if monotonic() > search.deadline:
@@ -117,6 +117,18 @@ def multilevel(search: Search) -> Iterator[Assignment]:
         plays=board.units.count,
     ):
         yield blocks.expand(chosen)
+
+
+def _levels(board: Board, total_seconds: float) -> Iterator[Blocks]:
+    """Coarser boards of different sizes, and last the board itself."""
+    count = 0
+    for grain in _GRAINS:
+        limit = total_seconds / (grain * max(1, len(board.capacity) - 1))
+        blocks = blocks_of(board, limit)
+        if blocks and blocks.board.units.count > count:
+            count = blocks.board.units.count
+            yield blocks
+    yield Blocks(board, range(board.group_count))
 
 
 def local_search(search: Search) -> Iterator[Assignment]:
@@ -196,7 +208,13 @@ def best_assignment(
     """
     tried = _Best(board, monotonic(), time_limit, on_progress)
     bound = lower_bound(board)
-    search = Search(board, random.Random(seed), tried.deadline, lambda: tried.chosen)
+    search = Search(
+        board,
+        random.Random(seed),
+        tried.deadline,
+        lambda: tried.chosen,
+        tried.seen.__getitem__,
+    )
     names = [strategy]
     if strategy == "auto":
         names = ["single_device", "chain", "multilevel", "refine"]
@@ -264,12 +282,13 @@ class _Best:
         self.chosen: Assignment | None = None
         self.score = _WORST
         self.strategy = ""
-        self.seen: dict[Assignment, None] = {}
+        self.seen: dict[Assignment, Score] = {}
+        self.reserve = 0.0
 
     @property
     def late(self) -> bool:
         """Whether the time is up."""
-        return monotonic() > self.deadline
+        return monotonic() > self.deadline - self.reserve
 
     def meets(self, bound: float) -> bool:
         """Whether nothing is left to find."""
@@ -281,13 +300,15 @@ class _Best:
             if chosen in self.seen:
                 continue
             now = monotonic()
-            if self.chosen is not None and now > self.deadline:
+            if self.chosen is not None and now > self.deadline - self.reserve:
                 return False
-            self.seen[chosen] = None
             score = self.board.exact(chosen, unless=self.score)
+            self.seen[chosen] = score
+            # What a plan is made of afterwards takes about as long as two judgements.
+            self.reserve = max(self.reserve, 2 * (monotonic() - now))
             if self.chosen is None or score < self.score:
                 self.chosen, self.score, self.strategy = chosen, score, strategy
-                if self.on_progress:
+                if self.on_progress and score.feasible:
                     share = min(1.0, (now - self.began) / max(1e-9, self.time_limit))
                     self.on_progress(share, score.value)
         return True

@@ -57,14 +57,16 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
     if board.objective not in ("latency", "memory"):
         return reasons
     left = _MOST_PLAYS // max(1, board.units.count)
-    here = board.quick(chosen) if left and board.free_groups else None
-    wished = _without_memory(board, here.value) if here and left > 20 else None
+    if left < 20 or not board.free_groups:
+        return reasons
+    here = board.quick(chosen)
+    wished = _without_memory(board, here.value)
     for group in board.free_groups:
         if wished is not None and chosen[group] != wished:
             reasons[group] = "memory"
     for group in board.free_groups:
         for device in board.allowed[group]:
-            if here is None or device == chosen[group] or left <= 0:
+            if device == chosen[group] or left <= 0:
                 continue
             left -= 1
             there = board.quick((*chosen[:group], device, *chosen[group + 1 :]))

@@ -107,7 +107,7 @@ def test_plan_of_a_small_graph_is_the_optimum(seed):
     plan = plan_graph(graph, BOX)
     step = step_of(graph, BOX, Roofline(), training=True, optimizer="adam")
     board = board_of(graph, BOX, step, resolve(graph, BOX)[1], "latency")
-    search = Search(board, random.Random(0), float("inf"), lambda: None)
+    search = Search(board, random.Random(0), 1e9, lambda: None, board.exact)
     scores = [board.exact(chosen) for chosen in STRATEGIES["exhaustive"](search)]
 
     assert plan.value == pytest.approx(min(s.value for s in scores if s.feasible))
