@@ -6,6 +6,7 @@ from math import fsum, inf
 import numpy as np
 
 from splitnet.core.search.clock import Budget
+from splitnet.core.search.coarsen import fastest
 from splitnet.core.search.flow import FlowNetwork
 from splitnet.core.search.latency import topological
 from splitnet.core.search.problem import Problem, device_classes
@@ -23,15 +24,7 @@ Bound = tuple[float, str]
 
 def largest_group_bound(problem: Problem) -> Bound:
     """Every group runs somewhere, so its fastest device is busy that long."""
-    kind = [device.kind for device in problem.devices]
-    value = max(
-        (
-            min((row[kind[d]] for d in allowed), default=inf)
-            for row, allowed in zip(problem.seconds, problem.allowed, strict=True)
-        ),
-        default=0.0,
-    )
-    return value, "largest group"
+    return max(fastest(problem), default=0.0), "largest group"
 
 
 def work_bound(problem: Problem, *, rounds: int = 120) -> Bound:

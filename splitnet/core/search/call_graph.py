@@ -2,8 +2,8 @@
 
 Clusters of groups move; what waits is a finer *atom*: a chain of nodes of one cluster
 in which every node has one successor and one predecessor, so that running it as one
-piece on the host changes nothing. A unit of the schedule is an accelerator (one call with all
-its atoms) or one atom on the host.
+piece on the host changes nothing. A unit of the schedule is an accelerator (one call
+with all its atoms) or one atom on the host.
 """
 
 from collections.abc import Sequence

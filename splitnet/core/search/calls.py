@@ -20,7 +20,10 @@ CHAIN_SHARE = 0.15
 CYCLE_SHARE = 0.03
 CLUSTERS = (30, 400)
 HOTS = (0.01, 0.003)
-LONGEST_ORDER = 1200
+LONGEST_ORDER = 1000
+FEWEST_BLOCKS = 60
+CHAIN_SECONDS = 1e-6
+EDGE_SECONDS = 6e-5
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -98,13 +101,25 @@ def search_calls(
             elite.sort(key=lambda row: row[0])
             del elite[ELITE:]
 
-    if fused.group_count <= LONGEST_ORDER:
+    room = max((d.capacity_bytes for d in fused.devices if not d.pooled), default=inf)
+    length = LONGEST_ORDER
+    if not budget.counts_steps:
+        length = min(length, int((budget.left * CHAIN_SHARE / CHAIN_SECONDS) ** 0.5))
+    affordable = budget.counts_steps or budget.left > EDGE_SECONDS * fused.group_count
+    if length >= min(FEWEST_BLOCKS, fused.group_count) and affordable:
         part = budget.slice(CHAIN_SHARE)
-        for order in _orders(fused, random):
-            plan = chain_calls(fused, order, node_groups, problem)
+        short, owner = fused, list(range(fused.group_count))
+        if fused.group_count > length:
+            same = [0] * fused.group_count
+            short, owner = coarsen_calls(fused, length, random, room, keep=same)
+        node_short = [owner[group] for group in node_groups]
+        for order in _orders(short, random):
+            if short.group_count > LONGEST_ORDER:
+                break
+            plan = chain_calls(short, order, node_short, problem)
             budget.spend(5000)
             if plan is not None:
-                keep(plan, "chain of calls")
+                keep([plan[index] for index in owner], "chain of calls")
             if part.spent:
                 break
     if not elite:
@@ -114,8 +129,8 @@ def search_calls(
     whole = budget.left
     low, high = CLUSTERS
     high = max(2 * low, min(high, fused.group_count))
-    room = max((d.capacity_bytes for d in fused.devices if not d.pooled), default=inf)
-    while elite and not budget.spent:
+    least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count
+    while elite and budget.left > least:
         plan = elite[int(random.random() ** 2 * len(elite))][1]
         target = int(low * (high / low) ** random.random())
         coarse, owner = coarsen_calls(fused, target, random, room, keep=plan)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from splitnet.core.search.problem import Problem, device_classes
 
-__all__ = ["chain_partition", "interval_loads"]
+__all__ = ["MAX_BLOCKS", "affordable_blocks", "chain_partition", "interval_loads"]
 
 Floats = NDArray[np.float64]
 
@@ -30,19 +30,20 @@ def chain_partition(
     order: Sequence[int],
     *,
     line: Sequence[int] | None = None,
+    most_blocks: int = MAX_BLOCKS,
 ) -> tuple[float, list[int], list[int]] | None:
     """Cut `order` into one interval per device so that the busiest is least busy.
 
     Objective: max-load over plans whose devices hold intervals of `order`; optimal for
-    those when `order` has at most 1,200 groups (longer orders are cut into equal blocks
-    first). With a topological order of the forward graph the plan is a `pipeline`.
-    Identical devices are counted, not permuted; with too many distinct classes the
-    devices are taken in the order `line`. O(states x groups^2) in numpy.
+    those when `order` has at most `most_blocks` groups (longer orders are cut into
+    equal blocks first). With a topological order of the forward graph the plan is a
+    `pipeline`. Identical devices are counted, not permuted; with too many distinct
+    classes the devices are taken in the order `line`. O(states x groups^2) in numpy.
 
     Returns the value, the assignment and the devices in order, or None if no cut fits.
-    Source: DPL of Tarnawski et al. (NeurIPS 2020), after Jonsson and Lerner's chains.
+    Source: DPL of Tarnawski et al. (NeurIPS 2020).
     """
-    blocks = _blocks(order)
+    blocks = _blocks(order, most_blocks)
     table = interval_loads(problem, order, blocks)
     owner = device_classes(problem)
     classes: list[list[int]] = [[] for _ in range(1 + max(owner))]
@@ -65,8 +66,24 @@ def chain_partition(
     return value, assignment, [device for device, _, _ in cuts]
 
 
-def _blocks(order: Sequence[int]) -> list[int]:
-    count = min(len(order), MAX_BLOCKS)
+def affordable_blocks(problem: Problem, seconds: float) -> int:
+    """Return how many blocks a cut may have to take about `seconds`; 0: no time at all.
+
+    Rough costs of CPython and numpy on one current core, erring on the slow side.
+    """
+    pins = sum(1 + len(net.consumers) for net in problem.nets)
+    left = seconds - 8e-6 * pins - 2e-6 * problem.group_count
+    owner = device_classes(problem)
+    states = 1
+    for number in sorted(set(owner)):
+        states *= owner.count(number) + 1
+    states = min(states, MAX_STATES) * len(set(owner))
+    cell = 5e-8 * problem.kind_count + 6e-9 * states
+    return min(MAX_BLOCKS, int(max(0.0, left / cell) ** 0.5))
+
+
+def _blocks(order: Sequence[int], most: int) -> list[int]:
+    count = min(len(order), most)
     return [round(index * len(order) / max(count, 1)) for index in range(count + 1)]
 
 
@@ -101,7 +118,8 @@ def interval_loads(
     for device, number in enumerate(device_classes(problem)):
         if number not in shared:
             kind = problem.devices[device].kind
-            able = np.asarray([device in row for row in problem.allowed])
+            fits = {row: device in row for row in set(problem.allowed)}
+            able = np.asarray([fits[row] for row in problem.allowed])
             work = _prefix(np.where(able, times[:, kind], 0.0), place, count)
             bad = _prefix((~able).astype(np.float64), place, count)
             load = work[None, :] - work[:, None] + transfer[kind]

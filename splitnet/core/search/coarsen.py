@@ -11,9 +11,12 @@ __all__ = ["coarsen", "fastest"]
 
 def fastest(problem: Problem) -> list[float]:
     """Return the seconds of every group on the fastest kind it may use."""
-    kind = [device.kind for device in problem.devices]
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    for row in problem.allowed:
+        if row not in kinds:
+            kinds[row] = sorted({problem.devices[device].kind for device in row})
     return [
-        min((row[kind[device]] for device in allowed), default=inf)
+        min([row[kind] for kind in kinds[allowed]], default=inf)
         for row, allowed in zip(problem.seconds, problem.allowed, strict=True)
     ]
 
@@ -31,8 +34,8 @@ def coarsen(
     """Merge along the most expensive nets until `target` groups are left.
 
     No cluster grows past `limit` seconds or half of the largest memory, and only groups
-    with the same devices merge. With `keep` (an assignment), only groups on one device merge, so the
-    assignment survives the contraction.
+    with the same devices merge. With `keep` (an assignment), only groups on one device
+    merge, so the assignment survives the contraction.
 
     Returns the contracted problem and the cluster of every group. O(nets log nets).
     Source: Karypis and Kumar, "A Fast and High Quality Multilevel Scheme for

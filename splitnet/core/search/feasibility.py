@@ -40,8 +40,15 @@ def explain_infeasible(problem: Problem) -> str | None:
 def _lonely_faults(problem: Problem) -> list[str]:
     faults = []
     capacity = [device.capacity_bytes for device in problem.devices]
+    rooms = {
+        row: max((capacity[device] for device in row), default=0.0)
+        for row in set(problem.allowed)
+    }
     for group, allowed in enumerate(problem.allowed):
-        name, size = problem.names[group], problem.size_bytes[group]
+        size, room = problem.size_bytes[group], rooms[allowed]
+        if allowed and size <= room * (1 + 1e-12):
+            continue
+        name = problem.names[group]
         if not allowed:
             able = {k for k, s in enumerate(problem.seconds[group]) if s < inf}
             kinds = {device.kind for device in problem.devices}
@@ -51,27 +58,27 @@ def _lonely_faults(problem: Problem) -> list[str]:
                 else f"{name!r} has pins that no device meets; loosen its pins"
             )
             continue
-        room = max(capacity[device] for device in allowed)
-        if size > room * (1 + 1e-12):
-            faults.append(
-                f"{name!r} needs {size:.12g} bytes, its largest device has"
-                f" {room:.12g}: {size - room:.12g} bytes are missing"
-            )
+        faults.append(
+            f"{name!r} needs {size:.12g} bytes, its largest device has"
+            f" {room:.12g}: {size - room:.12g} bytes are missing"
+        )
     return faults
 
 
 def _total_fault(problem: Problem) -> str | None:
     """Compare the groups of every set of devices that some group is confined to."""
     capacity = [device.capacity_bytes for device in problem.devices]
-    for row in sorted(set(problem.allowed), key=lambda r: (len(r), r)):
+    domains = sorted(set(problem.allowed), key=lambda r: (len(r), r))
+    for row in domains:
         inside = set(row)
         room = fsum(capacity[device] for device in row)
         if room == inf:
             continue
+        confined = {other for other in domains if inside.issuperset(other)}
         need = fsum(
             size
             for size, allowed in zip(problem.size_bytes, problem.allowed, strict=True)
-            if allowed is row or inside.issuperset(allowed)
+            if allowed in confined
         )
         if need > room * (1 + 1e-12):
             names = ", ".join(problem.devices[d].name for d in row[:MAX_NAMES])

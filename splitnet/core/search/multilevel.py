@@ -25,6 +25,7 @@ COARSEST = (22, 66)
 SHRINK = 4
 COARSE_SHARE = 0.6
 WARM = 0.02
+SECONDS_PER_GROUP = 2e-5
 POWERS = (12.0, 12.0, 25.0)
 HOT = {"multilevel": 0.3, "combine": 0.1, "cycle": 0.03}
 Report = Callable[[Sequence[int], str], float]
@@ -101,7 +102,8 @@ def evolve(
     fair = sum(fastest(problem)) / devices
     elite = sorted(((v, list(a)) for v, a in starts), key=lambda row: row[0])[:ELITE]
     share = budget.left / RUNS
-    while not budget.spent:
+    least = 0.0 if budget.counts_steps else SECONDS_PER_GROUP * problem.group_count
+    while budget.left > least:
         part = budget.limited(
             share if budget.counts_steps else max(share, SHORTEST_RUN)
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from splitnet.core.search.chain import chain_partition
+from splitnet.core.search.chain import MAX_BLOCKS, affordable_blocks, chain_partition
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.orders import depth_first, frontier
 from splitnet.core.search.problem import Problem
@@ -11,6 +11,8 @@ from splitnet.core.search.problem import Problem
 __all__ = ["iterated_chains", "stages_of"]
 
 KEEP_BORDER = 0.7
+HURRY = 0.8
+FEWEST_BLOCKS = 60
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -51,8 +53,13 @@ def iterated_chains(
     best: list[int] | None = list(start) if start is not None else None
     value = report(best, "chain") if best is not None else float("inf")
     while not budget.spent:
+        blocks = MAX_BLOCKS
+        if not budget.counts_steps:
+            blocks = affordable_blocks(problem, budget.left * HURRY)
+            if blocks < min(FEWEST_BLOCKS, problem.group_count):
+                return
         noise = (0.0, 0.3, 1.0, 3.0)[random.randrange(4)]
-        if problem.group_count > 3000 or random.random() < 0.5:
+        if problem.group_count > 20_000 or random.random() < 0.5:
             order = depth_first(problem, random, backward=random.random() < 0.5)
         else:
             order = frontier(problem, random, noise=noise)
@@ -62,7 +69,7 @@ def iterated_chains(
             rank = [sum(1 for m in borders if number >= m) for number in stage]
             part = [rank[device] for device in best]
             order.sort(key=part.__getitem__)
-        found = chain_partition(problem, order)
+        found = chain_partition(problem, order, most_blocks=blocks)
         budget.spend(2000)
         if found is not None and found[0] < value * (1 + 1e-9):
             best = found[1]

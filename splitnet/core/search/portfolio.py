@@ -9,15 +9,20 @@ from time import perf_counter
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.search import baselines, bounds
 from splitnet.core.search.calls import search_calls
-from splitnet.core.search.chain import chain_partition
+from splitnet.core.search.chain import (
+    MAX_BLOCKS,
+    affordable_blocks,
+    chain_partition,
+)
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.exhaustive import exhaustive, plan_count
 from splitnet.core.search.feasibility import explain_infeasible, pack
+from splitnet.core.search.judge import Judge
 from splitnet.core.search.latency import call_latency, is_convex, is_pipeline
 from splitnet.core.search.multilevel import evolve
 from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 from splitnet.core.search.pipeline import iterated_chains
-from splitnet.core.search.problem import Problem, check, max_load
+from splitnet.core.search.problem import Problem, check, device_classes
 
 __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "Result", "search"]
 
@@ -26,6 +31,9 @@ CONTIGUITIES = ("free", "convex", "pipeline")
 EXHAUSTIVE_PLANS = 3e5
 EXHAUSTIVE_CALLS = 1e5
 OPTIMAL = 1e-9
+CHAIN_SHARE = 0.5
+FEWEST_BLOCKS = 60
+SECONDS_PER_GROUP = 4e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,8 @@ def _with_room(problem: Problem) -> Problem:
     """Drop devices that are too small for a group from its domain."""
     capacity = [device.capacity_bytes * (1 + 1e-12) for device in problem.devices]
     smallest = min(capacity)
+    if max(problem.size_bytes, default=0.0) <= smallest:
+        return problem
     allowed = list(problem.allowed)
     for group, size in enumerate(problem.size_bytes):
         if size > smallest:
@@ -139,6 +149,7 @@ class _Run:
         self.on_progress = on_progress
         self.began = perf_counter()
         self.best: list[int] | None = None
+        self.judge = Judge(problem)
         self.value, self.bound = inf, 0.0
         self.strategy, self.bound_by = "none", "none"
         self.history: list[Progress] = []
@@ -155,7 +166,7 @@ class _Run:
         if self.contiguity == "pipeline" and not is_pipeline(self.problem, assignment):
             return inf
         if self.objective == "throughput":
-            return max_load(self.problem, assignment)
+            return self.judge.max_load(assignment)
         return call_latency(self.problem, assignment)
 
     def offer_plan(self, assignment: Sequence[int], strategy: str) -> float:
@@ -180,23 +191,34 @@ class _Run:
         if bound[0] > self.bound:
             self.bound, self.bound_by = bound
 
+    def affords(self, budget: Budget, passes: float) -> bool:
+        """Whether so many passes over all groups fit in what is left."""
+        need = passes * SECONDS_PER_GROUP * self.problem.group_count
+        return budget.counts_steps or budget.left > need
+
     def simple(self, budget: Budget) -> None:
         """Offer every baseline; for a problem of many groups only while time lasts."""
         problem = self.problem
+        classes = device_classes(problem)
+        tried = set()
         for plan in baselines.single_devices(problem):
-            self.offer_plan(plan, "single device")
-        rules: list[tuple[str, Callable[[], list[int] | None]]] = [
-            ("longest first", lambda: baselines.longest_first(problem)),
-            (
-                "topological fill",
-                lambda: baselines.topological_fill(problem, depth_first(problem)),
-            ),
-            ("earliest finish", lambda: baselines.earliest_finish(problem)),
-            ("first fit", lambda: baselines.first_fit(problem)),
+            number = classes[plan[0]] if plan else 0
+            if number not in tried:
+                tried.add(number)
+                self.offer_plan(plan, "single device")
+        order = depth_first(problem)
+        rules: list[tuple[str, float, Callable[[], list[int] | None]]] = [
+            ("topological fill", 1, lambda: baselines.topological_fill(problem, order)),
+            ("longest first", 1, lambda: baselines.longest_first(problem)),
+            ("first fit", 1, lambda: baselines.first_fit(problem)),
+            ("earliest finish", 8, lambda: baselines.earliest_finish(problem)),
         ]
-        for name, rule in rules:
-            if budget.fraction > 0.3 and self.best is not None:
-                break
+        judging = 1.0
+        if self.objective == "call_latency":
+            judging += len(problem.devices) / 2
+        for name, passes, rule in rules:
+            if self.best is not None and not self.affords(budget, passes + judging):
+                continue
             found = rule()
             if found is not None:
                 self.offer_plan(found, name)
@@ -208,7 +230,8 @@ class _Run:
             self.raise_bound(bounds.critical_path_bound(problem))
         else:
             self.raise_bound(bounds.largest_group_bound(problem))
-            self.raise_bound(bounds.work_bound(problem))
+            if self.affords(budget, 4.0):
+                self.raise_bound(bounds.work_bound(problem))
             if problem.group_count <= 5000:
                 share = budget.slice(0.1)
                 self.raise_bound(bounds.cut_bound(problem, share))
@@ -264,23 +287,33 @@ def _throughput(run: _Run, budget: Budget, random: Random) -> None:
         plan = pack(problem, budget)
         if plan is not None:
             run.offer_plan(plan, "packing")
+    if not run.affords(budget, 5.0):
+        return
     fused, cluster = fuse_cycles(problem)
 
     def report(plan: Sequence[int], name: str) -> float:
         return run.offer_plan([plan[owner] for owner in cluster], name)
 
-    start = None
-    for order in (depth_first(fused), depth_first(fused, backward=True)):
-        found = chain_partition(fused, order)
+    start: list[int] | None = None
+    value = inf
+    makers: list[Callable[[], list[int]]] = [
+        lambda: depth_first(fused),
+        lambda: depth_first(fused, backward=True),
+        lambda: frontier(fused, random, noise=0.0),
+    ]
+    for make in makers:
+        blocks = MAX_BLOCKS
+        if not budget.counts_steps:
+            blocks = affordable_blocks(fused, budget.left * CHAIN_SHARE)
+        if blocks < min(FEWEST_BLOCKS, fused.group_count):
+            break
+        found = chain_partition(fused, make(), most_blocks=blocks)
         if found is not None:
-            value = report(found[1], "chain")
-            if start is None or value < start[0]:
-                start = (value, found[1])
+            now = report(found[1], "chain")
+            if now < value:
+                value, start = now, found[1]
     if run.contiguity != "free":
-        iterated_chains(fused, start[1] if start else None, budget, random, report)
+        iterated_chains(fused, start, budget, random, report)
         return
-    found = chain_partition(fused, frontier(fused, random, noise=0.0))
-    if found is not None:
-        report(found[1], "chain")
     starts = [(run.value, run.best)] if run.best is not None else []
     evolve(problem, starts, budget, random, run.offer_plan)
