@@ -8,13 +8,12 @@ from splitnet.core.graph import Call
 from splitnet.core.plan import Plan
 from splitnet.view.facts import (
     PartFacts,
-    Sharing,
     flows_of,
     part_facts,
     sharings_of,
 )
 from splitnet.view.fold import Group, fold
-from splitnet.view.links import Link, links_of, shared_links
+from splitnet.view.links import Link, SharedLink, links_of, shared_links
 
 __all__ = ["Box", "Boxes", "Link", "boxes_of"]
 
@@ -70,7 +69,7 @@ class Boxes:
 
     boxes: tuple[Box, ...]
     links: tuple[Link, ...]
-    sharings: tuple[tuple[str, str, Sharing], ...]
+    sharings: tuple[SharedLink, ...]
 
 
 def boxes_of(
@@ -107,7 +106,7 @@ def boxes_of(
         {name: _look(one) for name, one in facts.items()},
         most=most,
     )
-    shares = _shares(sharings_of(plan.graph))
+    shares = _shares(plan)
     boxes: list[Box] = []
     box_of: dict[str, str] = {}
     for group in groups:
@@ -147,10 +146,12 @@ def _look(one: PartFacts) -> Hashable:
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, one.is_output)
 
 
-def _shares(sharings: Sequence[Sharing]) -> Mapping[str, tuple[str, ...]]:
-    """The layers that each part shares with another."""
+def _shares(plan: Plan) -> Mapping[str, tuple[str, ...]]:
+    """The layers that each part shares with another; towers are linked instead."""
     found: dict[str, dict[str, None]] = {}
-    for sharing in sharings:
+    for sharing in sharings_of(plan.graph):
+        if plan.graph.part[sharing.home].kind == "weights":
+            continue
         for part in (sharing.home, *sharing.others):
             found.setdefault(part, {}).update(dict.fromkeys(sharing.layers))
     return {part: tuple(layers) for part, layers in found.items()}

@@ -3,7 +3,6 @@
 The same plan gives the same bytes. Names come from strangers and are only ever text.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,7 +11,6 @@ import graphviz
 
 from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
-from splitnet.core.units import format_bytes
 from splitnet.view.boxes import Box, Boxes, boxes_of
 from splitnet.view.colors import INK, QUIET, colors_of, mixed
 from splitnet.view.facts import strayed_of
@@ -23,11 +21,8 @@ from splitnet.view.labels import (
     box_tooltip,
     device_label,
     header_label,
-    is_fetched,
-    labelled_links,
-    link_label,
-    link_tooltip,
 )
+from splitnet.view.lines import add_lines
 from splitnet.view.words import (
     clean,
     counted,
@@ -38,7 +33,8 @@ __all__ = ["dot_of"]
 
 _T = TypeVar("_T")
 _FONT = "Helvetica,Arial,sans-serif"
-_SHAPE_OF = {"merge": "hexagon", "input": "box", "call": "box", "branch": "box"}
+# what is no box with round corners
+_SHAPE_OF = {"merge": "hexagon", "weights": "cylinder", "input": "box"}
 
 
 def dot_of(
@@ -101,7 +97,7 @@ def dot_of(
     )
     sheet = _Sheet(plan, colors, other is not None, _direction(shown) == "LR")
     _add_devices(dot, shown, sheet)
-    _add_links(dot, shown, colors)
+    add_lines(dot, shown, colors)
     return str(dot.source)
 
 
@@ -225,7 +221,7 @@ def _add_opened(
 def _add_box(frame: graphviz.Digraph, box: Box, color: str, compared: bool) -> None:
     fallback, moved = bool(box.fallback_why), bool(box.moved_from or box.strayed)
     plain = compared and not moved
-    style = ["filled", *([] if box.kind in ("input", "merge") else ["rounded"])]
+    style = ["filled", *([] if box.kind in _SHAPE_OF else ["rounded"])]
     frame.node(
         box.id,
         label=box_label(box),
@@ -240,61 +236,3 @@ def _add_box(frame: graphviz.Digraph, box: Box, color: str, compared: bool) -> N
         penwidth="2.6" if moved else "1.8" if fallback else "1.2",
         peripheries="2" if box.is_output else "1",
     )
-
-
-def _add_links(dot: graphviz.Digraph, shown: Boxes, colors: Mapping[str, str]) -> None:
-    device = {box.id: box.device for box in shown.boxes}
-    labelled = labelled_links(shown)
-    heaviest = max((link.bytes for link in shown.links if link.crosses), default=0)
-    for number, link in enumerate(shown.links):
-        tooltip = graphviz.escape(link_tooltip(link, shown))
-        ways = "both" if link.both_ways else "forward"
-        fetched = is_fetched(link)
-        if not link.crosses or fetched:
-            style = "dashed" if fetched else "solid"
-            dot.edge(
-                link.source,
-                link.target,
-                id=f"link-{number}",
-                tooltip=tooltip,
-                style=style,
-                dir=ways,
-            )
-            continue
-        color = colors.get(device[link.source], QUIET)
-        dot.edge(
-            link.source,
-            link.target,
-            id=f"link-{number}",
-            label=link_label(link) if number in labelled else "",
-            dir=ways,
-            color=INK if link.both_ways else mixed(color, "#000000", 0.1),
-            penwidth=f"{_pen(link.bytes, heaviest):.1f}",
-            tooltip=tooltip,
-            labeltooltip=tooltip,
-        )
-    for number, (home, other, sharing) in enumerate(shown.sharings):
-        names = ", ".join(sharing.layers[:3]) + (
-            f" and {len(sharing.layers) - 3} more" if len(sharing.layers) > 3 else ""
-        )
-        dot.edge(
-            home,
-            other,
-            id=f"sharing-{number}",
-            style="dotted",
-            penwidth="1.6",
-            color=INK,
-            dir="none",
-            constraint="false",
-            tooltip=graphviz.escape(
-                f"shares {clean(names)}: {format_bytes(sharing.bytes)}, at home with "
-                f"{clean(sharing.home)}"
-            ),
-        )
-
-
-def _pen(count: int, most: int) -> float:
-    """A line's width in points: wider for more bytes, 1.8 to 3.8, on a log scale."""
-    if count <= 0 or most <= 1:
-        return 1.8
-    return 1.8 + 2.0 * max(0.0, 1 - math.log(most / count) / math.log(1e4))

@@ -1,6 +1,6 @@
 """What the pictures and the tables say of a plan, worked out once from plain values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from splitnet.core.audit import Audit, Row
@@ -186,14 +186,13 @@ def _add_transfer(flows: dict[tuple[str, str], Flow], transfer: Transfer) -> Non
         flow.seconds += transfer.seconds
 
 
-def sharings_of(graph: Graph, parts: Iterable[str] | None = None) -> list[Sharing]:
+def sharings_of(graph: Graph) -> list[Sharing]:
     """Gather the weights that several parts use, one entry per set of parts."""
-    wanted = None if parts is None else set(parts)
     layers: dict[tuple[str, ...], dict[str, None]] = {}
     sizes: dict[tuple[str, ...], int] = {}
     users = graph.parts_of_weights
     for weight, found in users.items():
-        if len(found) > 1 and (wanted is None or wanted.issuperset(found)):
+        if len(found) > 1:
             layers.setdefault(found, {})
             sizes[found] = sizes.get(found, 0) + graph.weight[weight].bytes
     for call in graph.calls:

@@ -6,13 +6,14 @@ from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.boxes import Box, Boxes
-from splitnet.view.colors import INK, QUIET, mixed
+from splitnet.view.colors import INK, mixed
 from splitnet.view.facts import verdict_line
-from splitnet.view.links import Link
+from splitnet.view.link_labels import MOST_LABELS, is_fetched
 from splitnet.view.words import (
     clean,
     counted,
     label_text,
+    quiet_label,
     ranged,
     shape_text,
     shortened,
@@ -26,16 +27,11 @@ __all__ = [
     "comparison_text",
     "device_label",
     "header_label",
-    "is_fetched",
-    "labelled_links",
-    "link_label",
-    "link_tooltip",
 ]
 
 ALARM = "#b3261e"
 THIN = "#8b949e"
 _NAME_WIDTH = 30
-_MOST_LABELS = 24
 
 
 def header_label(
@@ -69,7 +65,7 @@ def header_label(
     used = {box.device for box in shown.boxes}
     unused = [device.name for device in plan.cluster if device.name not in used]
     if unused:
-        rows.append(_quiet("not used: " + shortened(", ".join(unused), 90)))
+        rows.append(quiet_label("not used: " + shortened(", ".join(unused), 90)))
     rows.append(_legend(shown, other is not None))
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
     return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="1">{cells}</TABLE>>'
@@ -89,19 +85,13 @@ def comparison_text(plan: Plan, other: Plan) -> str:
     return ", ".join(words)
 
 
-def _quiet(text: str, size: float = 9) -> str:
-    return f'<FONT POINT-SIZE="{size:g}" COLOR="{QUIET}">{label_text(text)}</FONT>'
-
-
 def _legend(shown: Boxes, compared: bool) -> str:
     """Explain only what this picture holds."""
     entries = []
     crossing = sum(link.crosses for link in shown.links)
     boxes = shown.boxes
     if crossing:
-        few = (
-            f", the {_MOST_LABELS} largest labelled" if crossing > _MOST_LABELS else ""
-        )
+        few = f", the {MOST_LABELS} largest labelled" if crossing > MOST_LABELS else ""
         entries.append(("▬▬", INK, f"crosses devices (bytes per step{few})"))
     if any(not link.crosses for link in shown.links):
         entries.append(("──", THIN, "stays on its device"))
@@ -111,6 +101,8 @@ def _legend(shown: Boxes, compared: bool) -> str:
         entries.append(("· · ·", INK, "shares weights"))
     elif any(box.shares for box in boxes):
         entries.append(("shares", INK, "the same weights, held once"))
+    if any(box.kind == "weights" for box in boxes):
+        entries.append(("cylinder", INK, "weights of towers"))
     if any(box.kind == "merge" for box in boxes):
         entries.append(("hexagon", INK, "merge"))
     if any(box.kind == "input" for box in boxes):
@@ -126,7 +118,7 @@ def _legend(shown: Boxes, compared: bool) -> str:
     if compared:
         entries.append(("thick edge", ALARM, "moved"))
     return "&#160;&#160;&#160; ".join(
-        f'<FONT POINT-SIZE="9" COLOR="{color}"><B>{sign}</B></FONT> {_quiet(text)}'
+        f'<FONT POINT-SIZE="9" COLOR="{color}"><B>{sign}</B></FONT> {quiet_label(text)}'
         for sign, color, text in entries
     )
 
@@ -147,8 +139,8 @@ def device_label(plan: Plan, device: str, color: str, *, tall: bool = False) -> 
     strong = mixed(color, "#000000", 0.25)
     title = f'<FONT POINT-SIZE="13" COLOR="{strong}"><B>{name}</B></FONT>'
     if not tall:
-        return f"<{title}&#160; {_quiet(' · '.join(words))}>"
-    rows = [title, *(_quiet(word) for word in words)]
+        return f"<{title}&#160; {quiet_label(' · '.join(words))}>"
+    rows = [title, *(quiet_label(word) for word in words)]
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
     return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{cells}</TABLE>>'
 
@@ -160,14 +152,16 @@ def box_label(box: Box) -> str:
     times = f" ×{box.group.times}" if many and box.group.times else ""
     rows = [f"<B>{label_text(ranged(members, _NAME_WIDTH))}{times}</B>"]
     if many and not box.group.times:
-        rows.append(_quiet(counted(len(members), "branch"), 8.5))
+        rows.append(quiet_label(counted(len(members), "branch"), 8.5))
     if 2 < len(members) <= 9:
         rows += [
-            _quiet(", ".join(shortened(name, 13) for name in members[at : at + 3]), 8)
+            quiet_label(
+                ", ".join(shortened(name, 13) for name in members[at : at + 3]), 8
+            )
             for at in range(0, len(members), 3)
         ]
     if box.layers and box.kind != "input":
-        rows.append(_quiet(_layers_text(box.layers), 8.5))
+        rows.append(quiet_label(_layers_text(box.layers), 8.5))
     if box.shapes:
         rows.append(_small(_shapes_text(box.shapes)))
     costs = []
@@ -177,15 +171,7 @@ def box_label(box: Box) -> str:
         costs.append(format_seconds(box.total_seconds))
     if costs:
         rows.append(_small(" · ".join(costs) + (" in all" if many else "")))
-    if box.shares:
-        fetched = f", fetches {format_bytes(box.fetched_bytes)}"
-        rows.append(
-            _quiet(
-                f"shares {shortened(', '.join(box.shares), 30)}"
-                + (fetched if box.fetched_bytes else ""),
-                8.5,
-            )
-        )
+    rows += _weights_rows(box)
     if box.fallback_why:
         rows.append(_alarm(f"asked {box.asked}"))
     if box.moved_from:
@@ -195,6 +181,15 @@ def box_label(box: Box) -> str:
         rows.append(_alarm(f"and {len(box.strayed) - 3} more"))
     cells = "".join(f"<TR><TD>{row}</TD></TR>" for row in rows)
     return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="0">{cells}</TABLE>>'
+
+
+def _weights_rows(box: Box) -> list[str]:
+    """What a box uses of weights that live elsewhere."""
+    fetched = f"fetches {format_bytes(box.fetched_bytes)}" if box.fetched_bytes else ""
+    if box.shares:
+        names = shortened(", ".join(box.shares), 30)
+        return [quiet_label(f"shares {names}{', ' + fetched if fetched else ''}", 8.5)]
+    return [quiet_label(f"{fetched} of weights", 8.5)] if fetched else []
 
 
 def _small(text: str) -> str:
@@ -248,55 +243,3 @@ def box_tooltip(box: Box) -> str:
     lines += [", ".join(spent)] if spent else []
     lines += [f"declared at {clean(box.where)}"] if box.where else []
     return "\n".join(lines)
-
-
-def link_label(link: Link) -> str:
-    """Write what a link moves in a step, in bytes there and back, and its shape."""
-    rows = []
-    if link.both_ways:
-        total = format_bytes(link.sent_bytes + link.returned_bytes)
-        rows.append(f"<B>{total} both ways</B>")
-    elif link.sent_bytes or link.returned_bytes:
-        words = [format_bytes(link.sent_bytes)] if link.sent_bytes else []
-        if link.returned_bytes:
-            words.append(f"{format_bytes(link.returned_bytes)} back")
-        rows.append(f"<B>{label_text(' + '.join(words))}</B>")
-    shapes = list(dict.fromkeys(shape_text(shape) for shape in link.shapes))
-    if len(shapes) == 1:
-        many = f"{len(link.shapes)} of " if len(link.shapes) > 1 else ""
-        rows.append(_quiet(many + shapes[0], 8.5))
-    # A blank in front keeps the words off a line that comes down on their left.
-    cells = "".join(f"<TR><TD>&#160;{row}</TD></TR>" for row in rows)
-    if not cells:
-        return ""
-    return f'<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="1">{cells}</TABLE>>'
-
-
-def link_tooltip(link: Link, shown: Boxes) -> str:
-    """Say everything about a link, for a pointer that rests on it."""
-    names = {box.id: box.group.members for box in shown.boxes}
-    lines = [
-        f"{ranged(names[link.source], 60)} → {ranged(names[link.target], 60)}",
-        "; ".join(dict.fromkeys(shape_text(shape) for shape in link.shapes[:6])),
-        f"{format_bytes(link.bytes)} of tensors",
-    ]
-    if link.crosses:
-        lines.append(
-            f"moved per step: {format_bytes(link.sent_bytes)} there, "
-            f"{format_bytes(link.returned_bytes)} back"
-        )
-        if link.seconds:
-            lines.append(f"{format_seconds(link.seconds)} on the way")
-    return "\n".join(line for line in lines if line)
-
-
-def is_fetched(link: Link) -> bool:
-    """Whether a neighbour on the target's device has fetched all of it already."""
-    return link.crosses and not (link.sent_bytes or link.returned_bytes)
-
-
-def labelled_links(shown: Boxes) -> set[int]:
-    """The numbers of the links that bear their bytes: all, or the heaviest of many."""
-    crossing = [n for n, link in enumerate(shown.links) if link.crosses]
-    crossing.sort(key=lambda n: -shown.links[n].bytes)
-    return set(crossing[:_MOST_LABELS])

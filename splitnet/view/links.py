@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from splitnet.core.plan import Plan
 from splitnet.view.facts import Flow, Sharing, sharings_of
 
-__all__ = ["Link", "links_of", "shared_links"]
+__all__ = ["Link", "SharedLink", "links_of", "shared_links"]
 
 Shape = tuple[int | None, ...]
 _MOST_SHARED = 4
@@ -28,6 +28,22 @@ class Link:
     returned_bytes: int = 0
     seconds: float = 0.0
     both_ways: bool = False
+
+
+@dataclass(slots=True)
+class SharedLink:
+    """Two boxes that use the same weights, which live in the first of them.
+
+    `held` says that the first does nothing else than hold them. The bytes are what a
+    step moves: weights there, their gradients back.
+    """
+
+    home: str
+    other: str
+    sharing: Sharing
+    held: bool
+    sent_bytes: int = 0
+    returned_bytes: int = 0
 
 
 def links_of(
@@ -83,21 +99,29 @@ def _paired(links: Mapping[tuple[str, str], Link]) -> list[Link]:
     return list(paired.values())
 
 
-def shared_links(
-    plan: Plan, box_of: Mapping[str, str]
-) -> tuple[tuple[str, str, Sharing], ...]:
+def shared_links(plan: Plan, box_of: Mapping[str, str]) -> tuple[SharedLink, ...]:
     """Pairs of boxes whose parts share weights, home first; inside a box, none.
 
-    Lines for a few only: where many share, the words in their boxes have to do.
+    Where many branches share, the words in their boxes have to do; a part that only
+    holds weights, for towers, is always linked to them.
     """
     graph = plan.graph
-    found: dict[tuple[str, str], Sharing] = {}
+    found: dict[tuple[str, str], SharedLink] = {}
     for sharing in sharings_of(graph):
         home = box_of[graph.calls_of[sharing.home][0].name]
+        held = graph.part[sharing.home].kind == "weights"
         for name in sharing.others:
             other = box_of[graph.calls_of[name][0].name]
-            if other != home:
-                found.setdefault((home, other), sharing)
-    if len(found) > _MOST_SHARED:
-        return ()
-    return tuple((home, other, sharing) for (home, other), sharing in found.items())
+            if other != home and (home, other) not in found:
+                found[home, other] = SharedLink(home, other, sharing, held)
+    part_of = {
+        name: box_of[calls[0].name] for name, calls in graph.calls_of.items() if calls
+    }
+    for transfer in plan.transfers:
+        ends = part_of.get(transfer.source, ""), part_of.get(transfer.target, "")
+        if transfer.kind == "weights" and ends in found:
+            found[ends].sent_bytes += transfer.bytes
+        elif transfer.kind == "weights gradient" and ends[::-1] in found:
+            found[ends[::-1]].returned_bytes += transfer.bytes
+    plain = sum(not link.held for link in found.values())
+    return tuple(link for link in found.values() if link.held or plain <= _MOST_SHARED)

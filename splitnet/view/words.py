@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from splitnet.core.units import format_bytes
+from splitnet.view.colors import QUIET
 
 __all__ = ["clean", "counted", "escaped", "padded", "ranged", "shape_text", "shortened"]
 
@@ -138,3 +139,8 @@ def ranged(names: Iterable[str], most: int) -> str:
 def bytes_or_dash(count: float) -> str:
     """Write an amount of memory; nothing is a dash, so that a column stays calm."""
     return format_bytes(count) if count else "-"
+
+
+def quiet_label(text: str, size: float = 9) -> str:
+    """Write a text for an HTML-like label, small and grey."""
+    return f'<FONT POINT-SIZE="{size:g}" COLOR="{QUIET}">{label_text(text)}</FONT>'

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from splitnet.core.audit import Audit, Finding
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError
+from splitnet.core.plan import Plan
+from splitnet.core.planner import plan_graph
 from splitnet.view.dot import dot_of
 from tests.view import plans
 from tests.view.golden import assert_golden
@@ -239,3 +241,28 @@ def test_dot_of_says_sharing_in_words_where_many_share() -> None:
     assert "style=dotted" not in text
     assert text.count("shares encoder") == 10
     assert "the same weights, held once" in text
+
+
+def towers_with_weights(count: int) -> Plan:
+    """Towers whose weights a part of its own holds on the CPU."""
+    draft = plans.Draft("towers", 8)
+    draft.part("x", kind="input", on="cpu:0")
+    draft.part("enc/weights", (), ["Weights"], kind="weights", weight="enc", on="cpu:0")
+    names = [
+        draft.part(
+            f"enc/{n}", ["x"], ["Dense"], kind="tower", weight="enc", on=f"gpu:{n}"
+        )
+        for n in range(count)
+    ]
+    draft.part("enc", names, ["Concatenate"], kind="merge", weight_bytes=0, on="cpu:0")
+    cluster = Cluster.of(f"{count}*gpu", "cpu")
+    return plan_graph(draft.graph("enc"), cluster)
+
+
+def test_dot_of_links_towers_to_what_holds_their_weights() -> None:
+    """A cylinder, a dotted line to each of eight towers, and what each fetches."""
+    text = dot_of(towers_with_weights(8))
+    assert "shape=cylinder" in box_named(text, "enc/weights")
+    assert text.count("style=dotted") == 8
+    assert text.count("fetches 64.0 KiB of weights") == 8
+    assert "weights of towers" in text
