@@ -10,13 +10,13 @@ The limit is 2. Workers and client live in a private network namespace.
 
 import argparse
 
-from common import heading, paired, quiet, spread
+from common import heading, paired, spread, undisturbed
 
 WIDTH, DEPTH = 512, 16
 
 
 def declare(sn, homes):
-    """Two equal branches and a small merge at the first one's home."""
+    """Two equal branches with a small output each; the merge is on the client."""
     from keras import layers
 
     net = sn.Net("two_branches")
@@ -25,13 +25,16 @@ def declare(sn, homes):
         net.branch(
             name,
             x,
-            [layers.Dense(WIDTH, "relu", name=f"{name}_{i}") for i in range(DEPTH)],
+            [
+                *(layers.Dense(WIDTH, "relu", name=f"{name}_{i}") for i in range(DEPTH)),
+                layers.Dense(32, name=f"{name}_out"),
+            ],
             on=home,
         )
         for name, home in zip(("left", "right"), homes)
     ]
-    joined = net.merge("join", sides, layers.Add(), on=homes[0])
-    net.output(net.branch("head", joined, layers.Dense(1), on=homes[0]))
+    joined = net.merge("join", sides, layers.Concatenate(), on="cpu:0")
+    net.output(net.branch("head", joined, layers.Dense(1), on="cpu:0"))
     return net
 
 
@@ -79,8 +82,8 @@ def main():
             ]
             for run in runs:
                 run()
-            quiet()
-            one, two = paired(*runs, rounds=options.rounds)
+            with undisturbed(*(workers.pid(i) for i in range(2))):
+                one, two = paired(*runs, rounds=options.rounds)
             ratios = [a / b for a, b in zip(one, two)]
             one, two = ([1e3 * s / options.steps for s in each] for each in (one, two))
             print(
