@@ -22,8 +22,8 @@ __all__ = ["STRATEGIES", "Found", "best_assignment", "exhaustive", "proven_bound
 _EXHAUSTIVE_PLAYS = 20_000
 """If all assignments together play no more calls, all are tried: then it is proven."""
 
-_GRAINS = (8, 16, 32, 64)
-"""Blocks per device that `multilevel` aims at, from coarse to fine."""
+_GRAINS = (64, 256, 32, 128, 16)
+"""Blocks per device that `multilevel` aims at, the likeliest first."""
 
 _PROGRAM_SECONDS = 3.0
 """What the integer program may take; its limit of nodes is met before, as a rule."""
@@ -45,13 +45,15 @@ class Found:
 class Search:
     """What a strategy is given.
 
-    `best` is the best assignment so far, or None; `judged` the score of an assignment
-    that was yielded before, which is rough where it is worse than the best.
+    `late` says whether the time is up, `best` is the best assignment so far, or None,
+    `judged` the score of an assignment that was yielded before, which is rough where it
+    is worse than the best.
     """
 
     board: Board
     draw: random.Random
     deadline: float
+    late: Callable[[], bool]
     best: Callable[[], Assignment | None]
     judged: Callable[[Assignment], Score]
 
@@ -87,7 +89,7 @@ def chain_dp(search: Search) -> Iterator[Assignment]:
 
 
 def multilevel(search: Search) -> Iterator[Assignment]:
-    """List schedules over blocks of units, coarse to fine, and local search over the best.
+    """List schedules over blocks of several sizes, and local search over the best.
 
     (The idea of Karypis and Kumar's multilevel partitioning, 1998, with blocks that
     keep the graph without a cycle.)
@@ -103,7 +105,7 @@ def multilevel(search: Search) -> Iterator[Assignment]:
             found = search.judged(spread)
             if best is None or found < best[0]:
                 best = (found, blocks, chosen)
-        if monotonic() > search.deadline:
+        if search.late():
             return
     if best is None:
         return
@@ -112,7 +114,7 @@ def multilevel(search: Search) -> Iterator[Assignment]:
         blocks.board,
         start,
         search.draw,
-        search.deadline,
+        search.late,
         judge=lambda moved: board.quick(blocks.expand(moved)),
         plays=board.units.count,
     ):
@@ -121,12 +123,12 @@ def multilevel(search: Search) -> Iterator[Assignment]:
 
 def _levels(board: Board, total_seconds: float) -> Iterator[Blocks]:
     """Coarser boards of different sizes, and last the board itself."""
-    count = 0
+    seen: dict[int, None] = {board.units.count: None}
     for grain in _GRAINS:
         limit = total_seconds / (grain * max(1, len(board.capacity) - 1))
         blocks = blocks_of(board, limit)
-        if blocks and blocks.board.units.count > count:
-            count = blocks.board.units.count
+        if blocks and blocks.board.units.count not in seen:
+            seen[blocks.board.units.count] = None
             yield blocks
     yield Blocks(board, range(board.group_count))
 
@@ -137,7 +139,7 @@ def local_search(search: Search) -> Iterator[Assignment]:
     if start is None:
         start = earliest_finish(search.board, range(search.board.units.count))
         yield start
-    yield from refine(search.board, start, search.draw, search.deadline)
+    yield from refine(search.board, start, search.draw, search.late)
 
 
 def exhaustive(search: Search) -> Iterator[Assignment]:
@@ -212,6 +214,7 @@ def best_assignment(
         board,
         random.Random(seed),
         tried.deadline,
+        lambda: tried.late,
         lambda: tried.chosen,
         tried.seen.__getitem__,
     )

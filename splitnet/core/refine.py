@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator
-from time import monotonic
 
 from splitnet.core.board import Assignment, Board, Score
 from splitnet.core.schedule import unit_seconds
@@ -20,7 +19,7 @@ def refine(
     board: Board,
     start: Assignment,
     draw: random.Random,
-    deadline: float,
+    late: Callable[[], bool],
     *,
     judge: Callable[[Assignment], Score] | None = None,
     plays: int | None = None,
@@ -53,7 +52,7 @@ def refine(
     best_score = here_score = judged(start)
     stale = 0
     for _ in range(budget):
-        if monotonic() > deadline:
+        if late():
             return
         moved = moves.near(here)
         score = judged(moved)

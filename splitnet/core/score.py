@@ -99,9 +99,11 @@ def score(
             for p in graph.parts
         ),
     )
+    free = _free_groups(request)
     if objective in STEADY:
-        return replace(plan, strategy="given")
-    bound = lower_bound(request.board(_free_groups(request)))
+        bound = request.steady(free).bound()
+    else:
+        bound = lower_bound(request.board(free))
     return replace(plan, strategy="given", bound=min(bound, plan.value))
 
 
@@ -165,5 +167,5 @@ def bound_of(plan: Plan) -> float:
         for group in groups
     ]
     if plan.objective in STEADY:
-        return 0.0
+        return min(plan.value, request.steady(groups).bound())
     return min(plan.value, proven_bound(request.board(groups)))

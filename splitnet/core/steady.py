@@ -15,6 +15,7 @@ from splitnet.core.devices import Device
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.portfolio import Found
+from splitnet.core.search import bounds
 from splitnet.core.search.latency import call_latency
 from splitnet.core.search.portfolio import search
 from splitnet.core.search.problem import Device as SearchDevice
@@ -75,6 +76,15 @@ class Steady:
             owner = self.problem.nodes.group[node]
             chosen[group] = back[result.assignment[owner]]
         return Found(tuple(chosen), result.strategy, result.bound)
+
+    def bound(self) -> float:
+        """What no placement can beat, as far as a moment's work can prove."""
+        if self.objective == "call_latency":
+            return bounds.critical_path_bound(self.problem)[0]
+        return max(
+            bounds.largest_group_bound(self.problem)[0],
+            bounds.work_bound(self.problem)[0],
+        )
 
     def value(self, device_of_call: Sequence[str]) -> float:
         """What the objective counts for a placement of the calls."""

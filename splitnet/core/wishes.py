@@ -102,14 +102,16 @@ def asked_of(
     graph: Graph, pins: Pins | None
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
     """The wish of every part, and whether it is a pin of the planner's caller."""
-    declared = {part.name: (part.on, False) for part in graph.parts}
+    declared = {
+        part.name: (_wishes("part", part.name, part.on), False) for part in graph.parts
+    }
     if pins is None:
         return declared
     if callable(pins):
         for part in graph.parts:
             on = pins(part)
             if on is not None:
-                declared[part.name] = (_wishes(part.name, on), True)
+                declared[part.name] = (_wishes("pin", part.name, on), True)
         return declared
     matched: dict[str, list[str]] = {}
     faults: list[str] = []
@@ -119,7 +121,7 @@ def asked_of(
             faults.append(_no_match(graph, str(pattern)))
         for name in hits:
             matched.setdefault(name, []).append(str(pattern))
-            declared[name] = (_wishes(str(pattern), on), True)
+            declared[name] = (_wishes("pin", str(pattern), on), True)
     faults += [
         f"part {name!r} is matched by {' and '.join(map(repr, patterns))}; write "
         "patterns of which one matches"
@@ -131,11 +133,11 @@ def asked_of(
     return declared
 
 
-def _wishes(name: str, on: On) -> tuple[str, ...]:
+def _wishes(what: str, name: str, on: On) -> tuple[str, ...]:
     try:
         return wishes(on)
     except DeviceError as error:
-        raise DeviceError(f"pin {name!r}: {error}") from None
+        raise DeviceError(f"{what} {name!r}: {error}") from None
 
 
 def _hits(graph: Graph, pattern: str) -> list[str]:

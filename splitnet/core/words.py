@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from splitnet.core.engine import run_step
 from splitnet.core.memory import memory_of
+from splitnet.core.score import score
 from splitnet.core.simulate import call_devices
+from splitnet.core.steady import STEADY
 from splitnet.core.step import Step, step_of
 from splitnet.core.units import format_bytes, format_seconds
 
@@ -191,7 +193,22 @@ def _step(plan: "Plan") -> Step:
 
 
 def _played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:
+    """What another placement would take: a step, or what the objective counts."""
+    if plan.objective in STEADY:
+        return score(
+            plan.graph,
+            plan.cluster,
+            device_of,
+            objective=plan.objective,
+            costs=plan.costs,
+            optimizer=plan.optimizer,
+            training=plan.training,
+        ).value
     return run_step(step, call_devices(plan.graph, plan.cluster, device_of)).seconds
+
+
+def _seconds(plan: "Plan") -> float:
+    return plan.value if plan.objective in STEADY else plan.seconds
 
 
 def _fits(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> bool:
@@ -237,7 +254,7 @@ def explain(plan: "Plan", name: str) -> Explanation:
     receipt = next((f for f in plan.fallbacks if f.part == name), None)
     known = _REASONS.get(one.why, one.why)
     reason = receipt.why if receipt else known.format(asked=one.asked)
-    return Explanation(one, reason, plan.seconds, tuple(alternatives))
+    return Explanation(one, reason, _seconds(plan), tuple(alternatives))
 
 
 def verdict_of(plan: "Plan") -> Verdict:
@@ -247,10 +264,10 @@ def verdict_of(plan: "Plan") -> Verdict:
     used = list(dict.fromkeys(task.device for task in plan.timeline.tasks))
     idle = [plan.timeline.idle[d] for d in used if plan.timeline.busy[d] > 0]
     return Verdict(
-        seconds=plan.seconds,
+        seconds=_seconds(plan),
         device=device,
         device_seconds=seconds,
-        bound=plan.bound if plan.objective == "latency" else 0.0,
+        bound=0.0 if plan.objective == "memory" else plan.bound,
         transfer_bytes=sum(t.bytes for t in plan.transfers),
         idle=sum(idle) / len(idle) if idle else 0.0,
         advice=tuple(_advice(plan, step)),
@@ -297,6 +314,7 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
         and plan.graph.calls_of[p.part]
     ]
     tries = max(1, _MOST_PLAYS // max(1, step.count))
+    now = _seconds(plan)
     found: list[tuple[float, str]] = []
     for one in asked:
         for device in _targets(plan, one.device):
@@ -305,7 +323,7 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
             tries -= 1
             together = _bound_to(plan, one.part)
             moved = dict(plan.device_of) | dict.fromkeys(together, device)
-            saved = 1 - _played(plan, step, moved) / plan.seconds if plan.seconds else 0
+            saved = 1 - _played(plan, step, moved) / now if now else 0.0
             if saved >= 0.02 and _fits(plan, step, moved):
                 found.append((saved, _line(plan, one, device, saved)))
     return _dearest(found)

@@ -20,7 +20,7 @@ from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
 BOX = Cluster.of("2*gpu", "cpu")
 SMALL = Cluster.of("2*gpu", "cpu", memory="700 MiB")
 seeds = st.integers(0, 10_000)
-quick = settings(max_examples=40, deadline=None, derandomize=True)
+quick = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def renamed(graph: Graph, prefix: str) -> Graph:
@@ -81,7 +81,7 @@ def test_plan_keeps_every_promise(seed, strategy):
 @given(seeds)
 def test_plan_is_never_worse_than_one_device(seed):
     """A free graph is placed at least as well as on the best device alone."""
-    graph = random_dag(seed)
+    graph = random_dag(seed, 7)
     plan = plan_graph(graph, BOX)
 
     assert plan.seconds <= best_single(graph, BOX) * (1 + 1e-12)
@@ -107,7 +107,9 @@ def test_plan_of_a_small_graph_is_the_optimum(seed):
     plan = plan_graph(graph, BOX)
     step = step_of(graph, BOX, Roofline(), training=True, optimizer="adam")
     board = board_of(graph, BOX, step, resolve(graph, BOX)[1], "latency")
-    search = Search(board, random.Random(0), 1e9, lambda: None, board.exact)
+    search = Search(
+        board, random.Random(0), 1e9, lambda: False, lambda: None, board.exact
+    )
     scores = [board.exact(chosen) for chosen in STRATEGIES["exhaustive"](search)]
 
     assert plan.value == pytest.approx(min(s.value for s in scores if s.feasible))
@@ -228,6 +230,7 @@ def test_plan_for_the_benchmarks_objectives_is_valued_alike(objective):
     again = score(graph, BOX, plan.device_of, objective=objective)
 
     assert plan.value == pytest.approx(again.value)
+    assert 0 < again.bound <= again.value
     assert plan.device_of["join"] == "cpu:0"
 
 
