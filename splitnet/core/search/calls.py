@@ -24,6 +24,7 @@ LONGEST_ORDER = 1000
 FEWEST_BLOCKS = 60
 CHAIN_SECONDS = 1e-6
 EDGE_SECONDS = 6e-5
+STEPS_PER_CHAIN = 5000
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -116,11 +117,12 @@ def search_calls(
         for order in _orders(short, random):
             if short.group_count > LONGEST_ORDER:
                 break
+            before = part.left
             plan = chain_calls(short, order, node_short, problem)
-            budget.spend(5000)
+            budget.spend(STEPS_PER_CHAIN)
             if plan is not None:
                 keep([plan[index] for index in owner], "chain of calls")
-            if part.spent:
+            if part.left <= before - part.left:
                 break
     if not elite:
         host = [i for i, d in enumerate(fused.devices) if d.pooled]

@@ -1,18 +1,31 @@
 """Search over pipelines: cuts of many orders, each around the best plan so far."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 
-from splitnet.core.search.chain import MAX_BLOCKS, affordable_blocks, chain_partition
+from splitnet.core.search.chain import (
+    MAX_BLOCKS,
+    affordable_blocks,
+    chain_partition,
+)
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.orders import depth_first, frontier
 from splitnet.core.search.problem import Problem
+from splitnet.core.search.stages import anneal_stages
+from splitnet.core.search.state import Fixed
 
 __all__ = ["iterated_chains", "stages_of"]
 
+ELITE = 4
 KEEP_BORDER = 0.7
 HURRY = 0.8
 FEWEST_BLOCKS = 60
+ANNEALED = 0.3
+ANNEAL_SHARE = 0.04
+NOISES = (0.0, 0.3, 1.0, 3.0)
+HOTS = (0.3, 0.1, 0.03, 0.01)
+STEPS_PER_CUT = 2000
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -39,38 +52,59 @@ def stages_of(problem: Problem, assignment: Sequence[int]) -> list[int] | None:
 
 def iterated_chains(
     problem: Problem,
-    start: Sequence[int] | None,
+    starts: Sequence[Sequence[int]],
     budget: Budget,
     random: Random,
     report: Report,
 ) -> None:
-    """Cut order after order; each keeps some borders of the best pipeline found.
+    """Cut order after order, each around one of the best pipelines; anneal between.
 
     An order that lists the groups stage by stage can be cut into the same stages, so
-    no step is worse than the best before it. Objective: max-load of a pipeline. One
-    step is one `chain_partition`. No guarantee beyond monotone improvement.
+    a cut is never worse than the plan it started from. Annealing moves single groups
+    between stages. Objective: max-load of a pipeline. No further guarantee.
     """
-    best: list[int] | None = list(start) if start is not None else None
-    value = report(best, "chain") if best is not None else float("inf")
+    elite: list[tuple[float, list[int]]] = []
+
+    def keep(plan: Sequence[int], name: str) -> None:
+        value = report(plan, name)
+        if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in elite):
+            elite.append((value, list(plan)))
+            elite.sort(key=lambda row: row[0])
+            del elite[ELITE:]
+
+    for plan in starts:
+        keep(plan, "chain")
+    fixed = Fixed(problem) if elite else None
+    whole = budget.left
     while not budget.spent:
+        chosen = elite[int(random.random() ** 2 * len(elite))][1] if elite else None
+        stage = stages_of(problem, chosen) if chosen is not None else None
+        if fixed and chosen and stage and random.random() < ANNEALED:
+            part = budget.limited(whole * ANNEAL_SHARE)
+            hot = random.choice(HOTS)
+            keep(
+                anneal_stages(problem, fixed, chosen, stage, part, random, hot=hot),
+                "annealed stages",
+            )
+            continue
         blocks = MAX_BLOCKS
         if not budget.counts_steps:
             blocks = affordable_blocks(problem, budget.left * HURRY)
             if blocks < min(FEWEST_BLOCKS, problem.group_count):
                 return
-        noise = (0.0, 0.3, 1.0, 3.0)[random.randrange(4)]
-        if problem.group_count > 20_000 or random.random() < 0.5:
-            order = depth_first(problem, random, backward=random.random() < 0.5)
-        else:
-            order = frontier(problem, random, noise=noise)
-        stage = stages_of(problem, best) if best is not None else None
-        if stage is not None and best is not None:
+        order = _random_order(problem, random)
+        if stage is not None and chosen is not None:
             borders = [m for m in range(len(stage)) if random.random() < KEEP_BORDER]
             rank = [sum(1 for m in borders if number >= m) for number in stage]
-            part = [rank[device] for device in best]
-            order.sort(key=part.__getitem__)
+            part_of = [rank[device] for device in chosen]
+            order.sort(key=part_of.__getitem__)
         found = chain_partition(problem, order, most_blocks=blocks)
-        budget.spend(2000)
-        if found is not None and found[0] < value * (1 + 1e-9):
-            best = found[1]
-            value = min(value, report(best, "iterated chains"))
+        budget.spend(STEPS_PER_CUT)
+        if found is not None:
+            keep(found[1], "iterated chains")
+
+
+def _random_order(problem: Problem, random: Random) -> list[int]:
+    if problem.group_count > 20_000 or random.random() < 0.5:
+        return depth_first(problem, random, backward=random.random() < 0.5)
+    return frontier(problem, random, noise=random.choice(NOISES))

@@ -23,6 +23,7 @@ from splitnet.core.search.multilevel import evolve
 from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 from splitnet.core.search.pipeline import iterated_chains
 from splitnet.core.search.problem import Problem, check, device_classes
+from splitnet.core.search.program import integer_program, program_size
 
 __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "Result", "search"]
 
@@ -34,6 +35,10 @@ OPTIMAL = 1e-9
 CHAIN_SHARE = 0.5
 FEWEST_BLOCKS = 60
 SECONDS_PER_GROUP = 4e-6
+PROGRAM_RATE = 60.0
+PROGRAM_START = 0.6
+PROGRAM_SHARE = 0.6
+PROGRAM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,8 +299,7 @@ def _throughput(run: _Run, budget: Budget, random: Random) -> None:
     def report(plan: Sequence[int], name: str) -> float:
         return run.offer_plan([plan[owner] for owner in cluster], name)
 
-    start: list[int] | None = None
-    value = inf
+    chains: list[list[int]] = []
     makers: list[Callable[[], list[int]]] = [
         lambda: depth_first(fused),
         lambda: depth_first(fused, backward=True),
@@ -309,11 +313,26 @@ def _throughput(run: _Run, budget: Budget, random: Random) -> None:
             break
         found = chain_partition(fused, make(), most_blocks=blocks)
         if found is not None:
-            now = report(found[1], "chain")
-            if now < value:
-                value, start = now, found[1]
+            report(found[1], "chain")
+            chains.append(found[1])
     if run.contiguity != "free":
-        iterated_chains(fused, start, budget, random, report)
+        iterated_chains(fused, chains, budget, random, report)
         return
     starts = [(run.value, run.best)] if run.best is not None else []
+    if not budget.counts_steps and program_size(problem) <= budget.left * PROGRAM_RATE:
+        evolve(problem, starts, budget.slice(PROGRAM_START), random, run.offer_plan)
+        _solve(run, budget)
+        starts = [(run.value, run.best)] if run.best is not None else []
     evolve(problem, starts, budget, random, run.offer_plan)
+
+
+def _solve(run: _Run, budget: Budget) -> None:
+    """Spend most of what is left on the integer program, for its bound."""
+    seconds = budget.left * PROGRAM_SHARE
+    _, plan, bound = integer_program(run.problem, seconds, known=run.value)
+    # HiGHS stops at its own tolerance, so its bound may be above by as much.
+    run.raise_bound((bound * (1 - PROGRAM_TOLERANCE), "integer program"))
+    if plan is not None:
+        run.offer_plan(plan, "integer program")
+    if run.proven:
+        raise _Proven

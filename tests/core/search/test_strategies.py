@@ -21,6 +21,7 @@ from splitnet.core.search.chain import chain_partition, interval_loads
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.coarsen import coarsen
 from splitnet.core.search.flow import FlowNetwork
+from splitnet.core.search.judge import Judge
 from splitnet.core.search.latency import (
     call_latency,
     calls_of,
@@ -33,7 +34,15 @@ from splitnet.core.search.orders import (
     fuse_cycles,
     is_ordered,
 )
-from splitnet.core.search.problem import contract, device_classes
+from splitnet.core.search.pipeline import stages_of
+from splitnet.core.search.problem import (
+    Device,
+    build_problem,
+    contract,
+    device_classes,
+)
+from splitnet.core.search.program import integer_program
+from splitnet.core.search.stages import anneal_stages
 from splitnet.core.search.state import Fixed, State
 
 from .problems import convex_by_paths, feasible_plans, problems, slow_loads
@@ -296,3 +305,54 @@ def test_step_budget_counts_and_ends() -> None:
     assert part.spent
     assert not budget.spent
     assert budget.left == 50
+
+
+@given(problem=problems(max_nodes=6, kinds=3))
+@settings(quick, max_examples=25)
+def test_integer_program_equals_exhaustion(problem: Problem) -> None:
+    """HiGHS finds the optimum of all plans, and its bound is below it."""
+    plans = feasible_plans(problem)
+    assume(plans)
+    best = min(max(slow_loads(problem, plan)) for plan in plans)
+    _, plan, bound = integer_program(problem, 5.0)
+
+    assert plan is not None
+    assert check(problem, plan) == []
+    assert max_load(problem, plan) == pytest.approx(best, rel=1e-3, abs=1e-6)
+    assert bound <= best * (1 + 1e-6) + 1e-6
+
+
+@given(problem=problems(max_nodes=16), seed=st.integers(0, 99))
+@quick
+def test_annealed_stages_stay_a_pipeline(problem: Problem, seed: int) -> None:
+    """Moves between stages never turn an edge back, and never lose the start."""
+    fused, _ = fuse_cycles(problem)
+    found = chain_partition(fused, depth_first(fused))
+    assume(found is not None)
+    assert found is not None
+    stage = stages_of(fused, found[1])
+    assert stage is not None
+    budget = Budget(iterations=1500)
+    fixed = Fixed(fused)
+    plan = anneal_stages(fused, fixed, found[1], stage, budget, Random(seed))
+
+    assert stages_of(fused, plan) is not None
+    assert check(fused, plan) == []
+    assert max_load(fused, plan) <= found[0] + 1e-9
+
+
+def test_large_plans_are_judged_as_small_ones() -> None:
+    """The numpy count of a problem of many groups equals the plain one."""
+    random = Random(3)
+    count = 2500
+    problem = build_problem(
+        [str(node) for node in range(count)],
+        seconds=[(random.random(), 9 * random.random()) for _ in range(count)],
+        size_bytes=[1.0] * count,
+        edges=[(random.randrange(b), b) for b in range(1, count) for _ in range(2)],
+        transfer_seconds=[(random.random(), 0.0) for _ in range(count)],
+        devices=[Device("gpu:0", 0), Device("gpu:1", 0), Device("cpu:0", 1)],
+    )
+    plan = [random.randrange(3) for _ in range(count)]
+
+    assert Judge(problem).max_load(plan) == pytest.approx(max_load(problem, plan))
