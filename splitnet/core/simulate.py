@@ -30,8 +30,30 @@ class Outcome:
     home: Mapping[str, str]
 
 
-def simulate(plan: "Plan") -> Timeline:
-    """Play a plan again, forward, backward and update; times in seconds."""
+def simulate(
+    plan: "Plan",
+    *,
+    microbatches: int = 1,
+    schedule: str = "gpipe",
+    recompute: bool = False,
+) -> Timeline:
+    """Play a plan again, forward, backward and update; times in seconds.
+
+    Args:
+        plan: Whose placement is kept.
+        microbatches: How many pieces the batch goes through the parts in.
+        schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
+        recompute: Whether what a call keeps beside its output is computed again.
+
+    Raises:
+        DeclarationError: a pipeline that cannot be.
+    """
+    if microbatches != 1 or recompute or schedule != "gpipe":
+        from splitnet.core.pipeline import simulate_pipeline
+
+        return simulate_pipeline(
+            plan, microbatches, schedule=schedule, recompute=recompute
+        )
     return simulate_step(
         plan.graph,
         plan.cluster,

@@ -1,0 +1,202 @@
+"""Pipelines on plain values: a step of several micro-batches, played forward.
+
+gpu:0  |F0|F1|F2|F3|        |B0|B1|B2|B3|        F forward, B backward
+gpu:1     |F0|F1|F2|F3|B0|B1|B2|B3|              of micro-batch 0, 1, ...
+                                                 blank: the bubble
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from splitnet.core.engine import run_step
+from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import Call, Graph, Tensor
+from splitnet.core.shares import shares
+from splitnet.core.step import Step, step_of
+from splitnet.core.timeline import Timeline
+
+if TYPE_CHECKING:
+    from splitnet.core.plan import Plan
+
+__all__ = ["SCHEDULES", "Pipeline", "pipeline_of", "simulate_pipeline", "stages_of"]
+
+SCHEDULES = ("gpipe", "1f1b")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a step is cut: `window` micro-batches may be in flight, None for all."""
+
+    microbatches: int = 1
+    window: int | None = None
+
+
+def pipeline_of(plan: "Plan", microbatches: int, schedule: str) -> Pipeline:
+    """Check what was asked of a pipeline against its plan.
+
+    Raises:
+        DeclarationError: with every fault.
+    """
+    faults = []
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
+        faults.append(f"microbatches= must be a whole number, not {microbatches!r}")
+    elif not 1 <= microbatches <= plan.batch:
+        faults.append(
+            f"microbatches={microbatches} must be from 1 to the batch, {plan.batch}"
+        )
+    if schedule not in SCHEDULES:
+        faults.append(
+            f"schedule= must be one of {', '.join(map(repr, SCHEDULES))}, not "
+            f"{schedule!r}"
+        )
+    if faults:
+        raise DeclarationError(f"this pipeline cannot be: {'; '.join(faults)}.")
+    window = stages_of(plan) if schedule == "1f1b" and microbatches > 1 else None
+    return Pipeline(microbatches, window)
+
+
+def stages_of(plan: "Plan") -> int:
+    """How many devices compute one after the other on the longest way to an output."""
+    works = {
+        part.name: any(call.forward_flops for call in plan.graph.calls_of[part.name])
+        for part in plan.graph.parts
+    }
+    readers: dict[str, list[str]] = {}
+    for tensor in plan.graph.tensors:
+        readers.setdefault(tensor.source, []).append(tensor.target)
+    # call -> the device that computed last, and how many stages there were
+    reached: dict[str, tuple[str, int]] = {}
+    longest = 1
+    for call in plan.graph.calls:
+        before, count = reached.get(call.name, ("", 0))
+        device = plan.device_of[call.part]
+        if works[call.part] and device != before:
+            before, count = device, count + 1
+        longest = max(longest, count)
+        for reader in readers.get(call.name, ()):
+            if count >= reached.get(reader, ("", -1))[1]:
+                reached[reader] = (before, count)
+    return longest
+
+
+def simulate_pipeline(
+    plan: "Plan", microbatches: int, *, schedule: str = "gpipe", recompute: bool = False
+) -> Timeline:
+    """Play a plan's step in micro-batches; nothing is planned anew.
+
+    Costs are scaled by each micro-batch's share, but what a call costs however small it
+    is, and each transfer's latency, is paid for every micro-batch.
+
+    Args:
+        plan: Whose placement is kept.
+        microbatches: How many; 1 is the plan's own step.
+        schedule: "gpipe" or "1f1b".
+        recompute: Whether activations inside a call are dropped and computed again.
+
+    Raises:
+        DeclarationError: a schedule or a number that cannot be.
+    """
+    from splitnet.core.simulate import outcome_of
+
+    pipeline = pipeline_of(plan, microbatches, schedule)
+    graph = _unrolled(plan.graph, microbatches, recompute)
+    step = step_of(
+        graph,
+        plan.cluster,
+        plan.costs,
+        training=plan.training,
+        optimizer=plan.optimizer,
+    )
+    step = replace(step, waits=_waits(plan.graph, step, pipeline))
+    timeline = outcome_of(graph, plan.cluster, step, plan.device_of).timeline
+    number = {call.name: m for m, call in _numbered(graph, plan.graph)}
+    tasks = tuple(
+        replace(task, microbatch=number[task.call], call=_plain(task.call))
+        for task in timeline.tasks
+    )
+    return replace(timeline, tasks=tasks)
+
+
+def _numbered(graph: Graph, plain: Graph) -> list[tuple[int, Call]]:
+    return [(i // len(plain.calls), call) for i, call in enumerate(graph.calls)]
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("#")[0]
+
+
+def _unrolled(graph: Graph, microbatches: int, recompute: bool) -> Graph:
+    """The graph once for each micro-batch; weights are shared by all of them."""
+    calls: list[Call] = []
+    tensors: list[Tensor] = []
+    for m, rows in enumerate(shares(graph.batch, microbatches)):
+        share = rows / graph.batch
+        calls += [
+            _scaled(call, f"{call.name}#{m}", share, recompute) for call in graph.calls
+        ]
+        tensors += [
+            replace(
+                t,
+                source=f"{t.source}#{m}",
+                target=f"{t.target}#{m}",
+                bytes=round(t.bytes * share),
+            )
+            for t in graph.tensors
+        ]
+    return replace(
+        graph,
+        calls=tuple(calls),
+        tensors=tuple(tensors),
+        outputs=tuple(
+            f"{name}#{m}" for m in range(microbatches) for name in graph.outputs
+        ),
+    )
+
+
+def _scaled(call: Call, name: str, share: float, recompute: bool) -> Call:
+    again = call.forward_flops if recompute else 0.0
+    kept = call.activation_bytes
+    if recompute:
+        kept = min(kept, call.output_bytes)
+    return replace(
+        call,
+        name=name,
+        output_bytes=round(call.output_bytes * share),
+        forward_flops=call.forward_flops * share,
+        backward_flops=(call.backward_flops + again) * share,
+        moved_bytes=call.moved_bytes * share,
+        activation_bytes=round(kept * share),
+        workspace_bytes=round(call.workspace_bytes * share),
+        seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
+        transfer_seconds=None
+        if call.transfer_seconds is None
+        else call.transfer_seconds * share,
+    )
+
+
+def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, int]]:
+    """Pairs (unit, other): the unit's forward pass waits for the other's backward."""
+    if pipeline.window is None:
+        return ()
+    count = len(plain.calls)
+    index = {call.name: i for i, call in enumerate(plain.calls)}
+    behind: set[int] = set()
+    entry: list[int] = []
+    inputs = [
+        i for i, c in enumerate(plain.calls) if plain.part[c.part].kind == "input"
+    ]
+    readers: dict[int, list[int]] = {}
+    for tensor in plain.tensors:
+        readers.setdefault(index[tensor.source], []).append(index[tensor.target])
+    for i in range(count):
+        if step.has_backward[i] and i not in behind:
+            entry.append(i)
+        if step.has_backward[i] or i in behind:
+            behind.update(readers.get(i, ()))
+    return tuple(
+        (m * count + i, (m - pipeline.window) * count + j)
+        for m in range(pipeline.window, pipeline.microbatches)
+        for i in inputs
+        for j in entry
+    )

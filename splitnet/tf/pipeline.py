@@ -1,0 +1,227 @@
+"""Pipelines: the batch in micro-batches, each on its way through the parts.
+
+    gpu:0  |F0|F1|F2|F3|  |B0|  |B1|  |B2|  |B3|      F forward, B backward
+    gpu:1     |F0|B0|F1|B1|F2|B2|F3|B3|               of micro-batch 0, 1, ...
+
+The micro-batches are unrolled in one graph, and TensorFlow's executor lets them overlap
+as their data allow. The loss is the mean over samples, so each counts by its share of
+the batch; gradients are summed as they come, on the variable's device; metrics see the
+outputs of the whole batch. With "1f1b" micro-batch m starts when the first stage is done
+with the backward pass of m - S, S stages: no more than S are in flight, which bounds the
+memory of activations without exposing every hop's latency as a strict order would.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.core.errors import DeclarationError
+from splitnet.core.pipeline import Pipeline
+from splitnet.tf import private
+from splitnet.tf.optimizer import device_of
+from splitnet.tf.rows import Rows
+
+__all__ = ["check_pipeline", "pipelined"]
+
+_MEANS = ("sum_over_batch_size", "mean", "auto")
+
+
+def check_pipeline(model: Any, pipeline: Pipeline) -> None:
+    """Refuse a model that micro-batches would change, and warn of what they do change.
+
+    Raises:
+        DeclarationError: the model has a training step of its own.
+    """
+    if pipeline.microbatches == 1:
+        return
+    if type(model).train_step is not keras.Model.train_step:
+        raise DeclarationError(
+            f"microbatches={pipeline.microbatches}: model {model.name!r} "
+            f"({type(model).__qualname__}) has a train_step of its own, which cannot be "
+            "cut into micro-batches. Emit it with microbatches=1, or cut the batch in "
+            "your train_step."
+        )
+    norms = [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    if norms:
+        warnings.warn(
+            f"microbatches={pipeline.microbatches}: {', '.join(norms[:6])} "
+            f"normalise{'s' if len(norms) == 1 else ''} each micro-batch by itself and "
+            "move their averages once for each, so training is not that of the whole "
+            "batch.",
+            stacklevel=3,
+        )
+
+
+def check_losses(model: Any, pipeline: Pipeline) -> None:
+    """Refuse a loss that is not a mean over samples.
+
+    Raises:
+        DeclarationError: names the loss and its reduction.
+    """
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        reduction = getattr(loss, "reduction", _MEANS[0])
+        if reduction not in _MEANS:
+            raise DeclarationError(
+                f"microbatches={pipeline.microbatches}: loss {loss.name!r} has "
+                f"reduction={reduction!r}. Micro-batches need a mean over samples, "
+                f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
+            )
+
+
+def pipelined(model: Any, pipeline: Pipeline) -> None:
+    """Replace one instance's training step by one over micro-batches."""
+    compile_plainly, entry = model.compile, _entry_variables(model)
+
+    @functools.wraps(compile_plainly)
+    def compile_checked(*args: Any, **kwargs: Any) -> None:
+        compile_plainly(*args, **kwargs)
+        check_losses(model, pipeline)
+
+    def train_step(data: Any) -> Any:
+        return _Step(model, pipeline, entry).run(data)
+
+    model.compile = compile_checked
+    model.train_step = train_step
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One training step over micro-batches."""
+
+    model: Any
+    pipeline: Pipeline
+    entry: list[Any]
+
+    def run(self, data: Any) -> Any:
+        """As `keras.Model.train_step`, micro-batch by micro-batch."""
+        model = self.model
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+        first = next(t for t in keras.tree.flatten(x) if t is not None)
+        rows = Rows.of(first, self.pipeline.microbatches)
+        cut = [_split(rows, part) for part in (x, y, weights)]
+        sums = _Sums(model.trainable_weights)
+        losses, outputs = [], []
+        for number, (own_x, own_y, own_w, share) in enumerate(
+            zip(*cut, rows.weights())
+        ):
+            own_x = self._held(own_x, number, sums)
+            made, loss = self._one(own_x, own_y, own_w, share, sums)
+            outputs.append(made)
+            losses.append(loss)
+        model._loss_tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)
+        if sums.variables:
+            model.optimizer.apply_gradients(zip(sums.total(), sums.variables))
+        whole = keras.tree.map_structure(lambda *parts: rows.join(parts), *outputs)
+        return model.compute_metrics(x, y, whole, sample_weight=weights)
+
+    def _one(self, x: Any, y: Any, weights: Any, share: Any, sums: "_Sums") -> Any:
+        """The outputs and the share of the loss of one micro-batch."""
+        model = self.model
+        with tf.GradientTape() as tape:
+            made = model(x, training=True)
+            loss = model._compute_loss(
+                x=x, y=y, y_pred=made, sample_weight=weights, training=True
+            )
+            loss = loss * tf.cast(share, loss.dtype)
+            scaled = loss
+            if model.optimizer is not None:
+                scaled = model.optimizer.scale_loss(loss)
+        sums.add(tape.gradient(scaled, sums.variables))
+        return made, loss
+
+    def _held(self, x: Any, number: int, sums: "_Sums") -> Any:
+        """The micro-batch, once the first stage has room for it."""
+        window = self.pipeline.window
+        if window is None or number < window or tf.executing_eagerly():
+            return x
+        with tf.control_dependencies(sums.after(number - window, self.entry)):
+            return keras.tree.map_structure(
+                lambda t: None if t is None else tf.identity(t), x
+            )
+
+
+class _Sums:
+    """Gradients of each variable, summed as they come, where the variable is."""
+
+    def __init__(self, variables: list[Any]) -> None:
+        self.variables = list(variables)
+        self._sums: list[Any] = [None] * len(self.variables)
+        self._history: list[list[Any]] = []
+
+    def add(self, gradients: list[Any]) -> None:
+        """Add the gradients of one more micro-batch; None stays out."""
+        for number, (variable, gradient) in enumerate(zip(self.variables, gradients)):
+            if gradient is None:
+                continue
+            before = self._sums[number]
+            if before is None:
+                self._sums[number] = gradient
+                continue
+            with tf.device(device_of(variable)):
+                self._sums[number] = _added(before, gradient)
+        self._history.append(list(self._sums))
+
+    def after(self, number: int, variables: list[Any]) -> list[Any]:
+        """What is there once the backward pass of a micro-batch reached variables."""
+        wanted = {id(variable) for variable in variables}
+        found = [
+            total
+            for variable, total in zip(self.variables, self._history[number])
+            if id(variable) in wanted and total is not None
+        ]
+        return [t.values if isinstance(t, tf.IndexedSlices) else t for t in found]
+
+    def total(self) -> list[Any]:
+        """The gradient of the whole batch, for each variable."""
+        return self._sums
+
+
+def _added(one: Any, other: Any) -> Any:
+    """The sum of two gradients; of two sparse ones, sparse."""
+    sparse = [isinstance(g, tf.IndexedSlices) for g in (one, other)]
+    if all(sparse):
+        return tf.IndexedSlices(
+            tf.concat([one.values, other.values], 0),
+            tf.concat([one.indices, other.indices], 0),
+            one.dense_shape,
+        )
+    if any(sparse):
+        one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
+    return one + other
+
+
+def _split(rows: Rows, data: Any) -> list[Any]:
+    """A nest of tensors as one nest for each micro-batch; None stays None."""
+    flat = [None if t is None else rows.split(t) for t in keras.tree.flatten(data)]
+    return [
+        keras.tree.pack_sequence_as(data, [None if t is None else t[m] for t in flat])
+        if data is not None
+        else None
+        for m in range(rows.count)
+    ]
+
+
+def _entry_variables(model: Any) -> list[Any]:
+    """The first trained variable of every call that no trained call comes before.
+
+    Their gradients are the last of a backward pass.
+    """
+    reached: set[int] = set()
+    found: dict[int, Any] = {}
+    for node in private.nodes_of(model):
+        mine = list(getattr(node.operation, "trainable_variables", ()))
+        behind = any(id(tensor) in reached for tensor in node.input_tensors)
+        if mine and not behind:
+            found[id(mine[0])] = mine[0]
+        if mine or behind:
+            reached.update(id(tensor) for tensor in node.outputs)
+    return list(found.values())
