@@ -171,7 +171,7 @@ def wide_problem(count: int, devices: int = 4) -> Problem:
 
 @pytest.mark.parametrize(("objective", "contiguity"), MODES)
 def test_deadline_is_kept(objective: str, contiguity: str) -> None:
-    """The search stops within a tenth of its time limit, and some for a busy machine."""
+    """The search stops within a tenth of its limit, and some for a busy machine."""
     problem = wide_problem(600)
     began = time.perf_counter()
     search(problem, objective, contiguity, time_limit=0.5)
