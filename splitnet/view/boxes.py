@@ -1,6 +1,6 @@
 """What a placement diagram shows: boxes and links, and nothing of layout."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from splitnet.core.errors import SplitnetError
@@ -97,7 +97,7 @@ def boxes_of(
     away = strayed or {}
     flows = flows_of(plan)
     groups = fold(
-        list(facts),
+        _running_order(plan, facts),
         [(flow.source, flow.target) for flow in flows],
         {
             name: (*_place(one, old, name == calls), name in away)
@@ -129,6 +129,14 @@ def boxes_of(
         tuple(links_of(plan, flows, box_of, calls)),
         shared_links(plan, box_of),
     )
+
+
+def _running_order(plan: Plan, names: Iterable[str]) -> list[str]:
+    """Parts by their first call: a file may list them in any order."""
+    first: dict[str, int] = {}
+    for number, call in enumerate(plan.graph.calls):
+        first.setdefault(call.part, number)
+    return sorted(names, key=lambda name: first.get(name, -1))
 
 
 def _place(one: PartFacts, old: Mapping[str, str], alone: bool) -> tuple[Hashable, ...]:

@@ -104,8 +104,10 @@ def dot_of(
 def _direction(shown: Boxes) -> str:
     """Left to right, where lines keep clear of titles, unless that is far too wide."""
     depth: dict[str, int] = {box.id: 0 for box in shown.boxes}
-    for link in shown.links:
-        depth[link.target] = max(depth[link.target], depth[link.source] + 1)
+    order = {box.id: number for number, box in enumerate(shown.boxes)}
+    for link in sorted(shown.links, key=lambda link: order[link.source]):
+        if order[link.source] < order[link.target]:
+            depth[link.target] = max(depth[link.target], depth[link.source] + 1)
     ranks = max(depth.values(), default=0) + 1
     places = list(depth.values())
     widest = max((places.count(rank) for rank in range(ranks)), default=1)

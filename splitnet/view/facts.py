@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from splitnet.core.audit import Audit, Row
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan, Transfer
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Sharing",
     "audit_row",
     "flows_of",
+    "known_shape",
     "part_facts",
     "sharings_of",
     "strayed_of",
@@ -139,8 +140,8 @@ def _leaving(graph: Graph) -> Mapping[str, tuple[Shape, ...]]:
     for tensor in graph.tensors:
         source = graph.call[tensor.source]
         if source.part != graph.call[tensor.target].part:
-            shape = tensor.shape or _shape_at(source, tensor.index)
-            found[source.part][source.name, tensor.index] = shape
+            for shape in known_shape(source, tensor):
+                found[source.part][source.name, tensor.index] = shape
     for name in graph.outputs:
         call = graph.call[name]
         for index, shape in enumerate(call.output_shapes):
@@ -148,8 +149,11 @@ def _leaving(graph: Graph) -> Mapping[str, tuple[Shape, ...]]:
     return {part: tuple(shapes.values()) for part, shapes in found.items()}
 
 
-def _shape_at(call: Call, index: int) -> Shape:
-    return call.output_shapes[index] if index < len(call.output_shapes) else ()
+def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
+    """The shape of a tensor, or nothing: workload files know bytes or times only."""
+    if tensor.shape:
+        return (tensor.shape,)
+    return source.output_shapes[tensor.index : tensor.index + 1]
 
 
 def flows_of(plan: Plan) -> list[Flow]:
@@ -163,9 +167,7 @@ def flows_of(plan: Plan) -> list[Flow]:
             continue
         counted.add((tensor.source, tensor.index, target))
         flow = flows.setdefault((source, target), Flow(source, target))
-        flow.shapes.append(
-            tensor.shape or _shape_at(graph.call[tensor.source], tensor.index)
-        )
+        flow.shapes += known_shape(graph.call[tensor.source], tensor)
         flow.bytes += tensor.bytes
     for transfer in plan.transfers:
         _add_transfer(flows, transfer)

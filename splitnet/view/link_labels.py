@@ -29,6 +29,8 @@ def link_label(link: Link) -> str:
         if link.returned_bytes:
             words.append(f"{format_bytes(link.returned_bytes)} back")
         rows.append(f"<B>{label_text(' + '.join(words))}</B>")
+    elif link.seconds:
+        rows.append(f"<B>{format_seconds(link.seconds)}</B>")
     shapes = list(dict.fromkeys(shape_text(shape) for shape in link.shapes))
     if len(shapes) == 1:
         many = f"{len(link.shapes)} of " if len(link.shapes) > 1 else ""
@@ -60,7 +62,8 @@ def link_tooltip(link: Link, shown: Boxes) -> str:
 
 def is_fetched(link: Link) -> bool:
     """Whether a neighbour on the target's device has fetched all of it already."""
-    return link.crosses and not (link.sent_bytes or link.returned_bytes)
+    moved = link.sent_bytes or link.returned_bytes or link.seconds
+    return link.crosses and not moved
 
 
 def labelled_links(shown: Boxes) -> set[int]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from splitnet.core.plan import Plan
-from splitnet.view.facts import Flow, Sharing, sharings_of
+from splitnet.view.facts import Flow, Sharing, known_shape, sharings_of
 
 __all__ = ["Link", "SharedLink", "links_of", "shared_links"]
 
@@ -67,7 +67,7 @@ def links_of(
         link = links.setdefault((source, target), Link(source, target, crosses))
         flow = flow_of.get((parts[0], parts[1]))
         if flow is None or opened in parts:
-            link.shapes.append(tensor.shape)
+            link.shapes += known_shape(graph.call[tensor.source], tensor)
             link.bytes += tensor.bytes
             link.sent_bytes += tensor.bytes if crosses else 0
             if flow is not None and flow.returned_bytes and tensor.differentiable:

@@ -85,3 +85,15 @@ def test_boxes_of_do_not_fold_a_fallback_with_others() -> None:
     )
     (box,) = [b for b in boxes_of(changed).boxes if b.fallback_why]
     assert box.group.members == ("tower_7",)
+
+
+def test_boxes_of_stand_in_running_order_whatever_the_parts_order() -> None:
+    """A workload file lists its nodes by id; the diagram folds and ranks by calls."""
+    import dataclasses
+
+    plan = plans.chain(60)
+    graph = dataclasses.replace(plan.graph, parts=plan.graph.parts[::-1])
+    turned = plans.plan_by_hand(graph, plan.cluster, plan.device_of)
+    shown = [box.group.members for box in boxes_of(turned).boxes]
+    assert shown == [box.group.members for box in boxes_of(plan).boxes]
+    assert len(shown) == 6
