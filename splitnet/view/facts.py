@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from splitnet.core.audit import Audit, Row
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan, Transfer
+from splitnet.core.units import format_bytes, format_seconds
 
 __all__ = [
     "Flow",
@@ -14,6 +15,7 @@ __all__ = [
     "audit_row",
     "flows_of",
     "known_shape",
+    "objective_text",
     "part_facts",
     "sharings_of",
     "strayed_of",
@@ -206,6 +208,18 @@ def sharings_of(graph: Graph) -> list[Sharing]:
         Sharing(tuple(names), found[0], found[1:], sizes[found])
         for found, names in layers.items()
     ]
+
+
+def objective_text(plan: Plan) -> tuple[str, str]:
+    """Say what the objective counts, and its value: ("training step", "5.00 ms")."""
+    if plan.objective == "memory":
+        return "fullest device", format_bytes(plan.value)
+    if plan.objective == "throughput":
+        return "busiest device", format_seconds(plan.value)
+    if plan.objective == "call_latency":
+        return "one sample", format_seconds(plan.value)
+    kind = "training" if plan.training else "inference"
+    return f"{kind} step", format_seconds(plan.timeline.seconds)
 
 
 def verdict_line(plan: Plan) -> str:

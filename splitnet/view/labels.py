@@ -7,7 +7,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.boxes import Box, Boxes
 from splitnet.view.colors import INK, mixed
-from splitnet.view.facts import verdict_line
+from splitnet.view.facts import objective_text, verdict_line
 from splitnet.view.link_labels import MOST_LABELS, is_fetched
 from splitnet.view.words import (
     clean,
@@ -39,12 +39,11 @@ def header_label(
 ) -> str:
     """The title, the totals, the verdict and the legend, above the picture."""
     moved = sum(t.bytes for t in plan.transfers)
-    step = plan.timeline.seconds
     transfers = counted(len(plan.transfers), "transfer")
     sent = f"{format_bytes(moved)} between devices in {transfers}"
     facts = [
         f"batch {plan.batch}",
-        f"{'training' if plan.training else 'inference'} step {format_seconds(step)}",
+        " ".join(objective_text(plan)),
         sent if plan.transfers else "nothing moves between devices",
     ]
     if plan.fallbacks:

@@ -14,7 +14,7 @@ from splitnet.core.timeline import PHASES, Timeline
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.colors import colors_of
 from splitnet.view.dot import dot_of
-from splitnet.view.facts import PartFacts, audit_row, part_facts
+from splitnet.view.facts import PartFacts, audit_row, objective_text, part_facts
 from splitnet.view.memory import memory_scene
 from splitnet.view.render import render_dot, write_beside
 from splitnet.view.scene import svg_of_scene
@@ -112,11 +112,10 @@ def _diagram(plan: Plan, audit: Audit | None) -> str:
 
 def _figures(plan: Plan) -> list[tuple[str, str]]:
     """The numbers on top of the page."""
-    kind = "training" if plan.training else "inference"
     used = list(dict.fromkeys(plan.device_of.values()))
     fullest = max(plan.memory, key=lambda d: plan.memory[d].total, default="")
     figures = [
-        (f"{kind} step", format_seconds(plan.timeline.seconds)),
+        objective_text(plan),
         ("batch", str(plan.batch)),
         ("parts", str(len(plan.placements))),
         ("devices", f"{len(used)} of {len(plan.cluster)}"),

@@ -15,7 +15,7 @@ from splitnet.core.timeline import PHASES
 from splitnet.core.units import format_bytes, format_count, format_seconds
 from splitnet.view.chart import chart
 from splitnet.view.columns import WIDTH, columns
-from splitnet.view.facts import PartFacts, audit_row, part_facts
+from splitnet.view.facts import PartFacts, audit_row, objective_text, part_facts
 from splitnet.view.words import bytes_or_dash, clean, counted, shortened
 
 __all__ = ["chart", "table"]
@@ -54,8 +54,7 @@ def _plan_table(plan: Plan) -> str:
 
 
 def _title(plan: Plan) -> str:
-    kind = "training" if plan.training else "inference"
-    words = f"batch {plan.batch}, {kind} step {format_seconds(plan.timeline.seconds)}"
+    words = f"batch {plan.batch}, {' '.join(objective_text(plan))}"
     return f"{shortened(plan.graph.name, 60)}: {words}"
 
 

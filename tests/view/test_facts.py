@@ -1,7 +1,11 @@
 """What the views say of a plan, against what the plan holds."""
 
+import dataclasses
+
+import pytest
+
 from splitnet.view.boxes import boxes_of
-from splitnet.view.facts import flows_of, part_facts, sharings_of
+from splitnet.view.facts import flows_of, objective_text, part_facts, sharings_of
 from tests.view import plans
 
 
@@ -89,11 +93,26 @@ def test_boxes_of_do_not_fold_a_fallback_with_others() -> None:
 
 def test_boxes_of_stand_in_running_order_whatever_the_parts_order() -> None:
     """A workload file lists its nodes by id; the diagram folds and ranks by calls."""
-    import dataclasses
-
     plan = plans.chain(60)
     graph = dataclasses.replace(plan.graph, parts=plan.graph.parts[::-1])
     turned = plans.plan_by_hand(graph, plan.cluster, plan.device_of)
     shown = [box.group.members for box in boxes_of(turned).boxes]
     assert shown == [box.group.members for box in boxes_of(plan).boxes]
     assert len(shown) == 6
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("latency", ("training step", "31.6 ms")),
+        ("throughput", ("busiest device", "2.00 s")),
+        ("call_latency", ("one sample", "2.00 s")),
+        ("memory", ("fullest device", "2 B")),
+    ],
+)
+def test_objective_text_says_what_the_value_counts(
+    objective: str, words: tuple[str, str]
+) -> None:
+    """A pipeline's value is no step, and a memory plan's value is no time."""
+    plan = dataclasses.replace(plans.siamese(), objective=objective, value=2.0)
+    assert objective_text(plan) == words
