@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
     from splitnet.core.what_if import largest_batch, sensitivity
+    from splitnet.core.ways import ways
     from splitnet.core.workgraph import read_workload
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
@@ -89,6 +90,7 @@ __all__ = [
     "table",
     "trace",
     "unplace",
+    "ways",
 ]
 
 # name -> the module that has it
@@ -135,6 +137,7 @@ _HOMES = {
     "table": "view.text",
     "trace": "view.trace",
     "unplace": "tf.emit",
+    "ways": "core.ways",
 }
 
 

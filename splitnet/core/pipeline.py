@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from splitnet.core.engine import run_step
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor
+from splitnet.core.scaled import ScaledCosts, scaled_call
 from splitnet.core.shares import shares
 from splitnet.core.step import Step, step_of
 from splitnet.core.timeline import Timeline
@@ -101,16 +101,21 @@ def simulate_pipeline(
 
     pipeline = pipeline_of(plan, microbatches, schedule)
     graph = _unrolled(plan.graph, microbatches, recompute)
+    rows = shares(plan.batch, microbatches)
+    whole = {
+        call.name: (plan.graph.calls[i], rows[m] / plan.batch)
+        for i, (m, call) in _numbered(graph, plan.graph)
+    }
     step = step_of(
         graph,
         plan.cluster,
-        plan.costs,
+        ScaledCosts(plan.costs, whole, recompute),
         training=plan.training,
         optimizer=plan.optimizer,
     )
     step = replace(step, waits=_waits(plan.graph, step, pipeline))
     timeline = outcome_of(graph, plan.cluster, step, plan.device_of).timeline
-    number = {call.name: m for m, call in _numbered(graph, plan.graph)}
+    number = {call.name: m for _, (m, call) in _numbered(graph, plan.graph)}
     tasks = tuple(
         replace(task, microbatch=number[task.call], call=_plain(task.call))
         for task in timeline.tasks
@@ -118,8 +123,10 @@ def simulate_pipeline(
     return replace(timeline, tasks=tasks)
 
 
-def _numbered(graph: Graph, plain: Graph) -> list[tuple[int, Call]]:
-    return [(i // len(plain.calls), call) for i, call in enumerate(graph.calls)]
+def _numbered(graph: Graph, plain: Graph) -> list[tuple[int, tuple[int, Call]]]:
+    """Each call with the position of its whole and the number of its micro-batch."""
+    count = len(plain.calls)
+    return [(i % count, (i // count, call)) for i, call in enumerate(graph.calls)]
 
 
 def _plain(name: str) -> str:
@@ -133,7 +140,8 @@ def _unrolled(graph: Graph, microbatches: int, recompute: bool) -> Graph:
     for m, rows in enumerate(shares(graph.batch, microbatches)):
         share = rows / graph.batch
         calls += [
-            _scaled(call, f"{call.name}#{m}", share, recompute) for call in graph.calls
+            _kept_small(scaled_call(call, f"{call.name}#{m}", share), recompute)
+            for call in graph.calls
         ]
         tensors += [
             replace(
@@ -154,25 +162,11 @@ def _unrolled(graph: Graph, microbatches: int, recompute: bool) -> Graph:
     )
 
 
-def _scaled(call: Call, name: str, share: float, recompute: bool) -> Call:
-    again = call.forward_flops if recompute else 0.0
-    kept = call.activation_bytes
-    if recompute:
-        kept = min(kept, call.output_bytes)
-    return replace(
-        call,
-        name=name,
-        output_bytes=round(call.output_bytes * share),
-        forward_flops=call.forward_flops * share,
-        backward_flops=(call.backward_flops + again) * share,
-        moved_bytes=call.moved_bytes * share,
-        activation_bytes=round(kept * share),
-        workspace_bytes=round(call.workspace_bytes * share),
-        seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
-        transfer_seconds=None
-        if call.transfer_seconds is None
-        else call.transfer_seconds * share,
-    )
+def _kept_small(call: Call, recompute: bool) -> Call:
+    """A call that keeps no more than its output, where the rest is computed again."""
+    if not recompute:
+        return call
+    return replace(call, activation_bytes=min(call.activation_bytes, call.output_bytes))
 
 
 def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, int]]:
