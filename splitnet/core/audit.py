@@ -5,7 +5,7 @@ observation can be shown to ring the alarm without running anything.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 ASPECTS = ("forward", "backward", "variables", "slots", "updates", "transfers")
+_PHASES = ("forward", "backward", "update")
 _SMALL_BYTES = 1024
 
 
@@ -58,9 +59,11 @@ class SeenVariable:
 class SeenCopy:
     """A tensor that crossed devices in the graph that ran.
 
-    `kind` is "input", "activation", "gradient", "weights", "weights gradient",
-    "update", "mask" or "other"; `bytes` is None where the size could not be known; `each_time`
-    says that it crosses in every iteration of a loop.
+    `kind` is "input", "activation", "gradient", "weights", "weights gradient", "update",
+    "mask", "target" (labels or sample weights on the way to a loss), "state" (seeds and
+    averages on the way home from a call elsewhere) or "other"; `bytes` is None where the
+    size could not be known; `each_time` says that it crosses in every iteration of a
+    loop.
     """
 
     name: str
@@ -166,14 +169,19 @@ def judge(
     """
     expected = dict(plan.device_of) | dict(expected or {})
     moved = _moved(plan, seen)
+    unproven, notes = _unproven(plan, seen, expected)
     findings = [
         *_strayed_ops(seen, expected),
-        *_unseen(plan, seen, expected),
+        *unproven,
         *_strayed_variables(plan, seen, expected),
         *_strayed_copies(plan, seen, moved, expected),
     ]
     return Audit(
-        plan, tuple(_rows(plan, seen, expected)), tuple(findings), moved, seen.notes
+        plan,
+        tuple(_rows(plan, seen, expected)),
+        tuple(findings),
+        moved,
+        (*seen.notes, *notes),
     )
 
 
@@ -207,16 +215,14 @@ def _some(ops: list[SeenOp]) -> str:
 
 def _unseen(
     plan: Plan, seen: Observation, expected: Mapping[str, str]
-) -> list[Finding]:
-    """A part with work to do of which nothing was seen is not proven, so not clean.
+) -> Iterator[tuple[str, str, str]]:
+    """Each (phase, part, device) with work to do of which nothing was seen.
 
     Where no gradient reaches a part it has neither backward ops nor updates.
     """
     there = {
-        phase: {op.part for op in seen.ops if op.phase == phase}
-        for phase in ("forward", "backward", "update")
+        phase: {op.part for op in seen.ops if op.phase == phase} for phase in _PHASES
     }
-    findings = []
     for part in plan.graph.parts:
         calls = plan.graph.calls_of[part.name]
         if not any(call.forward_flops for call in calls):
@@ -231,17 +237,36 @@ def _unseen(
             due += ["backward", "update"]
         for phase in due:
             if phase in seen.phases and part.name not in there[phase]:
-                findings.append(
-                    Finding(
-                        "updates" if phase == "update" else phase,
-                        part.name,
-                        expected[part.name],
-                        "not seen",
-                        f"{phase} of {part.name!r}: nothing of it was seen to run on "
-                        f"{expected[part.name]}.",
-                    )
-                )
-    return findings
+                yield phase, part.name, expected[part.name]
+
+
+def _unproven(
+    plan: Plan, seen: Observation, expected: Mapping[str, str]
+) -> tuple[list[Finding], list[str]]:
+    """Findings and notes on parts of which nothing was seen.
+
+    TensorFlow fuses and merges what runs on one device, so a part may show under the
+    name of another that was seen there: a note. Where nothing was seen, nothing is
+    proven: a finding.
+    """
+    busy = {(op.phase, op.device) for op in seen.ops if op.part}
+    findings, notes = [], []
+    for phase, part, device in _unseen(plan, seen, expected):
+        if (phase, device) in busy:
+            notes.append(
+                f"{phase} of {part!r}: TensorFlow merged it with other work on {device}."
+            )
+            continue
+        findings.append(
+            Finding(
+                "updates" if phase == "update" else phase,
+                part,
+                device,
+                "not seen",
+                f"{phase} of {part!r}: nothing of it was seen to run on {device}.",
+            )
+        )
+    return findings, notes
 
 
 def _strayed_variables(
@@ -275,8 +300,7 @@ def _moved(
         planned[key] += transfer.bytes
     actual: Counter[tuple[str, str, str]] = Counter()
     for copy in seen.copies:
-        kind = "activation" if copy.kind == "input" else copy.kind
-        actual[copy.source, copy.target, kind] += copy.bytes or 0
+        actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
     return {key: (planned[key], actual[key]) for key in sorted({*planned, *actual})}
 
 
@@ -302,27 +326,35 @@ def _strayed_copies(
     if dict(expected) != dict(plan.device_of):
         return findings
     for (source, target, kind), (planned, actual) in moved.items():
-        if kind in ("mask", "other") or actual <= planned + _SMALL_BYTES:
+        if kind in ("mask", "target", "state", "other"):
             continue
         if planned and kind == "gradient":
             continue  # each reader's own gradient crosses, so that sums keep their order
-        named = [
-            copy.name
+        crossed = [
+            copy
             for copy in seen.copies
-            if (copy.source, copy.target) == (source, target)
-            and ("activation" if copy.kind == "input" else copy.kind) == kind
+            if (copy.source, copy.target, _kind(copy)) == (source, target, kind)
         ]
-        findings.append(
-            Finding(
-                "transfers",
-                "",
-                format_bytes(planned),
-                format_bytes(actual),
-                f"transfers of {kind} from {source} to {target}: {format_bytes(actual)}, "
-                f"planned {format_bytes(planned)} ({', '.join(named[:3])}).",
+        unknown = not planned and any(copy.bytes is None for copy in crossed)
+        if unknown or actual > planned + _SMALL_BYTES:
+            size = "unknown size" if unknown else format_bytes(actual)
+            findings.append(
+                Finding(
+                    "transfers",
+                    "",
+                    format_bytes(planned),
+                    size,
+                    f"transfers of {kind} from {source} to {target}: {size}, planned "
+                    f"{format_bytes(planned)} "
+                    f"({', '.join(copy.name for copy in crossed[:3])}).",
+                )
             )
-        )
     return findings
+
+
+def _kind(copy: SeenCopy) -> str:
+    """A model's input is planned as the activation of its part."""
+    return "activation" if copy.kind == "input" else copy.kind
 
 
 def _rows(plan: Plan, seen: Observation, expected: Mapping[str, str]) -> Iterable[Row]:

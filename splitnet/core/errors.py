@@ -56,3 +56,10 @@ def listed(headline: str, faults: Iterable[str]) -> str:
       - second
     """
     return "\n".join([headline, *(f"  - {fault}" for fault in faults)])
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a stranger says, without the pages that Keras adds to it."""
+    text = str(error).split("Arguments received by")[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300] if lines else "no message"

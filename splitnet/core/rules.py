@@ -85,37 +85,29 @@ def _contradictions(net: "Net") -> list[str]:
         for other in branch.near:
             if other in branches:
                 groups.union(branch.name, other)
-    faults = []
-    for branch in branches.values():
-        faults += [
-            f"{branch.where}: branch {branch.name!r} must be apart from {other!r} (at "
-            f"{branches[other].where}), but near= binds them to one device."
-            for other in branch.apart
-            if other in branches and groups[other] == groups[branch.name]
-        ]
-    pinned: dict[str, dict[str, Branch]] = defaultdict(dict)
+    pins: dict[str, dict[str, Branch]] = defaultdict(dict)
     for branch in branches.values():
         if len(branch.on) == 1 and ":" in branch.on[0]:
-            pinned[groups[branch.name]].setdefault(branch.on[0], branch)
-    for devices in pinned.values():
+            pins[groups[branch.name]].setdefault(branch.on[0], branch)
+    faults = []
+    for devices in pins.values():
         first, *others = devices.values()
         faults += [
             f"{other.where}: branch {other.name!r} is on {other.on[0]}, but near= binds it "
             f"to {first.name!r}, which is on {first.on[0]} (at {first.where})."
             for other in others
         ]
-    return faults + _apart_pins(branches)
-
-
-def _apart_pins(branches: "dict[str, Branch]") -> list[str]:
-    """Two branches kept apart cannot be pinned to the same device."""
-    return [
-        f"{branch.where}: branch {branch.name!r} must be apart from {other!r}, but both "
-        f"are on {branch.on[0]}."
-        for branch in branches.values()
-        for other in branch.apart
-        if other in branches
-        and len(branch.on) == 1
-        and ":" in branch.on[0]
-        and branches[other].on == branch.on
-    ]
+    pin_of = {name: next(iter(pins.get(groups[name], {})), "") for name in branches}
+    for branch in branches.values():
+        for name in branch.apart:
+            if name not in branches:
+                continue
+            head = f"{branch.where}: branch {branch.name!r} must be apart from {name!r}"
+            if groups[name] == groups[branch.name]:
+                faults.append(
+                    f"{head} (at {branches[name].where}), but near= binds them to one "
+                    "device."
+                )
+            elif pin_of[name] and pin_of[name] == pin_of[branch.name]:
+                faults.append(f"{head}, but both are on {pin_of[name]}.")
+    return faults

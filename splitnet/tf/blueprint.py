@@ -89,7 +89,8 @@ def _of_net(net: Net) -> Blueprint:
             trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
         ]
         raise_faults(net.name, _name_clashes(inputs, outputs))
-        model = keras.Model(inputs, outputs, name=_model_name(net.name))
+        struct = inputs[0] if len(inputs) == 1 else inputs
+        model = keras.Model(struct, outputs, name=_model_name(net.name))
     trace.copies.borrow()
     parts = tuple(
         Part(b.name, b.kind, b.on, b.near, b.apart, b.where) for b in net.branches

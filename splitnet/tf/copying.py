@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from splitnet.core.errors import DeclarationError
+from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf import private
 
 __all__ = ["Copies", "functional_of", "replay"]
@@ -51,7 +51,7 @@ class Copies:
 
     def _copy_sequential(self, model: Any) -> Any:
         layers = [self.of(layer) for layer in model.layers]
-        if model.inputs:
+        if model.built and model.inputs:
             layers.insert(0, copy_input(model.inputs[0]))
         twin = keras.Sequential(layers, name=model.name)
         twin.trainable = model.trainable
@@ -124,7 +124,7 @@ def copy_layer(layer: Any) -> Any:
         raise DeclarationError(
             f"layer {layer.name!r} ({kind.__module__}.{kind.__qualname__}) cannot be "
             f"copied from its configuration: {type(error).__name__}: "
-            f"{_first_line(error)} Give the class a get_config() that returns every "
+            f"{first_line(error)} Give the class a get_config() that returns every "
             "argument of __init__, so that from_config(get_config()) makes an equal "
             "layer."
         ) from error
@@ -333,7 +333,3 @@ def carry_assets(original: Any, twin: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
             original.save_assets(folder)
             twin.load_assets(folder)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0][:200]

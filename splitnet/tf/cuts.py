@@ -1,9 +1,10 @@
 """Cuts: what a call on one device reads from another, and how it gets there once.
 
-TensorFlow itself moves a tensor once to each device that reads it, so most cuts need
-nothing. Two do. A loop lives where its variables come from: what a recurrent layer
-reads from another device must arrive before the loop, or every iteration would wait for
-it. And a weight away from home must be fetched once, not by every iteration.
+TensorFlow itself moves a tensor once to each device that reads it, but knows nothing of
+cuts: its optimizers fuse an addition into a product on another device, and a loop that
+reads from afar waits for it in every turn. So what crosses arrives by an identity on the
+reader's device, before the reader starts: one for each reader, since gradients are then
+summed in the order of plain Keras. A weight away from home is fetched once as well.
 """
 
 import contextlib
@@ -19,34 +20,9 @@ from splitnet.tf.marks import scope_of
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
 
-__all__ = ["Cuts", "may_loop"]
+__all__ = ["CARRIED", "Cuts"]
 
-_LOOPING_LAYERS = (
-    keras.layers.RNN,
-    keras.layers.Bidirectional,
-    keras.layers.TimeDistributed,
-)
-_LOOPING_OPERATIONS = (
-    "AssociativeScan",
-    "Cond",
-    "ForiLoop",
-    "Map",
-    "Scan",
-    "Switch",
-    "VectorizedMap",
-    "WhileLoop",
-)
-
-
-def may_loop(operation: Any) -> bool:
-    """Whether a call may run a loop or a condition: what is not Keras' own may."""
-    if not isinstance(operation, keras.layers.Layer):
-        return type(operation).__name__ in _LOOPING_OPERATIONS
-    return any(
-        isinstance(layer, _LOOPING_LAYERS)
-        or not type(layer).__module__.startswith("keras.")
-        for layer in operation._flatten_layers()
-    )
+CARRIED = ("_keras_mask", "_keras_logits")  # what Keras hangs on a tensor
 
 
 class Cuts:
@@ -58,39 +34,41 @@ class Cuts:
 
     def seen_from(self, key: str, node: Any, tensors: dict[int, Any]) -> dict[int, Any]:
         """The values of a node's inputs as its part sees them, by tensor id."""
-        placed = self._placed
-        if id(node) not in placed.fenced:
+        if not self._placed.target_of:
             return tensors
-        seen = {}
-        for tensor in node.input_tensors:
-            value = tensors[id(tensor)]
-            source = placed.key_of[id(private.producer(tensor))]
-            away = placed.target_of[source] != placed.target_of[key]
-            if away and isinstance(value, tf.Tensor):
-                value = self._arrive(id(tensor), value, key)
-            seen[id(tensor)] = value
-        return seen
+        return {
+            id(tensor): self._seen(key, tensor, tensors[id(tensor)])
+            for tensor in node.input_tensors
+        }
 
-    def _arrive(self, number: int, value: Any, key: str) -> Any:
-        """The value on the device of part `key`, one for all its readers there."""
-        place = (number, self._placed.target_of[key])
-        if place not in self._arrived:
-            with tf.name_scope(scope_of(key)), tf.device(place[1]):
-                local = tf.identity(value)
-            mask = getattr(value, "_keras_mask", None)
-            if mask is not None:
-                local._keras_mask = mask
-            self._arrived[place] = local
-        return self._arrived[place]
+    def _seen(self, key: str, tensor: Any, value: Any) -> Any:
+        """A value as it is, or arrived from another device with all that hangs on it."""
+        placed = self._placed
+        source = placed.key_of[id(private.producer(tensor))]
+        if placed.target_of[source] == placed.target_of[key]:
+            return value
+        if not isinstance(value, tf.Tensor):
+            return value
+        local = self.arrive(value, key)
+        for name in CARRIED:
+            hung = getattr(value, name, None)
+            if hung is not None:
+                setattr(local, name, hung)
+        return local
+
+    def arrive(self, value: Any, key: str) -> Any:
+        """The value on the device of part `key`."""
+        with tf.name_scope(scope_of(key)), tf.device(self._placed.target_of[key]):
+            return tf.identity(value)
 
     @contextlib.contextmanager
     def weights_at(self, key: str, operation: Any) -> Iterator[None]:
         """Let a call away from its weights' home see them as tensors on its device."""
-        away = self._away(key, operation)
+        away = self.away(key, operation)
         if not away or private.in_stateless_scope():
             yield
             return
-        local = {id(v): self._weight(v, key) for v in away}
+        local = {id(v): self.weight_at(v, key) for v in away}
         with keras.StatelessScope(
             [(v, local[id(v)]) for v in away],
             collect_losses=True,
@@ -100,11 +78,19 @@ class Cuts:
         for variable in operation.variables:
             value = scope.get_current_value(variable)
             if value is not None and value is not local.get(id(variable)):
-                variable.assign(value)
+                self._send_home(variable, value)
         if scope.losses:
             operation.add_loss(scope.losses)
 
-    def _away(self, key: str, operation: Any) -> list[Any]:
+    def _send_home(self, variable: Any, value: Any) -> None:
+        home = self._placed.home_of[id(variable)]
+        with (
+            tf.name_scope(scope_of(home)),
+            tf.device(self._placed.target_of[home]),
+        ):
+            variable.assign(value)
+
+    def away(self, key: str, operation: Any) -> list[Any]:
         """Weights of a call whose home is another device; lookups stay where they are.
 
         The rows that an embedding looks up are fewer bytes than its table.
@@ -118,12 +104,12 @@ class Cuts:
             and v.name != "embeddings"
         ]
 
-    def _weight(self, variable: Any, key: str) -> Any:
+    def weight_at(self, variable: Any, key: str) -> Any:
         """A weight on the device of part `key`; what calls change is read each time."""
         if not variable.trainable:
             with tf.device(self._placed.target_of[key]):
                 return tf.identity(variable.value)
         place = (id(variable), self._placed.target_of[key])
         if place not in self._arrived:
-            self._arrive(id(variable), variable.value, key)
+            self._arrived[place] = self.arrive(variable.value, key)
         return self._arrived[place]

@@ -1,25 +1,39 @@
 """Plans to models: copies of the source's layers, born and run where the plan says."""
 
+import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, PlanFileError, listed
+from splitnet.core.graph import Call
 from splitnet.core.plan import Fallback, Plan
+from splitnet.core.towers import fold, tower_part, towers_in, weights_part
 from splitnet.tf import private
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
+from splitnet.tf.config import announce
 from splitnet.tf.copying import Copies, copy_input, functional, replay
-from splitnet.tf.cuts import may_loop
 from splitnet.tf.optimizer import copy_state
 from splitnet.tf.placement import Placed, lay_over, placed_of
 from splitnet.tf.targets import targets_of
+from splitnet.tf.towers import Replicas, replicas_of
+from splitnet.tf.ways import lay_out, way_of
 
 __all__ = ["emit", "plan_of", "unplace"]
 
 
-def emit(source: Any, plan: Plan) -> Any:
+def emit(
+    source: Any,
+    plan: Plan,
+    *,
+    microbatches: int = 1,
+    schedule: str = "gpipe",
+    recompute: bool | str = False,
+    xla: bool = False,
+) -> Any:
     """Build the Keras model of a source, placed as a plan says.
 
     The model is an ordinary functional `keras.Model` with layers of its own: the same
@@ -30,10 +44,19 @@ def emit(source: Any, plan: Plan) -> Any:
     Args:
         source: the `Net` or `keras.Model` that the plan was made from, or an equal one.
         plan: a plan whose parts are the source's; its devices need not all be here.
+        microbatches: how many pieces each training batch goes through the parts in, so
+            that parts in a chain work at the same time; see `docs/parallelism.md`.
+        schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
+        recompute: whether training keeps only what goes from device to device and
+            computes the rest again: True, False, or "auto" for devices whose memory the
+            plan overfills.
+        xla: compile each device's share of the calls with XLA.
 
     Raises:
-        DeclarationError: the source cannot be copied, or is not what was planned.
+        DeclarationError: the source cannot be copied, or is not what was planned, or
+            cannot be cut as asked.
     """
+    way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
     blueprint = blueprint_of(source)
     sites = _planned(blueprint, plan)
     targets, receipts = targets_of(plan)
@@ -44,7 +67,9 @@ def emit(source: Any, plan: Plan) -> Any:
     _give_values(blueprint, plan, sites, copies, targets)
     copies.carry_assets()
     _spare_cudnn(sites, plan, copies)
+    placed = lay_out(model, placed, way)
     lay_over(model, placed)
+    vars(model)["export"] = _export_plain(model)
     _carry_compilation(source, model)
     for receipt in receipts:
         warnings.warn(
@@ -52,6 +77,7 @@ def emit(source: Any, plan: Plan) -> Any:
             f"{receipt.got}: {receipt.why}.",
             stacklevel=2,
         )
+    announce(plan)
     return model
 
 
@@ -64,10 +90,12 @@ def _planned(blueprint: Blueprint, plan: Plan) -> list[Site]:
     Raises:
         DeclarationError: the plan was made from another model.
     """
-    calls = plan.graph.calls
+    calls: tuple[Call, ...] = ()
     mine = {site.call: site for site in blueprint.sites}
-    if len(calls) == len(mine) and all(call.name in mine for call in calls):
-        return [Site(c.name, c.part, mine[c.name].node) for c in calls]
+    for bare in (True, False):
+        calls = fold(plan.graph, bare=bare)
+        if len(calls) == len(mine) and all(call.name in mine for call in calls):
+            return [Site(c.name, c.part, mine[c.name].node) for c in calls]
     kinds = [(c.kind, c.output_shapes[0][1:]) for c in calls if c.output_shapes]
     found = [_kind_of(site) for site in blueprint.sites]
     if kinds == found:
@@ -118,16 +146,39 @@ def _placed(
     keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
     twins = [(nodes[id(site.node)], keys[site.part]) for site in sites]
     target_of = {key: targets[part] for part, key in keys.items()}
+    replicas = replicas_of(plan, keys)
     return Placed(
         plan=plan,
         key_of={id(node): key for node, key in twins},
         target_of=target_of,
         part_of={key: part for part, key in keys.items()},
-        home_of=_homes(twins, target_of),
-        fenced=_fenced(twins),
+        home_of=_homes(_users(sites, nodes, keys, replicas), target_of),
         weight_of=_weight_names(plan, sites, nodes),
         receipts=tuple(receipts),
+        replicas={
+            id(nodes[id(site.node)]): replicas[site.part]
+            for site in sites
+            if site.part in replicas
+        },
     )
+
+
+def _users(
+    sites: list[Site],
+    nodes: dict[int, Any],
+    keys: dict[str, str],
+    replicas: dict[str, Replicas],
+) -> list[tuple[Any, str]]:
+    """Each call with the keys it uses weights under, the home of towers' weights first."""
+    return [
+        (nodes[id(site.node)], key)
+        for site in sites
+        for key in (
+            (replicas[site.part].home, *replicas[site.part].keys)
+            if site.part in replicas
+            else (keys[site.part],)
+        )
+    ]
 
 
 def bare_placement(model: Any, plan: Plan) -> Placed:
@@ -145,7 +196,6 @@ def bare_placement(model: Any, plan: Plan) -> Placed:
         target_of={},
         part_of={key: part for part, key in keys.items()},
         home_of={},
-        fenced=frozenset(),
         weight_of=_weight_names(plan, sites, same),
     )
 
@@ -155,10 +205,15 @@ def _weight_names(
 ) -> dict[int, str]:
     """The plan's name of each variable, by the id of the model's own variable."""
     names: dict[int, str] = {}
+    weights = {
+        call.name: call.weights
+        for bare in (True, False)
+        for call in fold(plan.graph, bare=bare)
+    }
     for site in sites:
         operation = nodes[id(site.node)].operation
         variables = {id(v): v for v in getattr(operation, "variables", ())}
-        names.update(zip(variables, plan.graph.call[site.call].weights))
+        names.update(zip(variables, weights[site.call]))
     return names
 
 
@@ -175,11 +230,6 @@ def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int,
     }
 
 
-def _fenced(twins: list[tuple[Any, str]]) -> frozenset[int]:
-    """Calls that may loop, whose inputs must arrive before they start."""
-    return frozenset(id(node) for node, _ in twins if may_loop(node.operation))
-
-
 def _give_values(
     blueprint: Blueprint,
     plan: Plan,
@@ -189,23 +239,50 @@ def _give_values(
 ) -> None:
     """Give each variable its value on the device of the first part that calls it."""
     home: dict[int, str] = {}
+    replicated = towers_in(plan.graph)
     for site in sites:
+        part = weights_part(site.part) if site.part in replicated else site.part
         for variable in getattr(site.node.operation, "variables", ()):
-            home.setdefault(id(variable), targets[site.part])
+            home.setdefault(id(variable), targets[part])
     for original, twin in copies.pairs():
         if not private.has_value(twin):
             private.give_value(twin, original, home[id(original)])
+
+
+def _running(plan: Plan, part: str) -> list[str]:
+    """The parts that run a part's calls: itself, or its towers."""
+    towers = towers_in(plan.graph).get(part)
+    if towers is None:
+        return [part]
+    return [tower_part(part, i) for i in range(towers.count)]
 
 
 def _spare_cudnn(sites: list[Site], plan: Plan, copies: Copies) -> None:
     """Keep recurrent layers on a CPU from cuDNN, which Keras picks if any GPU is here."""
     for site in sites:
         operation = site.node.operation
-        on_cpu = plan.cluster[plan.device_of[site.part]].kind == "cpu"
+        on_cpu = any(
+            plan.cluster[plan.device_of[part]].kind == "cpu"
+            for part in _running(plan, site.part)
+        )
         if on_cpu and isinstance(operation, keras.layers.Layer):
             for layer in copies.of(operation)._flatten_layers():
                 if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
+
+
+def _export_plain(model: Any) -> Callable[..., Any]:
+    """As `Model.export`, of the plain model: a served graph shall name no device."""
+
+    @functools.wraps(model.export)
+    def export(*args: Any, **kwargs: Any) -> Any:
+        plain = unplace(model)
+        for layer in plain._flatten_layers():
+            if hasattr(layer, "use_cudnn"):
+                layer.use_cudnn = False
+        return plain.export(*args, **kwargs)
+
+    return export
 
 
 def _carry_compilation(source: Any, model: Any) -> None:

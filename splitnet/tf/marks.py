@@ -7,6 +7,8 @@ follows its data.
 """
 
 import re
+import weakref
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,14 +19,17 @@ __all__ = [
     "canonical",
     "key_in",
     "scope_of",
+    "spoken",
     "update_scope",
     "update_target",
 ]
 
 _MARK = re.compile(r"(?:^|/)sn-(\w+)\.")
+_BACKWARD = "gradient_tape/"
 _UNKNOWN_EXTENT = 32
 _NEVER_MOVED = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
 _LOOPS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
 
 
@@ -39,21 +44,20 @@ def key_in(name: str) -> str | None:
     return found[-1] if found else None
 
 
-def update_scope(device: str, number: int | None = None) -> str:
+def update_scope(device: str, number: str = "all") -> str:
     """The name scope that marks update arithmetic: of a variable, on a device.
 
-    `number` is the variable's among the optimizer's; None for what all of them share.
+    `number` is the variable's; "all" stands for what the variables there share.
     """
     spec = tf.DeviceSpec.from_string(canonical(device))
-    which = "all" if number is None else str(number)
     slug = f"{spec.job}_{spec.task}_{spec.device_type}_{spec.device_index}"
-    return scope_of(f"update_{which}_{slug}")
+    return scope_of(f"update_{number}_{slug}")
 
 
 def update_target(name: str) -> tuple[str, str]:
-    """The number ("all" if shared) and canonical device that an update op is marked for.
+    """The variable's number ("all" if shared) and device that an update op is marked for.
 
-    Two empty texts for any other op.
+    The device is canonical; both are empty for any other op.
     """
     key = key_in(name) or ""
     if not key.startswith("update_"):
@@ -79,6 +83,15 @@ def canonical(device: str) -> str:
     )
 
 
+def spoken(device: str) -> str:
+    """The short name of a device on this machine, as people say it.
+
+    >>> spoken("/job:localhost/replica:0/task:0/device:CPU:1")
+    'cpu:1'
+    """
+    return canonical(device).rpartition("device:")[2].lower()
+
+
 def _local_job() -> str:
     """Before a cluster is joined this program is "localhost", afterwards its job."""
     devices = tf.config.list_logical_devices()
@@ -90,17 +103,31 @@ class DeviceFunction:
 
     1. A device that was asked for explicitly stays.
     2. An op under a mark goes to the device of its part: forward and backward.
-    3. Any other op goes where most bytes of its known inputs are; without a majority
-       TensorFlow decides.
+    3. Any other op goes where most bytes of its known inputs are; a gradient op that
+       knows none, where its forward scope went. Without either TensorFlow decides.
     """
 
-    def __init__(self, target_of: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        target_of: Mapping[str, str],
+        home_of: Mapping[str, str] | None = None,
+        key_of_call: dict[str, str] | None = None,
+    ) -> None:
+        # The gradient of a function that a layer calls carries no mark: its name -> key.
+        self._key_of_call = {} if key_of_call is None else key_of_call
+        # A tower's key -> the key of the part where its weights live.
+        self._home_of = dict(home_of or {})
         self._target_of = {key: canonical(d) for key, d in target_of.items()}
         self._rank = {key: rank for rank, key in enumerate(target_of)}
         self._sums: list[Any] = []
+        self._where_scope: dict[str, str] = {}
+        self.inner_graphs: dict[
+            int, Any
+        ] = {}  # of branches and loops, by weak reference
 
     def __call__(self, op: Any) -> str:
         """The device for an op that is being made, or "" for TensorFlow's choice."""
+        self.inner_graphs.setdefault(id(op.graph), weakref.ref(op.graph))
         if op.device:
             return str(op.device)
         key = key_in(op.name)
@@ -112,13 +139,22 @@ class DeviceFunction:
             return ""
         if op.type == "AddN":
             return self._sum(op)
+        if op.type in _CALLS and (key := self._caller(op)):
+            self._key_of_call[op.name] = key
+            return self._target_of[key]
         votes: dict[str, int] = {}
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else _where(tensor)
             if device:
                 votes[device] = votes.get(device, 0) + _elements(tensor)
         best = [d for d, n in votes.items() if n == max(votes.values())]
-        return best[0] if len(best) == 1 else ""
+        scope = op.name.rpartition("/")[0]
+        if len(best) == 1:
+            self._where_scope.setdefault(scope, best[0])
+            return best[0]
+        if scope.startswith(_BACKWARD):  # of a loss, whose forward ops saw predictions
+            return self._where_scope.get(scope.removeprefix(_BACKWARD), "")
+        return ""
 
     def _sum(self, op: Any) -> str:
         """A sum of gradients from several devices goes to the earliest part's.
@@ -130,16 +166,29 @@ class DeviceFunction:
         if len(devices) == 1:
             return next(iter(devices))
         self._sums.append(op)
-        keys = [key_in(tensor.op.name) for tensor in op.inputs]
-        known = [key for key in keys if key in self._rank]
+        keys = [self._key(tensor.op) for tensor in op.inputs]
+        known = [self._home_of.get(key, key) for key in keys if key in self._rank]
         if known:
             return self._target_of[min(known, key=self._rank.__getitem__)]
         return next((device for device in devices if device), "")
 
+    def _key(self, op: Any) -> str:
+        """The key that an op is marked with, or stands for; "" if none."""
+        return key_in(op.name) or self._key_of_call.get(op.name, "")
+
+    def _caller(self, op: Any) -> str:
+        """The key of the call whose inner values a gradient function reads; "" if none."""
+        read = [t.op for t in op.inputs if t.op.type in _CALLS]
+        # Inner values outnumber the gradients that other gradient functions hand over.
+        own = Counter(k for one in read if (k := key_in(one.name)) in self._target_of)
+        if own:
+            return str(own.most_common(1)[0][0])
+        return next((k for k in map(self._key, read) if k in self._target_of), "")
+
     def settle(self, graph: Any) -> None:
         """Move each sum over devices to the part whose backward pass reads it."""
         for op in self._sums:
-            readers = {key_in(reader.name) for reader in op.outputs[0].consumers()}
+            readers = {self._key(reader) for reader in op.outputs[0].consumers()}
             if op.graph is graph and len(readers) == 1:
                 key = readers.pop()
                 if key in self._target_of:

@@ -14,14 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.audit import Audit, Observation, SeenVariable, judge
-from splitnet.core.errors import AuditError
+from splitnet.core.errors import AuditError, first_line
 from splitnet.core.plan import Plan
 from splitnet.tf import private
 from splitnet.tf.emit import bare_placement
+from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.partitions import Names, seen_copies, seen_ops
 from splitnet.tf.placement import Placed, marked, placed_of
 
 __all__ = ["audit"]
+
+_KEPT = ("train_function", "history", "stop_training")
 
 
 def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
@@ -87,13 +90,20 @@ def _observe(
         )
     if not training:
         notes.append("no targets or not compiled: only the forward pass was watched.")
-    with _as_it_was(model), private.watch_graphs() as functions:
+    with _as_it_was(model, training=training), private.watch_graphs() as functions:
         placed_graphs = marks.graphs
         placed_graphs.clear()
-        if training:
-            _train_step(model, inputs, targets, weights)
-        else:
-            _forward(model, inputs)
+        try:
+            if training:
+                _train_step(model, inputs, targets, weights)
+            else:
+                _forward(model, inputs)
+        except Exception as error:  # whatever a model makes of a batch
+            raise AuditError(
+                f"the watched step of model {model.name!r} failed: "
+                f"{type(error).__name__}: {first_line(error)} Give audit() a batch that "
+                "model.fit takes."
+            ) from error
         graphs = [g for ref in placed_graphs if (g := ref()) is not None]
     names = Names(plan, marks, getattr(model, "optimizer", None))
     nodes = [
@@ -121,7 +131,7 @@ def _phases(training: bool) -> tuple[str, ...]:
 
 def _train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     """The step of `fit`, traced anew: a function that ran before is not shown again."""
-    model.make_train_function(force=True)
+    model.train_function = None
     model.fit(
         inputs,
         targets,
@@ -131,7 +141,6 @@ def _train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
         shuffle=False,
         verbose=0,
     )
-    model.make_train_function(force=True)
 
 
 def _forward(model: Any, inputs: Any) -> None:
@@ -144,25 +153,28 @@ def _batch_size(inputs: Any) -> int:
 
 
 @contextlib.contextmanager
-def _as_it_was(model: Any) -> Iterator[None]:
-    """Put back what a step changes: variables, slots, metrics, seeds, history."""
+def _as_it_was(model: Any, *, training: bool) -> Iterator[None]:
+    """Put back what a step changes: variables, slots, metrics, seeds, history.
+
+    An optimizer that is not built yet is built first, as `fit` would do, so that its
+    slots' first values are known.
+    """
     optimizer = getattr(model, "optimizer", None)
-    before = _all_variables(model)
-    values = {id(v): v.numpy() for v in before}
-    history = model.history if hasattr(model, "history") else None
-    stop = getattr(model, "stop_training", False)
+    if training and optimizer is not None and not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    values = {id(v): (v, v.numpy()) for v in _all_variables(model)}
+    kept = {name: getattr(model, name, None) for name in _KEPT}
     try:
-        yield
+        with private.same_random_state():
+            yield
     finally:
-        for variable in _all_variables(model):
-            if id(variable) in values:
-                value = values[id(variable)]
-            else:  # born in the watched step: a slot, at its first value
-                value = np.zeros(variable.shape, variable.dtype)
+        for metric in model.metrics:
+            if any(id(variable) not in values for variable in metric.variables):
+                metric.reset_state()
+        for variable, value in values.values():
             variable.assign(value)
-        if optimizer is not None and not before:
-            optimizer.built = False
-        model.history, model.stop_training = history, stop
+        for name, value in kept.items():
+            setattr(model, name, value)
 
 
 def _all_variables(model: Any) -> list[Any]:
@@ -182,17 +194,9 @@ def _variables(model: Any, names: "Names") -> Iterator[SeenVariable]:
 
 
 def _slots(model: Any, names: "Names") -> Iterator[SeenVariable]:
-    """An optimizer keeps a list per kind of slot, in the order of its variables."""
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    trainable = getattr(optimizer, "_trainable_variables", None) or []
-    for name, value in vars(optimizer).items():
-        if name == "_trainable_variables" or not isinstance(value, list):
-            continue
-        if len(value) != len(trainable):
-            continue
-        for slot, variable in zip(value, trainable):
-            if isinstance(slot, keras.Variable) and slot is not variable:
-                weight = names.weight_of(variable)
-                if weight:
-                    device = names.device(slot.value.device)
-                    yield SeenVariable(slot.path, "slot", weight, device)
+    for optimizer in all_optimizers(model.optimizer):
+        for slot, variable in slots_of(optimizer):
+            weight = names.weight_of(variable)
+            if weight:
+                device = names.device(slot.value.device)
+                yield SeenVariable(slot.path, "slot", weight, device)

@@ -2,7 +2,7 @@
 
 Keras' TensorFlow optimizer sums gradients over replicas even where there is one, which
 takes every gradient of every device through the default device, and makes its slots
-there as well. Four methods of the instance are replaced; its class, configuration,
+there as well. Five methods of the instance are replaced; its class, configuration,
 variables and arithmetic stay as they are.
 """
 
@@ -14,19 +14,36 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from splitnet.tf import private
 from splitnet.tf.marks import canonical, update_scope
 
-__all__ = ["copy_state", "device_of", "place_optimizer"]
+__all__ = ["all_optimizers", "copy_state", "device_of", "place_optimizer", "slots_of"]
 
 
 def place_optimizer(optimizer: Any) -> None:
     """Make an optimizer keep and update each variable's state beside it, in place."""
+    for one in all_optimizers(optimizer):
+        if not getattr(one, "_splitnet_placed", False):
+            _place(one)
+
+
+def all_optimizers(optimizer: Any) -> list[Any]:
+    """What really updates: an optimizer, what it wraps, and what it is made of."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    for part in getattr(inner, "optimizers", ()):  # a MultiOptimizer's own
-        place_optimizer(part)
-    if inner is None or getattr(inner, "_splitnet_placed", False):
-        return
-    add, update = inner.add_variable_from_reference, inner.update_step
+    if inner is None:
+        return []
+    parts = [
+        one for part in getattr(inner, "optimizers", ()) for one in all_optimizers(part)
+    ]
+    return [*parts, inner]
+
+
+def _place(inner: Any) -> None:
+    add, update, build = (
+        inner.add_variable_from_reference,
+        inner.update_step,
+        inner.build,
+    )
 
     @functools.wraps(add)
     def add_beside(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -38,8 +55,15 @@ def place_optimizer(optimizer: Any) -> None:
         with tf.device(device_of(variable)):
             return update(gradient, variable, learning_rate)
 
-    def backend_update_step(gradients: Any, variables: Any, learning_rate: Any) -> None:
-        for device, pairs in _by_device(gradients, variables).items():
+    @functools.wraps(build)
+    def build_beside(*args: Any, **kwargs: Any) -> None:
+        with tf.init_scope():  # a slot has its value at once, wherever build is called
+            build(*args, **kwargs)
+        _move_slots(inner)
+        place_optimizer(inner)  # a MultiOptimizer may have met new ones
+
+    def update_all(_: Any, gradients_and_variables: Any, learning_rate: Any) -> None:
+        for device, pairs in _by_device(gradients_and_variables).items():
             with (
                 tf.name_scope(update_scope(device)),
                 tf.device(device),
@@ -47,15 +71,42 @@ def place_optimizer(optimizer: Any) -> None:
             ):
                 rate = tf.identity(learning_rate)
                 for gradient, variable in pairs:
-                    number = inner._get_variable_index(variable)
+                    number = private.number_of(variable)
                     with tf.name_scope(update_scope(device, number)):
                         update_there(gradient, variable, rate)
 
     inner.add_variable_from_reference = add_beside
     inner.update_step = update_there
+    inner.build = build_beside
     inner._all_reduce_sum_gradients = list
-    inner._backend_update_step = backend_update_step
+    inner._distributed_tf_update_step = update_all
     inner._splitnet_placed = True
+    _move_slots(inner)
+
+
+def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    """Pairs of a slot and its variable, over all kinds of slots of one optimizer.
+
+    An optimizer keeps a list per kind, in the order of its variables. What a list holds
+    for a variable without such a slot is left out.
+    """
+    trainable = getattr(optimizer, "_trainable_variables", None) or []
+    for name, value in vars(optimizer).items():
+        if name == "_trainable_variables" or not isinstance(value, list):
+            continue
+        if len(value) != len(trainable):
+            continue
+        for slot, variable in zip(value, trainable):
+            if isinstance(slot, keras.Variable) and slot is not variable:
+                yield slot, variable
+
+
+def _move_slots(optimizer: Any) -> None:
+    """Move slots that were made elsewhere: before, or without a reference variable."""
+    for slot, variable in slots_of(optimizer):
+        device = device_of(variable)
+        if device_of(slot) != device:
+            private.move_value(slot, device)
 
 
 def device_of(variable: Any) -> str:
@@ -64,14 +115,12 @@ def device_of(variable: Any) -> str:
     return canonical(value.device)
 
 
-def _by_device(gradients: Any, variables: Any) -> dict[str, list[tuple[Any, Any]]]:
+def _by_device(pairs: Any) -> dict[str, list[tuple[Any, Any]]]:
     """Pairs of gradient and TensorFlow variable; one without a gradient is left out."""
     groups: dict[str, list[tuple[Any, Any]]] = {}
-    for gradient, variable in zip(gradients, variables):
-        if gradient is None:
-            continue
-        value = variable.value if isinstance(variable, keras.Variable) else variable
-        groups.setdefault(device_of(value), []).append((gradient, value))
+    for gradient, variable in pairs:
+        if gradient is not None:
+            groups.setdefault(device_of(variable), []).append((gradient, variable))
     return groups
 
 

@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from splitnet.core.audit import SeenCopy, SeenOp
 from splitnet.core.plan import Plan
-from splitnet.tf.marks import canonical, key_in, update_target
+from splitnet.tf import private
+from splitnet.tf.marks import canonical, key_in, spoken, update_target
+from splitnet.tf.optimizer import all_optimizers
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
@@ -27,36 +29,57 @@ _NOT_WORK = frozenset(  # what moves, names or sizes data, but computes nothing 
 _SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
 _IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
-_PREFIX = re.compile(r"^(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+")
+_GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
+_INSIDE = re.compile(r"^.*/(?:then|else|body|cond)/_\d+/")
+_ARGUMENT = re.compile(r"^input/_\d+$")  # of a call that was inlined
+_PREFIX = re.compile(  # the calls that a step is inlined from, and the loop of steps
+    r"^(?:Func/)?(?:(?!(?:^|/)sn-|gradient_tape/).)*?PartitionedCall(?:_\d+)?/"
+    r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*"
+)
 
 
 class Names:
     """From TensorFlow's names to the plan's: devices, parts and weights."""
 
     def __init__(self, plan: Plan, marks: "Placed", optimizer: Any = None) -> None:
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        self.optimizer = getattr(inner, "name", None) or "no optimizer"
-        self._updated = list(getattr(inner, "_trainable_variables", None) or ())
+        inner = all_optimizers(optimizer)
+        self._updates = tuple(f"/{one.name}/" for one in inner)
+        self._updated = {
+            private.number_of(variable.value): variable
+            for one in inner
+            for variable in one._trainable_variables or ()
+        }
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in plan.cluster}
         self._part_of = marks.part_of
+        self._key_of_call = marks.key_of_call
         self._weight_of = marks.weight_of
 
     def device(self, name: str) -> str:
         """The plan's name of a device, or TensorFlow's short one for a stranger."""
-        full = canonical(name)
-        return self._device.get(full) or full.rpartition("device:")[2].lower()
+        return self._device.get(canonical(name)) or spoken(name)
 
     def part(self, op_name: str) -> str:
         """The part that an op is marked with; "" if none."""
         return self._part_of.get(key_in(op_name) or "", "")
 
+    def called_part(self, op_name: str) -> str:
+        """The part whose gradient function an unmarked op belongs to; "" if none."""
+        keys = (self._key_of_call.get(each, "") for each in op_name.split("/"))
+        return next((p for key in keys if (p := self._part_of.get(key, ""))), "")
+
     def updated_part(self, which: str) -> str:
         """The home of the variable that an update op is marked for; "" if shared."""
-        if not which.isdigit() or int(which) >= len(self._updated):
+        if which not in self._updated:
             return ""
-        weight = self.weight_of(self._updated[int(which)])
+        weight = self.weight_of(self._updated[which])
         return next(iter(self._users.get(weight, ())), "")
+
+    def of_update(self, op_name: str) -> bool:
+        """Whether an op is an optimizer's."""
+        return bool(update_target(op_name)[0]) or any(
+            update in f"/{op_name}" for update in self._updates
+        )
 
     def weight_of(self, variable: Any) -> str:
         """The plan's name of a variable; "" for one that the plan does not know."""
@@ -74,6 +97,9 @@ def seen_ops(nodes: Iterable[Any], names: Names) -> Iterator[SeenOp]:
         if part:
             phase = "backward" if "gradient_tape/" in name else "forward"
             yield SeenOp(name, node.op, part, phase, names.device(node.device))
+        elif called := names.called_part(node.name):
+            device = names.device(node.device)
+            yield SeenOp(name, node.op, called, "backward", device)
         elif target:
             yield SeenOp(
                 name,
@@ -105,8 +131,11 @@ def seen_copies(
             continue
         consumers = readers.get(node.attr["tensor_name"].s.decode(), [])
         elements = _elements(name, graphs, batch)
+        if elements is None and producer is not None:
+            elements = _given_elements(producer, name, batch)
         if elements is None:
-            known = (_read_elements(each, graphs, batch) for each in consumers)
+            held = name.startswith("unknown")  # TensorFlow's name of a captured input
+            known = (_read_elements(each, graphs, batch, held) for each in consumers)
             elements = next((count for count in known if count is not None), None)
         each_time = _each_time(producer, name, consumers)
         if not each_time and elements is not None and elements <= 1:
@@ -155,12 +184,37 @@ def _elements(name: str, graphs: Sequence[Any], batch: int) -> int | None:
     return _count(outputs[0], batch) if outputs else None
 
 
-def _read_elements(reader: str, graphs: Sequence[Any], batch: int) -> int | None:
-    """The size of what an op reads from outside its step: an argument, or a sum's."""
+def _given_elements(producer: Any, name: str, batch: int) -> int | None:
+    """The size of what a dataset gives, which says its shapes itself."""
+    shapes = producer.attr["output_shapes"].list.shape
+    index = int(name.partition(":")[2] or 0)
+    if index >= len(shapes):
+        return None
+    extents = [extent.size for extent in shapes[index].dim]
+    if shapes[index].unknown_rank or -1 in extents[1:]:
+        return None
+    return math.prod(batch if extent < 0 else extent for extent in extents)
+
+
+def _read_elements(
+    reader: str, graphs: Sequence[Any], batch: int, held: bool
+) -> int | None:
+    """The size of what an op reads from outside its part or its step, or of its sum.
+
+    `held` says that it is a constant which the step holds, and not the step's data.
+    """
     op = _operation(reader, graphs)
     if op is None:
         return None
-    read = [t for t in map(_behind, op.inputs) if t.op.type == "Placeholder"]
+    key = key_in(reader)
+    read = [
+        tensor
+        for tensor in map(_behind, op.inputs)
+        if tensor.op.type == "Placeholder" or key_in(tensor.op.name) not in (None, key)
+    ]
+    if held:
+        captured = {id(inside) for _, inside in op.graph.captures}
+        read = [tensor for tensor in read if id(tensor) in captured]
     if op.type == "AddN":
         read = list(op.outputs)
     return _count(read[0], batch) if read else None
@@ -174,9 +228,11 @@ def _behind(tensor: Any) -> Any:
 
 
 def _operation(name: str, graphs: Sequence[Any]) -> Any:
-    for graph in graphs:
-        with contextlib.suppress(KeyError, ValueError):
-            return graph.get_operation_by_name(name)
+    """The traced op of this name, in a step's graph or that of a branch inside."""
+    for known in dict.fromkeys((name, _INSIDE.sub("", name))):
+        for graph in graphs:
+            with contextlib.suppress(KeyError, ValueError):
+                return graph.get_operation_by_name(known)
     return None
 
 
@@ -198,16 +254,21 @@ def _kind(
 ) -> str:
     if dtype == tf.bool:
         return "mask"
-    if producer is not None and producer.op in ("_Arg", "IteratorGetNext"):
-        return "input"
+    if _ARGUMENT.match(name) or (producer is not None and producer.op in _GIVEN):
+        marked = not consumers or any(key_in(each) for each in consumers)
+        return "input" if marked else "target"
+    if names.of_update(name):
+        return "update"
     if name.endswith("ReadVariableOp"):
         return "weights"
+    if consumers and all("/AssignVariableOp" in f"/{each}" for each in consumers):
+        return "state"
     if "gradient_tape/" in name or name.startswith("AddN"):
         sums = [
             r for c in consumers if c.startswith("AddN") for r in readers.get(c, ())
         ]
         backward = any("gradient_tape/" in each for each in (*consumers, *sums))
         return "gradient" if backward else "weights gradient"
-    if update_target(name)[0] or name.startswith(f"{names.optimizer}/"):
-        return "update"
+    if name.startswith("compile_loss/"):
+        return "target"
     return "activation" if key_in(name) else "other"

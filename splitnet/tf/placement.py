@@ -17,11 +17,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from splitnet.core.pipeline import Pipeline
 from splitnet.core.plan import Plan
 from splitnet.tf import private
 from splitnet.tf.cuts import Cuts
 from splitnet.tf.marks import DeviceFunction, canonical, scope_of
 from splitnet.tf.optimizer import place_optimizer
+from splitnet.tf.pipeline import pipelined
+from splitnet.tf.segments import Segment, run_segment
+from splitnet.tf.towers import Replicas, TowerRun, leaving
 
 __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 
@@ -33,10 +37,12 @@ class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
     `key_of` maps a node's id to the key of its part, `target_of` a key to the device
-    TensorFlow is told, `part_of` a key to the part's name, `home_of` the id of a variable
-    that several parts use to the key of its home. `fenced` holds the ids of the nodes
-    whose inputs must arrive before they start, `weight_of` maps a variable's id to the
-    plan's name of it. `graphs` holds weak references to the step graphs made last.
+    TensorFlow is told (none where a model is only marked), `part_of` a key to the part's
+    name, `home_of` the id of a variable that several parts use to the key of its home.
+    `weight_of` maps a variable's id to the plan's name of it, `replicas` the id of a
+    node that runs on towers to them. `segments` are the segments and nodes to run, in
+    order, where some run as one. `graphs` holds weak references to the step graphs made
+    last.
     """
 
     plan: Plan
@@ -44,14 +50,18 @@ class Placed:
     target_of: Mapping[str, str]
     part_of: Mapping[str, str]
     home_of: Mapping[int, str]
-    fenced: frozenset[int]
     weight_of: Mapping[int, str]
     receipts: tuple[Any, ...] = ()
+    replicas: Mapping[int, Replicas] = field(default_factory=dict)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    segments: tuple[Any, ...] = ()
     graphs: list[Any] = field(default_factory=list)
+    key_of_call: dict[str, str] = field(default_factory=dict)
 
     def device_function(self) -> DeviceFunction:
         """A device function for the graph of one step."""
-        return DeviceFunction(self.target_of)
+        homes = {key: one.home for one in self.replicas.values() for key in one.keys}
+        return DeviceFunction(self.target_of, homes, self.key_of_call)
 
 
 def placed_of(model: Any) -> Placed | None:
@@ -62,6 +72,8 @@ def placed_of(model: Any) -> Placed | None:
 
 def lay_over(model: Any, placed: Placed) -> None:
     """Replace the methods of one functional model's instance; see the module."""
+    if placed.pipeline.microbatches > 1:
+        pipelined(model, placed.pipeline)
     own = {
         _ATTRIBUTE: placed,
         "call": _call(model, placed),
@@ -94,9 +106,14 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
     """Run the nodes in Keras' own order; an optional input that is None stays None."""
     tensors = {id(old): new for old, new in zip(model.inputs, inputs)}
     cuts = Cuts(placed)
-    for node in private.nodes_of(model):
+    towers = TowerRun(placed, cuts, leaving(model, placed), context)
+
+    def run_node(node: Any, tensors: dict[int, Any]) -> None:
         if any(id(tensor) not in tensors for tensor in node.input_tensors):
-            continue
+            return
+        if id(node) in placed.replicas:
+            towers.run(node, tensors)
+            return
         key = placed.key_of[id(node)]
         args, kwargs = node.arguments.fill_in(cuts.seen_from(key, node, tensors))
         run = private.operation_fn(node.operation, **context)
@@ -108,6 +125,12 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
             outputs = run(*args, **kwargs)
         for old, new in zip(node.outputs, keras.tree.flatten(outputs)):
             tensors[id(old)] = new
+
+    for step in placed.segments or private.nodes_of(model):
+        if isinstance(step, Segment):
+            run_segment(step, tensors, run_node, context)
+        else:
+            run_node(step, tensors)
     structure = model._outputs_struct
     flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
     packed = keras.tree.pack_sequence_as(structure, flat)
@@ -162,12 +185,13 @@ def _graph_scope(placed: Placed) -> Iterator[None]:
         yield
         return
     graph = tf.compat.v1.get_default_graph()
-    placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-7:]
+    placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
     placed.graphs.append(weakref.ref(graph))
     decide = placed.device_function()
     with graph.device(decide):
         yield
     decide.settle(graph)
+    placed.graphs.extend(r for n, r in decide.inner_graphs.items() if n != id(graph))
 
 
 @contextlib.contextmanager
@@ -186,8 +210,6 @@ def marked(model: Any, marks: Placed) -> Iterator[None]:
             del vars(model)[name]
             if value is not None:
                 vars(model)[name] = value
-        if model.compiled:
-            model.make_train_function(force=True)
 
 
 def _watched(step: Callable[..., Any], marks: Placed) -> Callable[..., Any]:

@@ -35,7 +35,9 @@ __all__ = [
     "give_value",
     "has_value",
     "in_stateless_scope",
+    "move_value",
     "nodes_of",
+    "number_of",
     "operation_fn",
     "partition_graphs",
     "producer",
@@ -53,8 +55,7 @@ _NEEDED = (
         TFOptimizer,
         (
             "_all_reduce_sum_gradients",
-            "_backend_update_step",
-            "_get_variable_index",
+            "_distributed_tf_update_step",
             "add_variable_from_reference",
         ),
     ),
@@ -156,6 +157,20 @@ def give_value(variable: Any, source: Any, device: str) -> None:
 def borrow_value(variable: Any, source: Any) -> None:
     """Let a variable without a value stand for `source`'s until it is given one."""
     variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
+
+
+def number_of(variable: Any) -> str:
+    """The number that no other variable of this process has, of a TensorFlow one."""
+    return str(variable._unique_id).rpartition("_")[2]
+
+
+def move_value(variable: Any, device: str) -> None:
+    """Give a variable that nothing has traced yet its memory on another device."""
+    value = variable._value
+    with tf.init_scope(), tf.device(device):
+        variable._value = tf.Variable(
+            value, trainable=False, name=variable.name, dtype=value.dtype
+        )
 
 
 def has_value(variable: Any) -> bool:

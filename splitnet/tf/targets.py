@@ -4,8 +4,9 @@ from collections import Counter
 
 import tensorflow as tf
 
+from splitnet.core.cluster import Device
 from splitnet.core.plan import Fallback, Plan
-from splitnet.tf.marks import canonical
+from splitnet.tf.marks import canonical, spoken
 
 __all__ = ["targets_of"]
 
@@ -18,34 +19,41 @@ def targets_of(plan: Plan) -> tuple[dict[str, str], list[Fallback]]:
     """
     here = {canonical(d.name) for d in tf.config.list_logical_devices()}
     present = [d for d in plan.cluster if canonical(d.target) in here]
-    standing = dict(_stand_ins(plan, here))
-    load = Counter({name: 0 for name in (d.name for d in present)})
+    load = Counter(dict.fromkeys((d.name for d in present), 0))
     for part, device in plan.device_of.items():
         if device in load:
             load[device] += len(plan.graph.calls_of[part])
+    standing = dict(_stand_ins(plan, here))
+    instead: dict[str, tuple[str, str]] = {}
     targets: dict[str, str] = {}
     receipts: list[Fallback] = []
-    moved: dict[str, tuple[str, str]] = {}
     for part, name in plan.device_of.items():
         device = plan.cluster[name]
         if device in present:
             targets[part] = device.target
             continue
-        if name not in moved:
-            same = [d for d in present if d.kind == device.kind]
-            if name in standing:
-                moved[name] = (standing[name], standing[name])
-            elif same:
-                best = min(same, key=lambda d: load[d.name])
-                moved[name] = (best.name, best.target)
-                load[best.name] += 1
-            else:
-                moved[name] = ("the CPU", "/device:CPU:0")
-        got, targets[part] = moved[name]
+        if name in standing:
+            instead[name] = (spoken(standing[name]), standing[name])
+        elif name not in instead:
+            instead[name] = _least_loaded(device.kind, present, load)
+        got, targets[part] = instead[name]
         receipts.append(
             Fallback(part, name, got, f"{device.target} is not on this machine")
         )
     return targets, receipts
+
+
+def _least_loaded(
+    kind: str, present: list[Device], load: Counter[str]
+) -> tuple[str, str]:
+    """The name and target of a present device of this kind, else of the CPU."""
+    same = [device for device in present if device.kind == kind]
+    if not same:
+        home = next((d for d in present if d.kind == "cpu"), None)
+        return (home.name, home.target) if home else ("cpu:0", "/device:CPU:0")
+    best = min(same, key=lambda device: load[device.name])
+    load[best.name] += 1
+    return best.name, best.target
 
 
 def _stand_ins(plan: Plan, here: set[str]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from splitnet.core.declare import Branch, Net, Ref
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import SplitnetError, first_line
 from splitnet.tf import private
 from splitnet.tf.copying import Copies
 
@@ -77,7 +77,7 @@ class Trace:
         except Exception as error:  # Keras names what it dislikes of shape or dtype
             self.faults.append(
                 f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
-                f"dtype {branch.dtype!r} cannot be: {_first_line(error)}"
+                f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
             )
             return None
         self.part_of[id(private.producer(tensor))] = branch.name
@@ -241,11 +241,5 @@ def _why(branch: Branch, inputs: Any, error: Exception) -> str:
     shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
     return (
         f"its body cannot be applied to inputs of shape {shapes}: "
-        f"{type(error).__name__}: {_first_line(error)}"
+        f"{type(error).__name__}: {first_line(error)}"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2]) if lines else "no message"
-    return text.split("Arguments received by")[0].strip()[:300]

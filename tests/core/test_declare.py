@@ -1,0 +1,253 @@
+"""Declarations: what they hold, and every fault at once, with its file and line."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import splitnet as sn
+from splitnet.core.declare import refs_in, wishes
+
+BODY = object()
+
+
+def faults(declare: Callable[[sn.Net], Any]) -> str:
+    """What is said of a net that `declare` builds."""
+    net = sn.Net("broken")
+    declare(net)
+    with pytest.raises(sn.DeclarationError) as caught:
+        net.check()
+    return str(caught.value)
+
+
+def finish(net: sn.Net, *refs: Any) -> None:
+    """Make every reference an output."""
+    for ref in refs:
+        net.output(ref)
+
+
+def test_net_holds_what_was_declared() -> None:
+    """Branches stand in order, with their wishes in canonical spelling."""
+    net = sn.Net("small")
+    x = net.input("x", (4, None), dtype="int32")
+    a = net.branch("a", x, BODY, on="/GPU:1")
+    b = net.branch("b", x, BODY, on=["/device:GPU:0", "gpu"], apart=a)
+    net.output(net.merge("both", [a, b], BODY), "answer")
+    net.check()
+
+    assert [(b.name, b.kind, b.on) for b in net.branches] == [
+        ("x", "input", ("cpu",)),
+        ("a", "branch", ("gpu:1",)),
+        ("b", "branch", ("gpu:0", "gpu")),
+        ("both", "merge", ("cpu",)),
+    ]
+    assert (net.branches[0].shape, net.branches[0].dtype) == ((4, None), "int32")
+    assert net.branches[2].apart == ("a",)
+    assert [output.name for output in net.outputs] == ["answer"]
+
+
+def test_net_never_touches_a_body() -> None:
+    """What a body is, is looked at when the net is read, not when it is declared."""
+
+    class Hostile:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(f"declaring looked at {name}")
+
+        def __call__(self, *_: Any) -> Any:
+            raise AssertionError("declaring called the body")
+
+    net = sn.Net("careful")
+    net.output(net.branch("a", net.input("x", (4,)), Hostile()))
+
+    assert net.faults() == []
+
+
+def test_net_shows_itself_in_a_line() -> None:
+    """A prompt shows name and size."""
+    net = sn.Net("small")
+    net.output(net.branch("a", net.input("x", (4,)), BODY))
+
+    assert repr(net) == "<Net 'small': 2 branches, 1 outputs>"
+
+
+def test_references_are_found_in_any_nest() -> None:
+    """Lists, tuples and dicts are searched in order; other things are not references."""
+    net = sn.Net("nest")
+    a, b, c = (net.input(name, (1,)) for name in "abc")
+
+    assert refs_in({"p": [a, (b,)], "q": c, "r": 3}) == [a, b, c]
+    assert refs_in("abc") == []
+
+
+def test_reference_is_true() -> None:
+    """`if ref:` asks nothing of Keras."""
+    assert sn.Net("net").input("x", (1,))
+
+
+@pytest.mark.parametrize(
+    ("on", "names"),
+    [
+        ("cpu", ("cpu",)),
+        ("auto", ("auto",)),
+        (("gpu:1", "/gpu:1", "cpu"), ("gpu:1", "cpu")),
+        ("/job:worker/task:1/device:GPU:0", ("worker:1/gpu:0",)),
+    ],
+)
+def test_wishes_have_one_spelling(on: Any, names: tuple[str, ...]) -> None:
+    """However a device is written, it has one name; doubles count once."""
+    assert wishes(on) == names
+
+
+def test_all_faults_come_at_once_with_their_lines() -> None:
+    """One error tells everything, each fault with the file and line it stands in."""
+
+    def declare(net: sn.Net) -> None:
+        x = net.input("x", (4,))
+        net.input("idle", (4,))
+        net.branch("a", x, BODY, on="gpx:1")
+        a = net.branch("a", x, BODY)
+        net.merge("alone", [a], BODY)
+        net.output("a")
+
+    text = faults(declare)
+
+    assert text.startswith("net 'broken' has ")
+    assert "impossible" not in text
+    for words in (
+        "on='gpx:1'",
+        "the name 'a' is taken",
+        "merge 'alone' joins 1 input",
+        "net.output takes what a branch returned",
+    ):
+        assert words in text
+    lines = re.findall(r"test_declare\.py:(\d+): ", text)
+    assert len(set(lines)) >= 4
+    assert lines == [n for n in lines if n.isdigit()]
+
+
+@pytest.mark.parametrize(
+    ("declare", "words"),
+    [
+        (lambda net: None, "net 'broken' is empty"),
+        (
+            lambda net: net.branch("a", net.input("x", (4,)), BODY),
+            "net 'broken' has no output; say net.output(ref) for each",
+        ),
+        (
+            lambda net: finish(net, net.branch("a", [], BODY)),
+            "branch 'a' reads nothing",
+        ),
+        (
+            lambda net: finish(net, net.input("x", (4,)), net.input("x", (4,))),
+            "the name 'x' is taken by the input at",
+        ),
+        (
+            lambda net: (net.input("y", (4,)), finish(net, net.input("x", (4,)))),
+            "input 'y' is read by no branch that leads to an output",
+        ),
+        (
+            lambda net: (
+                net.branch("dead", x := net.input("x", (4,)), BODY),
+                finish(net, net.branch("a", x, BODY)),
+            ),
+            "branch 'dead' leads to no output; use it or remove it",
+        ),
+        (
+            lambda net: finish(net, sn.Net("other").input("x", (4,))),
+            "the output uses 'x' of another net, 'other'",
+        ),
+        (
+            lambda net: finish(
+                net, net.branch("a", sn.Net("other").input("x", (4,)), BODY)
+            ),
+            "branch 'a' uses 'x' of another net, 'other'",
+        ),
+        (lambda net: net.input("x", 4), "the shape must be a tuple such as (28, 28)"),
+        (lambda net: net.input("x", (3.5,)), "holds 3.5; sizes are whole numbers"),
+        (lambda net: net.input("x", (-1,)), "holds -1; sizes are whole numbers"),
+        (lambda net: net.input("x", (True,)), "holds True; sizes are whole numbers"),
+        (lambda net: net.input("", (3,)), "a branch needs a name. Received: ''"),
+        (lambda net: net.input(3, (3,)), "a branch needs a name. Received: 3"),
+        (
+            lambda net: net.branch("a", net.input("x", (3,)), BODY, near="x"),
+            "near= takes what a branch returned. Received: 'x'",
+        ),
+    ],
+)
+def test_fault_is_told(declare: Callable[[sn.Net], Any], words: str) -> None:
+    """Each fault of a declaration has words that say what to do."""
+    assert words in faults(declare)
+
+
+def test_net_needs_a_name() -> None:
+    """A name that is no text is a fault like any other."""
+    with pytest.raises(sn.DeclarationError, match="a net needs a name. Received: 7"):
+        sn.Net(7).check()  # type: ignore[arg-type]  # the wrong type is the test
+
+
+@pytest.mark.parametrize("on", [[], None, 3, "", "gpu:-1", "gpu:x", ["gpu:0", 4]])
+def test_impossible_device_is_told(on: Any) -> None:
+    """Whatever is no device is refused with what was asked."""
+    text = faults(lambda net: net.branch("a", net.input("x", (3,)), BODY, on=on))
+
+    assert f"branch 'a': on={on!r}: " in text
+
+
+def wishful(*wishes: dict[str, Any]) -> str:
+    """What is said of branches a, b, c ... whose wishes name each other by letter."""
+    net = sn.Net("wishful")
+    x = net.input("x", (4,))
+    refs: dict[str, Any] = {}
+    for letter, wish in zip("abcdef", wishes):
+        named = {
+            word: refs[value] if word in ("near", "apart") else value
+            for word, value in wish.items()
+        }
+        refs[letter] = net.branch(letter, x, BODY, **named)
+        net.output(refs[letter])
+    return "\n".join(net.faults())
+
+
+def test_near_and_apart_contradict() -> None:
+    """A branch cannot share a device with one that it must be apart from."""
+    text = wishful({}, {"near": "a"}, {"near": "b", "apart": "a"})
+
+    assert "branch 'c' must be apart from 'a'" in text
+    assert "but near= binds them to one device" in text
+
+
+def test_near_contradicts_pins_through_others() -> None:
+    """Pins on two devices cannot be bound together, however long the chain."""
+    text = wishful({"on": "gpu:0"}, {"near": "a"}, {"on": "gpu:1", "near": "b"})
+
+    assert "branch 'c' is on gpu:1, but near= binds it to 'a', which is on gpu:0" in text
+
+
+def test_apart_contradicts_equal_pins() -> None:
+    """Two branches on one pinned device are not apart."""
+    text = wishful({"on": "gpu:0"}, {"on": "gpu:0", "apart": "a"})
+
+    assert "branch 'b' must be apart from 'a', but both are on gpu:0" in text
+
+
+def test_apart_contradicts_pins_of_neighbours() -> None:
+    """The pin of a neighbour counts as a branch's own."""
+    text = wishful(
+        {"on": "gpu:0"}, {"near": "a"}, {"on": "gpu:0"}, {"near": "c", "apart": "b"}
+    )
+
+    assert "branch 'd' must be apart from 'b', but both are on gpu:0" in text
+
+
+def test_wishes_that_agree_are_no_fault() -> None:
+    """Near the same, apart from another, pins that match: nothing to say."""
+    assert (
+        wishful(
+            {"on": "gpu:0"},
+            {"near": "a", "on": "gpu:0"},
+            {"apart": "a", "on": "gpu:1"},
+            {"near": "c"},
+        )
+        == ""
+    )

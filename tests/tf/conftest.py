@@ -1,0 +1,22 @@
+"""One process and one machine for all tests that need TensorFlow: a CPU as four."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import splitnet as sn
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare `-m "not tf"` the seconds of importing TensorFlow to leave these out."""
+    return True if config.option.markexpr == "not tf" else None
+
+
+@pytest.fixture(scope="session")
+def cluster() -> "sn.Cluster":
+    """Three CPU devices that stand in for GPUs, and the CPU itself."""
+    import splitnet as sn
+
+    return sn.local_cluster(stand_in_gpus=3)

@@ -1,0 +1,285 @@
+"""Audits that must ring, audits that must not, and that auditing changes nothing."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from splitnet.tf import optimizer as placing
+from tests.tf.zoo import BATCH, OPTIMIZERS, ZOO, Case, numbers, two_branches
+
+pytestmark = pytest.mark.tf
+
+
+class Scoped(layers.Layer):
+    """A layer of the recipe that opens a device scope in its call."""
+
+    def __init__(self, inner: Any, device: str, **more: Any) -> None:
+        super().__init__(**more)
+        self.inner, self.device = inner, device
+
+    def build(self, shape: Any) -> None:
+        """Build what it wraps, there."""
+        with tf.device(self.device):
+            self.inner.build(shape)
+
+    def call(self, inputs: Any) -> Any:
+        """Run it there."""
+        with tf.device(self.device):
+            return self.inner(inputs)
+
+
+def recipe(left: Any, right: Any, *, scopes: bool = True) -> Any:
+    """The Keras FAQ's: branches built under tf.device, joined and headed outside."""
+    x = keras.Input((6,), name="x")
+    if scopes:
+        with tf.device("/device:CPU:1"):
+            a = left(x)
+        with tf.device("/device:CPU:2"):
+            b = right(x)
+    else:
+        a, b = left(x), right(x)
+    model = keras.Model(x, layers.Dense(2, name="head")(layers.Add(name="add")([a, b])))
+    model.compile("adam", "mse")
+    return model
+
+
+PINS = {"left": "gpu:0", "right": "gpu:1", "add": "cpu", "head": "gpu:1"}
+
+
+def found(model: Any, plan: Any, data: Any = None) -> set[tuple[str, str]]:
+    """The aspect and part of each finding of an audit that must not be clean."""
+    data = (numbers(6), numbers(2)) if data is None else data
+    audit = sn.audit(model, plan, data)
+    with pytest.raises(sn.AuditError, match="did not run as the plan"):
+        audit.check()
+    return {(finding.aspect, finding.part) for finding in audit.findings}
+
+
+# --- what must ring -----------------------------------------------------------------
+
+
+def test_audit_finds_the_faq_recipe_out(cluster: sn.Cluster) -> None:
+    """Only its variables are where it says: forward and backward ops all strayed."""
+    model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
+    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
+    model.train_on_batch(numbers(6), numbers(2))
+    strays = found(model, plan)
+
+    for part in ("left", "right"):
+        assert ("forward", part) in strays
+        assert ("backward", part) in strays
+        assert ("variables", part) not in strays
+
+
+def test_audit_finds_a_layer_with_a_device_in_call_out(cluster: sn.Cluster) -> None:
+    """Its forward ops are there; its backward pass is not."""
+    model = recipe(
+        Scoped(layers.Dense(4), "/device:CPU:1", name="left"),
+        Scoped(layers.Dense(4), "/device:CPU:2", name="right"),
+        scopes=False,
+    )
+    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
+    strays = found(model, plan)
+
+    assert ("forward", "left") not in strays
+    assert ("backward", "left") in strays
+    assert ("backward", "right") in strays
+
+
+def emitted(cluster: sn.Cluster, optimizer: Any = "adam", case: Any = None) -> Any:
+    """A placed, compiled model of two branches."""
+    case = case or two_branches(layers.Dense(4), layers.Dense(4))
+    model = sn.emit(case.net, sn.plan(case.net, cluster, batch=BATCH, time_limit=0.1))
+    model.compile(optimizer, "mse")
+    return model
+
+
+def test_audit_finds_an_optimizer_without_hooks_out(
+    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Updates that run on device 0, and gradients that pass through it, are found."""
+    monkeypatch.setattr(placing, "_place", lambda optimizer: None)
+    model = emitted(cluster)
+    audit = sn.audit(model, None, (numbers(6), numbers(2)))
+    strays = {(finding.aspect, finding.part) for finding in audit.findings}
+
+    assert {part for aspect, part in strays if aspect == "updates"} == {
+        "left",
+        "right",
+        "head",
+    }
+
+
+def test_audit_finds_moved_slots_out(cluster: sn.Cluster) -> None:
+    """One slot that was put elsewhere is found, and named."""
+    model = emitted(cluster)
+    model.optimizer.build(model.trainable_variables)
+    slot = model.optimizer._velocities[0]
+    with tf.device("/device:CPU:3"):
+        slot._value = tf.Variable(slot._value)
+    audit = sn.audit(model, None, (numbers(6), numbers(2)))
+
+    assert [f.aspect for f in audit.findings if f.aspect == "slots"] == ["slots"]
+    assert f"slot {slot.path!r} of 'left' is on gpu:2, planned on gpu:0" in str(audit)
+
+
+def test_audit_finds_another_plan_out(cluster: sn.Cluster) -> None:
+    """A model held against a plan for other devices is not clean."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    model = emitted(cluster, case=case)
+    other = sn.plan(
+        case.net,
+        cluster,
+        batch=BATCH,
+        pins={"left": "gpu:2", "right": "gpu:0"},
+        time_limit=0.1,
+    )
+
+    assert {("forward", "left"), ("backward", "left"), ("variables", "left")} <= found(
+        model, other
+    )
+
+
+def test_audit_finds_xla_out(cluster: sn.Cluster) -> None:
+    """A plain model that XLA compiled shows nothing: nothing is proven."""
+    model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
+    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
+    plain = keras.models.clone_model(model)
+    plain.compile("adam", "mse", jit_compile=True)
+
+    assert ("forward", "left") in found(plain, plan)
+
+
+# --- what must not ----------------------------------------------------------------------
+
+
+def test_audit_of_a_shared_lstm_has_no_crossing_per_iteration(
+    cluster: sn.Cluster,
+) -> None:
+    """Weights cross once, gradients come back once, loops wait for nobody."""
+    case = ZOO["shared_lstm"]()
+    model = emitted(cluster, case=case)
+    batch = [one[:BATCH] for one in case.x], case.y[:BATCH]
+    audit = sn.audit(model, None, batch).check()
+    (sent, saw), (back, came) = (
+        audit.moved["gpu:0", "gpu:1", "weights"],
+        audit.moved["gpu:1", "gpu:0", "weights gradient"],
+    )
+
+    assert 1000 < saw <= sent  # the plan counts a seed that no dropout reads
+    assert 1000 < came <= back
+
+
+def test_audit_without_targets_watches_the_forward_pass(cluster: sn.Cluster) -> None:
+    """`x` alone, or a model that is not compiled: forward only, and it says so."""
+    model = emitted(cluster)
+    audit = sn.audit(model, None, numbers(6)).check()
+
+    assert "only the forward pass was watched" in audit.notes[0]
+    rows = {row.part: row for row in audit.rows}
+    assert (rows["left"].forward, rows["left"].backward) == ("gpu:0", "")
+
+
+def test_audit_of_run_eagerly_says_what_it_cannot_see(cluster: sn.Cluster) -> None:
+    """Eager ops are in no graph: variables and slots are judged, the rest is noted."""
+    model = emitted(cluster)
+    model.compile("adam", "mse", run_eagerly=True)
+    audit = sn.audit(model, None, (numbers(6), numbers(2))).check()
+
+    assert any("run_eagerly=True" in note for note in audit.notes)
+
+
+def test_audit_takes_dicts(cluster: sn.Cluster) -> None:
+    """Inputs and targets by name, as `fit` takes them."""
+    case = ZOO["many_inputs_and_outputs"]()
+    model = sn.emit(case.net, sn.plan(case.net, cluster, batch=BATCH, time_limit=0.1))
+    model.compile(**case.compilation())
+
+    sn.audit(model, None, (case.x, case.y)).check()
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "words"),
+    [
+        ("plain", ([1], [2]), "was not emitted by splitnet: give audit"),
+        ("placed", None, "audit.. needs one batch"),
+        ("placed", (np.zeros((3, 7), "float32"), np.zeros((3, 2))), "the watched step of model .* failed"),
+    ],
+)
+def test_audit_refuses_what_it_cannot_watch(
+    cluster: sn.Cluster, model: str, batch: Any, words: str
+) -> None:
+    """No plan, no batch, a batch that does not fit: an AuditError says which."""
+    one = emitted(cluster)
+    with pytest.raises(sn.AuditError, match=words):
+        sn.audit(sn.unplace(one) if model == "plain" else one, None, batch)
+
+
+# --- what it leaves behind ----------------------------------------------------------------
+
+
+def state(model: Any) -> list[np.ndarray]:
+    """All numbers that a model keeps."""
+    kept = [*model.variables, *model.optimizer.variables]
+    kept += [v for metric in model.metrics for v in metric.variables]
+    return [v.numpy() for v in kept]
+
+
+def stateful() -> Case:
+    """Seeds, averages, weights."""
+    body = [layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5)]
+    return two_branches(body, layers.Dense(4))
+
+
+MORE = OPTIMIZERS | {
+    "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01), initial_scale=64.0, dynamic_growth_steps=1
+    ),
+    "far_slots": lambda: keras.optimizers.Adagrad(initial_accumulator_value=0.7),
+}
+
+
+@pytest.mark.parametrize("name", ["adamw_everything", "loss_scale", "far_slots"])
+def test_audit_before_the_first_fit_changes_nothing(
+    cluster: sn.Cluster, name: str
+) -> None:
+    """Training after an audit equals training without one, whatever the slots' start."""
+    case = stateful()
+    audited, other = (emitted(cluster, MORE[name](), case) for _ in range(2))
+    sn.audit(audited, None, (case.x, case.y)).check()
+    for model in (audited, other):
+        model.fit(case.x, case.y, batch_size=BATCH, shuffle=False, verbose=0)
+
+    for mine, its in zip(state(audited), state(other), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_audit_in_the_middle_of_training_changes_nothing(cluster: sn.Cluster) -> None:
+    """Weights, slots, metrics, seeds, history and the traced step are as before."""
+    case = stateful()
+    model = emitted(cluster, MORE["adamw_everything"](), case)
+    model.compile(model.optimizer, "mse", metrics=["mae"])
+    model.fit(case.x, case.y, verbose=0)
+    before, history, step = state(model), model.history, model.train_function
+    sn.audit(model, None, (case.x, case.y)).check()
+
+    for mine, its in zip(before, state(model), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert model.history is history
+    assert model.train_function is step
+
+
+def test_audit_of_a_plain_model_leaves_it_plain(cluster: sn.Cluster) -> None:
+    """The marks that an audit lends are taken back."""
+    model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
+    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
+    own = set(vars(model))
+    sn.audit(model, plan, (numbers(6), numbers(2)))
+
+    assert set(vars(model)) - own <= {"history", "_eval_epoch_iterator"}
+    assert "call" not in vars(model)

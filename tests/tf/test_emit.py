@@ -1,0 +1,385 @@
+"""Emitted models: whose layers they have, when memory is used, how they run."""
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from splitnet.core.planner import score
+from tests.tf.zoo import BATCH, ZOO, Case, exactly, numbers, two_branches, words
+
+pytestmark = pytest.mark.tf
+
+
+def emitted(case: Case, cluster: sn.Cluster, **plan: Any) -> Any:
+    """The placed model of a case, not compiled."""
+    plan = {"batch": BATCH, "time_limit": 0.1} | plan
+    return sn.emit(case.net, sn.plan(case.net, cluster, **plan))
+
+
+def devices(variables: Any) -> list[str]:
+    """The short names of the devices that hold variables."""
+    return [v.value.device.rpartition("device:")[2] for v in variables]
+
+
+@pytest.fixture(scope="module")
+def dense(cluster: sn.Cluster) -> Any:
+    """A small placed model, compiled, for tests that leave it as it is."""
+    left = layers.Dense(4, name="l")
+    made = emitted(two_branches(left, layers.Dense(4, name="r")), cluster)
+    made.compile("adam", "mse", metrics=["mae"])
+    made.train_on_batch(numbers(6), numbers(2))
+    return made
+
+
+# --- copies -------------------------------------------------------------------------
+
+
+def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
+    """The user's layers are neither built nor called, before or after emission."""
+    mine = [layers.Dense(4, name="l"), layers.LSTM(4, name="r"), layers.Dropout(0.5)]
+    net = sn.Net("mine")
+    x = net.input("x", (3, 4))
+    a = net.branch("a", x, [mine[0], mine[2]], on="gpu:0")
+    b = net.branch("b", a, mine[1], on="gpu:1")
+    net.output(b)
+    before = [dict(vars(layer)) for layer in mine]
+    model = emitted(Case(net, None, None), cluster)
+
+    assert not any(layer.built for layer in mine[:2])
+    assert [set(vars(layer)) for layer in mine] == [set(one) for one in before]
+    assert [layer._inbound_nodes for layer in mine] == [[], [], []]
+    assert model.get_layer("l") is not mine[0]
+
+
+def test_emit_twice_gives_independent_models_that_start_equal(
+    cluster: sn.Cluster,
+) -> None:
+    """Two emissions have the same values, and training one leaves the other."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    one, other = emitted(case, cluster), emitted(case, cluster)
+    first = one.get_weights()
+    for mine, its in zip(first, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    one.compile("sgd", "mse")
+    one.fit(case.x, case.y, verbose=0)
+
+    assert any(np.any(a != b) for a, b in zip(first, one.get_weights()))
+    for mine, its in zip(first, other.get_weights()):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_emit_starts_as_the_same_layers_start_in_plain_keras(
+    cluster: sn.Cluster,
+) -> None:
+    """A twin built by hand from the very same layers trains bit for bit alike."""
+    image, tell = layers.Conv2D(3, 3, name="see"), layers.LSTM(4, name="tell")
+    drop, head = layers.Dropout(0.4, seed=7), layers.Dense(2, name="head")
+    net = sn.Net("by_hand")
+    x, y = net.input("image", (6, 6, 2)), net.input("words", (5, 3))
+    see = [image, layers.GlobalAveragePooling2D(), drop]
+    a = net.branch("a", x, see, on="gpu:0")
+    b = net.branch("b", y, tell, on="gpu:1")
+    net.output(
+        net.branch("head", net.merge("j", [a, b], layers.Concatenate()), head, on="cpu")
+    )
+    placed = emitted(Case(net, None, None), cluster)
+
+    inputs = [keras.Input((6, 6, 2)), keras.Input((5, 3))]
+    seen = drop(layers.GlobalAveragePooling2D()(image(inputs[0])))
+    joined = layers.Concatenate()([seen, tell(inputs[1])])
+    plain = keras.Model(inputs, head(joined))
+    data = [numbers(6, 6, 2), numbers(5, 3)], numbers(2, seed=1)
+    losses = []
+    with exactly():
+        for model in (placed, plain):
+            model.compile("adam", "mse")
+            history = model.fit(
+                *data, batch_size=BATCH, epochs=2, shuffle=False, verbose=0
+            )
+            losses.append(history.history["loss"])
+
+    assert losses[0] == losses[1]
+    for mine, its in zip(placed.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_emit_keeps_names_and_order_of_weights(dense: Any) -> None:
+    """Layers have the user's names; weights stand in plain Keras' order."""
+    plain = sn.unplace(dense)
+
+    assert [v.path for v in dense.variables] == [v.path for v in plain.variables]
+    assert type(dense) is type(plain)
+    assert {"l", "r"} <= {layer.name for layer in dense.layers}
+
+
+def test_emit_puts_weights_on_their_devices(dense: Any) -> None:
+    """Variables are born where their branch is."""
+    assert devices(dense.get_layer("l").variables) == ["CPU:1", "CPU:1"]
+    assert devices(dense.get_layer("r").variables) == ["CPU:2", "CPU:2"]
+
+
+def test_emit_shares_the_weights_of_a_shared_layer(cluster: sn.Cluster) -> None:
+    """One layer in three branches has one kernel and one bias."""
+    model = emitted(ZOO["triplet"](), cluster)
+
+    assert len(model.weights) == 4
+    assert set(devices(model.weights)) == {"CPU:1"}
+
+
+def test_emit_names_outputs_for_branches_or_as_told(cluster: sn.Cluster) -> None:
+    """Names given to net.output name losses; others are named by their branch."""
+    net = sn.Net("outputs")
+    x = net.input("x", (4,))
+    net.output(net.branch("größe: a", x, layers.Dense(1)))
+    net.output(net.branch("b", x, layers.Dense(1)), "price")
+    model = emitted(Case(net, None, None), cluster)
+
+    assert model.output_names == ["gr__e__a", "price"]
+
+
+def test_emit_of_a_compiled_model_keeps_optimizer_state(cluster: sn.Cluster) -> None:
+    """A model placed in the middle of training goes on as if it had not been."""
+    x, y = numbers(4), numbers(2, seed=1)
+    plain = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(5, name="a"), layers.Dense(2, name="b")]
+    )
+    plain.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    pins = {"a": "gpu:0", "b": "gpu:1"}
+    with exactly():
+        plain.fit(x, y, verbose=0)
+        placed = sn.emit(plain, sn.plan(plain, cluster, pins=pins, time_limit=0.1))
+        ours, theirs = (m.fit(x, y, verbose=0).history for m in (placed, plain))
+
+    assert ours == theirs
+    assert int(placed.optimizer.iterations) == 2
+
+
+def test_emit_on_one_device_is_transparent(cluster: sn.Cluster) -> None:
+    """A plan that puts everything on the CPU runs and audits like any other."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    graph = sn.read(case.net, batch=BATCH)
+    plan = score(graph, cluster, dict.fromkeys(graph.part, "cpu:0"))
+    model = sn.emit(case.net, plan)
+    model.compile("adam", "mse")
+    audit = sn.audit(model, plan, (case.x, case.y)).check()
+
+    assert sum(actual for _, actual in audit.moved.values()) == 0
+
+
+def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
+    """Keras picks cuDNN where any GPU is; a recurrent branch on the CPU must not."""
+    net = sn.Net("rnn")
+    x = net.input("x", (4, 3))
+    home = layers.Bidirectional(layers.LSTM(2, name="inner"), name="home")
+    a = net.branch("a", x, home, on="cpu")
+    b = net.branch("b", x, layers.GRU(4, name="away"), on="gpu:0")
+    net.output(net.merge("m", [a, b], layers.Add()))
+    model = emitted(Case(net, None, None), cluster)
+
+    assert model.get_layer("home").forward_layer.use_cudnn is False
+    assert model.get_layer("home").backward_layer.use_cudnn is False
+    assert model.get_layer("away").use_cudnn == "auto"
+
+
+# --- ways to run --------------------------------------------------------------------
+
+
+def test_placed_model_runs_eagerly_alike(cluster: sn.Cluster) -> None:
+    """run_eagerly, eager calls and train_on_batch give plain numbers."""
+    case = two_branches([layers.Dense(4), layers.Dropout(0.3)], layers.Dense(4))
+    placed = emitted(case, cluster)
+    plain = sn.unplace(placed)
+    for model in (placed, plain):
+        model.compile("adam", "mse", run_eagerly=True)
+    batch = case.x[:BATCH], case.y[:BATCH]
+    with exactly():
+        np.testing.assert_array_equal(placed(batch[0]), plain(batch[0]))
+        for _ in range(2):
+            assert placed.train_on_batch(*batch) == plain.train_on_batch(*batch)
+        assert placed.test_on_batch(*batch) == plain.test_on_batch(*batch)
+    for mine, its in zip(placed.get_weights(), plain.get_weights()):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
+    """Under placement_scope a user's step equals plain, slots beside their weights."""
+    case = ZOO["shared_lstm"]()
+    placed = emitted(case, cluster)
+    plain = sn.unplace(placed)
+    x = [tf.constant(one[:BATCH]) for one in case.x]
+    y = tf.constant(case.y[:BATCH, None])
+    losses: dict[int, list[float]] = {}
+    for number, model in enumerate((placed, plain)):
+        optimizer = keras.optimizers.Adam(0.1)
+
+        @tf.function
+        def step(model: Any = model, optimizer: Any = optimizer) -> Any:
+            with sn.placement_scope(model, *([optimizer] if model is placed else [])):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return loss
+
+        optimizer.build(model.trainable_variables)
+        if number:
+            assert set(devices(optimizer.variables)) == {"CPU:0"}
+        with exactly():
+            losses[number] = [float(step()) for _ in range(3)]
+
+    assert losses[0] == losses[1]
+
+
+def test_placement_scope_around_a_plain_model_does_nothing() -> None:
+    """A step written for placed models runs plain ones as well."""
+    plain = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+    with sn.placement_scope(plain):
+        assert plain(np.ones((1, 2), "float32")).shape == (1, 1)
+
+
+def test_slots_follow_weights_of_an_optimizer_built_before(cluster: sn.Cluster) -> None:
+    """An optimizer that was built early has its slots moved when it is compiled."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    model = emitted(case, cluster)
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, "mse")
+
+    assert devices(optimizer._momentums) == devices(model.trainable_variables)
+
+
+def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
+    """The gradient of a looked-up table is rows, on the device of the table."""
+    case = ZOO["wide_and_deep"]()
+    model = emitted(case, cluster)
+    kinds = []
+
+    @tf.function
+    def step() -> Any:
+        with sn.placement_scope(model), tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model([words(6, 50), numbers(5)]))
+        table = tape.gradient(loss, model.trainable_variables[0])
+        kinds.append(type(table))
+        return tf.convert_to_tensor(table)
+
+    step()
+    assert kinds == [tf.IndexedSlices]
+
+
+def test_jit_compile_is_refused_aloud(cluster: sn.Cluster) -> None:
+    """XLA asked for is not used, and that is said."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    model = emitted(case, cluster)
+    with pytest.warns(UserWarning, match="jit_compile"):
+        model.compile("adam", "mse", jit_compile=True)
+        model.fit(case.x, case.y, batch_size=13, verbose=0)
+
+    assert not model.jit_compile
+
+
+def test_jit_compile_auto_stays_off(dense: Any) -> None:
+    """Keras may not turn XLA on by itself, as it does where a GPU is."""
+    assert not dense.supports_jit
+    assert not dense.jit_compile
+
+
+@pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning")  # Keras' own
+@pytest.mark.parametrize(
+    "duplicate",
+    [keras.models.clone_model, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
+    ids=["clone_model", "deepcopy", "pickle"],
+)
+def test_duplicates_of_a_placed_model_are_plain(dense: Any, duplicate: Any) -> None:
+    """What Keras copies is a plain model that works, and knows no plan."""
+    twin = duplicate(dense)
+
+    assert twin(numbers(6)).shape == (13, 2)
+    with pytest.raises(sn.PlanFileError, match="has no plan"):
+        sn.plan_of(twin)
+
+
+def test_plan_of_an_emitted_model_is_its_plan(cluster: sn.Cluster) -> None:
+    """The plan is at hand wherever the model is."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    plan = sn.plan(case.net, cluster, batch=BATCH)
+
+    assert sn.plan_of(sn.emit(case.net, plan)) is plan
+
+
+def test_submodels_of_a_placed_model_run(dense: Any) -> None:
+    """A model over intermediate outputs works as in plain Keras."""
+    inner = keras.Model(dense.inputs, dense.get_layer("l").output)
+
+    assert inner.predict(numbers(6), verbose=0).shape == (13, 4)
+
+
+def test_summary_shows_the_users_layers(dense: Any) -> None:
+    """`summary` is Keras' own."""
+    lines: list[str] = []
+    dense.summary(print_fn=lines.append)
+
+    assert "l (Dense)" in "".join(lines)
+
+
+# --- plans and machines -------------------------------------------------------------
+
+
+def test_emit_falls_back_with_a_receipt(cluster: sn.Cluster) -> None:
+    """A device that is not here is replaced, and said; the audit follows."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    box = sn.Cluster.of("8*gpu", "cpu")
+    pins = {"left": "gpu:6", "right": "gpu:7"}
+    plan = sn.plan(case.net, box, batch=BATCH, pins=pins, time_limit=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = sn.emit(case.net, plan)
+    model.compile("adam", "mse")
+    said = [str(one.message) for one in caught]
+    assert any("part 'left' was planned for gpu:6 and runs on" in text for text in said)
+
+    assert set(devices(model.variables)) <= {"CPU:0", "CPU:1", "CPU:2", "CPU:3"}
+    sn.audit(model, None, (case.x, case.y)).check()
+
+
+def test_emit_refuses_a_plan_of_another_model(cluster: sn.Cluster) -> None:
+    """The message lists what only one of them has."""
+    one = two_branches(layers.Dense(4, name="p"), layers.Dense(4, name="q"))
+    other = two_branches(
+        [layers.Dense(4, name="p"), layers.ReLU(name="extra")],
+        layers.Dense(4, name="q"),
+    )
+    plan = sn.plan(one.net, cluster, batch=BATCH, time_limit=0.1)
+
+    with pytest.raises(sn.DeclarationError, match="'left/extra' is in the model only"):
+        sn.emit(other.net, plan)
+
+
+def test_emit_takes_a_rebuilt_net(cluster: sn.Cluster) -> None:
+    """Layers that Keras has numbered on are matched by position and kind."""
+    first = two_branches(layers.Dense(4), layers.Dense(4))
+    again = two_branches(layers.Dense(4), layers.Dense(4))
+    plan = sn.plan(first.net, cluster, batch=BATCH, time_limit=0.1)
+
+    assert sn.emit(again.net, plan)(numbers(6)).shape == (13, 2)
+
+
+def test_frozen_layers_stay_frozen(cluster: sn.Cluster) -> None:
+    """A branch that does not train has neither gradients nor slots, and audits."""
+    frozen = layers.Dense(4, name="frozen", trainable=False)
+    case = two_branches(frozen, layers.Dense(4))
+    model = emitted(case, cluster)
+    model.compile("adam", "mse")
+    before = model.get_layer("frozen").get_weights()
+    model.fit(case.x, case.y, verbose=0)
+
+    np.testing.assert_array_equal(before[0], model.get_layer("frozen").get_weights()[0])
+    assert len(model.trainable_variables) == 4
+    sn.audit(model, None, (case.x, case.y)).check()

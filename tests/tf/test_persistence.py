@@ -1,0 +1,212 @@
+"""Saved, loaded, moved, exported: files of placed models are plain Keras."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from tests.tf.zoo import BATCH, Case, exactly, numbers
+
+pytestmark = [
+    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
+    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+]
+
+STRANGER = """
+import sys
+sys.modules["splitnet"] = None          # it cannot be imported here
+import keras, numpy as np, tensorflow as tf
+model = keras.models.load_model(sys.argv[1])
+assert len(tf.config.list_logical_devices()) == 1
+x = [np.load(sys.argv[2]), np.load(sys.argv[3])]
+np.save(sys.argv[4], model.predict(x, verbose=0))
+print(type(model).__name__, int(model.optimizer.iterations))
+model.fit(x, np.zeros((13, 2), "float32"), verbose=0)
+"""
+
+
+def declare() -> Case:
+    """Two branches with weights, state and chance, and a merge."""
+    net = sn.Net("kept")
+    a, b = net.input("a", (5, 3)), net.input("b", (4,))
+    read = net.branch("read", a, layers.LSTM(4, name="read"), on="gpu:0")
+    norm = [
+        layers.Dense(4, name="see"),
+        layers.BatchNormalization(name="norm"),
+        layers.Dropout(0.3, name="drop"),
+    ]
+    seen = net.branch("seen", b, norm, on="gpu:1")
+    both = net.merge("both", [read, seen], layers.Concatenate(name="both"))
+    net.output(net.branch("head", both, layers.Dense(2, name="head"), on="gpu:2"))
+    return Case(net, [numbers(5, 3), numbers(4)], numbers(2, seed=1))
+
+
+@pytest.fixture(scope="module")
+def case(cluster: sn.Cluster) -> Case:
+    """Declared once TensorFlow has its devices: a Dropout makes a seed."""
+    return declare()
+
+
+def fit(model: Any, case: Case) -> float:
+    """One epoch; its loss."""
+    history = model.fit(case.x, case.y, batch_size=BATCH, shuffle=False, verbose=0)
+    return history.history["loss"][0]
+
+
+@pytest.fixture(scope="module")
+def trained(case: Case, cluster: sn.Cluster) -> Any:
+    """A placed model after an epoch; tests leave its weights as they are."""
+    model = sn.emit(case.net, sn.plan(case.net, cluster, batch=BATCH, time_limit=0.1))
+    model.compile("adam", "mse")
+    with exactly():
+        fit(model, case)
+    return model
+
+
+@pytest.fixture(scope="module")
+def saved(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained model as a .keras file."""
+    path = tmp_path_factory.mktemp("saved") / "model.keras"
+    trained.save(path)
+    return path
+
+
+def test_saved_model_names_no_device(saved: Path) -> None:
+    """No member of the file says where anything ran, or who placed it."""
+    with zipfile.ZipFile(saved) as file:
+        texts = [file.read(name) for name in file.namelist()]
+
+    for word in (b"/device:", b"CPU:1", b"gpu:0", b"splitnet", b"sn-k"):
+        assert not any(word in text for text in texts), word
+
+
+def test_saved_model_loads_without_splitnet_on_one_cpu(
+    saved: Path, trained: Any, case: Case, tmp_path: Path
+) -> None:
+    """Another program, one CPU, no splitnet: same predictions, and training goes on."""
+    paths = [tmp_path / name for name in ("a.npy", "b.npy", "out.npy")]
+    for path, data in zip(paths, case.x):
+        np.save(path, data)
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, saved, *paths],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-2:] == ["Functional", "3"]
+    np.testing.assert_allclose(
+        np.load(paths[2]), trained.predict(case.x, verbose=0), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_training_goes_on_with_fewer_devices(
+    saved: Path, case: Case, gpus: int
+) -> None:
+    """Load, plan for what is left, emit, train: losses as those of the loaded model."""
+    few = sn.local_cluster(stand_in_gpus=gpus)
+    loaded = keras.models.load_model(saved)
+    placed = sn.place(loaded, few, batch=BATCH, time_limit=0.1)
+
+    assert set(sn.plan_of(placed).device_of.values()) <= {d.name for d in few}
+    assert int(placed.optimizer.iterations) == 3
+    with exactly():
+        assert fit(placed, case) == fit(loaded, case)
+
+
+def test_weights_go_both_ways(trained: Any, case: Case, tmp_path: Path) -> None:
+    """A .weights.h5 file of a placed model fits the plain one, and the other way."""
+    plain = sn.unplace(trained)
+    other = sn.emit(case.net, sn.plan_of(trained))
+    trained.save_weights(tmp_path / "placed.weights.h5")
+    plain.set_weights([np.zeros_like(w) for w in plain.get_weights()])
+    plain.load_weights(tmp_path / "placed.weights.h5")
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    other.load_weights(tmp_path / "plain.weights.h5")
+
+    for mine, its in zip(trained.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert other.get_layer("see").kernel.value.device.endswith("CPU:2")
+
+
+def test_plan_file_serves_another_emission(
+    trained: Any, case: Case, tmp_path: Path
+) -> None:
+    """A plan saved and loaded emits a model with everything in the same place."""
+    sn.plan_of(trained).save(tmp_path / "plan.json")
+    plan = sn.load_plan(tmp_path / "plan.json")
+    model = sn.emit(case.net, plan)
+    model.compile("adam", "mse")
+
+    where = [[v.value.device for v in m.variables] for m in (trained, model)]
+    assert where[0] == where[1]
+    sn.audit(model, plan, (case.x, case.y)).check()
+
+
+def test_unplaced_model_is_plain_with_equal_values(trained: Any) -> None:
+    """unplace gives weights, seeds and optimizer state on the default device."""
+    plain = sn.unplace(trained)
+
+    assert "_splitnet" not in vars(plain)
+    assert {v.value.device.rpartition(":")[2] for v in plain.variables} == {"0"}
+    mine, its = trained.optimizer.variables, plain.optimizer.variables
+    for one, other in zip([*trained.variables, *mine], [*plain.variables, *its]):
+        np.testing.assert_array_equal(one, other)
+
+
+def strings_of(folder: Path) -> bytes:
+    """All bytes of an exported graph."""
+    return (folder / "saved_model.pb").read_bytes()
+
+
+def test_export_names_no_branch_device(
+    trained: Any, case: Case, tmp_path: Path
+) -> None:
+    """An exported model serves where the devices do not exist, strictly placed too."""
+    trained.export(tmp_path / "served", verbose=False)
+    text = strings_of(tmp_path / "served")
+    served = tf.saved_model.load(str(tmp_path / "served"))
+
+    assert b"device:CPU:1" not in text
+    assert b"sn-k" not in text
+    np.testing.assert_allclose(
+        served.serve([tf.constant(one) for one in case.x]),
+        trained.predict(case.x, verbose=0),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_export_leaves_the_model_placed(
+    trained: Any, case: Case, tmp_path: Path
+) -> None:
+    """After an export the model trains where it did."""
+    trained.export(tmp_path / "served", verbose=False)
+    sn.audit(trained, None, (case.x, case.y)).check()
+    assert trained.get_layer("see").kernel.value.device.endswith("CPU:2")
+
+
+def test_checkpoints_of_callbacks_are_plain(
+    trained: Any, case: Case, tmp_path: Path
+) -> None:
+    """ModelCheckpoint writes what a plain model loads."""
+    model = sn.emit(case.net, sn.plan_of(trained))
+    model.compile("adam", "mse")
+    saver = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
+    model.fit(case.x, case.y, epochs=2, verbose=0, callbacks=[saver])
+    loaded = keras.models.load_model(tmp_path / "2.keras")
+
+    for mine, its in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
