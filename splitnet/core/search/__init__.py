@@ -1,14 +1,14 @@
 """The search engine of the planner: the best plan within a time limit, and a bound.
 
-problem       groups, nets, devices as plain numbers; loads and checks
-baselines     list schedulers and other simple rules
-chain         dynamic programming over the cuts of one order
-multilevel    coarsen, anneal, refine, recombine (max-load)
-pipeline      many orders, cut by `chain`
-calls         single-sample latency
-exhaustive    tiny problems
-bounds        what no plan can beat
-portfolio     `search`: runs them all
+portfolio                      `search`: runs the others, keeps the best plan
+problem, judge, latency        numbers to place; what a plan costs
+baselines, exhaustive          simple rules; tiny problems
+chain, orders                  dynamic programming over the cuts of one order
+multilevel, anneal, coarsen    max-load without contiguity
+pipeline, stages               max-load of pipelines
+calls, call_chain, call_graph  single-sample latency
+bounds, flow, program          what no plan can beat
+feasibility                    why nothing fits
 """
 
 from splitnet.core.search.portfolio import (
