@@ -1,5 +1,6 @@
 """Benchmark workloads as ordinary graphs and clusters, for every verb."""
 
+from math import ceil
 from pathlib import Path
 
 from splitnet.core.cluster import Cluster, Link
@@ -43,7 +44,7 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
                 kind="Node",
                 cpu_only=not node.supported,
                 backward=node.backward,
-                size_bytes=round(node.size_bytes),
+                size_bytes=ceil(node.size_bytes),
                 seconds_on=(("gpu", node.accelerator), ("cpu", node.cpu)),
                 transfer_seconds=node.transfer,
             )

@@ -273,6 +273,28 @@ def test_plan_reports_progress():
     assert seen[-1] == plan.value
 
 
+def test_plan_keeps_the_best_when_interrupted():
+    """An interrupt from the keyboard ends the search, not the plan."""
+    seen: list[float] = []
+
+    def interrupt(_share: float, best: float) -> None:
+        seen.append(best)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    plan = plan_graph(random_dag(3, 14), BOX, on_progress=interrupt)
+
+    assert len(seen) == 2
+    assert plan.value == seen[-1]
+
+
+def test_plan_of_a_tight_limit_is_still_a_plan():
+    """With no time at all the first thing tried that fits is the plan."""
+    plan = plan_graph(random_dag(3, 14), BOX, time_limit=0.0)
+
+    assert set(plan.device_of) == set(random_dag(3, 14).part)
+
+
 def test_plan_of_the_shared_layer_counts_its_weight_once():
     """One variable, one home, whoever calls it."""
     plan = plan_graph(shared(), BOX)
