@@ -94,7 +94,10 @@ def resolve(
     }
     _report(found, cluster, missing)
     members = _near(graph)
-    found = _share_fallbacks(cluster, found, members, load_of)
+    if whole_lists:
+        found = {name: _with_room(wish) for name, wish in found.items()}
+    else:
+        found = _share_fallbacks(cluster, found, members, load_of)
     return found, _groups(graph, found, members)
 
 
@@ -210,7 +213,9 @@ def _orphan(cluster: Cluster, part: Part, on: tuple[str, ...]) -> Wish:
     same = tuple(device.name for device in cluster.of_kind(kind))
     if same:
         reason = f"{first} is not here; the least loaded {kind} takes it"
-        return Wish(part.name, asked, same, "fallback", first, reason)
+        return Wish(
+            *(part.name, asked, same, "fallback", first, reason), second=len(same) > 1
+        )
     reason = f"there is no {kind} here"
     return Wish(part.name, asked, (cluster.home.name,), "fallback", first, reason)
 
@@ -282,6 +287,12 @@ def _near(graph: Graph) -> list[tuple[str, ...]]:
     for part in graph.parts:
         members.setdefault(bound[part.name], []).append(part.name)
     return [tuple(parts) for parts in members.values()]
+
+
+def _with_room(wish: Wish) -> Wish:
+    """A wish whose heir has no room may go to any of the kind."""
+    reason = wish.reason.replace("the least loaded", "one with room of kind")
+    return replace(wish, reason=reason)
 
 
 def _share_fallbacks(

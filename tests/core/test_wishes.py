@@ -37,6 +37,19 @@ def test_fallback_keeps_together_what_asked_for_one_device():
     assert plan.device_of["b0"] == plan.device_of["b1"]
 
 
+def test_fallback_parts_what_no_heir_has_room_for():
+    """Where one heir cannot hold all that asked for one device, it is spread."""
+    graph = wide(2)
+    for name in ("b0", "b1"):
+        graph = with_part(graph, name, on=("gpu:7",))
+    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory="8 MiB"))
+
+    assert plan.device_of["b0"] != plan.device_of["b1"]
+    assert (
+        plan.fallbacks[0].why == "gpu:7 is not here; one with room of kind gpu takes it"
+    )
+
+
 def test_fallback_goes_down_the_list_first():
     """The next name of a preference list is taken before the kind is looked at."""
     plan = plan_graph(with_part(chain(1), "c0", on=("gpu:9", "cpu")), BOX)
