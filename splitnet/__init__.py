@@ -6,6 +6,7 @@ Importing this package loads neither TensorFlow nor Keras: each public name is f
 from its room when it is first used.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +154,10 @@ def _hang_hooks(name: str) -> None:
         from splitnet.core.declare import Net
 
         Net.outline = staticmethod(_outline)
+        if "tensorflow" in sys.modules:
+            from splitnet.tf.runtime import make_room
+
+            make_room()
     if name in ("Plan", "load_plan", "place", "plan", "score"):
         from splitnet.core.plan import Plan
 

@@ -260,3 +260,24 @@ def test_settings_of_the_environment_are_applied(from_outside: dict) -> None:
     """The devices and threads that the environment asked for are there."""
     assert from_outside["names"] == ["cpu:0", "cpu:1", "cpu:2"]
     assert (from_outside["devices"], from_outside["threads"]) == (3, 1)
+
+
+def test_stand_ins_can_be_asked_for_after_layers_of_a_net(tmp_path: Path) -> None:
+    """A net's layers start TensorFlow; the room made for stand-ins is there already."""
+    answer = story(
+        """
+        from keras import layers
+        net = sn.Net("late")
+        layers.LSTM(4)
+        late = started()
+        plain = [d.name for d in sn.local_cluster()]
+        two = [d.target for d in sn.local_cluster(stand_in_gpus=2)]
+        answer = [late, plain, two, said(lambda: sn.local_cluster(stand_in_gpus=9))]
+        """,
+        tmp_path,
+    )
+
+    assert answer[0] is True
+    assert answer[1] == ["cpu:0"]
+    assert answer[2] == ["/device:CPU:1", "/device:CPU:2", "/device:CPU:0"]
+    assert "too late for 9 stand-in GPUs" in answer[3]
