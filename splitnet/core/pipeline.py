@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor
-from splitnet.core.scaled import ScaledCosts, scaled_call
+from splitnet.core.scaled import ScaledCosts, merged_graph, scaled_call
 from splitnet.core.shares import shares
 from splitnet.core.step import Step, step_of
 from splitnet.core.timeline import Timeline
@@ -85,7 +85,8 @@ def simulate_pipeline(
 ) -> Timeline:
     """Play a plan's step in micro-batches; nothing is planned anew.
 
-    Costs are scaled by each micro-batch's share, but what a call costs however small it
+    What runs on one device without a hop between is one task, as TensorFlow's executor
+    follows a chain before it takes up another. Costs are scaled by each micro-batch's share, but what a call costs however small it
     is, and each transfer's latency, is paid for every micro-batch.
 
     Args:
@@ -100,11 +101,12 @@ def simulate_pipeline(
     from splitnet.core.simulate import outcome_of
 
     pipeline = pipeline_of(plan, microbatches, schedule)
-    graph = _unrolled(plan.graph, microbatches, recompute)
+    plain, calls_of = merged_graph(plan.graph, plan.device_of)
+    graph = _unrolled(plain, microbatches, recompute)
     rows = shares(plan.batch, microbatches)
     whole = {
-        call.name: (plan.graph.calls[i], rows[m] / plan.batch)
-        for i, (m, call) in _numbered(graph, plan.graph)
+        call.name: (calls_of[plain.calls[i].name], rows[m] / plan.batch)
+        for i, (m, call) in _numbered(graph, plain)
     }
     step = step_of(
         graph,
@@ -113,9 +115,9 @@ def simulate_pipeline(
         training=plan.training,
         optimizer=plan.optimizer,
     )
-    step = replace(step, waits=_waits(plan.graph, step, pipeline))
+    step = replace(step, waits=_waits(plain, step, pipeline))
     timeline = outcome_of(graph, plan.cluster, step, plan.device_of).timeline
-    number = {call.name: m for _, (m, call) in _numbered(graph, plan.graph)}
+    number = {call.name: m for _, (m, call) in _numbered(graph, plain)}
     tasks = tuple(
         replace(task, microbatch=number[task.call], call=_plain(task.call))
         for task in timeline.tasks

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.cost import CostModel
 from splitnet.core.devices import Device
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call, Graph, Tensor
 
-__all__ = ["ScaledCosts", "scaled_call", "scaled_graph"]
+__all__ = ["ScaledCosts", "merged_graph", "scaled_call", "scaled_graph"]
 
 
 def scaled_call(call: Call, name: str, share: float) -> Call:
@@ -59,24 +59,30 @@ class ScaledCosts:
     """A cost model for shares of calls whose whole it knows.
 
     A share takes its part of what the whole takes, but what a call costs however small
-    it is (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the whole
-    call and the share, 0 to 1; a call that is not there is charged as it stands.
-    `again` says that a backward pass computes the forward pass once more.
+    (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the whole calls
+    that it stands for and the share, 0 to 1; any other is charged as it stands. `again`
+    says that a backward pass computes the forward pass once more.
     """
 
     costs: CostModel
-    whole: Mapping[str, tuple[Call, float]]
+    whole: Mapping[str, tuple[tuple[Call, ...], float]]
     again: bool = False
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """Seconds of a share's forward pass."""
-        whole, share = self.whole.get(call.name, (call, 1.0))
-        return _part(self.costs.forward_seconds(whole, device), share, device)
+        wholes, share = self.whole.get(call.name, ((call,), 1.0))
+        return sum(
+            _part(self.costs.forward_seconds(one, device), share, device)
+            for one in wholes
+        )
 
     def backward_seconds(self, call: Call, device: Device) -> float:
         """Seconds of a share's backward pass."""
-        whole, share = self.whole.get(call.name, (call, 1.0))
-        seconds = _part(self.costs.backward_seconds(whole, device), share, device)
+        wholes, share = self.whole.get(call.name, ((call,), 1.0))
+        seconds = sum(
+            _part(self.costs.backward_seconds(one, device), share, device)
+            for one in wholes
+        )
         return seconds + (self.forward_seconds(call, device) if self.again else 0.0)
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
@@ -91,3 +97,65 @@ class ScaledCosts:
 def _part(seconds: float, share: float, device: Device) -> float:
     fixed = min(seconds, device.call_seconds)
     return fixed + (seconds - fixed) * share
+
+
+def merged_graph(
+    graph: Graph, device_of: Mapping[str, str]
+) -> tuple[Graph, dict[str, tuple[Call, ...]]]:
+    """Calls of one device that run one after the other as one call.
+
+    Calls are grouped by their device and by how many hops of devices lie before them, so
+    no group waits for another that waits for it. A group has the name and the part of
+    its first call.
+
+    Returns:
+        The graph of groups, and the calls of each group by its name.
+    """
+    before: dict[str, list[str]] = {}
+    for tensor in graph.tensors:
+        before.setdefault(tensor.target, []).append(tensor.source)
+    color: dict[str, str] = {}
+    level: dict[str, int] = {}
+    groups: dict[tuple[int, str], list[Call]] = {}
+    for call in graph.calls:
+        # Inputs and what holds weights stay by themselves: nothing runs there.
+        alone = graph.part[call.part].kind in ("input", "weights")
+        own = f"#{call.name}" if alone else device_of[call.part]
+        sources = before.get(call.name, ())
+        color[call.name] = own
+        level[call.name] = max(
+            (level[s] + (color[s] != own) for s in sources), default=0
+        )
+        groups.setdefault((level[call.name], own), []).append(call)
+    ranked = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+    first = {call.name: calls[0].name for calls in ranked for call in calls}
+    tensors: dict[tuple[str, str, int], Tensor] = {}
+    index: dict[tuple[str, int], int] = {}
+    for t in graph.tensors:
+        source, target = first[t.source], first[t.target]
+        if source != target:
+            number = index.setdefault((t.source, t.index), len(index))
+            tensors.setdefault(
+                (source, target, number),
+                replace(t, source=source, target=target, index=number),
+            )
+    merged = replace(
+        graph,
+        calls=tuple(_merged(calls) for calls in ranked),
+        tensors=tuple(tensors.values()),
+        outputs=tuple(dict.fromkeys(first[name] for name in graph.outputs)),
+    )
+    return merged, {calls[0].name: tuple(calls) for calls in ranked}
+
+
+def _merged(calls: list[Call]) -> Call:
+    return replace(
+        calls[0],
+        output_bytes=max(call.output_bytes for call in calls),
+        forward_flops=sum(call.forward_flops for call in calls),
+        backward_flops=sum(call.backward_flops for call in calls),
+        moved_bytes=sum(call.moved_bytes for call in calls),
+        activation_bytes=sum(call.activation_bytes for call in calls),
+        workspace_bytes=max(call.workspace_bytes for call in calls),
+        weights=tuple(dict.fromkeys(w for call in calls for w in call.weights)),
+    )

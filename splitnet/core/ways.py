@@ -161,13 +161,13 @@ def _tower(plan: "Plan", one: Graph, devices: list[str], home: str) -> Way:
     device_of = dict.fromkeys((p.name for p in graph.parts), plan.cluster.home.name)
     if weights_part(name) in device_of:
         device_of[weights_part(name)] = home
-    costs: dict[str, tuple[Call, float]] = {}
+    costs: dict[str, tuple[tuple[Call, ...], float]] = {}
     for i, (device, size) in enumerate(zip(devices, sizes)):
         part = tower_part(name, i)
         device_of[part] = device
         for call in graph.calls_of[part]:
             plain = f"{name}/{call.name.removeprefix(part + '/')}"
-            costs[call.name] = (one.call[plain], size / one.batch)
+            costs[call.name] = ((one.call[plain],), size / one.batch)
     made = _played(graph, plan, device_of, ScaledCosts(plan.costs, costs))
     where = f"weights_on={home!r}"
     return Way(

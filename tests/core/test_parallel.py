@@ -126,22 +126,23 @@ def two_stages() -> sn.Plan:
 def test_pipeline_never_beats_the_ideal_and_comes_near_it() -> None:
     """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least.
 
-    What is ready first runs first, so a backward pass may wait for a later forward pass.
+    What is ready first runs first, so a backward pass may wait for a later forward
+    pass.
     """
     plan = two_stages()
     for count in (2, 4, 8):
         ideal = plan.seconds * (count + 1) / (2 * count)
         seconds = sn.simulate(plan, microbatches=count).seconds
         assert ideal <= seconds * 1.02
-        assert seconds <= 1.3 * ideal
+        assert seconds <= 1.02 * ideal
 
 
 def test_pipeline_runs_every_microbatch_once_in_each_phase() -> None:
-    """Every call runs forward and backward for each of them, and its update once."""
+    """Both stages run forward and backward for each of them, and update once."""
     timeline = sn.simulate(two_stages(), microbatches=4, schedule="1f1b")
 
     ran = [(t.call, t.phase, t.microbatch) for t in timeline.tasks if t.call != "x"]
-    assert len(set(ran)) == len(ran) == 4 * (4 + 4) + 4
+    assert len(set(ran)) == len(ran) == 4 * (2 + 2) + 2
 
 
 def test_one_microbatch_is_the_plan_itself() -> None:

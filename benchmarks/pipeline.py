@@ -1,0 +1,84 @@
+"""How near does a pipeline of two equal stages come to the ideal, on two workers?
+
+Two TensorFlow worker processes, each pinned to a core with one thread, and a stage of
+equal Dense layers on each; plain `fit`. The same plan is emitted with one micro-batch and
+with several, in turn; a row is the median over the pairs. The ideal is M*S/(M+S-1). What
+the simulator says with the machine's estimated costs stands beside it.
+
+    python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8]
+"""
+
+import argparse
+
+from common import heading, paired, spread, undisturbed
+
+WIDTH, DEPTH, BATCH = 768, 12, 2048
+HOMES = ("worker:0/cpu:0", "worker:1/cpu:0")
+
+
+def declare(sn):
+    """Two stages of six layers each, one on each worker."""
+    from keras import layers
+
+    net = sn.Net("two_stages")
+    made = net.input("x", (WIDTH,))
+    for stage, home in enumerate(HOMES):
+        body = [
+            layers.Dense(WIDTH, "relu", name=f"dense_{stage}_{i}")
+            for i in range(DEPTH // 2)
+        ]
+        made = net.branch(f"stage{stage}", made, body, on=home)
+    net.output(net.branch("head", made, layers.Dense(1), on=HOMES[1]))
+    return net
+
+
+def main():
+    """Print a row for each schedule and number of micro-batches."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--microbatches", type=int, nargs="*", default=[2, 4, 8])
+    options = parser.parse_args()
+
+    import splitnet as sn
+    from splitnet.tf.workers import local_workers
+
+    with local_workers(2, pin=True) as workers:
+        heading(__doc__.splitlines()[0])
+        sn.connect(workers.cluster)
+        import numpy as np
+
+        net = declare(sn)
+        plan = sn.plan(net, workers.cluster, batch=BATCH)
+        rng = np.random.default_rng(0)
+        count = BATCH * options.steps
+        x = rng.normal(size=(count, WIDTH)).astype("float32")
+        y = rng.normal(size=(count, 1)).astype("float32")
+
+        def runner(**way):
+            model = sn.emit(net, plan, **way)
+            model.compile("sgd", "mse")
+            fit = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
+            model.fit(x[:BATCH], y[:BATCH], **fit)
+            return lambda: model.fit(x, y, **fit)
+
+        plain = runner()
+        print("  schedule  M  times faster            ideal  of ideal  simulated")
+        for schedule in ("gpipe", "1f1b"):
+            for number in options.microbatches:
+                cut = runner(microbatches=number, schedule=schedule)
+                with undisturbed(*(workers.pid(i) for i in range(2))):
+                    one, other = paired(plain, cut, rounds=options.rounds)
+                ratios = sorted(a / b for a, b in zip(one, other))
+                ideal = 2 * number / (number + 1)
+                said = sn.simulate(plan, microbatches=number, schedule=schedule)
+                share = ratios[len(ratios) // 2] / ideal
+                print(
+                    f"  {schedule:8}  {number}  {spread(ratios)}  {ideal:.2f}   "
+                    f"{share:7.0%}  {plan.seconds / said.seconds:9.2f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
