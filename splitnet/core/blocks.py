@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from splitnet.core.board import Assignment, Board
+from splitnet.core.contraction import contract
 from splitnet.core.schedule import unit_seconds
-from splitnet.core.step import contract
 
 __all__ = ["Blocks", "blocks_of"]
 

@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.contraction import contract
 from splitnet.core.engine import run_step
 from splitnet.core.graph import Graph
 from splitnet.core.memory import memory_of, standing_bytes
 from splitnet.core.plan import Memory
-from splitnet.core.step import Step, contract
+from splitnet.core.step import Step
 from splitnet.core.wishes import Group
 
 __all__ = ["Assignment", "Board", "Score", "board_of"]
@@ -83,7 +84,7 @@ class Board:
         return [units[unit] for unit in self.unit_of_call]
 
     def quick(self, chosen: Assignment) -> Score:
-        """Judge by units, and by what is held whatever the schedule; never too harsh."""
+        """Judge by units, and by what any schedule holds; never too harsh."""
         device = self.unit_devices(chosen)
         held = standing_bytes(self.units, device)
         seconds = run_step(self.units, device).seconds

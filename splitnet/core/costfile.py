@@ -10,6 +10,7 @@ from splitnet.core.cost import CostModel, Measured, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.graphfile import value_from_dict
+from splitnet.core.jsonfile import read_json, write_json
 
 __all__ = ["costs_from_dict", "costs_to_dict", "load_costs", "save_costs"]
 
@@ -22,8 +23,6 @@ def save_costs(costs: Measured, path: str | Path) -> None:
     Raises:
         PlanFileError: the file cannot be written.
     """
-    from splitnet.core.planfile import write_json
-
     write_json({"splitnet_costs": VERSION} | _table(costs), path, "cost table")
 
 
@@ -33,8 +32,6 @@ def load_costs(path: str | Path) -> Measured:
     Raises:
         PlanFileError: no such file, or not a cost table; the message names the field.
     """
-    from splitnet.core.planfile import read_json
-
     try:
         values = read_json(path, "cost table")
         if not isinstance(values, dict) or values.pop("splitnet_costs", 0) != VERSION:

@@ -14,7 +14,8 @@ from splitnet.core.timeline import Timeline
 from splitnet.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from splitnet.core.words import Comparison, Explanation, Verdict
+    from splitnet.core.explain import Explanation
+    from splitnet.core.words import Comparison, Verdict
 
 __all__ = ["Fallback", "Memory", "Placement", "Plan", "Transfer"]
 
@@ -158,7 +159,7 @@ class Plan:
         Raises:
             PlanFileError: the plan has no such part.
         """
-        from splitnet.core.words import explain
+        from splitnet.core.explain import explain
 
         return explain(self, name)
 

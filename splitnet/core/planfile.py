@@ -6,11 +6,7 @@ edited by hand, or by an enemy, cannot say what is not so. The file's own figure
 there for people to read.
 """
 
-import json
-import os
-import stat
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,22 +17,15 @@ from splitnet.core.costfile import costs_from_dict, costs_to_dict
 from splitnet.core.devices import device_name
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graphfile import graph_from_dict, graph_to_dict, value_from_dict
+from splitnet.core.jsonfile import read_json, write_json
 from splitnet.core.plan import Fallback, Placement, Plan
 from splitnet.core.request import OBJECTIVES
 from splitnet.core.score import bound_of, score
 
-__all__ = [
-    "load_plan",
-    "plan_from_dict",
-    "plan_to_dict",
-    "read_json",
-    "save_plan",
-    "write_json",
-]
+__all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
 VERSION = 1
 
-_MOST_BYTES = 1 << 30
 _KEYS = {
     "splitnet_plan",
     "objective",
@@ -240,87 +229,3 @@ def _placements(
         Placement(part, device, *said.get(part, ("", "given")))
         for part, device in device_of.items()
     )
-
-
-def read_json(path: str | Path, what: str) -> object:
-    """Read a JSON file that may come from a stranger; only regular files, no NaN.
-
-    Raises:
-        PlanFileError: not a file, too large, or not JSON.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
-    try:
-        with open(os.open(path, flags), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise PlanFileError(f"it is not a file; a {what} is a JSON file.")
-            if status.st_size > _MOST_BYTES:
-                raise PlanFileError(
-                    f"it has {status.st_size} bytes; at most {_MOST_BYTES} are read."
-                )
-            text = file.read().decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PlanFileError(f"it cannot be read: {reason}.") from None
-    try:
-        return json.loads(
-            text, parse_constant=_no_constant, object_pairs_hook=_no_twins(what)
-        )
-    except RecursionError:
-        raise PlanFileError("it is nested too deeply.") from None
-    except json.JSONDecodeError as error:
-        raise PlanFileError(
-            f"it is not JSON (cut off, or edited wrongly?): {error}."
-        ) from None
-    except ValueError as error:
-        raise PlanFileError(str(error)) from None
-
-
-def _no_constant(name: str) -> float:
-    raise PlanFileError(f"it holds {name}, which is no number.")
-
-
-def _no_twins(what: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(n for i, n in enumerate(names) if n in names[:i])
-            raise PlanFileError(f"a table of the {what} holds {twice!r} twice.")
-        return made
-
-    return table
-
-
-def write_json(values: object, path: str | Path, what: str) -> None:
-    """Write JSON beside `path` and rename it into place, so no half file is ever seen.
-
-    Raises:
-        PlanFileError: the folder is not there, or not to be written to.
-    """
-    target = Path(path)
-    beside = None
-    try:
-        if target.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
-        handle, beside = tempfile.mkstemp(
-            prefix=f".{target.name}.", dir=target.parent, text=True
-        )
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, target)
-    except (OSError, ValueError, TypeError) as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PlanFileError(
-            f"cannot write the {what} {str(path)!r}: {reason}."
-        ) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

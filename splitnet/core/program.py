@@ -16,20 +16,17 @@ links do one thing at a time in some order, and what shared weights cost to move
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from splitnet.core.board import Assignment, Board
+from splitnet.core.linear import Rows, optimum
 
 __all__ = ["Solved", "is_small", "load_bound", "solve"]
 
 _MOST_LOAD_COLUMNS = 40_000
 _MOST_COLUMNS = 1500
 _MOST_ROWS = 6000
-_MOST_NODES = 300
-_SAFETY = 1e-6
-"""The share taken off a bound for what the solver's tolerances may hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +35,6 @@ class Solved:
 
     bound: float
     chosen: Assignment | None
-
-
-@dataclass
-class _Rows:
-    """A program under construction: columns with bounds, rows with entries."""
-
-    lower: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-    whole: list[bool] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    index: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    row_lower: list[float] = field(default_factory=list)
-    row_upper: list[float] = field(default_factory=list)
-
-    def column(self, upper: float = inf, *, whole: bool = False) -> int:
-        """A new variable from 0 to `upper`."""
-        self.lower.append(0.0)
-        self.upper.append(upper)
-        self.whole.append(whole)
-        return len(self.lower) - 1
-
-    def row(
-        self, entries: Sequence[tuple[int, float]], lower: float, upper: float = inf
-    ) -> None:
-        """A new constraint: lower <= sum of value * variable <= upper."""
-        merged: dict[int, float] = {}
-        for column, value in entries:
-            merged[column] = merged.get(column, 0.0) + value
-        self.starts.append(len(self.index))
-        self.index += merged.keys()
-        self.value += merged.values()
-        self.row_lower.append(lower)
-        self.row_upper.append(upper)
 
 
 def load_bound(board: Board) -> float:
@@ -85,7 +48,7 @@ def load_bound(board: Board) -> float:
         classes.setdefault(twin, []).append(device)
     if board.group_count * len(classes) > _MOST_LOAD_COLUMNS:
         return 0.0
-    rows, seconds, need = _Rows(), _group_seconds(board), _group_bytes(board)
+    rows, seconds, need = Rows(), _group_seconds(board), _group_bytes(board)
     unit = _scale(seconds)
     total = rows.column()
     share = [
@@ -102,7 +65,7 @@ def load_bound(board: Board) -> float:
         if room and sum(need) > room:
             held = [(share[g][first], need[g] / room) for g in users]
             rows.row(held, -inf, 1.0)
-    bound, _ = _optimum(rows, total, None)
+    bound, _ = optimum(rows, total, None)
     return bound * unit
 
 
@@ -121,7 +84,7 @@ def solve(board: Board, time_limit: float) -> Solved:
     `time_limit` in seconds is a safety only.
     """
     program = _Program(board)
-    bound, values = _optimum(program.rows, program.total, time_limit)
+    bound, values = optimum(program.rows, program.total, time_limit)
     return Solved(
         bound * program.unit, None if values is None else program.chosen(values)
     )
@@ -131,7 +94,7 @@ class _Program:
     """The integer program of a board; times are in units of `unit` seconds."""
 
     def __init__(self, board: Board) -> None:
-        self.board, self.rows = board, _Rows()
+        self.board, self.rows = board, Rows()
         self.group = [board.group_of_unit[unit] for unit in board.unit_of_call]
         self.seconds = _group_seconds(board)
         self.unit = _scale(self.seconds)
@@ -263,50 +226,3 @@ def _scale(seconds: Sequence[Sequence[float]]) -> float:
     """A unit of time in which the program's figures are near 1."""
     fastest = [min(times) for times in zip(*seconds)]
     return sum(fastest) or 1.0
-
-
-def _optimum(
-    rows: _Rows, total: int, time_limit: float | None
-) -> tuple[float, list[float] | None]:
-    """Minimise one variable: a proven lower bound on it, and a solution or None.
-
-    Without `time_limit` the variables are all continuous.
-    """
-    import highspy
-    import numpy as np
-
-    lp = highspy.HighsLp()
-    count = len(rows.lower)
-    lp.num_col_, lp.num_row_ = count, len(rows.row_lower)
-    cost = np.zeros(count)
-    cost[total] = 1.0
-    lp.col_cost_ = cost
-    lp.col_lower_, lp.col_upper_ = np.array(rows.lower), np.array(rows.upper)
-    lp.row_lower_, lp.row_upper_ = np.array(rows.row_lower), np.array(rows.row_upper)
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.array([*rows.starts, len(rows.index)], dtype=np.int32)
-    lp.a_matrix_.index_ = np.array(rows.index, dtype=np.int32)
-    lp.a_matrix_.value_ = np.array(rows.value)
-    make: Any = highspy.Highs  # untyped upstream
-    solver = make()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("random_seed", 0)
-    if time_limit is not None:
-        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        lp.integrality_ = [kinds[whole] for whole in rows.whole]
-        solver.setOptionValue("mip_max_nodes", _MOST_NODES)
-        solver.setOptionValue("time_limit", float(time_limit))
-    solver.passModel(lp)
-    solver.run()
-    info = solver.getInfo()
-    solved = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-    if time_limit is None:
-        bound = info.objective_function_value if solved else 0.0
-    else:
-        bound = info.mip_dual_bound
-    if not 0 < bound < inf:
-        bound = 0.0
-    values = list(solver.getSolution().col_value)
-    has_one = len(values) == count and info.primal_solution_status == 2
-    return bound * (1 - _SAFETY), values if has_one else None

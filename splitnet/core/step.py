@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, Measured, Roofline, slots_of
-from splitnet.core.devices import Device
+from splitnet.core.cost import CostModel, slots_of
 from splitnet.core.graph import Graph
+from splitnet.core.tables import road_tables, seconds_tables
 
-__all__ = ["Net", "Shared", "Step", "Wires", "contract", "step_of"]
+__all__ = ["Net", "Shared", "Step", "Wires", "step_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def step_of(
     has_backward = grads or [False] * len(graph.calls)
     weights = _weight_use(graph, index, has_backward)
     own, trained = _owned(graph, weights)
-    tables = _seconds_tables(graph, cluster, costs, has_backward, trained, optimizer)
-    roads = _roads(cluster, costs)
+    tables = seconds_tables(graph, cluster, costs, has_backward, trained, optimizer)
+    roads = road_tables(cluster, costs)
     return Step(
         names=tuple(index),
         forward=tables[0],
@@ -227,63 +227,6 @@ def _owned(graph: Graph, weights: Sequence[Shared]) -> tuple[list[int], list[int
     return own, trained
 
 
-Table = list[list[float]]
-
-
-def _seconds_tables(
-    graph: Graph,
-    cluster: Cluster,
-    costs: CostModel,
-    has_backward: Sequence[bool],
-    update_bytes: Sequence[int],
-    optimizer: str,
-) -> tuple[Table, Table, Table]:
-    """Forward, backward and update seconds; equal devices share one row."""
-    rows: dict[object, tuple[list[float], list[float], list[float]]] = {}
-    keys = [_cost_key(device, costs) for device in cluster]
-    for key, device in zip(keys, cluster):
-        if key in rows:
-            continue
-        rows[key] = (
-            [costs.forward_seconds(call, device) for call in graph.calls],
-            [
-                costs.backward_seconds(call, device) if flows else 0.0
-                for call, flows in zip(graph.calls, has_backward)
-            ],
-            [
-                costs.update_seconds(count, device, optimizer) if count else 0.0
-                for count in update_bytes
-            ],
-        )
-    forward, backward, update = ([rows[key][i] for key in keys] for i in range(3))
-    return forward, backward, update
-
-
-def _cost_key(device: Device, costs: CostModel) -> object:
-    """Devices of one key cost the same; a model that is not ours may tell any apart."""
-    figures = (
-        device.kind,
-        device.flops_per_second,
-        device.bytes_per_second,
-        device.call_seconds,
-    )
-    if isinstance(costs, Roofline):
-        return figures
-    if isinstance(costs, Measured):
-        return (*figures, device.name if device.name in costs.devices else "")
-    return device.name
-
-
-def _roads(cluster: Cluster, costs: CostModel) -> tuple[Table, Table]:
-    latency: Table = []
-    per_byte: Table = []
-    for a in cluster:
-        roads = [costs.link(a.name, b.name, cluster) for b in cluster]
-        latency.append([road.latency_seconds for road in roads])
-        per_byte.append([1.0 / road.bytes_per_second for road in roads])
-    return latency, per_byte
-
-
 def _nets(
     graph: Graph, index: dict[str, int], has_backward: Sequence[bool]
 ) -> tuple[Net, ...]:
@@ -306,86 +249,4 @@ def _nets(
             graph.calls[source].transfer_seconds,
         )
         for (source, _), (size, readers, back) in found.items()
-    )
-
-
-Ends = tuple[int, tuple[int, ...], tuple[int, ...]]
-
-
-def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step | None:
-    """Merge units that share a number, renumbered into an order that may run.
-
-    Times and bytes add up; a merged unit starts when all its inputs are there, which a
-    real device need not wait for, so its times are estimates for searching. None if the
-    merged graph has a cycle. The unit of the result is the number itself, so numbers
-    must already stand in an order in which they may run.
-    """
-    count = len(names)
-    pairs = ((unit_of[n.source], unit_of[r]) for n in step.nets for r in n.readers)
-    if any(a > b for a, b in pairs):
-        return None
-
-    def total(values: Sequence[int]) -> list[int]:
-        sums = [0] * count
-        for unit, value in zip(unit_of, values):
-            sums[unit] += value
-        return sums
-
-    def seconds(table: Sequence[Sequence[float]]) -> Table:
-        known: dict[int, list[float]] = {}
-        for values in table:
-            if id(values) not in known:
-                sums = known[id(values)] = [0.0] * count
-                for unit, value in zip(unit_of, values):
-                    sums[unit] += value
-        return [known[id(values)] for values in table]
-
-    def largest(values: Sequence[int]) -> list[int]:
-        tops = [0] * count
-        for unit, value in zip(unit_of, values):
-            tops[unit] = max(tops[unit], value)
-        return tops
-
-    def anywhere(flags: Sequence[bool]) -> list[bool]:
-        return [value > 0 for value in total([int(flag) for flag in flags])]
-
-    def units(members: Sequence[int], but: int = -1) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(u for m in members if (u := unit_of[m]) != but))
-
-    merged: dict[Ends, tuple[int, float | None]] = {}
-    for net in step.nets:
-        source = unit_of[net.source]
-        readers = units(net.readers, source)
-        if readers:
-            key = (source, readers, units(net.backward, source))
-            size, known = merged.get(key, (0, None))
-            if net.seconds is not None:
-                known = (known or 0.0) + net.seconds
-            merged[key] = (size + net.bytes, known)
-    return Step(
-        names=tuple(names),
-        forward=seconds(step.forward),
-        backward=seconds(step.backward),
-        update=seconds(step.update),
-        has_backward=anywhere(step.has_backward),
-        has_update=anywhere(step.has_update),
-        explicit_backward=anywhere(step.explicit_backward),
-        nets=tuple(
-            Net(source, readers, size, back, known)
-            for (source, readers, back), (size, known) in merged.items()
-        ),
-        shared=tuple(
-            Shared(s.name, s.bytes, units(s.users), units(s.backward))
-            for s in step.shared
-            if len(units(s.users)) > 1
-        ),
-        own_bytes=total(step.own_bytes),
-        own_trained=total(step.own_trained),
-        output_bytes=largest(step.output_bytes),
-        activation_bytes=total(step.activation_bytes),
-        workspace_bytes=largest(step.workspace_bytes),
-        latency=step.latency,
-        seconds_per_byte=step.seconds_per_byte,
-        slot_copies=step.slot_copies,
-        training=step.training,
     )

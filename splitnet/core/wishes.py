@@ -4,26 +4,19 @@ The result says for every group of parts which devices it may use. Nothing here 
 seconds or bytes but the choice of the least loaded device for a wish that failed.
 """
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-
-import networkx as nx
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.declare import wishes
 from splitnet.core.devices import KINDS, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, listed
 from splitnet.core.graph import Graph, Part
+from splitnet.core.pins import Pins, asked_of, near_groups
 
 __all__ = ["MISSING", "Group", "Pins", "Wish", "asked_of", "resolve"]
 
 MISSING = ("fallback", "warn", "error")
-
-On = str | Sequence[str]
-Pins = Mapping[str, On] | Callable[[Part], On | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,89 +86,12 @@ def resolve(
         for part in graph.parts
     }
     _report(found, cluster, missing)
-    members = _near(graph)
+    members = near_groups(graph)
     if whole_lists:
         found = {name: _with_room(wish) for name, wish in found.items()}
     else:
         found = _share_fallbacks(cluster, found, members, load_of)
     return found, _groups(graph, found, members)
-
-
-def asked_of(
-    graph: Graph, pins: Pins | None
-) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """The wish of every part, and whether it is a pin of the planner's caller."""
-    declared = {
-        part.name: (_wishes("part", part.name, part.on), False) for part in graph.parts
-    }
-    if pins is None:
-        return declared
-    if callable(pins):
-        for part in graph.parts:
-            on = pins(part)
-            if on is not None:
-                declared[part.name] = (_wishes("pin", part.name, on), True)
-        return declared
-    matched: dict[str, list[str]] = {}
-    faults: list[str] = []
-    for pattern, on in pins.items():
-        hits = _hits(graph, str(pattern))
-        if not hits:
-            faults.append(_no_match(graph, str(pattern)))
-        for name in hits:
-            matched.setdefault(name, []).append(str(pattern))
-            declared[name] = (_wishes("pin", str(pattern), on), True)
-    faults += [
-        f"part {name!r} is matched by {' and '.join(map(repr, patterns))}; write "
-        "patterns of which one matches"
-        for name, patterns in matched.items()
-        if len(patterns) > 1
-    ]
-    if faults:
-        raise DeclarationError(listed("these pins cannot be kept.", faults))
-    return declared
-
-
-def _wishes(what: str, name: str, on: On) -> tuple[str, ...]:
-    try:
-        return wishes(on)
-    except DeviceError as error:
-        raise DeviceError(f"{what} {name!r}: {error}") from None
-
-
-def _hits(graph: Graph, pattern: str) -> list[str]:
-    """Parts of which the name, a call's name or a layer's name matches; not inputs."""
-    return [
-        part.name
-        for part in graph.parts
-        if part.kind != "input"
-        and any(fnmatchcase(name, pattern) for name in _names_of(graph, part))
-    ]
-
-
-def _names_of(graph: Graph, part: Part) -> list[str]:
-    calls = graph.calls_of[part.name]
-    names = [part.name, *(c.name for c in calls), *(c.layer for c in calls)]
-    return [name for name in dict.fromkeys(names) if name]
-
-
-def _no_match(graph: Graph, pattern: str) -> str:
-    names = [
-        n
-        for part in graph.parts
-        if part.kind != "input"
-        for n in _names_of(graph, part)
-    ]
-    names = list(dict.fromkeys(names))
-    close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
-    if any(p.name == pattern for p in graph.parts):
-        return f"{pattern!r} is an input; inputs are fed from the host, never pinned"
-    hint = (
-        f"did you mean {' or '.join(map(repr, close))}?"
-        if close
-        else (f"the parts are {', '.join(names[:8])}{' ...' if len(names) > 8 else ''}")
-    )
-    return f"pattern {pattern!r} matches no part, call or layer; {hint}"
 
 
 def _granted(
@@ -275,18 +191,6 @@ def _report(found: Mapping[str, Wish], cluster: Cluster, missing: str) -> None:
         f"Here: {here}.",
         stacklevel=4,
     )
-
-
-def _near(graph: Graph) -> list[tuple[str, ...]]:
-    """Parts bound by near=, in order of declaration."""
-    bound = nx.utils.UnionFind([part.name for part in graph.parts])
-    for part in graph.parts:
-        for other in part.near:
-            bound.union(part.name, other)
-    members: dict[str, list[str]] = {}
-    for part in graph.parts:
-        members.setdefault(bound[part.name], []).append(part.name)
-    return [tuple(parts) for parts in members.values()]
 
 
 def _with_room(wish: Wish) -> Wish:

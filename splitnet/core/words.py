@@ -1,84 +1,27 @@
-"""Say in words what a plan is worth, why a part is where it is, and what moved."""
+"""Say in words what a plan is worth, and what moved from one to another."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from splitnet.core.engine import run_step
-from splitnet.core.memory import memory_of
-from splitnet.core.score import score
-from splitnet.core.simulate import call_devices
-from splitnet.core.steady import STEADY
-from splitnet.core.step import Step, step_of
+from splitnet.core.replay import (
+    bound_to,
+    change_text,
+    fits,
+    played,
+    seconds_of,
+    step_of_plan,
+)
+from splitnet.core.step import Step
 from splitnet.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Placement, Plan
 
-__all__ = [
-    "Alternative",
-    "Comparison",
-    "Explanation",
-    "Verdict",
-    "compare",
-    "explain",
-    "verdict_of",
-]
+__all__ = ["Comparison", "Verdict", "compare", "verdict_of"]
 
 _MOST_PLAYS = 400_000
 """Calls that may be played to find advice: a second or two."""
-
-_REASONS = {
-    "pin": "it is pinned there: on={asked!r}",
-    "preference": "it asked for {asked}, and this is the one that is here",
-    "near": "near= binds it to a part that must be there",
-    "cost": "the step is shortest that way",
-    "memory": "a quicker device for it has no room left",
-    "merge": "merges live on the CPU unless told otherwise",
-    "input": "inputs are fed from the host",
-    "no kernel": "it holds a call that has no GPU kernel",
-    "only choice": "it is the only device it may use",
-    "tie": "another device would do as well; the first declared was taken",
-    "fallback": "it asked for {asked}, which is not here",
-    "given": "a person put it there",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """What the step would take with a part, and what is near it, on another device."""
-
-    device: str
-    seconds: float
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a part is where it is; `str()` gives the sentence and a line per device."""
-
-    placement: "Placement"
-    reason: str
-    seconds: float
-    alternatives: tuple[Alternative, ...]
-
-    def __str__(self) -> str:
-        """The reason, and what each other device would cost."""
-        one = self.placement
-        lines = [f"{one.part!r} is on {one.device}: {self.reason}."]
-        if self.alternatives:
-            width = max(len(a.device) for a in self.alternatives)
-            width = max(width, len(one.device))
-            lines.append(
-                f"  {one.device:<{width}}  {format_seconds(self.seconds)} a step"
-            )
-            lines += [
-                f"  {a.device:<{width}}  {format_seconds(a.seconds)} a step, "
-                f"{_change(self.seconds, a.seconds)}"
-                f"{'' if a.fits else '; does not fit its memory'}"
-                for a in self.alternatives
-            ]
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +100,8 @@ class Comparison:
         """What moved, and what it changed."""
         a, b = self.seconds
         lines = [
-            f"step      {format_seconds(a)} -> {format_seconds(b)}, {_change(a, b)}",
+            f"step      {format_seconds(a)} -> {format_seconds(b)}, "
+            f"{change_text(a, b)}",
             f"transfers {format_bytes(self.transfer_bytes[0])} -> "
             f"{format_bytes(self.transfer_bytes[1])}",
             f"fullest   {format_bytes(self.peak_bytes[0])} -> "
@@ -173,98 +117,14 @@ class Comparison:
         return "\n".join([f"{count} part{'s' * (count > 1)} moved.", *lines])
 
 
-def _change(before: float, after: float) -> str:
-    if before <= 0:
-        return "no change"
-    share = after / before - 1
-    if abs(share) < 5e-4:
-        return "no change"
-    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
-
-
-def _step(plan: "Plan") -> Step:
-    return step_of(
-        plan.graph,
-        plan.cluster,
-        plan.costs,
-        training=plan.training,
-        optimizer=plan.optimizer,
-    )
-
-
-def _played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:
-    """What another placement would take: a step, or what the objective counts."""
-    if plan.objective in STEADY:
-        return score(
-            plan.graph,
-            plan.cluster,
-            device_of,
-            objective=plan.objective,
-            costs=plan.costs,
-            optimizer=plan.optimizer,
-            training=plan.training,
-        ).value
-    return run_step(step, call_devices(plan.graph, plan.cluster, device_of)).seconds
-
-
-def _seconds(plan: "Plan") -> float:
-    return plan.value if plan.objective in STEADY else plan.seconds
-
-
-def _fits(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> bool:
-    device = call_devices(plan.graph, plan.cluster, device_of)
-    held = memory_of(step, device, run_step(step, device))[0]
-    return all(m.total <= d.memory_bytes for m, d in zip(held, plan.cluster))
-
-
-def _bound_to(plan: "Plan", name: str) -> list[str]:
-    """The part and all that near= binds to it."""
-    near: dict[str, dict[str, None]] = {p.name: {} for p in plan.graph.parts}
-    for part in plan.graph.parts:
-        for other in part.near:
-            near[part.name][other] = near[other][part.name] = None
-    found, todo = {name: None}, [name]
-    while todo:
-        for other in near[todo.pop()]:
-            if other not in found:
-                found[other] = None
-                todo.append(other)
-    return list(found)
-
-
-def explain(plan: "Plan", name: str) -> Explanation:
-    """Say why a part is on its device, and try every other device for it.
-
-    The part moves with what near= binds to it; all else stays. Seconds are of a step.
-
-    Raises:
-        PlanFileError: the plan has no such part.
-    """
-    one = plan[name]
-    step = _step(plan)
-    together = _bound_to(plan, name)
-    alternatives = []
-    for device in plan.cluster:
-        if device.name != one.device:
-            moved = dict(plan.device_of) | dict.fromkeys(together, device.name)
-            seconds = _played(plan, step, moved)
-            alternatives.append(
-                Alternative(device.name, seconds, _fits(plan, step, moved))
-            )
-    receipt = next((f for f in plan.fallbacks if f.part == name), None)
-    known = _REASONS.get(one.why, one.why)
-    reason = receipt.why if receipt else known.format(asked=one.asked)
-    return Explanation(one, reason, _seconds(plan), tuple(alternatives))
-
-
 def verdict_of(plan: "Plan") -> Verdict:
     """Weigh a plan against every single device, and look for a better wish."""
-    step = _step(plan)
+    step = step_of_plan(plan)
     device, seconds = _best_single(plan, step)
     used = list(dict.fromkeys(task.device for task in plan.timeline.tasks))
     idle = [plan.timeline.idle[d] for d in used if plan.timeline.busy[d] > 0]
     return Verdict(
-        seconds=_seconds(plan),
+        seconds=seconds_of(plan),
         device=device,
         device_seconds=seconds,
         bound=0.0 if plan.objective == "memory" else plan.bound,
@@ -294,9 +154,9 @@ def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:
             else device.name
             for part in plan.graph.parts
         }
-        if not _fits(plan, step, device_of):
+        if not fits(plan, step, device_of):
             continue
-        seconds = _played(plan, step, device_of)
+        seconds = played(plan, step, device_of)
         if best[1] is None or seconds < best[1]:
             best = (device.name, seconds)
     return best
@@ -314,17 +174,17 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
         and plan.graph.calls_of[p.part]
     ]
     tries = max(1, _MOST_PLAYS // max(1, step.count))
-    now = _seconds(plan)
+    now = seconds_of(plan)
     found: list[tuple[float, str]] = []
     for one in asked:
         for device in _targets(plan, one.device):
             if tries <= 0:
                 break
             tries -= 1
-            together = _bound_to(plan, one.part)
+            together = bound_to(plan, one.part)
             moved = dict(plan.device_of) | dict.fromkeys(together, device)
-            saved = 1 - _played(plan, step, moved) / now if now else 0.0
-            if saved >= 0.02 and _fits(plan, step, moved):
+            saved = 1 - played(plan, step, moved) / now if now else 0.0
+            if saved >= 0.02 and fits(plan, step, moved):
                 found.append((saved, _line(plan, one, device, saved)))
     return _dearest(found)
 

@@ -11,9 +11,9 @@ from splitnet.core.cost import Roofline
 from splitnet.core.errors import DeclarationError, DeviceError, InfeasibleError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.planner import plan_graph, score
-from splitnet.core.portfolio import STRATEGIES, Search
 from splitnet.core.simulate import simulate
 from splitnet.core.step import step_of
+from splitnet.core.strategies import STRATEGIES, Search
 from splitnet.core.wishes import resolve
 from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
 

@@ -1,0 +1,86 @@
+"""A plan's step played again with another placement: the "what else" of all words."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from splitnet.core.engine import run_step
+from splitnet.core.memory import memory_of
+from splitnet.core.score import score
+from splitnet.core.simulate import call_devices
+from splitnet.core.steady import STEADY
+from splitnet.core.step import Step, step_of
+
+if TYPE_CHECKING:
+    from splitnet.core.plan import Plan
+
+__all__ = [
+    "bound_to",
+    "change_text",
+    "fits",
+    "played",
+    "seconds_of",
+    "step_of_plan",
+]
+
+
+def step_of_plan(plan: "Plan") -> Step:
+    """Lay the plan's graph out as numbers again."""
+    return step_of(
+        plan.graph,
+        plan.cluster,
+        plan.costs,
+        training=plan.training,
+        optimizer=plan.optimizer,
+    )
+
+
+def played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:
+    """What another placement would take: a step, or what the objective counts."""
+    if plan.objective in STEADY:
+        return score(
+            plan.graph,
+            plan.cluster,
+            device_of,
+            objective=plan.objective,
+            costs=plan.costs,
+            optimizer=plan.optimizer,
+            training=plan.training,
+        ).value
+    return run_step(step, call_devices(plan.graph, plan.cluster, device_of)).seconds
+
+
+def seconds_of(plan: "Plan") -> float:
+    """What `played` gives for the plan itself."""
+    return plan.value if plan.objective in STEADY else plan.seconds
+
+
+def fits(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> bool:
+    """Whether another placement would keep every memory."""
+    device = call_devices(plan.graph, plan.cluster, device_of)
+    held = memory_of(step, device, run_step(step, device))[0]
+    return all(m.total <= d.memory_bytes for m, d in zip(held, plan.cluster))
+
+
+def bound_to(plan: "Plan", name: str) -> list[str]:
+    """The part and all that near= binds to it."""
+    near: dict[str, dict[str, None]] = {p.name: {} for p in plan.graph.parts}
+    for part in plan.graph.parts:
+        for other in part.near:
+            near[part.name][other] = near[other][part.name] = None
+    found, todo = {name: None}, [name]
+    while todo:
+        for other in near[todo.pop()]:
+            if other not in found:
+                found[other] = None
+                todo.append(other)
+    return list(found)
+
+
+def change_text(before: float, after: float) -> str:
+    """Write a change of seconds: "3.2% longer"."""
+    if before <= 0:
+        return "no change"
+    share = after / before - 1
+    if abs(share) < 5e-4:
+        return "no change"
+    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"

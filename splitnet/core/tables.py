@@ -1,0 +1,67 @@
+"""Seconds of every call on every device, and of every road, looked up once."""
+
+from collections.abc import Sequence
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import CostModel, Measured, Roofline
+from splitnet.core.devices import Device
+from splitnet.core.graph import Graph
+
+__all__ = ["Table", "road_tables", "seconds_tables"]
+
+Table = list[list[float]]
+
+
+def seconds_tables(
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    has_backward: Sequence[bool],
+    update_bytes: Sequence[int],
+    optimizer: str,
+) -> tuple[Table, Table, Table]:
+    """Forward, backward and update seconds; equal devices share one row."""
+    rows: dict[object, tuple[list[float], list[float], list[float]]] = {}
+    keys = [_cost_key(device, costs) for device in cluster]
+    for key, device in zip(keys, cluster):
+        if key in rows:
+            continue
+        rows[key] = (
+            [costs.forward_seconds(call, device) for call in graph.calls],
+            [
+                costs.backward_seconds(call, device) if flows else 0.0
+                for call, flows in zip(graph.calls, has_backward)
+            ],
+            [
+                costs.update_seconds(count, device, optimizer) if count else 0.0
+                for count in update_bytes
+            ],
+        )
+    forward, backward, update = ([rows[key][i] for key in keys] for i in range(3))
+    return forward, backward, update
+
+
+def _cost_key(device: Device, costs: CostModel) -> object:
+    """Devices of one key cost the same; a model that is not ours may tell any apart."""
+    figures = (
+        device.kind,
+        device.flops_per_second,
+        device.bytes_per_second,
+        device.call_seconds,
+    )
+    if isinstance(costs, Roofline):
+        return figures
+    if isinstance(costs, Measured):
+        return (*figures, device.name if device.name in costs.devices else "")
+    return device.name
+
+
+def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, Table]:
+    """Seconds before the first byte, and per byte, from each device to each other."""
+    latency: Table = []
+    per_byte: Table = []
+    for a in cluster:
+        roads = [costs.link(a.name, b.name, cluster) for b in cluster]
+        latency.append([road.latency_seconds for road in roads])
+        per_byte.append([1.0 / road.bytes_per_second for road in roads])
+    return latency, per_byte
