@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def heading(question):
-    """Print the question with machine, versions and command, without which no row is."""
+    """Print the question with machine, versions and command: no row without them."""
     from importlib.metadata import version
 
     cpu = platform.processor() or platform.machine()

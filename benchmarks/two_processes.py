@@ -1,14 +1,15 @@
 """How much faster are two equal branches on two workers than on one of them?
 
 Two TensorFlow worker processes, each pinned to a core with one thread; a client that is
-pinned to nothing; plain `fit`. The same net is planned twice: both branches on worker 0,
-and one on each. Each pair of epochs is run in turn; a row is the median over the pairs.
-The limit is 2. Workers and client live in a private network namespace.
+pinned to nothing; plain `fit`. The same net is planned twice: both branches on worker
+0, and one on each. Each pair of epochs is run in turn; a row is the median over the
+pairs. The limit is 2. Workers and client live in a private network namespace.
 
     python benchmarks/two_processes.py [--rounds N] [--batches 256 1024]
 """
 
 import argparse
+from functools import partial
 
 from common import heading, paired, spread, undisturbed
 
@@ -26,7 +27,10 @@ def declare(sn, homes):
             name,
             x,
             [
-                *(layers.Dense(WIDTH, "relu", name=f"{name}_{i}") for i in range(DEPTH)),
+                *(
+                    layers.Dense(WIDTH, "relu", name=f"{name}_{i}")
+                    for i in range(DEPTH)
+                ),
                 layers.Dense(32, name=f"{name}_out"),
             ],
             on=home,
@@ -77,7 +81,7 @@ def main():
                 sn.audit(model, plan, (x[:batch], y[:batch])).check()
                 models.append(model)
             runs = [
-                lambda m=m: m.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
+                partial(m.fit, x, y, batch_size=batch, shuffle=False, verbose=0)
                 for m in models
             ]
             for run in runs:
@@ -86,9 +90,7 @@ def main():
                 one, two = paired(*runs, rounds=options.rounds)
             ratios = [a / b for a, b in zip(one, two)]
             one, two = ([1e3 * s / options.steps for s in each] for each in (one, two))
-            print(
-                f"  {batch:5}  {_ms(one)}  {_ms(two)}  {spread(ratios)}", flush=True
-            )
+            print(f"  {batch:5}  {_ms(one)}  {_ms(two)}  {spread(ratios)}", flush=True)
 
 
 def _ms(values):

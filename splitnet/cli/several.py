@@ -16,8 +16,9 @@ __all__ = ["add_commands"]
 
 _EXPOSED = (
     "splitnet: --allow-remote: TensorFlow's port has no password and no encryption. "
-    "Whoever reaches it can run what they like as this user. Put a firewall that admits "
-    "the cluster's hosts only, or a VPN such as WireGuard, in front: docs/machines.md."
+    "Whoever reaches it can run what they like as this user. Put a firewall that "
+    "admits the cluster's hosts only, or a VPN such as WireGuard, in front: "
+    "docs/machines.md."
 )
 
 
@@ -172,7 +173,10 @@ def run_health(arguments: Namespace) -> int:
     if arguments.json:
         rows = [{"worker": h.host.name, "address": h.host.address} for h in found]
         show_json(
-            [row | {"state": h.state, "seconds": h.seconds} for row, h in zip(rows, found)]
+            [
+                row | {"state": h.state, "seconds": h.seconds}
+                for row, h in zip(rows, found)
+            ]
         )
     else:
         lines = [(h.host.name, h.host.address, h.state) for h in found]

@@ -59,11 +59,12 @@ class SeenVariable:
 class SeenCopy:
     """A tensor that crossed devices in the graph that ran.
 
-    `kind` is "input", "activation", "gradient", "weights", "weights gradient", "update",
+    `kind` is "input", "activation", "gradient", "weights", "weights gradient",
+    "update",
     "mask", "target" (labels or sample weights on the way to a loss), "state" (seeds and
-    averages on the way home from a call elsewhere) or "other"; `bytes` is None where the
-    size could not be known; `each_time` says that it crosses in every iteration of a
-    loop.
+    averages on the way home from a call elsewhere) or "other"; `bytes` is None where
+    the size could not be known; `each_time` says that it crosses in every iteration of
+    a loop.
     """
 
     name: str
@@ -254,7 +255,8 @@ def _unproven(
     for phase, part, device in _unseen(plan, seen, expected):
         if (phase, device) in busy:
             notes.append(
-                f"{phase} of {part!r}: TensorFlow merged it with other work on {device}."
+                f"{phase} of {part!r}: TensorFlow merged it with other work on "
+                f"{device}."
             )
             continue
         findings.append(
@@ -284,8 +286,8 @@ def _strayed_variables(
                     parts[0],
                     expected[parts[0]],
                     variable.device,
-                    f"{what} {variable.name!r} of {parts[0]!r} is on {variable.device}, "
-                    f"planned on {expected[parts[0]]}.",
+                    f"{what} {variable.name!r} of {parts[0]!r} is on "
+                    f"{variable.device}, planned on {expected[parts[0]]}.",
                 )
             )
     return findings
@@ -317,8 +319,8 @@ def _strayed_copies(
             "",
             "once",
             "every iteration",
-            f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} in every "
-            "iteration of a loop.",
+            f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} in "
+            "every iteration of a loop.",
         )
         for copy in seen.copies
         if copy.each_time
@@ -329,7 +331,7 @@ def _strayed_copies(
         if kind in ("mask", "target", "state", "other"):
             continue
         if planned and kind == "gradient":
-            continue  # each reader's own gradient crosses, so that sums keep their order
+            continue  # each reader's gradient crosses by itself: sums keep their order
         crossed = [
             copy
             for copy in seen.copies

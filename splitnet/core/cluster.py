@@ -21,7 +21,7 @@ _MOST_DEVICES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The road from one device to another: bytes per second, and seconds before the first.
+    """The road between two devices: bytes per second, and seconds before the first.
 
     `source` or `target` "*" stands for every device that no other link names.
     """
@@ -230,7 +230,7 @@ def _repeated(names: list[str]) -> list[str]:
 
 
 def _expanded(text: object, taken: set[str]) -> list[str]:
-    """ "4*gpu" -> gpu:0..3, the first free numbers; "gpu" -> the first free one."""
+    """Expand "4*gpu" to gpu:0..3, the first free numbers; "gpu" to the first free."""
     if not isinstance(text, str):
         return [device_name(text)]
     many = _MANY.fullmatch(text)
@@ -333,7 +333,7 @@ def _toml_link(entry: Mapping[str, object]) -> list[Link]:
 def _checked_device(entry: object) -> Device:
     values = _fields_of(entry, Device)
     made = Device.of(
-        values["name"],
+        str(values["name"]),
         memory=values["memory_bytes"],
         speed=values["flops_per_second"],
         bandwidth=values["bytes_per_second"],

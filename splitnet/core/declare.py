@@ -123,8 +123,8 @@ class Net:
         if bad:
             self._fault(
                 where,
-                f"input {name!r}: the shape {sizes!r} holds {bad[0]!r}; sizes are whole "
-                "numbers, or None where they vary.",
+                f"input {name!r}: the shape {sizes!r} holds {bad[0]!r}; sizes are "
+                "whole numbers, or None where they vary.",
             )
         return self._add(
             Branch(
@@ -170,8 +170,8 @@ class Net:
         if len(refs_in(inputs)) < 2:
             self._fault(
                 where,
-                f"merge {name!r} joins {len(refs_in(inputs))} input; a merge needs two or "
-                "more. Use net.branch for one.",
+                f"merge {name!r} joins {len(refs_in(inputs))} input; a merge needs two "
+                "or more. Use net.branch for one.",
             )
         return self._declare("merge", name, inputs, body, on, near, apart, where)
 
@@ -212,7 +212,8 @@ class Net:
         if len(kinds) < 2:
             self._fault(
                 where,
-                f"towers {name!r}: on= names {on!r}; give a list of two or more devices, "
+                f"towers {name!r}: on= names {on!r}; give a list of two or more "
+                "devices, "
                 'one for each tower, such as ["gpu:0", "gpu:1"].',
             )
         if batch_norm not in BATCH_NORMS:
@@ -246,8 +247,8 @@ class Net:
         """The keys of a reference with several outputs; None if it has one."""
         if Net.outline is None:
             raise DeclarationError(
-                f"how many outputs branch {ref.name!r} has needs Keras; import splitnet, "
-                "or take them by position: ref[0]."
+                f"how many outputs branch {ref.name!r} has needs Keras; import "
+                "splitnet, or take them by position: ref[0]."
             )
         return Net.outline(self, ref)
 
@@ -323,7 +324,8 @@ class Net:
         if refs is not None and not found:
             self._fault(
                 where,
-                f"branch {name!r}: {word}= takes what a branch returned. Received: {refs!r}.",
+                f"branch {name!r}: {word}= takes what a branch returned. Received: "
+                f"{refs!r}.",
             )
         for ref in found:
             self._own(ref, where, f"branch {name!r}")
@@ -334,7 +336,10 @@ class Net:
 
     def __repr__(self) -> str:
         """A line for a prompt."""
-        return f"<Net {self.name!r}: {len(self.branches)} branches, {len(self.outputs)} outputs>"
+        return (
+            f"<Net {self.name!r}: {len(self.branches)} branches, "
+            f"{len(self.outputs)} outputs>"
+        )
 
 
 def raise_faults(name: str, faults: list[str]) -> None:

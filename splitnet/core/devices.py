@@ -148,8 +148,8 @@ def device_name(text: object) -> str:
     match = _SHORT.fullmatch(plain) or _LONG.fullmatch(plain)
     if match is None:
         raise DeviceError(
-            f"there is no device {text!r}. Write 'gpu:0', 'gpu', 'cpu', '/device:GPU:0', "
-            "'worker:1/gpu:0' or '/job:worker/task:1/device:GPU:0'."
+            f"there is no device {text!r}. Write 'gpu:0', 'gpu', 'cpu', "
+            "'/device:GPU:0', 'worker:1/gpu:0' or '/job:worker/task:1/device:GPU:0'."
         )
     local = f"{match['kind']}:{int(match['n'])}"
     if match["job"] in (None, "localhost"):

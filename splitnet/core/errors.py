@@ -1,4 +1,4 @@
-"""The exception tree, in one leaf module so that no room has to import another for it."""
+"""The exception tree, in one leaf module that every room can import."""
 
 from collections.abc import Iterable
 

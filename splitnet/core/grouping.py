@@ -157,7 +157,7 @@ def _chain(run: list[int], work: _Work) -> list[list[int]]:
 
 
 def _branches(run: list[int], work: _Work) -> list[list[int]]:
-    """What runs side by side between the first and the last call; [] if nothing does."""
+    """What runs side by side between first and last call; [] if nothing does."""
     for head, tail in ((0, 0), (0, 1), (1, 0), (1, 1)):
         middle = run[head : len(run) - tail]
         components = _components(middle, work)

@@ -31,8 +31,8 @@ def _twice(net: "Net") -> list[str]:
         earlier = first.setdefault(branch.name, branch)
         if earlier is not branch:
             faults.append(
-                f"{branch.where}: the name {branch.name!r} is taken by the {earlier.kind} "
-                f"at {earlier.where}; names are unique in a net."
+                f"{branch.where}: the name {branch.name!r} is taken by the "
+                f"{earlier.kind} at {earlier.where}; names are unique in a net."
             )
     return faults
 
@@ -72,7 +72,8 @@ def _unused(net: "Net") -> list[str]:
         else:
             what = "leads to no output"
         faults.append(
-            f"{branch.where}: {branch.kind} {branch.name!r} {what}; use it or remove it."
+            f"{branch.where}: {branch.kind} {branch.name!r} {what}; use it or "
+            "remove it."
         )
     return faults
 
@@ -93,8 +94,8 @@ def _contradictions(net: "Net") -> list[str]:
     for devices in pins.values():
         first, *others = devices.values()
         faults += [
-            f"{other.where}: branch {other.name!r} is on {other.on[0]}, but near= binds it "
-            f"to {first.name!r}, which is on {first.on[0]} (at {first.where})."
+            f"{other.where}: branch {other.name!r} is on {other.on[0]}, but near= "
+            f"binds it to {first.name!r}, which is on {first.on[0]} (at {first.where})."
             for other in others
         ]
     pin_of = {name: next(iter(pins.get(groups[name], {})), "") for name in branches}

@@ -41,7 +41,8 @@ def _parse(value: object, what: str, example: str, suffix: str) -> float:
     scale = _scale(unit, suffix)
     if scale is None:
         raise DeviceError(
-            f"{what} has an unknown unit {unit!r} in {value!r}. Write it as {example!r}."
+            f"{what} has an unknown unit {unit!r} in {value!r}. Write it as "
+            f"{example!r}."
         )
     if not math.isfinite(number * scale) or number < 0:
         raise DeviceError(

@@ -57,7 +57,7 @@ class Connection:
             for found in self.health(timeout_seconds=max(self._every, 0.5)):
                 name = found.host.name
                 missed[name] = missed.get(name, 0) + 1 if found.state != "well" else 0
-                if missed[name] == _PATIENCE:
+                if missed[name] >= _PATIENCE:  # each round: TensorFlow calls again
                     self._lost[name] = found
                     hang_up(found.host.address)
 
@@ -164,9 +164,9 @@ def _cluster_of_environment() -> Cluster:
     path = os.environ.get(CLUSTER_VARIABLE)
     if not path:
         raise ConfigError(
-            "which cluster? Give sn.connect() one, such as Cluster.load('cluster.toml'), "
-            "or start the program with `splitnet cluster up --workers N -- python "
-            f"program.py`, which sets {CLUSTER_VARIABLE}."
+            "which cluster? Give sn.connect() one, such as "
+            "Cluster.load('cluster.toml'), or start the program with `splitnet cluster "
+            f"up --workers N -- python program.py`, which sets {CLUSTER_VARIABLE}."
         )
     return Cluster.load(path)
 
@@ -208,8 +208,8 @@ def _check_time(cluster: Cluster) -> list[Connection]:
         )
     raise ConfigError(
         f"too late to join a cluster: TensorFlow has already started, and {starter()}. "
-        "Call sn.connect(cluster) before the first layer, tensor or dataset is made; in "
-        "a notebook, restart the kernel first."
+        "Call sn.connect(cluster) before the first layer, tensor or dataset is made; "
+        "in a notebook, restart the kernel first."
     )
 
 

@@ -88,7 +88,7 @@ class Copies:
         return list(found.values())
 
     def borrow(self) -> None:
-        """Let twins stand for their originals' values, or initializers, until placed."""
+        """Let twins stand for their originals' values or initializers until placed."""
         for original, twin in self.leaves():
             if not original.built or not original.variables:
                 continue
@@ -99,7 +99,7 @@ class Copies:
                     private.borrow_value(its, mine)
 
     def carry_assets(self) -> None:
-        """Copy what a layer keeps besides variables: vocabularies, derived constants."""
+        """Copy what a layer keeps besides variables: vocabularies, constants."""
         for original, twin in self.leaves():
             if original.built:
                 carry_assets(original, twin)
@@ -152,9 +152,9 @@ def _copy_lambda(layer: Any) -> Any:
     if hidden:
         names = ", ".join(getattr(what, "name", type(what).__name__) for what in hidden)
         raise DeclarationError(
-            f"layer {layer.name!r} (Lambda) hides variables: its function uses {names}, "
-            "which the model does not see, so they could be neither placed, trained nor "
-            "saved. Make it a branch body, or a Layer that owns them."
+            f"layer {layer.name!r} (Lambda) hides variables: its function uses "
+            f"{names}, which the model does not see, so they could be neither placed, "
+            "trained nor saved. Make it a branch body, or a Layer that owns them."
         )
     config = keras.layers.Layer.get_config(layer)
     return type(layer)(
@@ -198,7 +198,7 @@ def _has_variables(value: Any) -> bool:
 
 
 def _copy_initializers(layer: Any, twin: Any) -> None:
-    """Share initializers: a default seed is drawn when one is made, and must be kept."""
+    """Share initializers: each draws its default seed when made; it must be kept."""
     for one, other in zip(layer._flatten_layers(), twin._flatten_layers()):
         if type(one) is not type(other):
             return
@@ -299,9 +299,10 @@ def _matching(original: Any, twin: Any) -> list[Any]:
     mine, its = _variables(original), _variables(twin)
     if [(v.shape, v.dtype) for v in mine] != [(v.shape, v.dtype) for v in its]:
         raise DeclarationError(
-            f"layer {original.name!r} ({type(original).__qualname__}) has the variables "
-            f"{_shapes(mine)}, but a copy of it builds {_shapes(its)}. A layer must "
-            "create its variables in __init__ or build(), from its configuration alone."
+            f"layer {original.name!r} ({type(original).__qualname__}) has the "
+            f"variables {_shapes(mine)}, but a copy of it builds {_shapes(its)}. A "
+            "layer must create its variables in __init__ or build(), from its "
+            "configuration alone."
         )
     for one, other in zip(mine, its):
         if one.trainable != other.trainable:

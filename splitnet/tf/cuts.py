@@ -2,9 +2,11 @@
 
 TensorFlow itself moves a tensor once to each device that reads it, but knows nothing of
 cuts: its optimizers fuse an addition into a product on another device, and a loop that
-reads from afar waits for it in every turn. So what crosses arrives by an identity on the
-reader's device, before the reader starts: one for each reader, since gradients are then
-summed in the order of plain Keras. A weight away from home is fetched once as well.
+reads from afar waits for it in every turn. So what crosses arrives by an identity on
+the reader's device, before the reader starts. Each reader has its own, so that the
+gradients of several readers are summed in the order of plain Keras; only what a single
+call reads more than once is summed where it is, before it crosses back, which may round
+differently. A weight away from home is fetched once as well.
 """
 
 import contextlib
@@ -42,7 +44,7 @@ class Cuts:
         }
 
     def _seen(self, key: str, tensor: Any, value: Any) -> Any:
-        """A value as it is, or arrived from another device with all that hangs on it."""
+        """A value as it is, or arrived from elsewhere with all that hangs on it."""
         placed = self._placed
         source = placed.key_of[id(private.producer(tensor))]
         if placed.target_of[source] == placed.target_of[key]:

@@ -169,7 +169,7 @@ def _users(
     keys: dict[str, str],
     replicas: dict[str, Replicas],
 ) -> list[tuple[Any, str]]:
-    """Each call with the keys it uses weights under, the home of towers' weights first."""
+    """Each call with the keys it uses weights under, towers' home first."""
     return [
         (nodes[id(site.node)], key)
         for site in sites
@@ -218,7 +218,7 @@ def _weight_names(
 
 
 def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int, str]:
-    """The home of each variable that calls on several devices use: the first of them."""
+    """The home of each variable used on several devices: the first of them."""
     users: dict[int, list[str]] = {}
     for node, key in twins:
         for variable in getattr(node.operation, "variables", ()):
@@ -258,7 +258,7 @@ def _running(plan: Plan, part: str) -> list[str]:
 
 
 def _spare_cudnn(sites: list[Site], plan: Plan, copies: Copies) -> None:
-    """Keep recurrent layers on a CPU from cuDNN, which Keras picks if any GPU is here."""
+    """Keep recurrent layers on a CPU from cuDNN, Keras' choice if a GPU is here."""
     for site in sites:
         operation = site.node.operation
         on_cpu = any(
@@ -313,8 +313,8 @@ def plan_of(model: Any) -> Plan:
     if placed is None:
         raise PlanFileError(
             f"model {getattr(model, 'name', model)!r} has no plan: it was not emitted, "
-            "or it was loaded or cloned since, which gives a plain model. Plan and emit "
-            "it again."
+            "or it was loaded or cloned since, which gives a plain model. Plan and "
+            "emit it again."
         )
     return placed.plan
 

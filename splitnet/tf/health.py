@@ -13,6 +13,7 @@ from splitnet.core.hosts import Host
 
 __all__ = ["Health", "probe", "without_proxy"]
 
+_NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
 _STATUS = "/tensorflow.WorkerService/GetStatus"
 
 
@@ -65,8 +66,8 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> tuple[Healt
 
 
 def without_proxy(hosts: Iterable[Host]) -> None:
-    """Let TensorFlow call these hosts directly where a web proxy is set for all else."""
+    """Let TensorFlow call these hosts directly, past a web proxy set for all."""
     names = [host.address.rpartition(":")[0].strip("[]") for host in hosts]
-    before = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
+    before = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
     known = [name for name in before.split(",") if name]
-    os.environ["no_grpc_proxy"] = ",".join(dict.fromkeys([*known, *names]))
+    os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*known, *names]))

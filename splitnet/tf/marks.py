@@ -2,8 +2,8 @@
 
 Every call of part k runs under the name scope "sn-k3."; TensorFlow names the gradient
 ops of a scope "gradient_tape/.../sn-k3./...", so one mark serves both passes. The
-device function below reads it. What carries no mark (sums of gradients, clipping, averages)
-follows its data.
+device function below reads it. What carries no mark (sums of gradients, clipping,
+averages) follows its data.
 """
 
 import re
@@ -55,7 +55,7 @@ def update_scope(device: str, number: str = "all") -> str:
 
 
 def update_target(name: str) -> tuple[str, str]:
-    """The variable's number ("all" if shared) and device that an update op is marked for.
+    """The variable's number ("all" if shared) and device an update op is marked for.
 
     The device is canonical; both are empty for any other op.
     """
@@ -113,7 +113,8 @@ class DeviceFunction:
         home_of: Mapping[str, str] | None = None,
         key_of_call: dict[str, str] | None = None,
     ) -> None:
-        # The gradient of a function that a layer calls carries no mark: its name -> key.
+        # The gradient of a function that a layer calls carries no mark: its name ->
+        # key.
         self._key_of_call = {} if key_of_call is None else key_of_call
         # A tower's key -> the key of the part where its weights live.
         self._home_of = dict(home_of or {})
@@ -177,7 +178,7 @@ class DeviceFunction:
         return key_in(op.name) or self._key_of_call.get(op.name, "")
 
     def _caller(self, op: Any) -> str:
-        """The key of the call whose inner values a gradient function reads; "" if none."""
+        """The key of the call that a gradient function reads from; "" if none."""
         read = [t.op for t in op.inputs if t.op.type in _CALLS]
         # Inner values outnumber the gradients that other gradient functions hand over.
         own = Counter(k for one in read if (k := key_in(one.name)) in self._target_of)

@@ -101,8 +101,8 @@ def _observe(
         except Exception as error:  # whatever a model makes of a batch
             raise AuditError(
                 f"the watched step of model {model.name!r} failed: "
-                f"{type(error).__name__}: {first_line(error)} Give audit() a batch that "
-                "model.fit takes."
+                f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
+                "that model.fit takes."
             ) from error
         graphs = [g for ref in placed_graphs if (g := ref()) is not None]
     names = Names(plan, marks, getattr(model, "optimizer", None))

@@ -34,8 +34,8 @@ def data_parallel(
     """Copy a Keras model onto several devices, each with its share of every batch.
 
     The copy trains, saves and loads as the model itself: its weights exist once, and
-    their gradient is that of the whole batch. `plan_of` returns its plan. The model that
-    is given stays as it was.
+    their gradient is that of the whole batch. `plan_of` returns its plan. The model
+    that is given stays as it was.
 
     Args:
         model: a functional or Sequential `keras.Model` of any batch size.
@@ -118,8 +118,8 @@ def _faults(blueprint: Blueprint, towers: Towers) -> list[str]:
         )
     if towers.batch_norm not in BATCH_NORMS:
         faults.append(
-            f"batch_norm= must be one of {', '.join(map(repr, BATCH_NORMS))}. Received: "
-            f"{towers.batch_norm!r}."
+            f"batch_norm= must be one of {', '.join(map(repr, BATCH_NORMS))}. "
+            f"Received: {towers.batch_norm!r}."
         )
     return faults
 

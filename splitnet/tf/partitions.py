@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Names", "seen_copies", "seen_ops"]
 
-_NOT_WORK = frozenset(  # what moves, names or sizes data, but computes nothing of it
+# What moves, names or sizes data, but computes nothing of it.
+_IDLE_OPS = (
     "_Arg _Retval _DeviceArg _DeviceRetval _Send _Recv _HostSend _HostRecv NoOp Const "
     "Identity IdentityN ReadVariableOp VarHandleOp Placeholder ControlTrigger "
-    "VariableShape Shape ShapeN Size Rank BroadcastGradientArgs Enter Exit Merge Switch "
-    "NextIteration LoopCond Assert StopGradient PreventGradient".split()  # noqa: SIM905  # a list of words reads better as a text
+    "VariableShape Shape ShapeN Size Rank BroadcastGradientArgs Enter Exit Merge "
+    "Switch NextIteration LoopCond Assert StopGradient PreventGradient"
 )
+_NOT_WORK = frozenset(_IDLE_OPS.split())
 _SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
 _IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
@@ -177,7 +179,7 @@ def _each_time(producer: Any, name: str, consumers: Sequence[str]) -> bool:
 
 
 def _elements(name: str, graphs: Sequence[Any], batch: int) -> int | None:
-    """The number of elements of a tensor that a traced graph knows; None if none does."""
+    """How many elements a tensor of a traced graph has; None if it is not known."""
     op_name, _, index = name.partition(":")
     op = _operation(op_name, graphs)
     outputs = op.outputs[int(index or 0) :] if op is not None else []

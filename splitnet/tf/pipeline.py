@@ -6,14 +6,14 @@
 The micro-batches are unrolled in one graph, and TensorFlow's executor lets them overlap
 as their data allow. The loss is the mean over samples, so each counts by its share of
 the batch; gradients are summed as they come, on the variable's device; metrics see the
-outputs of the whole batch. With "1f1b" micro-batch m starts when the first stage is done
-with the backward pass of m - S, S stages: no more than S are in flight, which bounds the
-memory of activations without exposing every hop's latency as a strict order would.
+outputs of the whole batch. With "1f1b" micro-batch m starts when the first stage is
+done with the backward pass of m - S, S stages: no more than S are in flight, which
+bounds the memory of activations without exposing every hop's latency as a strict order
+would.
 """
 
 import functools
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +42,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     if type(model).train_step is not keras.Model.train_step:
         raise DeclarationError(
             f"microbatches={pipeline.microbatches}: model {model.name!r} "
-            f"({type(model).__qualname__}) has a train_step of its own, which cannot be "
-            "cut into micro-batches. Emit it with microbatches=1, or cut the batch in "
-            "your train_step."
+            f"({type(model).__qualname__}) has a train_step of its own, which cannot "
+            "be cut into micro-batches. Emit it with microbatches=1, or cut the batch "
+            "in your train_step."
         )
     norms = [
         layer.name

@@ -37,12 +37,12 @@ class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
     `key_of` maps a node's id to the key of its part, `target_of` a key to the device
-    TensorFlow is told (none where a model is only marked), `part_of` a key to the part's
-    name, `home_of` the id of a variable that several parts use to the key of its home.
-    `weight_of` maps a variable's id to the plan's name of it, `replicas` the id of a
-    node that runs on towers to them. `segments` are the segments and nodes to run, in
-    order, where some run as one. `graphs` holds weak references to the step graphs made
-    last.
+    TensorFlow is told (none where a model is only marked), `part_of` a key to the
+    part's name, `home_of` the id of a variable that several parts use to the key of its
+    home. `weight_of` maps a variable's id to the plan's name of it, `replicas` the id
+    of a node that runs on towers to them. `segments` are the segments and nodes to
+    run, in order, where some run as one. `graphs` holds weak references to the step
+    graphs made last.
     """
 
     plan: Plan
@@ -156,7 +156,7 @@ def _compile(model: Any) -> Callable[..., Any]:
 
 
 def _step(model: Any, step: Callable[..., Any], placed: Placed) -> Callable[..., Any]:
-    """One step of training, testing or predicting, its graph under a device function."""
+    """One step of any kind, its graph under a device function."""
 
     @functools.wraps(step)
     def placed_step(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """Segments: calls of one device that run as one, to be recomputed or compiled.
 
 Calls are grouped by their device and by how many hops of devices lie before them, so a
-group reads only what is finished before it starts. A recomputed segment keeps its inputs
-for the backward pass and nothing else; a compiled one is a function of its own that XLA
-compiles for its device, forward and backward.
+group reads only what is finished before it starts. A recomputed segment keeps its
+inputs for the backward pass and nothing else; a compiled one is a function of its own
+that XLA compiles for its device, forward and backward.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What a worker process does: serve TensorFlow's own runtime until its owner is gone."""
+"""What a worker process does: serve TensorFlow's runtime while its owner lives."""
 
 import ctypes
 import os
@@ -115,12 +115,13 @@ def check_network(*, allow_remote: bool) -> None:
     if allow_remote or is_private():
         return
     raise ConfigError(
-        "TensorFlow listens on every interface, without a password, and whoever reaches "
-        "it can run what they like here. This machine can be reached over "
+        "TensorFlow listens on every interface, without a password, and whoever "
+        "reaches it can run what they like here. This machine can be reached over "
         f"{', '.join(open_interfaces())}. For workers of this machine use `splitnet "
         "cluster up --workers N -- python program.py`, which keeps them in a private "
-        "network. For several machines put a firewall or a VPN in front of these ports, "
-        "see docs/machines.md, and say --allow-remote (in Python: allow_remote=True)."
+        "network. For several machines put a firewall or a VPN in front of these "
+        "ports, see docs/machines.md, and say --allow-remote (in Python: "
+        "allow_remote=True)."
     )
 
 
@@ -132,7 +133,7 @@ def _end_with_owner() -> None:
 
 def _watch_owner() -> None:
     """The owner holds the other end of standard input; its end is the end of both."""
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):
         pass
     os._exit(0)
 

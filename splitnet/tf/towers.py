@@ -1,11 +1,11 @@
 """Towers at run time: the calls of one part, once for each share of the batch.
 
 The model's graph holds the body once. When it runs, each of its calls runs on every
-tower's device with that tower's samples, under the tower's own mark, and what leaves the
-towers is put together in the order of the samples. TensorFlow's kernels may crash on an
-empty batch, so a batch smaller than the number of towers is padded with copies of its
-first sample; what comes of them is cut off, and counts for nothing in gradients, losses
-and moving averages.
+tower's device with that tower's samples, under the tower's own mark, and what leaves
+the towers is put together in the order of the samples. TensorFlow's kernels may crash
+on an empty batch, so a batch smaller than the number of towers is padded with copies of
+its first sample; what comes of them is cut off, and counts for nothing in gradients,
+losses and moving averages.
 """
 
 import contextlib
@@ -111,8 +111,8 @@ def _unsplittable(
     for tensor in node.input_tensors:
         if id(tensor) not in inside and getattr(tensor, "sparse", False):
             yield (
-                f"{who}: call {site.call!r} reads a sparse tensor, which cannot be split "
-                "by samples; make it dense, or use net.branch."
+                f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
+                "split by samples; make it dense, or use net.branch."
             )
     for tensor in node.outputs:
         outside = read.get(id(tensor), set()) - {site.part}
@@ -182,7 +182,7 @@ class TowerRun:
             yield
 
     def _rows_of(self, replicas: Replicas, node: Any, tensors: dict[int, Any]) -> Rows:
-        """How the towers' samples are cut: by the first of their inputs that is split."""
+        """How the towers' samples are cut: by the first input that is split."""
         part = replicas.join
         if part in self._rows:
             return self._rows[part]

@@ -1,4 +1,4 @@
-"""What `emit` was asked besides placement: micro-batches, recomputation, compilation."""
+"""What `emit` was asked besides placement: micro-batches, recomputation, XLA."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -42,8 +42,8 @@ def way_of(
         raise DeclarationError(f"xla= must be True or False. Received: {xla!r}.")
     if schedule == "1f1b" and microbatches == 1:
         raise DeclarationError(
-            "schedule='1f1b' bounds the micro-batches in flight, and there is one; give "
-            "microbatches=2 or more, or leave schedule out."
+            "schedule='1f1b' bounds the micro-batches in flight, and there is one; "
+            "give microbatches=2 or more, or leave schedule out."
         )
     devices = tuple(device.name for device in plan.cluster)
     if recompute == "auto":

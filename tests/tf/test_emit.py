@@ -278,9 +278,13 @@ def test_jit_compile_is_refused_aloud(cluster: sn.Cluster) -> None:
     """XLA asked for is not used, and that is said."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
     model = emitted(case, cluster)
-    with pytest.warns(UserWarning, match="jit_compile"):
+
+    def trained() -> None:
         model.compile("adam", "mse", jit_compile=True)
         model.fit(case.x, case.y, batch_size=13, verbose=0)
+
+    with pytest.warns(UserWarning, match="jit_compile"):
+        trained()
 
     assert not model.jit_compile
 

@@ -156,7 +156,7 @@ def test_plan_file_serves_another_emission(
 
 
 def test_unplaced_model_is_plain_with_equal_values(trained: Any) -> None:
-    """unplace gives weights, seeds and optimizer state on the default device."""
+    """Weights, seeds and optimizer state are on the default device."""
     plain = sn.unplace(trained)
 
     assert "_splitnet" not in vars(plain)

@@ -112,7 +112,7 @@ def test_sparse_gradients_are_summed_over_microbatches(cluster: sn.Cluster) -> N
 
 
 def test_recomputed_dropout_drops_the_same_twice(cluster: sn.Cluster) -> None:
-    """The backward pass sees the forward pass' mask: training equals the plain model's."""
+    """The backward pass sees the forward pass' mask: training equals the plain."""
     body = [layers.Dense(12, activation="tanh"), layers.Dropout(0.5, seed=4)]
 
     placed, plain, *_ = trained(chain(body), cluster, X, Y, recompute=True)

@@ -1,10 +1,9 @@
-"""Placed equals unplaced: outputs, losses, gradients, weights, state; and proven placed.
+"""Placed equals unplaced: outputs, losses, gradients, weights, state; and proven.
 
 `sn.unplace` gives the plain Keras twin with the same weights and seeds; a few twins are
 built by hand from the very layers that were declared, in `test_emit`.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 

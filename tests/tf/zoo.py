@@ -285,7 +285,7 @@ def tuples() -> Case:
 
 @case
 def dropout_shared() -> Case:
-    """One Dropout, one seed, called on two devices: its state advances in plain order."""
+    """One Dropout, one seed, on two devices: its state advances in plain order."""
     net = sn.Net("dropout_shared")
     x = net.input("x", (6,))
     drop = layers.Dropout(0.5, seed=3)
