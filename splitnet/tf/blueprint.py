@@ -4,6 +4,7 @@ A net's blueprint is a template of copies without values; a Keras model's is the
 itself, over its own nodes. Both are read, placed and copied by the same code.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from splitnet.tf.copying import functional_of
 from splitnet.tf.trace import Trace, trace_of
 
 __all__ = ["Blueprint", "Site", "blueprint_of", "outline"]
+
+_SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +147,19 @@ def _name_clashes(inputs: Any, outputs: Any) -> list[str]:
             seen.add(id(node))
             operations[id(node.operation)] = node.operation
             todo += node.input_tensors
-    count = Counter(operation.name for operation in operations.values())
-    return [
+    names = [operation.name for operation in operations.values()]
+    faults = [
         f"{n} different layers, inputs or outputs are named {name!r}; names are unique "
         "in a model."
-        for name, n in sorted(count.items())
+        for name, n in sorted(Counter(names).items())
         if n > 1
+    ]
+    return faults + [
+        f"TensorFlow takes no layer or output named {operation.name!r}: use letters "
+        "from a to z, digits and any of _ . -, beginning with a letter or digit."
+        for operation in operations.values()
+        if not isinstance(operation, keras.layers.InputLayer)
+        and not _SCOPE.fullmatch(operation.name)
     ]
 
 

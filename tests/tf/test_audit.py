@@ -208,7 +208,11 @@ def test_audit_takes_dicts(cluster: sn.Cluster) -> None:
     [
         ("plain", ([1], [2]), "was not emitted by splitnet: give audit"),
         ("placed", None, "audit.. needs one batch"),
-        ("placed", (np.zeros((3, 7), "float32"), np.zeros((3, 2))), "the watched step of model .* failed"),
+        (
+            "placed",
+            (np.zeros((3, 7), "float32"), np.zeros((3, 2))),
+            "the watched step of model .* failed",
+        ),
     ],
 )
 def test_audit_refuses_what_it_cannot_watch(

@@ -163,7 +163,7 @@ def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
     net.output(net.towers("drop", x, layers.Dropout(0.5, seed=3), on=FOUR))
     model = sn.emit(net, sn.plan(net, cluster, batch=4))
 
-    made = np.asarray(model([np.ones((4, 64), "float32")], training=True))
+    made = np.asarray(model(np.ones((4, 64), "float32"), training=True))
 
     assert len({row.tobytes() for row in made}) == 4
 

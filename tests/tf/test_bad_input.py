@@ -1,0 +1,269 @@
+"""Bad input: a SplitnetError that says what, where and what to do; nothing half-done."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import splitnet as sn
+from splitnet.tf import private
+
+pytestmark = pytest.mark.tf
+
+
+class Broken(layers.Layer):
+    """A layer that fails to build."""
+
+    def build(self, shape: Any) -> None:
+        """Fail."""
+        raise RuntimeError("out of patience")
+
+    def call(self, inputs: Any) -> Any:
+        """Never reached."""
+        return inputs
+
+
+class Secret(layers.Layer):
+    """A layer whose configuration does not tell its arguments."""
+
+    def __init__(self, size: int, **more: Any) -> None:
+        super().__init__(**more)
+        self.size = size
+
+    def get_config(self) -> dict[str, Any]:
+        """Forget the size."""
+        return {"name": self.name}
+
+    def call(self, inputs: Any) -> Any:
+        """Scale by the size."""
+        return inputs * self.size
+
+
+HIDDEN = layers.Dense(3, name="hidden")
+
+BODIES: dict[str, tuple[Callable[[], Any], str]] = {
+    "returns None": (lambda: lambda t: None, "its body returned None; it must return"),
+    "returns numpy": (lambda: lambda t: np.ones(3), "it must return a tensor, or a"),
+    "returns nothing": (lambda: lambda t: (), "its body returned (); it must return"),
+    "empty list": (lambda: [], "its body is an empty list; name a layer"),
+    "a class": (lambda: layers.Dense, "is the class Dense; give an instance"),
+    "no body": (lambda: None, "its body is None; it must be a layer"),
+    "a text": (lambda: "Dense", "its body is 'Dense'; it must be a layer"),
+    "fails to build": (
+        lambda: Broken(name="broken"),
+        "cannot be applied to inputs of shape (None, 6): RuntimeError: out of patience",
+    ),
+    "wrong rank": (
+        lambda: layers.Conv2D(3, 3),
+        "inputs of shape (None, 6): ValueError",
+    ),
+    "a bug": (lambda: lambda t: t.no_such_thing, "AttributeError"),
+    "no config": (
+        lambda: Secret(3, name="secret"),
+        "layer 'secret' (tests.tf.test_bad_input.Secret) cannot be copied",
+    ),
+    "hidden variables": (
+        lambda: layers.Lambda(lambda t: HIDDEN(t), name="sly"),
+        "layer 'sly' (Lambda) hides variables: its function uses hidden",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_impossible_body_is_told(name: str) -> None:
+    """The fault has the branch, the line it stands in, and the reason."""
+    make, words = BODIES[name]
+    net = sn.Net("bad")
+    net.output(net.branch("a", net.input("x", (6,)), make()))
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.read(net)
+
+    assert words in str(caught.value)
+    assert "test_bad_input.py:" in str(caught.value)
+    assert "branch 'a'" in str(caught.value)
+
+
+def test_faults_of_bodies_come_all_at_once() -> None:
+    """What Keras refuses and what the declaration lacks are in one error."""
+    net = sn.Net("bad")
+    x = net.input("x", (6,))
+    net.input("idle", (2,))
+    a = net.branch("a", x, layers.Conv2D(3, 3))
+    b = net.branch("b", x, lambda t: None, on="gpx")
+    net.output(net.merge("both", [a, b], layers.Add()))
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.read(net)
+
+    text = str(caught.value)
+    assert text.startswith("net 'bad' has 4 faults.")
+    for words in ("input 'idle'", "branch 'a'", "branch 'b'", "on='gpx'"):
+        assert words in text
+
+
+def test_shapes_that_do_not_fit_are_told_of_the_merge() -> None:
+    """The merge is named, with the shapes that it was given."""
+    net = sn.Net("bad")
+    x = net.input("x", (6,))
+    a = net.branch("a", x, layers.Dense(3))
+    b = net.branch("b", x, layers.Dense(4))
+    net.output(net.merge("both", [a, b], layers.Add()))
+
+    with pytest.raises(
+        sn.DeclarationError, match=r"merge 'both'.*shape \(None, 3\), \(None, 4\)"
+    ):
+        sn.read(net)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "words"),
+    [((3,), "floaty", "floaty"), ((3,), 7, "dtype 7")],
+)
+def test_impossible_input_is_told(shape: Any, dtype: Any, words: str) -> None:
+    """What Keras refuses of an input is a fault of the declaration."""
+    net = sn.Net("bad")
+    net.output(net.branch("a", net.input("x", shape, dtype=dtype), layers.Dense(2)))
+
+    with pytest.raises(sn.DeclarationError, match=words):
+        sn.read(net)
+
+
+def test_two_layers_of_one_name_are_told() -> None:
+    """No model can save two layers of one name."""
+    net = sn.Net("bad")
+    x = net.input("x", (6,))
+    a = net.branch("a", x, layers.Dense(3, name="same"))
+    net.output(net.branch("b", a, layers.Dense(3, name="same")))
+
+    with pytest.raises(sn.DeclarationError, match="2 different layers.* named 'same'"):
+        sn.read(net)
+
+
+def test_an_output_with_an_impossible_name_is_told() -> None:
+    """A name that TensorFlow takes for no scope is refused where it is given."""
+    net = sn.Net("bad")
+    net.output(net.branch("a", net.input("x", (6,)), layers.Dense(3)), "größe?")
+
+    with pytest.raises(sn.DeclarationError, match="größe"):
+        sn.read(net)
+
+
+@pytest.mark.parametrize(
+    ("take", "words"),
+    [
+        (lambda ref: ref["no"], "branch 'a' has no output 'no'; it returned"),
+        (lambda ref: ref["p"][5], "branch 'a' has no output 5"),
+    ],
+)
+def test_an_output_that_is_not_there_is_told(
+    take: Callable[[Any], Any], words: str
+) -> None:
+    """The message shows what the branch returned."""
+    net = sn.Net("bad")
+    a = net.branch("a", net.input("x", (6,)), lambda t: {"p": (t, t)})
+    net.output(net.branch("b", take(a), layers.Dense(2)))
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.read(net)
+
+    assert words in str(caught.value)
+
+
+def test_one_output_cannot_be_taken_apart() -> None:
+    """`a, b = ref` of a single tensor says so."""
+    net = sn.Net("bad")
+    a = net.branch("a", net.input("x", (6,)), layers.Dense(2))
+
+    with pytest.raises(sn.DeclarationError, match="gives one output"):
+        _, _ = a
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, True, "32", None])
+def test_impossible_batch_is_told(batch: Any) -> None:
+    """A batch is a whole number of at least 1."""
+    net = sn.Net("fine")
+    net.output(net.branch("a", net.input("x", (6,)), layers.Dense(2)))
+
+    with pytest.raises(sn.DeclarationError, match="batch must be a whole number"):
+        sn.read(net, batch=batch)
+
+
+class Subclassed(keras.Model):
+    """A model whose calls are Python."""
+
+    def call(self, inputs: Any) -> Any:
+        """Nothing of note."""
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (lambda: Subclassed(name="mine"), "model 'mine' .Subclassed. is subclassed"),
+        (lambda: keras.Sequential([layers.Dense(2)], name="s"), "'s' is not built"),
+        (lambda: 42, "a model is a splitnet.Net or a keras.Model. Received: 42"),
+        (lambda: sn.Net("void"), "net 'void' is empty"),
+    ],
+)
+def test_a_source_without_calls_is_told(source: Callable[[], Any], words: str) -> None:
+    """The message says what to do instead."""
+    with pytest.raises(sn.DeclarationError, match=words):
+        sn.read(source())
+
+
+def test_a_failed_emission_leaves_the_model_as_it_was(cluster: sn.Cluster) -> None:
+    """Nothing half-emitted: the source has the same layers, weights and calls."""
+    x = keras.Input((6,))
+    secret = Secret(3, name="secret")
+    source = keras.Model(x, layers.Dense(2, name="d")(secret(x)))
+    before = [len(layer._inbound_nodes) for layer in source.layers]
+    weights = source.get_weights()
+    plan = sn.plan(source, cluster, time_limit=0.1)
+    with pytest.raises(sn.DeclarationError, match="layer 'secret'"):
+        sn.emit(source, plan)
+
+    assert [len(layer._inbound_nodes) for layer in source.layers] == before
+    for mine, its in zip(weights, source.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+# --- versions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["3.11.3", "3.99.0", "2.15.0"])
+def test_keras_outside_the_tested_range_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """The error says which Keras is here, which are tested, and what to install."""
+    monkeypatch.setattr(keras, "__version__", version)
+    with pytest.raises(sn.ConfigError) as caught:
+        private.check_versions()
+
+    assert f"Keras {version} is outside 3.12 to 3.15" in str(caught.value)
+    assert "pip install 'keras>=3.12,<3.16'" in str(caught.value)
+
+
+def test_a_private_name_that_is_gone_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name that Keras dropped is named before anything runs."""
+    monkeypatch.delattr(private.TFOptimizer, "_distributed_tf_update_step")
+
+    with pytest.raises(
+        sn.ConfigError, match="TFOptimizer._distributed_tf_update_step is gone"
+    ):
+        private.check_versions()
+
+
+def test_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX and PyTorch have no tf.device."""
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+
+    with pytest.raises(sn.ConfigError, match="KERAS_BACKEND=tensorflow"):
+        private.check_versions()
+
+
+def test_this_keras_is_supported() -> None:
+    """The one that runs these tests."""
+    private.check_versions()

@@ -1,0 +1,216 @@
+"""Reading: names, sizes and weights of every call, without memory or a started machine."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from splitnet.tf.blueprint import blueprint_of
+from splitnet.tf.trace import trace_of
+from tests.tf.zoo import ZOO
+
+pytestmark = pytest.mark.tf
+
+
+def siamese() -> sn.Net:
+    """The example of the first page."""
+    return ZOO["shared_lstm"]().net
+
+
+def test_read_makes_a_vertex_of_each_call() -> None:
+    """A shared layer is called twice; its weights are counted once."""
+    graph = sn.read(siamese(), batch=8)
+
+    assert [call.part for call in graph.calls] == [
+        "tweet_a",
+        "tweet_b",
+        "left",
+        "right",
+        "join",
+        "verdict",
+    ]
+    left, right = graph.calls_of["left"][0], graph.calls_of["right"][0]
+    assert left.weights == right.weights
+    assert sum(w.bytes for w in graph.weights if w.dtype == "float32") == 4 * (
+        4 * (4 * 6 + 6 * 6 + 6) + 13
+    )
+    assert left.output_shapes == ((8, 6),)
+    assert left.output_bytes == 8 * 6 * 4
+    assert left.forward_flops > 0
+
+
+def test_read_keeps_edges_with_bytes() -> None:
+    """Each edge carries the bytes of the whole batch."""
+    edges = sn.read(siamese(), batch=8).by_part().edges(data="bytes")
+
+    assert dict(((a, b), n) for a, b, n in edges) == {
+        ("tweet_a", "left"): 8 * 7 * 4 * 4,
+        ("tweet_b", "right"): 8 * 7 * 4 * 4,
+        ("left", "join"): 8 * 6 * 4,
+        ("right", "join"): 8 * 6 * 4,
+        ("join", "verdict"): 8 * 12 * 4,
+    }
+
+
+def test_read_names_every_call_for_its_part() -> None:
+    """Names say the part and the layer; a second call of a layer is counted."""
+    net = sn.Net("twice")
+    twice = layers.Dense(4, name="d")
+    net.output(net.branch("a", net.input("x", (4,)), [twice, twice]))
+
+    assert [call.name for call in sn.read(net).calls] == ["x", "a/d", "a/d@2"]
+
+
+def test_read_is_deterministic() -> None:
+    """The same net gives the same graph, twice over."""
+    net = siamese()
+
+    assert sn.read(net, batch=4) == sn.read(net, batch=4)
+
+
+def test_read_leaves_a_keras_model_alone() -> None:
+    """Reading a model adds no node to its layers."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+    before = [len(layer._inbound_nodes) for layer in model.layers]
+    graph = sn.read(model)
+
+    assert [part.kind for part in graph.parts] == ["input", "branch"]
+    assert [len(layer._inbound_nodes) for layer in model.layers] == before
+
+
+def test_read_hands_a_graph_back() -> None:
+    """A graph needs no reading."""
+    graph = sn.read(siamese())
+
+    assert sn.read(graph) is graph
+
+
+def test_trace_grows_with_its_net() -> None:
+    """Looking at outputs in the middle of a declaration calls each body once."""
+    calls: list[Any] = []
+
+    def body(t: Any) -> Any:
+        calls.append(t)
+        return t, t + 1.0
+
+    net = sn.Net("grows")
+    first, second = net.branch("a", net.input("x", (4,)), body)
+    net.output(net.merge("sum", [first, second], layers.Add()))
+    sn.read(net)
+    sn.read(net)
+
+    assert len(calls) == 1
+    assert len(trace_of(net).results) == 3
+
+
+def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
+    """A body of two arguments gets two; of one, a list; of names, a dict's items."""
+    seen: dict[str, Any] = {}
+
+    def spread(a: Any, b: Any) -> Any:
+        seen["spread"] = (a, b)
+        return a + b
+
+    def listed(both: Any) -> Any:
+        seen["listed"] = both
+        return both[0] + both[1]
+
+    def named(b: Any, a: Any) -> Any:
+        seen["named"] = (a, b)
+        return a + b
+
+    net = sn.Net("calls")
+    x, y = net.input("x", (4,)), net.input("y", (4,))
+    net.output(net.branch("s", [x, y], spread))
+    net.output(net.branch("l", [x, y], listed))
+    net.output(net.branch("n", {"a": x, "b": y}, named))
+    blueprint = blueprint_of(net)
+
+    assert isinstance(seen["listed"], list)
+    assert [t.name for t in seen["named"]] == ["x", "y"]
+    assert [t.name for t in seen["spread"]] == ["x", "y"]
+    assert len(blueprint.model.outputs) == 3
+
+
+def test_read_and_plan_make_no_variable(
+    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tf.Variable is made between a declaration and its emission."""
+    net = sn.Net("free")
+    x = net.input("x", (6, 8))
+    body = [layers.LSTM(4), layers.Dense(3), layers.BatchNormalization()]
+    a = net.branch("a", x, body, on="gpu:0")
+    b = net.branch("b", x, [layers.Conv1D(3, 2), layers.GlobalMaxPooling1D()], on="gpu")
+    net.output(net.merge("m", [a, b], layers.Add()))
+    made: list[Any] = []
+    plain = keras.Variable._initialize_with_initializer
+
+    def watched(self: Any, initializer: Any) -> None:
+        made.append(self.name)
+        plain(self, initializer)
+
+    monkeypatch.setattr(keras.Variable, "_initialize_with_initializer", watched)
+    variable = tf.Variable
+
+    class Watched:
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            made.append(kwargs.get("name"))
+            return variable(*args, **kwargs)
+
+    monkeypatch.setattr(tf, "Variable", Watched)
+    plan = sn.plan(net, cluster, batch=4, time_limit=0.1)
+    weights = [w.name for w in plan.graph.weights if "seed" not in w.name]
+
+    assert len(weights) == 3 + 2 + 4 + 2
+    assert [name for name in made if "seed" not in str(name)] == []
+
+
+STORY = """
+import json, keras
+import splitnet as sn
+from keras import layers
+from splitnet.tf.context import started
+answer = {"before": started()}
+net = sn.Net("quiet")
+x = net.input("x", (6,))
+a = net.branch("a", x, layers.Dense(4), on="gpu:0")
+b = net.branch("b", x, [layers.Dense(4), layers.LayerNormalization()], on="gpu:1")
+net.output(net.merge("m", [a, b], layers.Add()))
+answer["declared"] = started()
+graph = sn.read(net)
+answer["read"] = started()
+sn.plan(graph, sn.Cluster.of("2*gpu", "cpu"))
+answer["planned"] = started()
+answer["later"] = [d.name for d in sn.local_cluster(stand_in_gpus=2)]
+print(json.dumps(answer))
+"""
+
+
+def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
+    """Settings stay open until emission: no device was claimed by then."""
+    done = subprocess.run(
+        [sys.executable, "-c", STORY],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout.splitlines()[-1])
+
+    assert answer.pop("later") == ["gpu:0", "gpu:1", "cpu:0"]
+    assert answer == {
+        "before": False,
+        "declared": False,
+        "read": False,
+        "planned": False,
+    }
