@@ -5,6 +5,7 @@ memory and threads of its own. This module starts them without importing TensorF
 """
 
 import os
+import random
 import select
 import shutil
 import signal
@@ -13,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -158,26 +159,21 @@ def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different."""
-    with _plugs(count) as plugs:
-        return [int(plug.getsockname()[1]) for plug in plugs]
+    """Ports that are free now, all different, and none that the system hands out.
+
+    A port of an outgoing call could be taken again before its worker listens.
+    """
+    found: list[int] = []
+    for port in random.sample(range(20000, 32000), 400):
+        with socket.socket() as plug, suppress(OSError):
+            plug.bind(("", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
-@contextmanager
-def _plugs(count: int) -> Iterator[list[socket.socket]]:
-    plugs = [socket.socket() for _ in range(count)]
-    try:
-        for plug in plugs:
-            plug.bind(("127.0.0.1", 0))
-        yield plugs
-    finally:
-        for plug in plugs:
-            plug.close()
-
-
-def _start(
-    file: Path, index: int, options: Sequence[str]
-) -> subprocess.Popen[bytes]:
+def _start(file: Path, index: int, options: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
     command += ["--cluster", str(file), "--index", str(index), *options]
     root = str(Path(__file__).resolve().parents[2])
@@ -214,7 +210,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
             continue
         index = process.args[process.args.index("--index") + 1]  # type: ignore[union-attr, index]  # a list
         log = _log(folder, int(str(index)))
-        words = log.read_text(errors="replace").strip().splitlines()[-4:]
+        words = log.read_text(errors="replace").strip().splitlines()[-8:]
         how = f"ended with code {process.wait()}" if ready else "is not ready in time"
         faults.append(f"worker {index} {how}: " + ("\n    ".join(words) or "silently"))
     if faults:
