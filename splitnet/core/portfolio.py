@@ -64,7 +64,7 @@ def best_assignment(
     )
     names = [strategy]
     if strategy == "auto":
-        names = ["single_device", "chain", "multilevel", "refine"]
+        names = ["single_device", "earliest_finish", "chain", "multilevel", "refine"]
         if _is_small(board):
             names = ["single_device", "earliest_finish", "exhaustive"]
     try:

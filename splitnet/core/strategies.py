@@ -109,7 +109,7 @@ def multilevel(search: Search) -> Iterator[Assignment]:
 
 
 def _levels(board: Board, total_seconds: float) -> Iterator[Blocks]:
-    """Coarser boards of different sizes, and last the board itself."""
+    """Coarser boards of different sizes; the board itself is other strategies'."""
     seen: dict[int, None] = {board.units.count: None}
     for grain in _GRAINS:
         limit = total_seconds / (grain * max(1, len(board.capacity) - 1))
@@ -117,7 +117,6 @@ def _levels(board: Board, total_seconds: float) -> Iterator[Blocks]:
         if blocks and blocks.board.units.count not in seen:
             seen[blocks.board.units.count] = None
             yield blocks
-    yield Blocks(board, range(board.group_count))
 
 
 def local_search(search: Search) -> Iterator[Assignment]:
