@@ -1,9 +1,9 @@
 """How near does a pipeline of two equal stages come to the ideal, on two workers?
 
 Two TensorFlow worker processes, each pinned to a core with one thread, and a stage of
-equal Dense layers on each; plain `fit`. The same plan is emitted with one micro-batch and
-with several, in turn; a row is the median over the pairs. The ideal is M*S/(M+S-1). What
-the simulator says with the machine's estimated costs stands beside it.
+equal Dense layers on each; plain `fit`. The same plan is emitted with one micro-batch
+and with several, in turn; a row is the median over the pairs. The ideal is M*S/(M+S-1).
+What the simulator says with the machine's estimated costs stands beside it.
 
     python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8]
 """

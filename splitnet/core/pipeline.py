@@ -86,8 +86,9 @@ def simulate_pipeline(
     """Play a plan's step in micro-batches; nothing is planned anew.
 
     What runs on one device without a hop between is one task, as TensorFlow's executor
-    follows a chain before it takes up another. Costs are scaled by each micro-batch's share, but what a call costs however small it
-    is, and each transfer's latency, is paid for every micro-batch.
+    follows a chain before it takes up another. Costs are scaled by each micro-batch's
+    share, but what a call costs however small it is, and each transfer's latency, is
+    paid for every micro-batch.
 
     Args:
         plan: Whose placement is kept.

@@ -59,8 +59,8 @@ class ScaledCosts:
     """A cost model for shares of calls whose whole it knows.
 
     A share takes its part of what the whole takes, but what a call costs however small
-    (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the whole calls
-    that it stands for and the share, 0 to 1; any other is charged as it stands. `again`
+    (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the calls that
+    it stands for and the share of them, 0 to 1; any other is charged as it stands. `again`
     says that a backward pass computes the forward pass once more.
     """
 
@@ -104,8 +104,8 @@ def merged_graph(
 ) -> tuple[Graph, dict[str, tuple[Call, ...]]]:
     """Calls of one device that run one after the other as one call.
 
-    Calls are grouped by their device and by how many hops of devices lie before them, so
-    no group waits for another that waits for it. A group has the name and the part of
+    Calls are grouped by device and by how many hops of devices lie before them, so that
+    none waits for another that waits for it. A group has the name and the part of
     its first call.
 
     Returns:

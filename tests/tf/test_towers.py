@@ -61,7 +61,7 @@ def conv_body() -> list[Any]:
 def test_towers_train_as_the_unsplit_batch_for_every_batch_size(
     cluster: sn.Cluster,
 ) -> None:
-    """Batches of 1 to 9 over four towers, also those that leave towers without a sample."""
+    """Batches of 1 to 9 over four towers, also those that leave towers empty."""
     placed, plain = twins(towered(conv_body(), (8, 8, 2)), cluster)
     x, y = numbers(9, 8, 8, 2), numbers(9, 3, seed=1)
 
@@ -142,7 +142,7 @@ def test_synchronised_batch_norm_equals_the_unsplit_batch(cluster: sn.Cluster) -
 def test_per_tower_batch_norm_updates_its_averages_once_by_the_mean(
     cluster: sn.Cluster,
 ) -> None:
-    """The moving mean is that of the whole batch; towers without a sample do not count."""
+    """The moving mean is that of the whole batch; empty towers do not count."""
     placed, plain = twins(towered([layers.BatchNormalization()], (4,)), cluster)
     x, y = 3 + numbers(9, 4), numbers(9, 3)
 
@@ -218,7 +218,7 @@ def test_broadcast_inputs_reach_every_tower_whole(cluster: sn.Cluster) -> None:
 def test_losses_of_layers_are_the_means_of_the_unsplit_batch(
     cluster: sn.Cluster,
 ) -> None:
-    """Activity and weight regularizers count as in the plain model, also for 2 over 4."""
+    """Regularizers of both kinds count as in the plain model, also for 2 over 4."""
     body = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
     placed, plain = twins(towered(body, (4,)), cluster)
     x, y = numbers(9, 4), numbers(9, 3)
@@ -230,7 +230,7 @@ def test_losses_of_layers_are_the_means_of_the_unsplit_batch(
 
 
 def test_saturated_softmax_in_towers_keeps_its_gradient(cluster: sn.Cluster) -> None:
-    """Keras takes crossentropy from logits that hang on the output: they are joined too."""
+    """Crossentropy is taken from logits that hang on the output: they are joined too."""
     net = sn.Net("soft")
     x = net.input("x", (4,))
     net.output(net.towers("soft", x, layers.Dense(3, activation="softmax"), on=FOUR))
