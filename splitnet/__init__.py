@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from splitnet.core.plan import Plan
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
-    from splitnet.core.what_if import largest_batch, sensitivity
     from splitnet.core.ways import ways
+    from splitnet.core.what_if import largest_batch, sensitivity
     from splitnet.core.workgraph import read_workload
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace

@@ -18,6 +18,8 @@ __all__ = ["OPTIONS", "Option", "Setting", "Settings", "config_file", "resolve"]
 
 ENVIRONMENT_PREFIX = "SPLITNET_"
 FILE_VARIABLE = "SPLITNET_CONFIG"
+# Variables that are splitnet's and no settings.
+_OTHER_VARIABLES = (FILE_VARIABLE, "SPLITNET_CLUSTER", "SPLITNET_WORKLOADS")
 ORIGINS = ("default", "file", "environment", "code")
 
 
@@ -326,7 +328,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, object, str
     return [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[name], name)
         for name in sorted(environ)
-        if name.startswith(ENVIRONMENT_PREFIX) and name != FILE_VARIABLE
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
     ]
 
 

@@ -142,6 +142,19 @@ def test_log_placement_refuses_other_grains(tmp_path: Path) -> None:
         settled(tmp_path, {"log_placement": "layers"})
 
 
+def test_variables_that_are_no_settings_are_left_alone(tmp_path: Path) -> None:
+    """The file of settings and the file of a cluster are named by variables too."""
+    values = settled(tmp_path, environ={"SPLITNET_CLUSTER": "cluster.toml"})
+
+    assert set(values.values()) == {None}
+
+
+def test_unknown_variables_are_faults(tmp_path: Path) -> None:
+    """A variable with a slip in its name is not passed over."""
+    with pytest.raises(ConfigError, match="Did you mean 'visible'"):
+        settled(tmp_path, environ={"SPLITNET_VISBLE": "0"})
+
+
 def test_unknown_settings_suggest_the_near_one(tmp_path: Path) -> None:
     """A slip of the pen is answered with the name that was meant."""
     with pytest.raises(ConfigError, match="Did you mean 'memory_growth'"):
