@@ -8,18 +8,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, PlanFileError, listed
-from splitnet.core.graph import Call
-from splitnet.core.plan import Fallback, Plan
-from splitnet.core.towers import fold, tower_part, towers_in, weights_part
+from splitnet.core.errors import PlanFileError
+from splitnet.core.plan import Plan
+from splitnet.core.towers import tower_part, towers_in, weights_part
 from splitnet.tf import private
+from splitnet.tf.binding import placement, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.config import announce
 from splitnet.tf.copying import Copies, copy_input, functional, replay
 from splitnet.tf.optimizer import copy_state
-from splitnet.tf.placement import Placed, lay_over, placed_of
+from splitnet.tf.placement import lay_over, placed_of
 from splitnet.tf.targets import targets_of
-from splitnet.tf.towers import Replicas, replicas_of
 from splitnet.tf.ways import lay_out, way_of
 
 __all__ = ["emit", "plan_of", "unplace"]
@@ -58,12 +57,12 @@ def emit(
     """
     way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
     blueprint = blueprint_of(source)
-    sites = _planned(blueprint, plan)
+    sites = planned_sites(blueprint, plan)
     targets, receipts = targets_of(plan)
     copies = Copies()
     with private.same_random_state():
         model, nodes = _copy(blueprint, copies)
-    placed = _placed(plan, sites, nodes, targets, receipts)
+    placed = placement(plan, sites, nodes, targets, receipts)
     _give_values(blueprint, plan, sites, copies, targets)
     copies.carry_assets()
     _spare_cudnn(sites, plan, copies)
@@ -81,49 +80,6 @@ def emit(
     return model
 
 
-def _planned(blueprint: Blueprint, plan: Plan) -> list[Site]:
-    """The source's calls with the parts that the plan gave them.
-
-    Calls are matched by name; where a rebuilt model counts its layers on (dense_1,
-    dense_2), by position and kind.
-
-    Raises:
-        DeclarationError: the plan was made from another model.
-    """
-    calls: tuple[Call, ...] = ()
-    mine = {site.call: site for site in blueprint.sites}
-    for bare in (True, False):
-        calls = fold(plan.graph, bare=bare)
-        if len(calls) == len(mine) and all(call.name in mine for call in calls):
-            return [Site(c.name, c.part, mine[c.name].node) for c in calls]
-    kinds = [(c.kind, c.output_shapes[0][1:]) for c in calls if c.output_shapes]
-    found = [_kind_of(site) for site in blueprint.sites]
-    if kinds == found:
-        return [
-            Site(call.name, call.part, site.node)
-            for call, site in zip(calls, blueprint.sites)
-        ]
-    theirs = {call.name for call in calls}
-    faults = [f"{n!r} is in the model only" for n in mine if n not in theirs]
-    faults += [f"{n!r} is in the plan only" for n in theirs if n not in mine]
-    if not faults:
-        faults = ["their shapes or order differ"]
-    raise DeclarationError(
-        listed(
-            f"the plan of {plan.graph.name!r} was not made from model "
-            f"{blueprint.name!r}: plan it again, or emit what was planned.",
-            [*sorted(faults)[:12]],
-        )
-    )
-
-
-def _kind_of(site: Site) -> tuple[str, tuple[Any, ...]]:
-    tensor = site.node.outputs[0]
-    return type(site.node.operation).__name__, tuple(
-        128 if extent is None else extent for extent in tensor.shape[1:]
-    )
-
-
 def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, dict[int, Any]]:
     """A copy of the template, and the new node of each old one, inputs included."""
     template = blueprint.model
@@ -134,100 +90,6 @@ def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, dict[int, Any]]:
     for old, new in zip(template.inputs, model.inputs):
         nodes[id(private.producer(old))] = private.producer(new)
     return model, nodes
-
-
-def _placed(
-    plan: Plan,
-    sites: list[Site],
-    nodes: dict[int, Any],
-    targets: dict[str, str],
-    receipts: list[Fallback],
-) -> Placed:
-    keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
-    twins = [(nodes[id(site.node)], keys[site.part]) for site in sites]
-    target_of = {key: targets[part] for part, key in keys.items()}
-    replicas = replicas_of(plan, keys)
-    return Placed(
-        plan=plan,
-        key_of={id(node): key for node, key in twins},
-        target_of=target_of,
-        part_of={key: part for part, key in keys.items()},
-        home_of=_homes(_users(sites, nodes, keys, replicas), target_of),
-        weight_of=_weight_names(plan, sites, nodes),
-        receipts=tuple(receipts),
-        replicas={
-            id(nodes[id(site.node)]): replicas[site.part]
-            for site in sites
-            if site.part in replicas
-        },
-    )
-
-
-def _users(
-    sites: list[Site],
-    nodes: dict[int, Any],
-    keys: dict[str, str],
-    replicas: dict[str, Replicas],
-) -> list[tuple[Any, str]]:
-    """Each call with the keys it uses weights under, towers' home first."""
-    return [
-        (nodes[id(site.node)], key)
-        for site in sites
-        for key in (
-            (replicas[site.part].home, *replicas[site.part].keys)
-            if site.part in replicas
-            else (keys[site.part],)
-        )
-    ]
-
-
-def bare_placement(model: Any, plan: Plan) -> Placed:
-    """The marks of a plan for a model that is not placed: parts, and no devices.
-
-    Raises:
-        DeclarationError: the plan was made from another model.
-    """
-    sites = _planned(blueprint_of(model), plan)
-    keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
-    same = {id(site.node): site.node for site in sites}
-    return Placed(
-        plan=plan,
-        key_of={id(site.node): keys[site.part] for site in sites},
-        target_of={},
-        part_of={key: part for part, key in keys.items()},
-        home_of={},
-        weight_of=_weight_names(plan, sites, same),
-    )
-
-
-def _weight_names(
-    plan: Plan, sites: list[Site], nodes: dict[int, Any]
-) -> dict[int, str]:
-    """The plan's name of each variable, by the id of the model's own variable."""
-    names: dict[int, str] = {}
-    weights = {
-        call.name: call.weights
-        for bare in (True, False)
-        for call in fold(plan.graph, bare=bare)
-    }
-    for site in sites:
-        operation = nodes[id(site.node)].operation
-        variables = {id(v): v for v in getattr(operation, "variables", ())}
-        names.update(zip(variables, weights[site.call]))
-    return names
-
-
-def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int, str]:
-    """The home of each variable used on several devices: the first of them."""
-    users: dict[int, list[str]] = {}
-    for node, key in twins:
-        for variable in getattr(node.operation, "variables", ()):
-            users.setdefault(id(variable), []).append(key)
-    return {
-        number: keys[0]
-        for number, keys in users.items()
-        if len({target_of[key] for key in keys}) > 1
-    }
 
 
 def _give_values(

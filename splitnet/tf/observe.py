@@ -13,11 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from splitnet.core.audit import Audit, Observation, SeenVariable, judge
+from splitnet.core.audit import Audit, Observation, SeenVariable
 from splitnet.core.errors import AuditError, first_line
+from splitnet.core.judge import judge
 from splitnet.core.plan import Plan
 from splitnet.tf import private
-from splitnet.tf.emit import bare_placement
+from splitnet.tf.binding import bare_placement
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.partitions import Names, seen_copies, seen_ops
 from splitnet.tf.placement import Placed, marked, placed_of

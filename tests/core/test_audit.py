@@ -11,8 +11,8 @@ from splitnet.core.audit import (
     SeenCopy,
     SeenOp,
     SeenVariable,
-    judge,
 )
+from splitnet.core.judge import judge
 from splitnet.core.planner import plan_graph
 from tests import zoo
 

@@ -60,7 +60,7 @@ def found(model: Any, plan: Any, data: Any = None) -> set[tuple[str, str]]:
     return {(finding.aspect, finding.part) for finding in audit.findings}
 
 
-# --- what must ring -----------------------------------------------------------------
+# --- what must ring -------------------------------------------------------------------
 
 
 def test_audit_finds_the_faq_recipe_out(cluster: sn.Cluster) -> None:
@@ -155,7 +155,7 @@ def test_audit_finds_xla_out(cluster: sn.Cluster) -> None:
     assert ("forward", "left") in found(plain, plan)
 
 
-# --- what must not ----------------------------------------------------------------------
+# --- what must not --------------------------------------------------------------------
 
 
 def test_audit_of_a_shared_lstm_has_no_crossing_per_iteration(
@@ -224,7 +224,7 @@ def test_audit_refuses_what_it_cannot_watch(
         sn.audit(sn.unplace(one) if model == "plain" else one, None, batch)
 
 
-# --- what it leaves behind ----------------------------------------------------------------
+# --- what it leaves behind ------------------------------------------------------------
 
 
 def state(model: Any) -> list[np.ndarray]:
@@ -252,7 +252,7 @@ MORE = OPTIMIZERS | {
 def test_audit_before_the_first_fit_changes_nothing(
     cluster: sn.Cluster, name: str
 ) -> None:
-    """Training after an audit equals training without one, whatever the slots' start."""
+    """Training after an audit equals training without one, wherever slots start."""
     case = stateful()
     audited, other = (emitted(cluster, MORE[name](), case) for _ in range(2))
     sn.audit(audited, None, (case.x, case.y)).check()

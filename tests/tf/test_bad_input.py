@@ -1,4 +1,4 @@
-"""Bad input: a SplitnetError that says what, where and what to do; nothing half-done."""
+"""Bad input: an error that says what, where and what to do; nothing half-done."""
 
 from collections.abc import Callable
 from typing import Any

@@ -69,7 +69,7 @@ def declare(inputs: int, branches: list[tuple[list[int], str, Any]]) -> sn.Net:
 def test_every_net_is_planned_and_transparent(
     inputs: int, branches: Any, cluster: sn.Cluster
 ) -> None:
-    """Every part has a device that is here; training equals plain; the audit is clean."""
+    """Every part has a device that is here; training equals plain; audits are clean."""
     net = declare(inputs, branches)
     graph = sn.read(net, batch=4)
     plan = sn.plan(graph, cluster, time_limit=0.05)

@@ -1,4 +1,4 @@
-"""Reading: names, sizes and weights of every call, without memory or a started machine."""
+"""Reading: names, sizes and weights of every call, without memory on any device."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def test_read_keeps_edges_with_bytes() -> None:
     """Each edge carries the bytes of the whole batch."""
     edges = sn.read(siamese(), batch=8).by_part().edges(data="bytes")
 
-    assert dict(((a, b), n) for a, b, n in edges) == {
+    assert {(a, b): n for a, b, n in edges} == {
         ("tweet_a", "left"): 8 * 7 * 4 * 4,
         ("tweet_b", "right"): 8 * 7 * 4 * 4,
         ("left", "join"): 8 * 6 * 4,
