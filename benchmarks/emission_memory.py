@@ -1,11 +1,11 @@
 """How much host memory does emission take, in sizes of the model's own parameters?
 
 Twelve wide layers, 450 MB of weights, planned and emitted in a process of their own.
-"Allocated" is the peak of TensorFlow's CPU allocator over what it held before, exact to the
-byte; "resident" the rise of the process's memory, which counts what the C library
-keeps of freed memory. The source is a declared net, whose weights are drawn at
-emission, or a built Keras model, whose values are copied (logical CPU devices share a
-copy until the first update). Plain Keras, building the same layers, stands beside them.
+"Allocated" is the peak of TensorFlow's CPU allocator over what it held before, exact to
+the byte; "resident" the rise of the process's memory at its highest. The source
+is a declared net, whose weights are drawn at emission, or a built Keras model, whose
+values are copied (logical CPU devices share a copy until the first update). Plain
+Keras, building the same layers, stands beside them.
 
     python benchmarks/emission_memory.py [--width N]
 """

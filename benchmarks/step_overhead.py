@@ -2,9 +2,10 @@
 
 Three models of the same net: plain Keras, placed with everything on one device, and
 placed on stand-ins of a CPU. Stand-ins share one pool of threads, so they prove where
-things run and never how fast: placed on two of them is compared at equal threads. Rounds of
-steps are run in turn through `fit`; a row is the median ratio over the pairs. "First"
-is the first `fit` of a fresh model, tracing included, each in a process of its own.
+things run and never how fast: placed on two of them is compared at equal threads.
+Rounds of steps are run in turn through `fit`; a row is the median ratio over the
+pairs. "First" is the first `fit` of a fresh model, tracing included, each in a process
+of its own; planning and emission come before it and are not counted.
 
     python benchmarks/step_overhead.py [MODEL ...]
 """
@@ -74,7 +75,7 @@ def placed(model, batch, devices):
 
 
 def ready(name, devices):
-    """A compiled model and its data; the machine is set up alike for plain and placed."""
+    """A compiled model and its data, on a machine that is set up alike for all."""
     import keras
     import numpy as np
 
@@ -91,7 +92,7 @@ def ready(name, devices):
 
 
 def warm_up():
-    """Have Keras and TensorFlow load what they load late, so that no model pays for it."""
+    """Let Keras and TensorFlow load what they load late, at no model's cost."""
     import keras
     import numpy as np
 

@@ -1,10 +1,11 @@
 """Do a step's copies between devices stay within the plan's own?
 
 Planned bytes (activations and their gradients across cuts) against the bytes that the
-partitioned graphs of one `fit` step sent, scalars left out; and the same with Keras' own
-optimizer, which sends every gradient of every device through device 0. The `others` column is
-what the plan does not know: weights, gradients of weights, slots and updates on their
-way; 0 is the aim. On stand-ins; bytes are exact and need no quiet machine.
+partitioned graphs of one `fit` step sent, scalars left out; and the same with Keras'
+own optimizer, which sends every gradient of every device through device 0. The column
+`others` is what the plan does not know: weights, gradients of weights, slots and
+updates on their way; 0 is the aim. On stand-ins; bytes are exact and need no quiet
+machine.
 
     python benchmarks/transfers.py [NET ...]
 """

@@ -1,7 +1,7 @@
 """Worker processes of this machine: started in private, pinned on request, ended.
 
-Each is a Python program with TensorFlow's own server in it, a device of the cluster with
-memory and threads of its own. This module starts them without importing TensorFlow.
+Each is a Python program with TensorFlow's own server in it: a device of the cluster,
+with memory and threads of its own. They are started without importing TensorFlow.
 """
 
 import os

@@ -309,7 +309,7 @@ def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.tf
 def test_connect_comes_before_tensorflow_starts(tmp_path: Path) -> None:
-    """A late connect would kill what exists; the refusal says what started TensorFlow."""
+    """A late connect would kill what exists; the refusal says what came before it."""
     answer = story(
         """
         from splitnet.tf.seclude import seclude
