@@ -189,6 +189,9 @@ def test_the_project_names_no_machine() -> None:
             "*.toml",
             "splitnet/**/*.py",
             "docs/**/*.md",
+            "docs/**/*.svg",
+            "examples/*.py",
+            "benchmarks/*.*",
             "tests/**/*.py",
         )
         for path in root.glob(pattern)
