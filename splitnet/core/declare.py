@@ -72,6 +72,7 @@ class Branch:
     shape: tuple[int | None, ...] = ()
     dtype: str = ""
     towers: Towers | None = None
+    slices: tuple[tuple[str, ...], ...] = ()
 
     @property
     def sources(self) -> list[Ref]:
@@ -232,6 +233,41 @@ class Net:
             "towers", name, inputs, body, join_on, None, None, where, towers
         )
 
+    def split(
+        self,
+        name: str,
+        inputs: Any,
+        layer: Any,
+        *,
+        on: list[str] | tuple[str, ...],
+        join_on: str | list[str] | tuple[str, ...] = "cpu",
+    ) -> Ref:
+        """Declare one wide layer, cut along its outputs over several devices.
+
+        Each device holds its part of the weights, of their gradient and of the
+        optimizer's slots; the outputs are put side by side. The emitted model has a
+        narrower layer for each device; `unplace` makes one whole layer of them again.
+
+        Args:
+            name: unique in the net; slice i is the part "name/i".
+            inputs: what the layer reads.
+            layer: a Dense, EinsumDense, Embedding or convolution.
+            on: a device per slice, two or more.
+            join_on: where the outputs are put side by side.
+        """
+        where = _line()
+        kinds = list(on) if isinstance(on, list | tuple) else []
+        if len(kinds) < 2:
+            self._fault(
+                where,
+                f"split {name!r}: on= names {on!r}; give a list of two or more "
+                'devices, one for each slice, such as ["gpu:0", "gpu:1"].',
+            )
+        slices = tuple(self._wishes(name, one, where) for one in kinds)
+        return self._declare(
+            "split", name, inputs, layer, join_on, None, None, where, None, slices
+        )
+
     def output(self, ref: Any, name: str | None = None) -> None:
         """Declare a model output; its name is the branch's unless given."""
         where = _line()
@@ -277,6 +313,7 @@ class Net:
         apart: Any,
         where: str,
         towers: Towers | None = None,
+        slices: tuple[tuple[str, ...], ...] = (),
     ) -> Ref:
         return self._add(
             Branch(
@@ -289,6 +326,7 @@ class Net:
                 self._neighbours(name, apart, "apart", where),
                 where,
                 towers=towers,
+                slices=slices,
             )
         )
 

@@ -42,7 +42,7 @@ def _no_inputs(net: "Net") -> list[str]:
         f"{branch.where}: {branch.kind} {branch.name!r} reads nothing; give it what "
         "net.input or net.branch returned."
         for branch in net.branches
-        if branch.kind in ("branch", "towers") and not branch.sources
+        if branch.kind in ("branch", "split", "towers") and not branch.sources
     ]
 
 

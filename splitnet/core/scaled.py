@@ -59,9 +59,9 @@ class ScaledCosts:
     """A cost model for shares of calls whose whole it knows.
 
     A share takes its part of what the whole takes, but what a call costs however small
-    (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the calls that
-    it stands for and the share of them, 0 to 1; any other is charged as it stands. `again`
-    says that a backward pass computes the forward pass once more.
+    (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the calls
+    that it stands for and the share of them, 0 to 1; any other is charged as it stands.
+    `again` says that a backward pass computes the forward pass once more.
     """
 
     costs: CostModel

@@ -18,6 +18,7 @@ __all__ = [
     "collapse",
     "expand",
     "fold",
+    "split_layers",
     "tower_part",
     "towers_in",
     "weights_part",
@@ -52,6 +53,12 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
             tuple(filter(None, options.get("broadcast", "").split("\n"))),
         )
     return found
+
+
+def split_layers(graph: Graph) -> dict[str, int]:
+    """The name of each layer that was cut into slices, and into how many."""
+    found = (dict(part.options) for part in graph.parts)
+    return {one["layer"]: int(one["split"]) for one in found if "split" in one}
 
 
 def expand(

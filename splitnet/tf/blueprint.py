@@ -7,15 +7,16 @@ itself, over its own nodes. Both are read, placed and copied by the same code.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
 
-from splitnet.core.declare import Net, Ref, raise_faults
+from splitnet.core.declare import Branch, Net, Ref, raise_faults
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
 from splitnet.core.shares import Towers
+from splitnet.core.towers import tower_part
 from splitnet.tf import private
 from splitnet.tf.copying import functional_of
 from splitnet.tf.trace import Trace, trace_of
@@ -95,15 +96,29 @@ def _of_net(net: Net) -> Blueprint:
         struct = inputs[0] if len(inputs) == 1 else inputs
         model = keras.Model(struct, outputs, name=_model_name(net.name))
     trace.copies.borrow()
-    parts = tuple(
-        Part(b.name, b.kind, b.on, b.near, b.apart, b.where) for b in net.branches
-    )
+    parts = tuple(part for branch in net.branches for part in _parts(branch))
     order = {part.name: i for i, part in enumerate(parts)}
     nodes = _input_nodes(model) + private.nodes_of(model)
     nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
     sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
     towers = {b.name: b.towers for b in net.branches if b.towers is not None}
     return Blueprint(net.name, model, parts, sites, towers)
+
+
+def _parts(branch: Branch) -> list[Part]:
+    """The part of a branch; of a split layer, a part for each slice and their join."""
+    own = Part(
+        branch.name, branch.kind, branch.on, branch.near, branch.apart, branch.where
+    )
+    if not branch.slices:
+        return [own]
+    layer = str(getattr(branch.body, "name", ""))
+    options = (("split", str(len(branch.slices))), ("layer", layer))
+    slices = [
+        Part(tower_part(branch.name, i), "slice", on, where=branch.where)
+        for i, on in enumerate(branch.slices)
+    ]
+    return [*slices, replace(own, kind="merge", options=options)]
 
 
 def _model_name(name: str) -> str:

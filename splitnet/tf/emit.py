@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
-from splitnet.core.towers import tower_part, towers_in, weights_part
+from splitnet.core.towers import split_layers, tower_part, towers_in, weights_part
 from splitnet.tf import private
 from splitnet.tf.binding import placement, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
@@ -18,6 +18,7 @@ from splitnet.tf.config import announce
 from splitnet.tf.copying import Copies, copy_input, functional, replay
 from splitnet.tf.optimizer import copy_state
 from splitnet.tf.placement import lay_over, placed_of
+from splitnet.tf.split import join_slices
 from splitnet.tf.targets import targets_of
 from splitnet.tf.ways import lay_out, way_of
 
@@ -185,7 +186,8 @@ def unplace(model: Any) -> Any:
     """The plain Keras model with the same layers' names, weights and compilation.
 
     Its variables are copies on the default device; it needs no splitnet to be saved,
-    exported or loaded. A model that was never placed is copied all the same.
+    exported or loaded. A model that was never placed is copied all the same. A layer
+    that `Net.split` cut is one layer again.
     """
     blueprint = blueprint_of(model)
     copies = Copies()
@@ -197,4 +199,6 @@ def unplace(model: Any) -> Any:
             private.give_value(twin, original, device)
     copies.carry_assets()
     _carry_compilation(model, plain)
-    return plain
+    placed = placed_of(model)
+    names = split_layers(placed.plan.graph) if placed is not None else {}
+    return join_slices(plain, names, device) if names else plain

@@ -10,8 +10,10 @@ import keras
 
 from splitnet.core.declare import Branch, Net, Ref
 from splitnet.core.errors import SplitnetError, first_line
+from splitnet.core.towers import tower_part
 from splitnet.tf import private
 from splitnet.tf.copying import Copies
+from splitnet.tf.split import slices_of, split_outputs
 
 __all__ = ["Trace", "trace_of"]
 
@@ -54,7 +56,10 @@ class Trace:
         if inputs is None or not branch.sources:
             return None
         try:
-            outputs = self._apply(branch.body, inputs)
+            if branch.slices:
+                outputs = self._split(branch, inputs)
+            else:
+                outputs = self._apply(branch.body, inputs)
         except SplitnetError as error:
             return self._fail(branch, str(error))
         except Exception as error:  # whatever a layer or a stranger's function raises
@@ -67,9 +72,19 @@ class Trace:
                 "list or dict of tensors.",
             )
         for node in _nodes_between(flat, self._known):
-            self.part_of[id(node)] = branch.name
+            self.part_of.setdefault(id(node), branch.name)
             self._learn(node.outputs)
         return outputs
+
+    def _split(self, branch: Branch, inputs: Any) -> Any:
+        """The slices of a layer, each a part of its own, and their join."""
+        with private.same_random_state():
+            slices = slices_of(branch.body, len(branch.slices), inputs, self.copies)
+        made, joined = split_outputs(branch.body, slices, inputs)
+        for number, tensor in enumerate(made):
+            node = private.producer(tensor)
+            self.part_of[id(node)] = tower_part(branch.name, number)
+        return joined
 
     def _input(self, branch: Branch) -> Any:
         try:

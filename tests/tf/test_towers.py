@@ -230,7 +230,7 @@ def test_losses_of_layers_are_the_means_of_the_unsplit_batch(
 
 
 def test_saturated_softmax_in_towers_keeps_its_gradient(cluster: sn.Cluster) -> None:
-    """Crossentropy is taken from logits that hang on the output: they are joined too."""
+    """Crossentropy reads logits that hang on the output: they are joined too."""
     net = sn.Net("soft")
     x = net.input("x", (4,))
     net.output(net.towers("soft", x, layers.Dense(3, activation="softmax"), on=FOUR))

@@ -1,0 +1,189 @@
+"""Split layers: parts of one layer on several devices, and the whole layer again."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = pytest.mark.tf
+
+THREE = ["gpu:0", "gpu:1", "gpu:2"]
+RNG = np.random.default_rng(0)
+
+
+def declared(layer: Any, shape: tuple[int, ...], *, cut: bool, dtype: str) -> sn.Net:
+    """A net of one layer, cut or whole, and a head."""
+    net = sn.Net("wide")
+    x = net.input("x", shape, dtype)
+    if cut:
+        made = net.split("wide", x, layer, on=THREE)
+    else:
+        made = net.branch("wide", x, layer, on="gpu:0")
+    flat = net.branch("flat", made, layers.Flatten(), on="cpu")
+    net.output(net.branch("head", flat, layers.Dense(2, name="head"), on="cpu"))
+    return net
+
+
+def twins(
+    make: Any, shape: tuple[int, ...], cluster: sn.Cluster, dtype: str = "float32"
+) -> list[Any]:
+    """The same model with its layer cut and whole, compiled alike."""
+    models = []
+    for cut in (True, False):
+        keras.utils.set_random_seed(11)
+        net = declared(make(), shape, cut=cut, dtype=dtype)
+        model = sn.emit(net, sn.plan(net, cluster, batch=4))
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        models.append(model)
+    return models
+
+
+def fitted(model: Any, x: Any, y: Any) -> list[float]:
+    """The losses of two epochs with an incomplete last batch."""
+    made = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+    return list(made.history["loss"])
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: layers.Dense(10, "tanh", kernel_regularizer="l2"), (6,)),
+        (lambda: layers.Dense(10, "softmax"), (6,)),
+        (lambda: layers.EinsumDense("abc,cd->abd", (5, 7), bias_axes="d"), (5, 4)),
+        (lambda: layers.Conv2D(5, 3, activation="relu"), (6, 6, 2)),
+        (lambda: layers.Conv1DTranspose(4, 3), (6, 2)),
+    ],
+    ids=["dense", "softmax", "einsum", "conv", "transpose"],
+)
+def test_a_split_layer_trains_as_the_whole_one(
+    cluster: sn.Cluster, make: Any, shape: tuple[int, ...]
+) -> None:
+    """Same first values, losses and predictions."""
+    cut, whole = twins(make, shape, cluster)
+    x = RNG.standard_normal((9, *shape)).astype("float32")
+    y = RNG.standard_normal((9, 2)).astype("float32")
+
+    assert fitted(cut, x, y) == pytest.approx(fitted(whole, x, y), rel=1e-5)
+    np.testing.assert_allclose(
+        cut.predict(x, verbose=0), whole.predict(x, verbose=0), atol=1e-5
+    )
+
+
+def test_each_device_holds_its_part_of_weights_slots_and_updates(
+    cluster: sn.Cluster,
+) -> None:
+    """The audit sees variables, slots and updates of each slice at home."""
+    cut, _ = twins(lambda: layers.Embedding(20, 7), (3,), cluster, "int32")
+    x, y = RNG.integers(0, 20, (8, 3)), RNG.standard_normal((8, 2)).astype("float32")
+
+    audit = sn.audit(cut, None, (x[:4], y[:4])).check()
+
+    rows = {row.part: row for row in audit.rows}
+    for i, device in enumerate(THREE):
+        row = rows[f"wide/{i}"]
+        assert (row.variables, row.slots, row.updates) == (device,) * 3
+    sizes = {v.path: tuple(v.shape) for v in cut.trainable_variables}
+    assert [s for p, s in sizes.items() if "embedding" in p] == [
+        (20, 3),
+        (20, 2),
+        (20, 2),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
+    cluster: sn.Cluster, tmp_path: Any
+) -> None:
+    """What unplace gives joins weights and optimizer slots; training goes on the same."""
+    cut, _ = twins(lambda: layers.Dense(10, "softmax", name="broad"), (6,), cluster)
+    x = RNG.standard_normal((9, 6)).astype("float32")
+    y = RNG.standard_normal((9, 2)).astype("float32")
+    fitted(cut, x, y)
+
+    sn.unplace(cut).save(tmp_path / "whole.keras")
+    loaded = keras.models.load_model(tmp_path / "whole.keras")
+
+    assert [layer.name for layer in loaded.layers][1] == "broad"
+    assert loaded.get_layer("broad").kernel.shape == (6, 10)
+    assert fitted(loaded, x, y) == pytest.approx(fitted(cut, x, y), rel=1e-5)
+
+
+def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) -> None:
+    """A built layer, such as one of a loaded model, is cut with its weights."""
+    trained = layers.Dense(8, name="trained")
+    trained.build((None, 6))
+    net = declared(trained, (6,), cut=True, dtype="float32")
+
+    model = sn.emit(net, sn.plan(net, cluster, batch=4))
+
+    kernels = [model.get_layer(f"trained_{i}").kernel.numpy() for i in range(3)]
+    np.testing.assert_array_equal(np.concatenate(kernels, 1), trained.kernel.numpy())
+
+
+def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
+    """An Embedding of 80 MB and its slots on two devices of 200 MB each."""
+    cluster = sn.Cluster.of("2*gpu", "cpu", memory="200 MB")
+
+    def net(cut: bool) -> sn.Net:
+        made = sn.Net("big")
+        x = made.input("x", (4,), "int32")
+        table = layers.Embedding(200_000, 100, name="table")
+        if cut:
+            wide = made.split("table", x, table, on=["gpu:0", "gpu:1"])
+        else:
+            wide = made.branch("table", x, table, on="gpu:0")
+        made.output(made.branch("flat", wide, layers.Flatten(), on="cpu"))
+        return made
+
+    with pytest.raises(sn.InfeasibleError, match="does not fit"):
+        sn.plan(net(cut=False), cluster)
+
+    assert sn.plan(net(cut=True), cluster).device_of["table/1"] == "gpu:1"
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (layers.Dense(2), "has 2 outputs, which cannot be cut over 3 devices"),
+        (layers.LSTM(9), "cannot be cut along its outputs"),
+        (layers.MultiHeadAttention(3, 4), "net.split takes one layer of"),
+        (layers.Conv2D(6, 3, groups=2), "has groups"),
+        (layers.Dense(9, activity_regularizer="l2"), "has an activity_regularizer"),
+    ],
+    ids=["narrow", "lstm", "attention", "groups", "activity"],
+)
+def test_layers_that_cannot_be_split_say_why(layer: Any, words: str) -> None:
+    """The reason, and what could be done."""
+    shape = (6, 6, 2) if isinstance(layer, layers.Conv2D) else (6,)
+
+    with pytest.raises(sn.DeclarationError, match=words):
+        sn.read(declared(layer, shape, cut=True, dtype="float32"))
+
+
+def test_a_split_over_one_device_is_refused() -> None:
+    """It would be a branch."""
+    net = sn.Net("one")
+    x = net.input("x", (4,))
+    net.output(net.split("one", x, layers.Dense(4), on="gpu:0"))
+
+    with pytest.raises(sn.DeclarationError, match="two or more devices"):
+        net.check()
+
+
+def test_a_split_layer_inside_a_pipeline(cluster: sn.Cluster) -> None:
+    """Slices in micro-batches train as the whole layer at once."""
+    models = []
+    for way in ({"microbatches": 2}, {}):
+        keras.utils.set_random_seed(11)
+        net = declared(layers.Dense(9, "relu"), (6,), cut=True, dtype="float32")
+        model = sn.emit(net, sn.plan(net, cluster, batch=4), **way)
+        model.compile("sgd", "mse")
+        models.append(model)
+    x = RNG.standard_normal((9, 6)).astype("float32")
+    y = RNG.standard_normal((9, 2)).astype("float32")
+
+    assert fitted(models[0], x, y) == pytest.approx(fitted(models[1], x, y), rel=1e-6)
