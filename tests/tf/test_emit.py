@@ -15,7 +15,10 @@ import splitnet as sn
 from splitnet.core.planner import score
 from tests.tf.zoo import BATCH, ZOO, Case, exactly, numbers, two_branches, words
 
-pytestmark = pytest.mark.tf
+pytestmark = [
+    pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
+    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+]
 
 
 def emitted(case: Case, cluster: sn.Cluster, **plan: Any) -> Any:
@@ -154,9 +157,11 @@ def test_emit_of_a_compiled_model_keeps_optimizer_state(cluster: sn.Cluster) -> 
     plain.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     pins = {"a": "gpu:0", "b": "gpu:1"}
     with exactly():
-        plain.fit(x, y, verbose=0)
+        plain.fit(x, y, shuffle=False, verbose=0)
         placed = sn.emit(plain, sn.plan(plain, cluster, pins=pins, time_limit=0.1))
-        ours, theirs = (m.fit(x, y, verbose=0).history for m in (placed, plain))
+        ours, theirs = (
+            m.fit(x, y, shuffle=False, verbose=0).history for m in (placed, plain)
+        )
 
     assert ours == theirs
     assert int(placed.optimizer.iterations) == 2
@@ -295,7 +300,6 @@ def test_jit_compile_auto_stays_off(dense: Any) -> None:
     assert not dense.jit_compile
 
 
-@pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning")  # Keras' own
 @pytest.mark.parametrize(
     "duplicate",
     [keras.models.clone_model, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
@@ -347,9 +351,12 @@ def test_emit_falls_back_with_a_receipt(cluster: sn.Cluster) -> None:
         model = sn.emit(case.net, plan)
     model.compile("adam", "mse")
     said = [str(one.message) for one in caught]
-    assert any("part 'left' was planned for gpu:30 and runs on" in text for text in said)
+    assert any(
+        "part 'left' was planned for gpu:30 and runs on" in text for text in said
+    )
 
-    here = {d.name.rpartition("device:")[2] for d in tf.config.list_logical_devices()}
+    logical = tf.config.list_logical_devices()
+    here = {device.name.rpartition("device:")[2] for device in logical}
     assert set(devices(model.variables)) <= here
     sn.audit(model, None, (case.x, case.y)).check()
 

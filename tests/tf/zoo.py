@@ -536,5 +536,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "lion": lambda: keras.optimizers.Lion(0.01),
     "nadam": lambda: keras.optimizers.Nadam(0.01),
     "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "lamb": lambda: keras.optimizers.Lamb(0.01),
+    "adamax": lambda: keras.optimizers.Adamax(0.01),
+    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1),
 }
