@@ -1,9 +1,9 @@
 """Split layers: one wide layer as narrower ones on several devices, and whole again.
 
 A layer whose outputs do not read one another is cut along its output axis: each slice
-is a layer of the same class with its part of the weights, and their outputs are put side
-by side. So each device holds its part of weights, gradients and optimizer slots, and
-what is placed, planned and audited are ordinary layers. `join_slices` makes them whole.
+is a layer of the same class with its part of the weights, and their outputs are put
+side by side. So each device holds its part of weights, gradients and slots, and what is
+placed, planned and audited are ordinary layers. `join_slices` makes them whole.
 """
 
 from collections.abc import Mapping
@@ -111,7 +111,8 @@ def _width(layer: Any) -> tuple[int, dict[str, Any]]:
     if layer.activity_regularizer is not None:
         raise SplitnetError(
             f"{kind} {layer.name!r} has an activity_regularizer, which reads all "
-            "outputs at once; add keras.layers.ActivityRegularization after the split instead."
+            "outputs at once; add keras.layers.ActivityRegularization after the split "
+            "instead."
         )
     value = config[_WIDTH[kind]]
     if kind == "EinsumDense":
@@ -136,7 +137,7 @@ def _slice(
     if key == "output_shape":
         old = config[key]
         value = [*old[:-1], size] if isinstance(old, list | tuple) else size
-    changed = {**config, key: value, "name": f"{layer.name}_{number}"}
+    changed = {**config, key: value, "name": f"{layer.name}_slice{number}"}
     changed.pop("build_config", None)
     if not keep:
         changed["activation"] = "linear"
@@ -196,7 +197,7 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
         device: where the values are born.
     """
     layers = {layer.name: layer for layer in model.layers}
-    slices = {n: [layers[f"{n}_{i}"] for i in range(k)] for n, k in names.items()}
+    slices = {n: [layers[f"{n}_slice{i}"] for i in range(k)] for n, k in names.items()}
     with private.same_random_state():
         wholes = {n: _joined(n, found, layers) for n, found in slices.items()}
         stand_in: dict[int, Any] = {}

@@ -98,7 +98,7 @@ def test_each_device_holds_its_part_of_weights_slots_and_updates(
 def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     cluster: sn.Cluster, tmp_path: Any
 ) -> None:
-    """What unplace gives joins weights and optimizer slots; training goes on the same."""
+    """Unplacing joins weights and optimizer slots; training goes on the same."""
     cut, _ = twins(lambda: layers.Dense(10, "softmax", name="broad"), (6,), cluster)
     x = RNG.standard_normal((9, 6)).astype("float32")
     y = RNG.standard_normal((9, 2)).astype("float32")
@@ -120,7 +120,7 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) 
 
     model = sn.emit(net, sn.plan(net, cluster, batch=4))
 
-    kernels = [model.get_layer(f"trained_{i}").kernel.numpy() for i in range(3)]
+    kernels = [model.get_layer(f"trained_slice{i}").kernel.numpy() for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(kernels, 1), trained.kernel.numpy())
 
 
