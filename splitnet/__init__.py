@@ -15,6 +15,7 @@ from splitnet._version import __version__
 if TYPE_CHECKING:
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
+    from splitnet.core.costfile import save_costs
     from splitnet.core.declare import Net, Ref
     from splitnet.core.errors import (
         AuditError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from splitnet.core.workgraph import read_workload
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
+    from splitnet.tf.measure import measure
     from splitnet.tf.observe import audit
     from splitnet.tf.parallel import data_parallel
     from splitnet.tf.placement import placement_scope
@@ -78,6 +80,7 @@ __all__ = [
     "load_plan",
     "local_cluster",
     "local_workers",
+    "measure",
     "place",
     "placement_scope",
     "plan",
@@ -85,6 +88,7 @@ __all__ = [
     "read",
     "read_workload",
     "report",
+    "save_costs",
     "score",
     "sensitivity",
     "simulate",
@@ -125,6 +129,7 @@ _HOMES = {
     "load_plan": "core.planfile",
     "local_cluster": "tf.runtime",
     "local_workers": "tf.workers",
+    "measure": "tf.measure",
     "place": "verbs",
     "placement_scope": "tf.placement",
     "plan": "verbs",
@@ -132,6 +137,7 @@ _HOMES = {
     "read": "tf.read",
     "read_workload": "core.workgraph",
     "report": "view.report",
+    "save_costs": "core.costfile",
     "score": "verbs",
     "sensitivity": "core.what_if",
     "simulate": "core.simulate",

@@ -1,4 +1,4 @@
-"""Commands about several machines: worker, cluster up, cluster join, cluster health."""
+"""Commands about several machines: worker, cluster up, join and health; measure."""
 
 import os
 import signal
@@ -7,7 +7,8 @@ import sys
 from argparse import REMAINDER, Namespace
 from typing import Any
 
-from splitnet.cli.screen import show, show_json, show_rows
+from splitnet.cli.screen import hush, progress, show, show_json, show_rows
+from splitnet.cli.sources import TARGET_HELP, load_source
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
 from splitnet.core.units import parse_bytes
@@ -65,11 +66,51 @@ def add_commands(commands: Any) -> None:
     join.add_argument("program", nargs=REMAINDER, metavar="-- COMMAND ...")
     join.set_defaults(do=run_join)
 
+    _add_measure(commands)
+
     health = verbs.add_parser("health", help="ask every worker whether it is well")
     health.add_argument("cluster", metavar="FILE.toml")
     health.add_argument("--timeout", type=float, default=2.0, metavar="S")
     health.add_argument("--json", action="store_true", help="for a program")
     health.set_defaults(do=run_health)
+
+
+def _add_measure(commands: Any) -> None:
+    measure = commands.add_parser(
+        "measure",
+        help="time every call of a model here, for plan --costs",
+        description="Time each call forward and backward on each kind of device of "
+        "this machine, and the roads between them.",
+    )
+    measure.add_argument("target", metavar="TARGET", help=TARGET_HELP)
+    measure.add_argument("-o", "--out", default="costs.json", metavar="FILE")
+    measure.add_argument("--batch", type=int, default=32, help="samples per step (32)")
+    measure.add_argument("--optimizer", default="adam")
+    measure.add_argument("--stand-ins", type=int, default=0, metavar="N")
+    measure.set_defaults(do=run_measure)
+
+
+def run_measure(arguments: Namespace) -> int:
+    """Measure a model on this machine and save the table."""
+    hush()
+    from splitnet.tf.runtime import local_cluster
+
+    cluster = local_cluster(stand_in_gpus=arguments.stand_ins)
+    source = load_source(arguments.target)
+    from splitnet.core.costfile import save_costs
+    from splitnet.tf.measure import measure
+
+    with progress("measuring", total=1.0) as advance:
+        found = measure(
+            source,
+            cluster,
+            arguments.batch,
+            optimizer=arguments.optimizer,
+            on_progress=advance,
+        )
+    save_costs(found, arguments.out)
+    show(f"{len(found.forward)} rows of costs in {arguments.out}: use --costs")
+    return 0
 
 
 def _add_allow_remote(parser: Any) -> None:

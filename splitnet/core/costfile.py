@@ -37,7 +37,7 @@ def load_costs(path: str | Path) -> Measured:
         if not isinstance(values, dict) or values.pop("splitnet_costs", 0) != VERSION:
             raise PlanFileError(
                 f"it has no field 'splitnet_costs' of version {VERSION}, so it is not "
-                "a cost table. One is written by measured.save(path)."
+                "a cost table. One is written by sn.save_costs(measured, path)."
             )
         found = costs_from_dict(values)
         if not isinstance(found, Measured):

@@ -1,0 +1,116 @@
+"""Measured costs: complete, kept in a file, and used by a plan."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+from keras import layers
+
+import splitnet as sn
+from splitnet.core.cost import Measured, signature
+from splitnet.core.costfile import load_costs
+from splitnet.tf.measure import _groups
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(scope="module")
+def model(cluster: sn.Cluster) -> Any:
+    """Text and numbers, a loop, a shared layer and a branch without weights."""
+    words = keras.Input((6,), dtype="int32", name="words")
+    numbers = keras.Input((8,), name="numbers")
+    text = layers.LSTM(4)(layers.Embedding(50, 4, mask_zero=True)(words))
+    shared = layers.Dense(4, "relu")
+    twice = [shared(layers.Dense(8)(numbers)), shared(numbers)]
+    joined = layers.Concatenate()([text, *twice])
+    out = layers.Dense(1)(layers.BatchNormalization()(layers.Dropout(0.5)(joined)))
+    return keras.Model([words, numbers], out)
+
+
+@pytest.fixture(scope="module")
+def told() -> list[tuple[float, str]]:
+    """What a measurement says on its way."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Measured:
+    """The model measured on stand-ins."""
+    return sn.measure(
+        model, cluster, 16, on_progress=lambda share, text: told.append((share, text))
+    )
+
+
+def test_measure_times_every_call_on_each_kind(model: Any, costs: Measured) -> None:
+    """Each call that computes has a time forward and backward for GPU and CPU."""
+    calls = [c for c in sn.read(model, 16).calls if c.kind != "InputLayer"]
+    keys = {(signature(call), kind) for call in calls for kind in ("gpu", "cpu")}
+
+    assert set(costs.forward) == keys
+    assert set(costs.backward) == keys
+    assert all(seconds >= 0 for seconds in costs.forward.values())
+    assert costs.batch == 16
+
+
+def test_measure_times_updates_and_roads(costs: Measured) -> None:
+    """Every ordered pair of devices has a road, every kind a speed of updates."""
+    ends = {(link.source, link.target) for link in costs.links}
+
+    assert set(costs.update_bytes_per_second) == {"gpu", "cpu"}
+    assert len(ends) == 12
+    assert all(link.bytes_per_second > 0 for link in costs.links)
+
+
+def test_measure_leaves_the_source_alone(model: Any, cluster: sn.Cluster) -> None:
+    """Measuring calls no layer of the user's, and changes none of its values."""
+    dense = keras.Sequential([keras.Input((3,)), layers.BatchNormalization()])
+    before = [v.numpy().tolist() for v in dense.variables]
+    nodes = len(dense.layers[0]._inbound_nodes)
+
+    sn.measure(dense, cluster, 4)
+
+    assert [v.numpy().tolist() for v in dense.variables] == before
+    assert len(dense.layers[0]._inbound_nodes) == nodes
+
+
+def test_measure_says_how_far_it_is(
+    costs: Measured, told: list[tuple[float, str]]
+) -> None:
+    """Progress rises from 0 to 1 and names the call."""
+    shares = [share for share, _ in told]
+
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert told[-1] == (1.0, "done")
+    assert any(" on gpu:0" in text for _, text in told)
+
+
+def test_measured_costs_are_kept_in_a_file(
+    model: Any, cluster: sn.Cluster, costs: Measured, tmp_path: Path
+) -> None:
+    """A saved table is read back equal, and a plan takes its path."""
+    path = tmp_path / "costs.json"
+    sn.save_costs(costs, path)
+
+    assert load_costs(path) == costs
+    by_file = sn.plan(model, cluster, batch=16, costs=path, time_limit=0.5)
+    by_value = sn.plan(model, cluster, batch=16, costs=costs, time_limit=0.5)
+    assert by_file.timeline.seconds == by_value.timeline.seconds
+
+
+def test_measure_refuses_devices_that_are_not_here(model: Any) -> None:
+    """Every missing device is named, with what to do."""
+    far = sn.Cluster.of("gpu:7", "worker:3/cpu:0", "cpu")
+
+    with pytest.raises(sn.DeviceError, match=r"(?s)sn\.connect.*gpu:7.*worker:3/cpu:0"):
+        sn.measure(model, far, 16)
+
+
+def test_groups_tell_unlike_devices_of_a_kind_apart() -> None:
+    """Workers and the client are CPUs of two sorts; equal GPUs are one."""
+    labels = list(
+        _groups(sn.Cluster.of("2*gpu", "cpu", "worker:0/cpu", "worker:1/cpu"))
+    )
+
+    assert labels == [("gpu",), ("cpu:0",), ("worker:0/cpu:0", "worker:1/cpu:0")]
