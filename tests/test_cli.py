@@ -290,6 +290,41 @@ def test_score_of_a_split_that_breaks_a_rule_is_a_no(
     assert answer(capsys)["violations"]
 
 
+def test_score_takes_what_plan_printed(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A workload's plan is a split too, and is worth what the plan said."""
+    words = ["plan", workload_file, "--objective", "call_latency", "--json"]
+    assert main([*words, "--time-limit", "1"]) == 0
+    planned = answer(capsys)
+    split = tmp_path / "planned.json"
+    split.write_text(json.dumps(planned))
+    assert main(["score", workload_file, str(split), "--json"]) == 0
+    assert answer(capsys)["call_latency"] == pytest.approx(planned["value"])
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ([], "is not a split"),
+        ({"device_of": {"one": "gpu:0"}}, "'one' is no node's id"),
+        ({"device_of": {"1": "tpu:0"}}, "'tpu:0' is neither"),
+    ],
+)
+def test_score_refuses_what_is_no_split(
+    split: object,
+    words: str,
+    workload_file: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What cannot be read as a split is refused in words."""
+    path = tmp_path / "split.json"
+    path.write_text(json.dumps(split))
+    assert main(["score", workload_file, str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_score_of_a_persons_placement(
     graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,9 @@ _MOST_CALLS = 2_000
 _MOST_BATCH = 2**20
 _STEPS = ("latency", "memory")
 
+WORKLOAD_FIGURES = ("objective", "value", "bound", "gap", "seconds", "device_of")
+"""What a benchmark asks of a plan of a workload, and nothing else."""
+
 
 def add_commands(commands: Any) -> None:
     """Add `splitnet plan` to the parser."""
@@ -124,6 +127,7 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
                 "a workload file brings its machine; leave --cluster out."
             )
         arguments.objective = arguments.objective or "throughput"
+        arguments.workload = True
         return read_workload(target)
     if kind == "plan":
         from splitnet.core.planfile import load_plan
@@ -180,7 +184,11 @@ def run_plan(arguments: Namespace) -> int:
         made.save(arguments.out)
     most = _largest_batch(made)
     if arguments.json:
-        show_json(plan_figures(made, seconds) | {"largest_batch": most})
+        figures = plan_figures(made, seconds)
+        if getattr(arguments, "workload", False):
+            show_json({name: figures[name] for name in WORKLOAD_FIGURES})
+        else:
+            show_json(figures | {"largest_batch": most})
         return 0
     from splitnet.view.text import table
 

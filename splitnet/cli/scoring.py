@@ -88,7 +88,10 @@ def _score_workload(arguments: Namespace) -> int:
     from splitnet.core.workload import parse_workload, score_split
 
     workload = parse_workload(arguments.target)
-    scored = score_split(workload, load_json(arguments.placement))
+    # One sample's latency lets host cores be as many as they like.
+    limited = arguments.objective != "call_latency"
+    split = _split_in(arguments.placement)
+    scored = score_split(workload, split, cpu_limit=limited)
     figures = {
         "throughput": _finite(scored.max_load),
         "call_latency": _finite(scored.call_latency),
@@ -102,6 +105,33 @@ def _score_workload(arguments: Namespace) -> int:
         for name, value in figures.items():
             show(f"{name:13} {json.dumps(value)}")
     return 1 if scored.violations else 0
+
+
+def _split_in(path: str) -> dict[str, Any]:
+    """The benchmark's split, or what `plan --json` printed, brought to its form."""
+    values = load_json(path)
+    if isinstance(values, dict) and isinstance(values.get("device_of"), dict):
+        rows: dict[str, list[int]] = {}
+        for name, device in values["device_of"].items():
+            if not str(name).removeprefix("-").isdecimal():
+                raise PlanFileError(f"{path!r}: device_of: {name!r} is no node's id.")
+            rows.setdefault(str(device), []).append(int(name))
+        known = [d for d in rows if d.startswith(("gpu:", "cpu:"))]
+        if len(known) < len(rows):
+            other = next(d for d in rows if d not in known)
+            raise PlanFileError(
+                f"{path!r}: device_of: {other!r} is neither 'gpu:N' nor 'cpu:N'."
+            )
+        return {
+            field: [{"nodes": rows[d]} for d in sorted(rows) if d.startswith(kind)]
+            for field, kind in (("fpgas", "gpu:"), ("cpus", "cpu:"))
+        }
+    if not isinstance(values, dict) or not {"fpgas", "cpus"} & set(values):
+        raise PlanFileError(
+            f"{path!r} is not a split: expected {{'fpgas': [{{'nodes': [...]}}], "
+            "'cpus': [...]} or {'device_of': {'1': 'gpu:0', ...}}."
+        )
+    return values
 
 
 def _finite(value: float) -> float | None:

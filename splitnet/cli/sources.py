@@ -97,7 +97,7 @@ def kind_of_file(values: Any) -> str | None:
         return None
     if "splitnet_plan" in values:
         return "plan"
-    if "nodes" in values:
+    if "nodes" in values or "maxFPGAs" in values:
         return "workload"
     return "graph" if "calls" in values else None
 

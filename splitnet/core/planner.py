@@ -89,7 +89,7 @@ def plan_graph(
         if objective in STEADY:
             return request.steady(groups).search(
                 contiguity=contiguity,
-                time_limit=time_limit,
+                time_limit=max(0.0, time_limit - (monotonic() - began)),
                 seed=seed,
                 on_progress=on_progress,
             )

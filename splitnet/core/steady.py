@@ -65,7 +65,9 @@ class Steady:
             on_progress=(
                 None
                 if on_progress is None
-                else lambda p: on_progress(min(1.0, p.seconds / time_limit), p.value)
+                else lambda p: on_progress(
+                    min(1.0, p.seconds / max(time_limit, 1e-9)), p.value
+                )
             ),
         )
         back: dict[int, int] = {}

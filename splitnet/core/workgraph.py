@@ -1,6 +1,6 @@
 """Benchmark workloads as ordinary graphs and clusters, for every verb."""
 
-from math import ceil
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 
 from splitnet.core.cluster import Cluster, Link
@@ -11,6 +11,7 @@ from splitnet.core.workload import Workload, parse_workload
 __all__ = ["graph_of_workload", "read_workload"]
 
 _UNLIMITED_BYTES = 1 << 60
+_MOST_DIGITS = 9
 
 
 def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
@@ -26,8 +27,11 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
     """A part per node, named by its id; a colour class is bound by near=.
 
     Times stay in the file's unit (milliseconds in the benchmark): where a plan says
-    seconds, read that unit. CPUs have no limit of memory.
+    seconds, read that unit. CPUs have no limit of memory. Bytes are whole here: where
+    a file has fractions of a byte, sizes and memories count in that fraction, so that
+    what fits is what fits in the file.
     """
+    digits = _digits(workload)
     leader: dict[int, str] = {}
     parts, calls = [], []
     for node in workload.nodes:
@@ -44,7 +48,7 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
                 kind="Node",
                 cpu_only=not node.supported,
                 backward=node.backward,
-                size_bytes=ceil(node.size_bytes),
+                size_bytes=_whole(node.size_bytes, digits, ROUND_CEILING),
                 seconds_on=(("gpu", node.accelerator), ("cpu", node.cpu)),
                 transfer_seconds=node.transfer,
             )
@@ -60,7 +64,7 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
             ),
             parts=tuple(parts),
         ),
-        _cluster(workload),
+        _cluster(workload, digits),
     )
 
 
@@ -85,14 +89,32 @@ def _running_order(workload: Workload) -> list[int]:
     return order
 
 
-def _cluster(workload: Workload) -> Cluster:
-    memory = max(0, int(workload.memory_bytes))
+def _digits(workload: Workload) -> int:
+    """How many decimal digits of a byte the file uses, at most nine."""
+    sizes = [node.size_bytes for node in workload.nodes]
+    powers = (
+        -int(Decimal(repr(size)).normalize().as_tuple().exponent)
+        for size in (workload.memory_bytes, *sizes)
+        if size % 1
+    )
+    return min(_MOST_DIGITS, max(powers, default=0))
+
+
+def _whole(size: float, digits: int, rounding: str) -> int:
+    scaled = Decimal(repr(size)).scaleb(digits)
+    return int(scaled.to_integral_value(rounding=rounding))
+
+
+def _cluster(workload: Workload, digits: int) -> Cluster:
+    memory = _whole(workload.memory_bytes, digits, ROUND_FLOOR)
+    total = sum(node.size_bytes for node in workload.nodes) * 10.0**digits
+    unlimited = max(_UNLIMITED_BYTES, 2 * int(total))
     gpus = [
         Device.of(f"gpu:{i}", memory=memory, overhead=0)
         for i in range(workload.accelerators)
     ]
     cpus = [
-        Device.of(f"cpu:{i}", memory=_UNLIMITED_BYTES, overhead=0)
+        Device.of(f"cpu:{i}", memory=unlimited, overhead=0)
         for i in range(workload.cpus)
     ]
     return Cluster((*gpus, *cpus), (Link("*", "*", 1.0),))

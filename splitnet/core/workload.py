@@ -122,7 +122,7 @@ def workload_of(
         lines = [f"  - {fault}" for fault in shown]
         lines += [f"  - and {rest} more"] if rest else []
         raise PlanFileError(
-            f"{origin} is not a valid workload ({len(faults)} faults):\n"
+            f"{origin} is not a valid workload (faults: {len(faults)}):\n"
             + "\n".join(lines)
         )
     return Workload(

@@ -99,3 +99,18 @@ def test_workload_without_nodes_is_named(tmp_path):
     path.write_text("{}")
     with pytest.raises(PlanFileError, match="maxFPGAs"):
         read_workload(path)
+
+
+def test_fractions_of_a_byte_count(workload):
+    """Two nodes of 4.4 bytes fit in 8.8, which whole bytes would deny."""
+    data = json.loads(workload.read_text())
+    data["maxSizePerFPGA"] = 8.8
+    data["maxCPUs"] = 0
+    for row in data["nodes"]:
+        row["size"] = 4.4
+    workload.write_text(json.dumps(data))
+    graph, cluster = read_workload(workload)
+    assert [call.size_bytes for call in graph.calls] == [44] * 4
+    assert cluster["gpu:0"].memory_bytes == 88
+    plan = plan_graph(graph, cluster, objective="throughput", time_limit=1.0)
+    assert not score_split(parse_workload(workload), split_of_plan(plan)).violations

@@ -159,7 +159,7 @@ def test_all_faults_come_together() -> None:
     data["maxCPUs"] = -1
     data["nodes"][0]["size"] = "big"
     data["edges"][0]["destId"] = 77
-    with pytest.raises(PlanFileError, match="3 faults") as caught:
+    with pytest.raises(PlanFileError, match="faults: 3") as caught:
         workload_of(data)
     for text in ("maxCPUs", r"nodes[0].size", r"edges[0].destId"):
         assert text in str(caught.value)
