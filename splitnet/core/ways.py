@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.collapse import collapse
 from splitnet.core.cost import CostModel
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.pipeline import SCHEDULES, simulate_pipeline, stages_of
@@ -17,7 +18,7 @@ from splitnet.core.scaled import ScaledCosts, scaled_graph
 from splitnet.core.shares import Towers, shares
 from splitnet.core.simulate import Outcome, outcome_of
 from splitnet.core.step import step_of
-from splitnet.core.towers import collapse, expand, tower_part, towers_in, weights_part
+from splitnet.core.towers import expand, tower_part, towers_in, weights_part
 from splitnet.core.units import format_seconds
 
 if TYPE_CHECKING:

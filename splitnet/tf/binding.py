@@ -8,7 +8,7 @@ from splitnet.core.plan import Fallback, Plan
 from splitnet.core.towers import fold
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.placement import Placed
-from splitnet.tf.towers import Replicas, replicas_of
+from splitnet.tf.replicas import Replicas, replicas_of
 
 __all__ = ["bare_placement", "placement", "planned_sites"]
 

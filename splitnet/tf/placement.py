@@ -24,8 +24,9 @@ from splitnet.tf.cuts import Cuts
 from splitnet.tf.marks import DeviceFunction, canonical, scope_of
 from splitnet.tf.optimizer import place_optimizer
 from splitnet.tf.pipeline import pipelined
+from splitnet.tf.replicas import Replicas, leaving
 from splitnet.tf.segments import Segment, run_segment
-from splitnet.tf.towers import Replicas, TowerRun, leaving
+from splitnet.tf.towers import TowerRun
 
 __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 

@@ -12,7 +12,7 @@ from splitnet.tf import private
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import Size, size_of
 from splitnet.tf.flops import cost_of
-from splitnet.tf.towers import check_towers
+from splitnet.tf.replicas import check_towers
 
 __all__ = ["graph_of", "read"]
 

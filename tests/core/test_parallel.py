@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import splitnet as sn
+from splitnet.core.collapse import collapse
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.planner import plan_graph
 from splitnet.core.scaled import scaled_graph
 from splitnet.core.shares import Towers, shares
-from splitnet.core.towers import collapse, expand, fold, towers_in
+from splitnet.core.towers import expand, fold, towers_in
 
 BATCH, WIDTH = 64, 512
 
