@@ -2,14 +2,14 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
-from splitnet.core.devices import Device, device_name, is_kind, tensorflow_name
+from splitnet.core.devices import Device, device_name, is_kind
 from splitnet.core.errors import DeviceError, SplitnetError, listed
-from splitnet.core.hosts import Host, hosts_from, hosts_to
+from splitnet.core.hosts import Host, hosts_to
 from splitnet.core.units import parse_bandwidth, parse_seconds
 
 __all__ = ["Cluster", "Device", "Link"]
@@ -116,7 +116,7 @@ class Cluster:
             except SplitnetError as error:
                 faults.append(str(error))
         try:
-            road = _default_link(link, latency)
+            road = default_link(link, latency)
         except SplitnetError as error:
             faults.append(str(error))
         if faults:
@@ -130,9 +130,11 @@ class Cluster:
         Raises:
             DeviceError: the file is not there, is not TOML, or describes no machine.
         """
+        from splitnet.core.clusterfile import cluster_from_toml
+
         try:
             with open(path, "rb") as file:
-                return _from_toml(tomllib.load(file))
+                return cluster_from_toml(tomllib.load(file))
         except OSError as error:
             raise DeviceError(
                 f"cannot read the cluster file {str(path)!r}: {error.strerror}."
@@ -192,7 +194,7 @@ class Cluster:
         for key in ((source, target), (source, "*"), ("*", target), ("*", "*")):
             if key in ends:
                 return ends[key]
-        return _default_link(None, None)
+        return default_link(None, None)
 
     def to_dict(self) -> dict[str, object]:
         """The cluster as plain values, for a JSON file."""
@@ -209,18 +211,9 @@ class Cluster:
         Raises:
             DeviceError: they do not describe a cluster.
         """
-        if not isinstance(values, Mapping):
-            raise DeviceError(
-                f"a cluster is a table. Received: {type(values).__name__}."
-            )
-        devices, links = values.get("devices"), values.get("links", [])
-        if not isinstance(devices, list) or not isinstance(links, list):
-            raise DeviceError("a cluster has a list 'devices' and a list 'links'.")
-        return cls(
-            tuple(_checked_device(entry) for entry in devices),
-            tuple(_checked_link(entry) for entry in links),
-            hosts_from(values.get("hosts", {})),
-        )
+        from splitnet.core.clusterfile import cluster_from_dict
+
+        return cluster_from_dict(values)
 
 
 def _repeated(names: list[str]) -> list[str]:
@@ -249,11 +242,12 @@ def _expanded(text: object, taken: set[str]) -> list[str]:
     return new[:count]
 
 
-def _default_link(bandwidth: object, latency: object) -> Link:
+def default_link(bandwidth: object, latency: object) -> Link:
+    """The road between every two devices; None takes a usual figure."""
     return Link(
         "*",
         "*",
-        _speed(
+        positive_speed(
             parse_bandwidth(
                 bandwidth if bandwidth is not None else _DEFAULT_LINK[0], "link"
             )
@@ -262,122 +256,8 @@ def _default_link(bandwidth: object, latency: object) -> Link:
     )
 
 
-def _speed(value: float) -> float:
+def positive_speed(value: float) -> float:
+    """A bandwidth in bytes per second that is not zero."""
     if value <= 0:
         raise DeviceError("a link's bandwidth must be more than zero.")
     return value
-
-
-_DEVICE_KEYS = {"name", "memory", "speed", "bandwidth", "overhead", "preset"}
-_LINK_KEYS = {"between", "bandwidth", "latency"}
-
-
-def _from_toml(values: Mapping[str, object]) -> Cluster:
-    """Read `[[device]]` and `[[link]]` tables and the plain keys `link`, `latency`."""
-    faults = [
-        f"unknown key {key!r}; known: device, link, links, latency, hosts"
-        for key in values
-        if key not in {"device", "link", "links", "latency", "hosts"}
-    ]
-    devices: list[Device] = []
-    links: list[Link] = []
-    for entry in _tables(values.get("device"), "device", _DEVICE_KEYS, faults):
-        try:
-            name = entry.pop("name", None)
-            devices.append(Device.of(name, **entry))  # type: ignore[arg-type]  # checked inside
-        except SplitnetError as error:
-            faults.append(str(error))
-    for entry in _tables(values.get("links", []), "links", _LINK_KEYS, faults):
-        try:
-            links += _toml_link(entry)
-        except SplitnetError as error:
-            faults.append(str(error))
-    try:
-        links.append(_default_link(values.get("link"), values.get("latency")))
-    except SplitnetError as error:
-        faults.append(str(error))
-    hosts: tuple[Host, ...] = ()
-    try:
-        hosts = hosts_from(values.get("hosts", {}))
-    except SplitnetError as error:
-        faults.append(str(error))
-    if faults:
-        raise DeviceError(listed("this cluster cannot be.", faults))
-    return Cluster(tuple(devices), tuple(links), hosts)
-
-
-def _tables(
-    entries: object, key: str, allowed: set[str], faults: list[str]
-) -> Iterator[dict[str, object]]:
-    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        faults.append(f"{key!r} must be a list of tables: write [[{key}]]")
-        return
-    for entry in entries:
-        unknown = [name for name in entry if name not in allowed]
-        faults += [f"[[{key}]] has an unknown key {name!r}" for name in unknown]
-        if not unknown:
-            yield dict(entry)
-
-
-def _toml_link(entry: Mapping[str, object]) -> list[Link]:
-    """A road that is named once holds in both directions."""
-    between = entry.get("between")
-    if not (isinstance(between, list) and len(between) == 2):
-        raise DeviceError("[[links]] needs between = ['gpu:0', 'gpu:1'].")
-    one, other = (end if end == "*" else device_name(end) for end in between)
-    road = _default_link(entry.get("bandwidth"), entry.get("latency"))
-    ends = dict.fromkeys([(one, other), (other, one)])
-    return [Link(a, b, road.bytes_per_second, road.latency_seconds) for a, b in ends]
-
-
-def _checked_device(entry: object) -> Device:
-    values = _fields_of(entry, Device)
-    made = Device.of(
-        str(values["name"]),
-        memory=values["memory_bytes"],
-        speed=values["flops_per_second"],
-        bandwidth=values["bytes_per_second"],
-        overhead=values.get("call_seconds"),
-        target=_checked_target(values["target"]),
-        stand_in=values.get("stand_in", False) is True,
-    )
-    if made.kind != values["kind"]:
-        raise DeviceError(f"device {made.name!r} cannot be of kind {values['kind']!r}.")
-    return made
-
-
-def _checked_target(text: object) -> str:
-    """Check that a target read from a file names a device and nothing else."""
-    return tensorflow_name(device_name(text))
-
-
-def _checked_link(entry: object) -> Link:
-    values = _fields_of(entry, Link)
-    source, target = values["source"], values["target"]
-    if not (isinstance(source, str) and isinstance(target, str)):
-        raise DeviceError("a link goes from a device to a device.")
-    return Link(
-        source,
-        target,
-        _speed(parse_bandwidth(values["bytes_per_second"], "link")),
-        parse_seconds(values.get("latency_seconds", 0.0), "latency"),
-    )
-
-
-def _fields_of(entry: object, kind: type) -> dict[str, object]:
-    """The entry as a table with the fields of a value class: no more, none missing."""
-    if not isinstance(entry, Mapping):
-        raise DeviceError(f"a {kind.__name__.lower()} is a table. Received: {entry!r}.")
-    known = {f.name: f for f in fields(kind)}
-
-    missing = [n for n, f in known.items() if f.default is MISSING and n not in entry]
-    unknown = [str(n) for n in entry if n not in known]
-    if missing or unknown:
-        raise DeviceError(
-            listed(
-                f"a {kind.__name__.lower()} of the cluster cannot be read.",
-                [f"{n!r} is missing" for n in missing]
-                + [f"{n!r} is unknown" for n in unknown],
-            )
-        )
-    return dict(entry)

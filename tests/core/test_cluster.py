@@ -1,0 +1,188 @@
+"""Machines as values: names, files, quantities, and everything that cannot be."""
+
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.devices import Device, device_name, tensorflow_name
+from splitnet.core.errors import DeviceError
+from splitnet.core.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+
+BOX = """
+link = "25 GB/s"
+latency = "5 us"
+
+[[device]]
+name = "gpu:0"
+preset = "A100"
+
+[[device]]
+name = "gpu:1"
+memory = "16 GiB"
+speed = "19.5 TFLOP/s"
+
+[[device]]
+name = "cpu"
+
+[[links]]
+between = ["gpu:0", "gpu:1"]
+bandwidth = "300 GB/s"
+"""
+
+
+@pytest.fixture
+def box(tmp_path):
+    """A machine that a person wrote down."""
+    path = tmp_path / "box.toml"
+    path.write_text(BOX)
+    return Cluster.load(path)
+
+
+def test_load_reads_devices_and_links(box):
+    """A TOML file gives the devices in its order, with presets filled in."""
+    assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert box["gpu:0"].memory_bytes == 80 * 10**9
+    assert box["gpu:1"].flops_per_second == 19.5e12
+    assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
+    assert box.link("gpu:1", "cpu:0").bytes_per_second == 25e9
+    assert box.link("gpu:1", "cpu:0").latency_seconds == pytest.approx(5e-6)
+
+
+def test_to_dict_and_back_is_the_same_cluster(box):
+    """What a plan file holds of a machine is all of it."""
+    assert Cluster.from_dict(box.to_dict()) == box
+
+
+@pytest.mark.parametrize(
+    "spelled", ["gpu:1", "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/GPU:1"]
+)
+def test_device_is_found_however_it_is_spelled(box, spelled):
+    """All spellings in use mean the same device."""
+    assert box[spelled].name == "gpu:1"
+
+
+def test_device_of_another_machine_keeps_its_host():
+    """A worker's device has the worker in its name, and TensorFlow's name for it."""
+    name = device_name("/job:worker/replica:0/task:1/device:GPU:0")
+
+    assert name == "worker:1/gpu:0"
+    assert tensorflow_name(name) == "/job:worker/replica:0/task:1/device:GPU:0"
+    assert Device.of(name).host == "worker:1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "gpu:-1",
+        "tpu:0",
+        "gpu:1.5",
+        "../gpu:0",
+        "gpu:０x",
+        None,
+        3,
+        "gpu:",
+    ],
+)
+def test_device_name_refuses_what_is_none(name):
+    """An impossible name is refused with the names that are possible."""
+    with pytest.raises(DeviceError, match=r"gpu:0|is named by a text"):
+        device_name(name)
+
+
+def test_of_tells_all_faults_at_once():
+    """Two wrong names and a wrong quantity give one error with three lines."""
+    with pytest.raises(DeviceError) as caught:
+        Cluster.of("tpu:0", "gpu:x", "cpu", link="fast")
+
+    assert str(caught.value).count("\n  - ") == 3
+    assert "'tpu:0'" in str(caught.value)
+    assert "link must look like '25 GB/s'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ((), "it has no device"),
+        (("gpu:0", "gpu:0"), "'gpu:0' is there twice"),
+        (("0*gpu",), "between 1 and 4096"),
+        (("99999999*gpu",), "between 1 and 4096"),
+        (("2*gpu:0",), "write a kind after"),
+    ],
+)
+def test_of_refuses_a_machine_that_cannot_be(names, words):
+    """Nothing, twice the same, and impossible counts."""
+    with pytest.raises(DeviceError, match=words.replace("*", r"\*")):
+        Cluster.of(*names)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[device]\n", "is not TOML"),
+        ("", "'device' must be a list of tables"),
+        ("device = 3", "must be a list of tables"),
+        ('[[device]]\nname = "gpu:0"\nwat = 1', "unknown key 'wat'"),
+        ('speed = 1\n[[device]]\nname = "gpu:0"', "unknown key 'speed'"),
+        ('[[device]]\nname = "gpu:0"\nmemory = "-1 GiB"', "memory of gpu:0"),
+        ('[[device]]\nname = "gpu:0"\nmemory = nan', "memory of gpu:0"),
+        ('[[device]]\nname = "gpu:0"\nspeed = 0', "more than zero"),
+        ('[[device]]\nname = "gpu:0"\npreset = "A1"', "no preset 'A1'"),
+        ('link = "0 B/s"\n[[device]]\nname = "cpu"', "more than zero"),
+        ('[[device]]\nname = "cpu"\n[[links]]\nbetween = 3', "needs between"),
+    ],
+)
+def test_load_names_what_is_wrong_in_a_file(tmp_path, text, words):
+    """A file that is no machine is refused with its name and the field."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+
+    with pytest.raises(DeviceError, match=words) as caught:
+        Cluster.load(path)
+
+    assert "bad.toml" in str(caught.value)
+
+
+def test_load_of_a_file_that_is_not_there_says_so(tmp_path):
+    """A missing file and a folder are told as such, not as a traceback."""
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(DeviceError, match="cannot read the cluster file"):
+            Cluster.load(path)
+
+
+@pytest.mark.parametrize(
+    "values", [None, [], {}, {"devices": 3}, {"devices": [{"name": "gpu:0"}]}]
+)
+def test_from_dict_refuses_a_strangers_nonsense(values):
+    """Whatever a file holds in a cluster's place, the error is ours."""
+    with pytest.raises(DeviceError):
+        Cluster.from_dict(values)
+
+
+def test_a_target_from_a_file_can_only_be_a_device(box):
+    """TensorFlow is never told a text that is not the name of a device."""
+    values = box.to_dict()
+    values["devices"][0]["target"] = "/device:GPU:0; rm -rf /"
+
+    with pytest.raises(DeviceError, match="there is no device"):
+        Cluster.from_dict(values)
+
+
+@pytest.mark.parametrize("parse", [parse_bytes, parse_bandwidth, parse_flops])
+@pytest.mark.parametrize(
+    "value", ["", "x", "-1", "1e400", float("nan"), -1, True, None]
+)
+def test_quantities_are_finite_and_not_negative(parse, value):
+    """No memory, bandwidth or speed is negative, infinite or not a number."""
+    with pytest.raises(DeviceError):
+        parse(value)
+
+
+def test_quantities_know_their_units():
+    """Binary and decimal prefixes, and times."""
+    assert parse_bytes("16 GiB") == 16 * 2**30
+    assert parse_bytes("1.5 kB") == 1500
+    assert parse_bandwidth("2 TB/s") == 2e12
+    assert parse_flops("1 PFLOPS") == 1e15
+    assert parse_seconds("3 ms") == pytest.approx(0.003)
+    with pytest.raises(DeviceError, match="unknown unit 'parsec'"):
+        parse_seconds("3 parsec")
