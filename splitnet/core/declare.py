@@ -6,87 +6,22 @@ user's program that they stand in, and reported together when the net is first r
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
-from splitnet.core.devices import device_name
-from splitnet.core.errors import DeclarationError, DeviceError, listed
+from splitnet.core.branches import (
+    Branch,
+    Output,
+    Ref,
+    raise_faults,
+    refs_in,
+    sizes_of,
+    wishes,
+)
+from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.shares import BATCH_NORMS, Towers
 
-__all__ = ["Branch", "Net", "Output", "Ref"]
-
-
-@dataclass(frozen=True, eq=False)
-class Ref:
-    """What a branch gives: to be fed to other branches, or taken apart.
-
-    A body with several outputs gives several values: `left, right = ref`, `ref[0]`,
-    `ref["key"]`, `ref.keys()`.
-    """
-
-    net: "Net" = field(repr=False)
-    name: str
-    number: int = field(repr=False)
-    path: tuple[int | str, ...] = ()
-
-    def __getitem__(self, key: int | str) -> "Ref":
-        """One of several outputs, by position or key."""
-        return Ref(self.net, self.name, self.number, (*self.path, key))
-
-    def __iter__(self) -> Iterator["Ref"]:
-        """The outputs of a body that returns several, in order."""
-        keys = self.net.keys_of(self)
-        if keys is None:
-            raise DeclarationError(
-                f"branch {self.name!r} gives one output, so it cannot be taken apart; "
-                "use the reference itself."
-            )
-        return iter([self[key] for key in keys])
-
-    def __len__(self) -> int:
-        """How many outputs a body that returns several has."""
-        return len(self.net.keys_of(self) or ())
-
-    def __bool__(self) -> bool:
-        """A reference is always true; only counting needs Keras."""
-        return True
-
-    def keys(self) -> list[int | str]:
-        """The keys of a body that returns a dict, so that `dict(ref)` works."""
-        return list(self.net.keys_of(self) or ())
-
-
-@dataclass(frozen=True, eq=False)
-class Branch:
-    """One line of a declaration. `inputs` is a `Ref` or a list or dict of them."""
-
-    name: str
-    kind: str
-    inputs: Any
-    body: Any
-    on: tuple[str, ...] = ("auto",)
-    near: tuple[str, ...] = ()
-    apart: tuple[str, ...] = ()
-    where: str = ""
-    shape: tuple[int | None, ...] = ()
-    dtype: str = ""
-    towers: Towers | None = None
-    slices: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def sources(self) -> list[Ref]:
-        """The references it reads, in order."""
-        return refs_in(self.inputs)
-
-
-@dataclass(frozen=True)
-class Output:
-    """A model output: the reference, and the name it goes by."""
-
-    ref: Ref
-    name: str | None
-    where: str
+__all__ = ["Branch", "Net", "Output", "Ref", "raise_faults", "refs_in", "wishes"]
 
 
 class Net:
@@ -113,20 +48,9 @@ class Net:
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
         where = _line()
-        sizes: tuple[int | None, ...] = ()
-        try:
-            sizes = tuple(shape)
-        except TypeError:
-            self._fault(
-                where, f"input {name!r}: the shape must be a tuple such as (28, 28)."
-            )
-        bad = [s for s in sizes if s is not None and not (_is_whole(s) and s >= 0)]
-        if bad:
-            self._fault(
-                where,
-                f"input {name!r}: the shape {sizes!r} holds {bad[0]!r}; sizes are "
-                "whole numbers, or None where they vary.",
-            )
+        sizes, fault = sizes_of(shape)
+        if fault:
+            self._fault(where, f"input {name!r}: {fault}")
         return self._add(
             Branch(
                 name, "input", [], None, ("cpu",), where=where, shape=sizes, dtype=dtype
@@ -207,16 +131,7 @@ class Net:
             broadcast: a reference, or several, that every tower reads whole.
         """
         where = _line()
-        kinds = (
-            list(on) if isinstance(on, list | tuple) and not isinstance(on, str) else []
-        )
-        if len(kinds) < 2:
-            self._fault(
-                where,
-                f"towers {name!r}: on= names {on!r}; give a list of two or more "
-                "devices, "
-                'one for each tower, such as ["gpu:0", "gpu:1"].',
-            )
+        kinds = self._several("towers", "tower", name, on, where)
         if batch_norm not in BATCH_NORMS:
             self._fault(
                 where,
@@ -256,13 +171,7 @@ class Net:
             join_on: where the outputs are put side by side.
         """
         where = _line()
-        kinds = list(on) if isinstance(on, list | tuple) else []
-        if len(kinds) < 2:
-            self._fault(
-                where,
-                f"split {name!r}: on= names {on!r}; give a list of two or more "
-                'devices, one for each slice, such as ["gpu:0", "gpu:1"].',
-            )
+        kinds = self._several("split", "slice", name, on, where)
         slices = tuple(self._wishes(name, one, where) for one in kinds)
         return self._declare(
             "split", name, inputs, layer, join_on, None, None, where, None, slices
@@ -330,6 +239,19 @@ class Net:
             )
         )
 
+    def _several(
+        self, kind: str, share: str, name: str, on: Any, where: str
+    ) -> list[Any]:
+        """The devices of towers or slices, of which there must be two or more."""
+        found = list(on) if isinstance(on, list | tuple) else []
+        if len(found) < 2:
+            self._fault(
+                where,
+                f"{kind} {name!r}: on= names {on!r}; give a list of two or more "
+                f'devices, one for each {share}, such as ["gpu:0", "gpu:1"].',
+            )
+        return found
+
     def _add(self, branch: Branch) -> Ref:
         if not isinstance(branch.name, str) or not branch.name.strip():
             self._fault(
@@ -378,43 +300,6 @@ class Net:
             f"<Net {self.name!r}: {len(self.branches)} branches, "
             f"{len(self.outputs)} outputs>"
         )
-
-
-def raise_faults(name: str, faults: list[str]) -> None:
-    """Raise one error for all faults of net `name`; none, no error."""
-    if faults:
-        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-        raise DeclarationError(listed(f"net {name!r} has {count}.", faults))
-
-
-def wishes(on: Any) -> tuple[str, ...]:
-    """Bring `on=` to an order of preference of canonical names, kinds and "auto".
-
-    Raises:
-        DeviceError: an impossible name, or no name at all.
-
-    >>> wishes("/gpu:1"), wishes(["gpu:1", "gpu", "cpu"])
-    (('gpu:1',), ('gpu:1', 'gpu', 'cpu'))
-    """
-    names = list(on) if isinstance(on, list | tuple) else [on]
-    if not names:
-        raise DeviceError("an empty list prefers nothing; name a device, or 'auto'.")
-    return tuple(dict.fromkeys(n if n == "auto" else device_name(n) for n in names))
-
-
-def refs_in(value: Any) -> list[Ref]:
-    """The references in a `Ref` or a nest of lists, tuples and dicts, in order."""
-    if isinstance(value, Ref):
-        return [value]
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return []
-    return [ref for item in value for ref in refs_in(item)]
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _line() -> str:
