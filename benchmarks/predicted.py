@@ -1,0 +1,135 @@
+"""Is the predicted step time, from measured costs, within 20 % of the measured one?
+
+Two worker processes, a core and a thread each. Each model is measured once call by call
+(`sn.measure`), then placed three ways by hand: all on worker 0, the first half of its
+calls there and the second on worker 1, and its calls in turn on both. Inputs are the
+client's. A row is the median of several epochs of plain `fit`.
+
+    python benchmarks/predicted.py [MODEL ...]
+"""
+
+import argparse
+import time
+
+from common import heading, quartiles, undisturbed
+
+WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
+STEPS = 5
+
+
+def build(name):
+    """A plain Keras model and its batch."""
+    import keras
+    from keras import layers
+
+    x = entry = keras.Input((384,))
+
+    def chain(x, width, depth):
+        for _ in range(depth):
+            x = layers.Dense(width, "relu")(x)
+        return x
+
+    if name == "two_branches":
+        x = layers.Concatenate()([chain(x, 384, 8), chain(x, 384, 8)])
+        return keras.Model(entry, layers.Dense(1)(x)), 256
+    if name == "uneven_branches":
+        x = layers.Concatenate()([chain(x, 512, 8), chain(x, 256, 4), chain(x, 384, 4)])
+        return keras.Model(entry, layers.Dense(1)(x)), 256
+    if name == "chain":
+        return keras.Model(entry, layers.Dense(1)(chain(x, 512, 12))), 256
+    if name == "residual":
+        for _ in range(6):
+            x = layers.LayerNormalization()(layers.Add()([x, chain(x, 384, 2)]))
+        return keras.Model(entry, layers.Dense(1)(x)), 256
+    if name == "conv":
+        x = entry = keras.Input((32, 32, 8))
+        sides = []
+        for size in (3, 5):
+            side = layers.Conv2D(16, size, padding="same", activation="relu")(x)
+            side = layers.MaxPooling2D()(side)
+            side = layers.Conv2D(32, size, padding="same", activation="relu")(side)
+            sides.append(layers.GlobalAveragePooling2D()(side))
+        return keras.Model(entry, layers.Dense(1)(layers.Concatenate()(sides))), 64
+    x = entry = keras.Input((64, 64))
+    for _ in range(3):
+        x = layers.Add()([x, layers.MultiHeadAttention(4, 16)(x, x)])
+        x = layers.LayerNormalization()(layers.Dense(64, "gelu")(x))
+    x = layers.GlobalAveragePooling1D()(x)
+    return keras.Model(entry, layers.Dense(1)(x)), 64
+
+
+MODELS = (
+    "two_branches",
+    "uneven_branches",
+    "chain",
+    "residual",
+    "conv",
+    "attention",
+)
+
+
+def plans(sn, model, batch, cluster, costs):
+    """Three plans by name."""
+    graph = sn.read(model, batch)
+    inputs = {part.name for part in graph.parts} & {t.name for t in model.inputs}
+    rest = [part.name for part in graph.parts if part.name not in inputs]
+    at_home = dict.fromkeys(inputs, "cpu:0")
+    options = {"batch": batch, "costs": costs, "optimizer": "sgd"}
+    half = len(rest) // 2
+    one = at_home | dict.fromkeys(rest, WORKERS[0])
+    two = one | dict.fromkeys(rest[half:], WORKERS[1])
+    yield "one worker", sn.score(model, cluster, one, **options)
+    yield "halves", sn.score(model, cluster, two, **options)
+    turns = one | dict.fromkeys(rest[1::2], WORKERS[1])
+    yield "in turn", sn.score(model, cluster, turns, **options)
+
+
+def measured(sn, model, plan, batch, pids):
+    """Seconds of a step: the median of some epochs."""
+    import numpy as np
+
+    made = sn.emit(model, plan)
+    made.compile("sgd", "mse")
+    shape = (batch * STEPS, *model.inputs[0].shape[1:])
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    y = np.zeros((batch * STEPS, 1), "float32")
+    seconds = []
+    for turn in range(8):
+        with undisturbed(*pids):
+            began = time.perf_counter()
+            made.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
+            if turn > 1:
+                seconds.append((time.perf_counter() - began) / STEPS)
+    return quartiles(seconds)
+
+
+def main():
+    """Print three rows for each model."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", default=MODELS)
+    options = parser.parse_args()
+
+    import splitnet as sn
+
+    with sn.local_workers(2, pin=True) as workers:
+        heading(__doc__.splitlines()[0])
+        cluster, pids = workers.cluster, [workers.pid(i) for i in range(2)]
+        sn.connect(cluster)
+        print("  model            plan         predicted, ms  measured, ms    ratio")
+        for name in options.models:
+            model, batch = build(name)
+            with undisturbed(*pids):
+                costs = sn.measure(model, cluster, batch, optimizer="sgd")
+            for which, plan in plans(sn, model, batch, cluster, costs):
+                low, middle, high = measured(sn, model, plan, batch, pids)
+                expected = plan.timeline.seconds
+                print(
+                    f"  {name:16} {which:12} {1e3 * expected:10.1f}    "
+                    f"{1e3 * middle:7.1f} ({1e3 * low:.0f} to {1e3 * high:.0f})"
+                    f"{expected / middle:8.2f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
