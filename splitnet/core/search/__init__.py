@@ -7,6 +7,7 @@ chain, orders                  dynamic programming over the cuts of one order
 multilevel, anneal, coarsen    max-load without contiguity
 pipeline, stages               max-load of pipelines
 calls, call_chain, call_graph  single-sample latency
+recombine                      two of its plans joined at a cut
 bounds, flow, program          what no plan can beat
 feasibility                    why nothing fits
 """

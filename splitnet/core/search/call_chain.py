@@ -6,7 +6,8 @@
 Intervals run one after the other. An interval is one call, or host work, or, where it
 falls into independent segments, up to four segments as calls beside host work. The
 barriers between intervals exist only in the dynamic program: the plan is judged by the
-exact latency, which is at most the program's value.
+exact latency, which is at most the program's value. A segment's call may leave its
+first and last groups to the host, where what they exchange costs nothing.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ Floats = NDArray[np.float64]
 
 SIDE_CALLS = 4
 LONGEST_REGION = 70
+LONGEST_TRIM = 40
 
 
 def chain_calls(
@@ -57,8 +59,9 @@ def chain_calls(
     call = table[line[0]] if line else np.full_like(host, inf)
     cost = np.full((SIDE_CALLS + 1, count + 1, count + 1), inf)
     cost[0], cost[1] = host, call
+    trim = _Trim(host, call)
     if pool >= 0 and line:
-        _side_calls(cost, before, host.tolist(), call.tolist())
+        _side_calls(cost, before, host.tolist(), trim)
     cuts = _cut(cost, [table[d] for d in line])
     if cuts is None:
         return None
@@ -71,13 +74,43 @@ def chain_calls(
         alone = table[line[used]][start, stop]
         if number > 1 or cost[1, start, stop] < alone:
             segments = _segments(before, start, stop)
-            segments.sort(key=lambda ab: (-host[ab], ab))
-            parts = segments[:number]
+            segments.sort(key=lambda ab: (-host[ab], trim.best(*ab)[0]))
+            parts = [trim.best(*ab)[1:] for ab in segments[:number]]
         for (a, b), device in zip(parts, line[used:], strict=False):
             for position in range(a, b):
                 result[order[position]] = device
         used += number
     return result
+
+
+class _Trim:
+    """The best call of a segment: its first and last groups may stay on the host."""
+
+    __slots__ = ("_call", "_host", "_known")
+
+    def __init__(self, host: Floats, call: Floats) -> None:
+        self._host = host
+        self._call = call.copy()
+        self._call[np.tri(len(call), dtype=bool)] = inf
+        self._known: dict[tuple[int, int], tuple[float, int, int]] = {}
+
+    def best(self, start: int, stop: int) -> tuple[float, int, int]:
+        """Return its seconds and the call's interval; O(length^2) in numpy."""
+        found = self._known.get((start, stop))
+        if found is None:
+            found = (float(self._call[start, stop]), start, stop)
+            if stop - start <= LONGEST_TRIM:
+                total = (
+                    self._host[start, start:stop, None]
+                    + self._call[start:stop, start + 1 : stop + 1]
+                    + self._host[None, start + 1 : stop + 1, stop]
+                )
+                row, column = divmod(int(total.argmin()), stop - start)
+                value = float(total[row, column])
+                if value < found[0]:
+                    found = (value, start + row, start + column + 1)
+            self._known[start, stop] = found
+        return found
 
 
 def _host_table(
@@ -126,7 +159,7 @@ def _side_calls(
     cost: Floats,
     before: Sequence[Sequence[int]],
     host: Sequence[Sequence[float]],
-    call: Sequence[Sequence[float]],
+    trim: _Trim,
 ) -> None:
     """Price regions whose segments run side by side, the longest ones as calls."""
     count = len(before)
@@ -138,7 +171,8 @@ def _side_calls(
                 continue
             ends = [*heads[1:], position + 1]
             rows = sorted(
-                (-host[a][b], call[a][b]) for a, b in zip(heads, ends, strict=True)
+                (-host[a][b], trim.best(a, b)[0])
+                for a, b in zip(heads, ends, strict=True)
             )
             top = 0.0
             for number, (slow, fast) in enumerate(rows[:SIDE_CALLS]):

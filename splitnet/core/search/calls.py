@@ -9,6 +9,7 @@ from splitnet.core.search.call_graph import CallGraph, CallState, coarsen_calls
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 from splitnet.core.search.problem import Problem
+from splitnet.core.search.recombine import recombine
 
 __all__ = ["anneal_calls", "search_calls"]
 
@@ -18,6 +19,7 @@ TO_HOST = 0.15
 ELITE = 5
 CHAIN_SHARE = 0.25
 CYCLE_SHARE = 0.03
+RECOMBINED = 0.5
 CLUSTERS = (30, 400)
 HOTS = (0.02, 0.006, 0.002)
 LONGEST_ORDER = 1000
@@ -134,6 +136,8 @@ def search_calls(
     least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count
     while elite and budget.left > least:
         plan = elite[int(random.random() ** 2 * len(elite))][1]
+        if len(elite) > 1 and random.random() < RECOMBINED:
+            plan = _child(fused, [row[1] for row in elite], random) or plan
         target = int(low * (high / low) ** random.random())
         coarse, owner = coarsen_calls(fused, target, random, room, keep=plan)
         start = [0] * coarse.group_count
@@ -143,6 +147,16 @@ def search_calls(
         part = budget.limited(whole * CYCLE_SHARE)
         found = anneal_calls(graph, start, part, random, hot=random.choice(HOTS))[1]
         keep([found[index] for index in owner], "multilevel calls")
+
+
+def _child(
+    problem: Problem, plans: Sequence[Sequence[int]], random: Random
+) -> list[int] | None:
+    """Join two of the plans at a random cut of a random order."""
+    left, right = random.sample(range(len(plans)), 2)
+    order = depth_first(problem, random, backward=random.random() < 0.5)
+    cut = random.randrange(1, max(2, len(order)))
+    return recombine(problem, plans[left], plans[right], order, cut)
 
 
 def _orders(problem: Problem, random: Random) -> Iterator[list[int]]:

@@ -1,0 +1,101 @@
+"""Plans for one sample's latency: cuts into calls, and children of two plans."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from splitnet.core.search import Problem, build_problem, check
+from splitnet.core.search.call_chain import chain_calls
+from splitnet.core.search.latency import call_latency
+from splitnet.core.search.orders import depth_first, fuse_cycles
+from splitnet.core.search.problem import Device
+from splitnet.core.search.recombine import recombine
+
+from .problems import feasible_plans, problems
+
+quick = settings(max_examples=60, deadline=None)
+
+
+def fork(*, memory: float) -> Problem:
+    """Two branches whose ends are dear to send and whose middle is slow on the host.
+
+    0 -> 1 -> 2 -> 3 -> 7   with c(0) = c(3) = c(6) = 9 and c(1) = c(2) = 0.5, and
+      -> 4 -> 5 -> 6 ->     nodes 2 and 5 slow on the host.
+    """
+    send = [9.0, 0.5, 0.5, 9.0, 0.5, 0.5, 9.0, 0.0]
+    host = [1.0, 1.0, 40.0, 1.0, 1.0, 40.0, 1.0, 1.0]
+    edges = [(0, 1), (1, 2), (2, 3), (3, 7), (0, 4), (4, 5), (5, 6), (6, 7)]
+    return build_problem(
+        [str(node) for node in range(8)],
+        seconds=[(seconds / 10, seconds) for seconds in host],
+        size_bytes=[1.0] * 8,
+        edges=edges,
+        transfer_seconds=[(seconds, 0.0) for seconds in send],
+        devices=[Device("gpu:0", 0, memory), Device("gpu:1", 0, memory)]
+        + [Device("cpu:0", 1, pooled=True)],
+    )
+
+
+def test_branches_run_side_by_side_with_cheap_ends() -> None:
+    """Only the middle of each branch is called: 1 + 1 + (4 + 1) + 1 + 1 seconds."""
+    problem = fork(memory=3.0)
+    plan = chain_calls(problem, depth_first(problem), list(range(8)), problem)
+    assert plan is not None
+    assert {plan[2], plan[5]} == {0, 1}
+    assert [plan[node] for node in (0, 1, 3, 4, 6, 7)] == [2] * 6
+    assert call_latency(problem, plan) == 9.0
+
+
+@given(problem=problems(max_nodes=10, pins=False), seed=st.integers(0, 99))
+@quick
+def test_cuts_into_calls_fit(problem: Problem, seed: int) -> None:
+    """A plan from the cuts of any order keeps memory and support, and can run."""
+    fused, cluster = fuse_cycles(problem)
+    owner = [cluster[group] for group in problem.nodes.group]
+    order = depth_first(fused, Random(seed))
+    plan = chain_calls(fused, order, owner, problem)
+    if plan is not None:
+        assert not check(fused, plan)
+        whole = [plan[index] for index in cluster]
+        assert call_latency(problem, whole) < float("inf")
+
+
+@given(problem=problems(max_nodes=7), seed=st.integers(0, 99))
+@quick
+def test_children_of_two_plans_fit(problem: Problem, seed: int) -> None:
+    """A child keeps memory and pins, and left's devices before the cut."""
+    plans = feasible_plans(problem)
+    if not plans:
+        return
+    random = Random(seed)
+    left, right = random.choice(plans), random.choice(plans)
+    order = list(range(problem.group_count))
+    cut = random.randrange(len(order) + 1)
+    child = recombine(problem, left, right, order, cut)
+    if child is not None:
+        assert not check(problem, child)
+        assert child[:cut] == list(left[:cut])
+
+
+@given(problem=problems(max_nodes=7), seed=st.integers(0, 99))
+@quick
+def test_a_plan_joined_with_itself_is_itself(problem: Problem, seed: int) -> None:
+    """Where both parents are one plan, so is the child."""
+    plans = feasible_plans(problem)
+    if not plans:
+        return
+    random = Random(seed)
+    plan = random.choice(plans)
+    order = list(range(problem.group_count))
+    cut = random.randrange(len(order) + 1)
+    assert recombine(problem, plan, plan, order, cut) == list(plan)
+
+
+def test_accelerators_across_the_cut_go_on() -> None:
+    """What crosses the cut in both plans keeps the name it has on the left."""
+    problem = fork(memory=9.0)
+    left = [0, 0, 0, 0, 2, 2, 2, 2]
+    right = [1, 1, 1, 1, 1, 1, 0, 0]
+    order = list(range(8))
+    assert recombine(problem, left, right, order, 2) == [0, 0, 0, 0, 0, 0, 1, 1]
