@@ -36,11 +36,11 @@ from splitnet.core.search.baselines import (
 from splitnet.core.search.latency import call_latency
 from splitnet.core.search.orders import depth_first
 from splitnet.core.search.problem import Device, max_load
+from splitnet.core.splits import score_split
 from splitnet.core.workload import (
     Workload,
     parse_workload,
     problem_of,
-    score_split,
     split_of,
 )
 

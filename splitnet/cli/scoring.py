@@ -85,7 +85,8 @@ def _placement_in(path: str) -> dict[str, str]:
 
 
 def _score_workload(arguments: Namespace) -> int:
-    from splitnet.core.workload import parse_workload, score_split
+    from splitnet.core.splits import score_split
+    from splitnet.core.workload import parse_workload
 
     workload = parse_workload(arguments.target)
     # One sample's latency lets host cores be as many as they like.

@@ -16,10 +16,11 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.portfolio import Found
 from splitnet.core.search import bounds
+from splitnet.core.search.contract import build_problem
 from splitnet.core.search.latency import call_latency
 from splitnet.core.search.portfolio import search
 from splitnet.core.search.problem import Device as SearchDevice
-from splitnet.core.search.problem import Problem, build_problem, max_load
+from splitnet.core.search.problem import Problem, max_load
 from splitnet.core.step import Step
 from splitnet.core.wishes import Group
 

@@ -4,8 +4,9 @@ import pytest
 
 from splitnet.core.errors import InfeasibleError, PlanFileError
 from splitnet.core.planner import plan_graph
+from splitnet.core.splits import score_split
 from splitnet.core.workgraph import read_workload
-from splitnet.core.workload import parse_workload, score_split
+from splitnet.core.workload import parse_workload
 
 
 def node(number, *, accelerator=1.0, cpu=10.0, color=None, size=4.0, **more):

@@ -1,7 +1,8 @@
 """The search engine of the planner: the best plan within a time limit, and a bound.
 
-portfolio                      `search`: runs the others, keeps the best plan
-problem, judge, latency        numbers to place; what a plan costs
+portfolio, run                 `search`: runs the others, keeps the best plan
+problem, contract              numbers to place, fewer of them
+judge, latency                 what a plan costs
 baselines, exhaustive          simple rules; tiny problems
 chain, orders                  dynamic programming over the cuts of one order
 multilevel, anneal, coarsen    max-load without contiguity
@@ -12,6 +13,7 @@ bounds, flow, program          what no plan can beat
 feasibility                    why nothing fits
 """
 
+from splitnet.core.search.contract import build_problem
 from splitnet.core.search.portfolio import (
     CONTIGUITIES,
     OBJECTIVES,
@@ -24,7 +26,6 @@ from splitnet.core.search.problem import (
     Net,
     Nodes,
     Problem,
-    build_problem,
     check,
     loads,
     max_load,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
+from splitnet.core.search.contract import contract
 from splitnet.core.search.latency import topological
-from splitnet.core.search.problem import Problem, contract
+from splitnet.core.search.problem import Problem
 from splitnet.core.search.state import Fixed, State
 
 __all__ = ["CallGraph", "CallState", "coarsen_calls"]

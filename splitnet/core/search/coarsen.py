@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from splitnet.core.search.problem import Problem, contract
+from splitnet.core.search.contract import contract
+from splitnet.core.search.problem import Problem
 
 __all__ = ["coarsen", "fastest"]
 

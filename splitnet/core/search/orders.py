@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from splitnet.core.search.problem import Problem, contract
+from splitnet.core.search.contract import contract
+from splitnet.core.search.problem import Problem
 
 __all__ = ["ancestry", "depth_first", "fuse_cycles", "frontier", "is_ordered"]
 

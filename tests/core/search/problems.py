@@ -6,7 +6,8 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from splitnet.core.search.problem import Device, Problem, build_problem
+from splitnet.core.search.contract import build_problem
+from splitnet.core.search.problem import Device, Problem
 
 
 @st.composite

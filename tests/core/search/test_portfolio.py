@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.search import Problem, Progress, Result, max_load, search
+from splitnet.core.search.contract import build_problem
 from splitnet.core.search.latency import call_latency
 from splitnet.core.search.portfolio import CONTIGUITIES
-from splitnet.core.search.problem import Device, build_problem, check
+from splitnet.core.search.problem import Device, check
 
 from .problems import convex_by_paths, feasible_plans, problems, slow_loads
 

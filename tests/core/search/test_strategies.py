@@ -20,6 +20,7 @@ from splitnet.core.search.call_graph import CallGraph, CallState
 from splitnet.core.search.chain import chain_partition, interval_loads
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.coarsen import coarsen
+from splitnet.core.search.contract import build_problem, contract
 from splitnet.core.search.flow import FlowNetwork
 from splitnet.core.search.judge import Judge
 from splitnet.core.search.latency import (
@@ -35,12 +36,7 @@ from splitnet.core.search.orders import (
     is_ordered,
 )
 from splitnet.core.search.pipeline import stages_of
-from splitnet.core.search.problem import (
-    Device,
-    build_problem,
-    contract,
-    device_classes,
-)
+from splitnet.core.search.problem import Device, device_classes
 from splitnet.core.search.program import integer_program
 from splitnet.core.search.stages import anneal_stages
 from splitnet.core.search.state import Fixed, State

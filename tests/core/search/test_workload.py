@@ -13,10 +13,10 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.search import search
 from splitnet.core.search.latency import call_latency, is_convex, is_pipeline
 from splitnet.core.search.problem import max_load
+from splitnet.core.splits import score_split
 from splitnet.core.workload import (
     parse_workload,
     problem_of,
-    score_split,
     split_of,
     workload_of,
 )
