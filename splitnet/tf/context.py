@@ -93,6 +93,7 @@ def _is_live(value: object) -> bool:
     import tensorflow as tf
     from tensorflow import keras
 
-    if isinstance(value, tf.Variable | tf.Tensor | tf.data.Dataset):
+    kind = type(value)  # some modules hold objects that cannot be asked for more
+    if issubclass(kind, tf.Variable | tf.Tensor | tf.data.Dataset):
         return True
-    return isinstance(value, keras.layers.Layer) and bool(value.variables)
+    return issubclass(kind, keras.layers.Layer) and bool(value.variables)

@@ -1,5 +1,6 @@
 """One process and one machine for all tests that need TensorFlow: a CPU as four."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Spare `-m "not tf"` the seconds of importing TensorFlow to leave these out."""
     return True if config.option.markexpr == "not tf" else None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a test file that makes a layer when imported: devices come first."""
+    if "tensorflow" in sys.modules:
+        from splitnet.tf.context import started, starter
+
+        if started():
+            raise pytest.UsageError(f"a test file started TensorFlow; {starter()}")
 
 
 @pytest.fixture(scope="session")

@@ -146,18 +146,22 @@ def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "words"),
+    ("make", "words"),
     [
-        (layers.Dense(2), "has 2 outputs, which cannot be cut over 3 devices"),
-        (layers.LSTM(9), "cannot be cut along its outputs"),
-        (layers.MultiHeadAttention(3, 4), "net.split takes one layer of"),
-        (layers.Conv2D(6, 3, groups=2), "has groups"),
-        (layers.Dense(9, activity_regularizer="l2"), "has an activity_regularizer"),
+        (lambda: layers.Dense(2), "has 2 outputs, which cannot be cut over 3 devices"),
+        (lambda: layers.LSTM(9), "cannot be cut along its outputs"),
+        (lambda: layers.MultiHeadAttention(3, 4), "net.split takes one layer of"),
+        (lambda: layers.Conv2D(6, 3, groups=2), "has groups"),
+        (
+            lambda: layers.Dense(9, activity_regularizer="l2"),
+            "has an activity_regularizer",
+        ),
     ],
     ids=["narrow", "lstm", "attention", "groups", "activity"],
 )
-def test_layers_that_cannot_be_split_say_why(layer: Any, words: str) -> None:
+def test_layers_that_cannot_be_split_say_why(make: Any, words: str) -> None:
     """The reason, and what could be done."""
+    layer = make()
     shape = (6, 6, 2) if isinstance(layer, layers.Conv2D) else (6,)
 
     with pytest.raises(sn.DeclarationError, match=words):
