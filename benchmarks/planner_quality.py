@@ -15,17 +15,21 @@ import argparse
 import json
 import os
 import platform
-import random
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.errors import SplitnetError
-from splitnet.core.search import Problem, build_problem, search
+if not __package__:
+    # Run as a file: the checkout around it, not a package, has what it needs.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.layered import layered
+from splitnet.core.search import Problem, search
 from splitnet.core.search.baselines import (
     earliest_finish,
     first_fit,
@@ -35,7 +39,7 @@ from splitnet.core.search.baselines import (
 )
 from splitnet.core.search.latency import call_latency
 from splitnet.core.search.orders import depth_first
-from splitnet.core.search.problem import Device, max_load
+from splitnet.core.search.problem import max_load
 from splitnet.core.splits import score_split
 from splitnet.core.workload import (
     Workload,
@@ -45,6 +49,7 @@ from splitnet.core.workload import (
 )
 
 SETS = ("free", "convex", "pipeline", "call_latency")
+BASELINE = "baseline: "
 SCALES = ((2_000, 8, 5.0), (10_000, 16, 20.0), (100_000, 16, 60.0))
 
 
@@ -87,14 +92,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in _scale_rows(options) if options.scale else _rows(options):
         rows.append(row)
         print(_format(row), flush=True)
-    ratios = [row.ratio for row in rows if row.ratio is not None]
+    searched = [row for row in rows if not row.strategy.startswith(BASELINE)]
+    ratios = [row.ratio for row in searched if row.ratio is not None]
     if ratios:
         print(f"worst ratio {max(ratios):.5f} of {len(ratios)}")
     if options.scale:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"peak memory {peak:.0f} MB")
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        plain = [
+            {k: None if v == inf else v for k, v in row.items()}
+            for row in map(asdict, rows)
+        ]
+        options.json.write_text(json.dumps(plain, indent=1, allow_nan=False))
     return 0
 
 
@@ -231,7 +241,7 @@ def _baselines(
             None,
             None,
             seconds,
-            f"baseline: {label}",
+            f"{BASELINE}{label}",
         )
 
 
@@ -243,17 +253,9 @@ def _scale_rows(options: argparse.Namespace) -> Iterator[Row]:
         for contiguity in ("free", "pipeline"):
             if options.objective not in ("all", contiguity):
                 continue
+            limits = {"time_limit": seconds, "seed": options.seed}
             began = time.perf_counter()
-            try:
-                result = search(
-                    problem,
-                    contiguity=contiguity,
-                    time_limit=seconds,
-                    seed=options.seed,
-                )
-            except SplitnetError as error:
-                print(error)
-                continue
+            result = search(problem, contiguity=contiguity, **limits)
             yield Row(
                 f"layered {count} on {devices}",
                 "throughput",
@@ -266,44 +268,6 @@ def _scale_rows(options: argparse.Namespace) -> Iterator[Row]:
                 time.perf_counter() - began,
                 result.strategy,
             )
-
-
-def layered(count: int, devices: int, *, seed: int = 0) -> Problem:
-    """Make a layered random graph: blocks of branches between joins, and a host core.
-
-    Branches are chains; joins and skips give nets with several consumers. Transfers
-    cost about as much as computing, memory is twice what is needed.
-    """
-    draw = random.Random(seed)
-    edges: list[tuple[int, int]] = []
-    join, node = 0, 1
-    while node < count:
-        width = draw.randint(1, 6)
-        ends = []
-        for _ in range(width):
-            previous = join
-            for _ in range(draw.randint(1, 6)):
-                if node >= count:
-                    break
-                edges.append((previous, node))
-                previous, node = node, node + 1
-            ends.append(previous)
-        if node < count:
-            edges += [(end, node) for end in dict.fromkeys(ends)]
-            join, node = node, node + 1
-    seconds = [draw.lognormvariate(0.0, 1.0) for _ in range(count)]
-    send = [draw.lognormvariate(0.0, 1.0) for _ in range(count)]
-    sizes = [draw.lognormvariate(0.0, 0.5) for _ in range(count)]
-    memory = 2.0 * sum(sizes) / devices
-    return build_problem(
-        [str(index) for index in range(count)],
-        seconds=[(value, 10.0 * value) for value in seconds],
-        size_bytes=sizes,
-        edges=edges,
-        transfer_seconds=[(value, 0.0) for value in send],
-        devices=[Device(f"gpu:{index}", 0, memory) for index in range(devices)]
-        + [Device("cpu:0", 1, pooled=True)],
-    )
 
 
 def _line(*cells: str) -> str:
