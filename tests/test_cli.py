@@ -470,6 +470,53 @@ def test_json_answers_are_strict() -> None:
         show_json({"value": float("nan")})
 
 
+def test_score_has_no_option_that_it_would_ignore(
+    graph_file: str, plan_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pin cannot change a placement that is given, so it is refused, not dropped."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["score", graph_file, plan_file, "--pin", "left=gpu:1"])
+    assert stopped.value.code == 2
+    assert "unrecognized arguments: --pin" in capsys.readouterr().err
+
+
+def completions(script: Path, *words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    asked = (
+        f"source {script}; COMP_WORDS=({' '.join(words)}); "
+        f"COMP_CWORD={len(words) - 1}; _shtab_splitnet; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "-c", asked], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_completion_knows_commands_options_and_choices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script for bash, sourced in a bash, offers what the parser has."""
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "splitnet"
+    script.write_text(capsys.readouterr().out)
+
+    assert completions(script, "splitnet", "pl") == ["plan"]
+    assert completions(script, "splitnet", "cluster", "h") == ["health"]
+    assert completions(script, "splitnet", "plan", "--mis") == ["--missing"]
+    assert completions(script, "splitnet", "plan", "--missing", "w") == ["warn"]
+
+
+def test_completion_without_shtab_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing writer of scripts is a message, not a traceback."""
+    monkeypatch.setitem(sys.modules, "shtab", None)
+
+    assert main(["completion", "zsh"]) == 2
+    assert "pip install shtab" in capsys.readouterr().err
+
+
 def test_version_is_the_packages() -> None:
     """`python -m splitnet --version` is the command, and tells the version."""
     from splitnet import __version__

@@ -28,7 +28,13 @@ def add_commands(commands: Any) -> None:
         metavar="S",
         help="look again every S seconds (2)",
     )
-    devices.add_argument("--stand-ins", type=int, default=0, metavar="N")
+    devices.add_argument(
+        "--stand-ins",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let N CPU devices stand in for GPUs",
+    )
     devices.add_argument("--json", action="store_true", help="for a program")
     devices.set_defaults(do=run_devices)
 
@@ -51,10 +57,16 @@ def add_commands(commands: Any) -> None:
     run.add_argument("--memory-fraction", metavar="F", help="share of each GPU: 0.5")
     run.add_argument("--memory-limit", metavar="SIZE", help="of each GPU: '4 GiB'")
     run.add_argument("--memory-growth", action="store_true", help="take as needed")
-    run.add_argument("--cpu-threads", metavar="N")
+    run.add_argument("--cpu-threads", metavar="N", help="threads of the CPU")
     run.add_argument("--cpu-devices", metavar="N", help="divide the CPU into N devices")
-    run.add_argument("--log-placement", choices=("branches", "ops"))
-    run.add_argument("--determinism", action="store_true")
+    run.add_argument(
+        "--log-placement",
+        choices=("branches", "ops"),
+        help="say where each branch, or each operation, is put",
+    )
+    run.add_argument(
+        "--determinism", action="store_true", help="the same bits in every run"
+    )
     run.add_argument(
         "--tf-log", action="store_true", help="show TensorFlow's start-up lines"
     )

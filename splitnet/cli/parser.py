@@ -3,7 +3,15 @@
 import argparse
 
 from splitnet._version import __version__
-from splitnet.cli import machine, planning, saved, scoring, several, training
+from splitnet.cli import (
+    completion,
+    machine,
+    planning,
+    saved,
+    scoring,
+    several,
+    training,
+)
 
 __all__ = ["make_parser"]
 
@@ -27,4 +35,5 @@ def make_parser() -> argparse.ArgumentParser:
     training.add_audit(commands)
     machine.add_commands(commands)
     several.add_commands(commands)
+    completion.add_commands(commands, parser)
     return parser

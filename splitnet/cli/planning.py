@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_commands",
+    "add_judging_options",
     "add_planning_options",
     "plan_figures",
     "plan_target",
@@ -52,9 +53,28 @@ def add_commands(commands: Any) -> None:
     parser.set_defaults(do=run_plan)
 
 
+def add_judging_options(parser: ArgumentParser) -> None:
+    """Add what judging a placement needs to know: the step, its costs, the machine."""
+    parser.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="samples per step (32)"
+    )
+    parser.add_argument(
+        "--objective", metavar="WORD", help="latency, throughput, call_latency, memory"
+    )
+    parser.add_argument(
+        "--optimizer", metavar="NAME", help="whose slots count as memory (adam)"
+    )
+    parser.add_argument("--costs", metavar="FILE", help="a file of measured costs")
+    parser.add_argument(
+        "--inference", action="store_true", help="one forward pass, no training"
+    )
+    parser.add_argument("--json", action="store_true", help="for a program")
+    add_cluster_options(parser)
+
+
 def add_planning_options(parser: ArgumentParser) -> None:
     """Add the options of `sn.plan`, by the same names."""
-    parser.add_argument("--batch", type=int, default=32, help="samples per step (32)")
+    add_judging_options(parser)
     parser.add_argument(
         "--pin",
         action="append",
@@ -62,23 +82,25 @@ def add_planning_options(parser: ArgumentParser) -> None:
         metavar="PATTERN=DEVICE",
         help="keep parts on a device: --pin 'block1_*=gpu:0'; may be repeated",
     )
-    parser.add_argument("--objective", default=None, help="latency, throughput, memory")
     parser.add_argument(
         "--contiguity",
         choices=("free", "convex", "pipeline"),
         help="which sets of calls may share a device",
     )
-    parser.add_argument("--missing", choices=("fallback", "warn", "error"))
-    parser.add_argument("--optimizer", help="whose slots count as memory (adam)")
-    parser.add_argument("--strategy", help="one algorithm by name, or auto")
-    parser.add_argument("--costs", metavar="FILE", help="a file of measured costs")
-    parser.add_argument("--time-limit", type=float, metavar="S", help="seconds (5)")
-    parser.add_argument("--seed", type=int, default=None)
     parser.add_argument(
-        "--inference", action="store_true", help="one forward pass, no training"
+        "--missing",
+        choices=("fallback", "warn", "error"),
+        help="a device that is not there: replace it, warn as well, or refuse",
     )
-    parser.add_argument("--json", action="store_true", help="for a program")
-    add_cluster_options(parser)
+    parser.add_argument(
+        "--strategy", metavar="NAME", help="one algorithm, or auto for the best of all"
+    )
+    parser.add_argument(
+        "--time-limit", type=float, metavar="S", help="seconds to search at most (5)"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of the random moves of the search (0)"
+    )
 
 
 def plan_target(arguments: Namespace) -> "tuple[Any, Plan, float]":
@@ -157,9 +179,9 @@ def planner_options(arguments: Namespace) -> dict[str, Any]:
             *("objective", "contiguity", "missing", "optimizer", "strategy"),
             *("costs", "time_limit", "seed"),
         )
-        if getattr(arguments, name) is not None
+        if getattr(arguments, name, None) is not None
     }
-    if arguments.pin:
+    if getattr(arguments, "pin", None):
         given["pins"] = dict(_pin(text) for text in arguments.pin)
     if arguments.inference:
         given["training"] = False

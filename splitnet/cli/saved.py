@@ -9,13 +9,15 @@ from splitnet.cli.screen import show, show_json
 
 __all__ = ["add_commands"]
 
+_SAVED = "what `splitnet plan -o` or `plan.save` wrote"
+
 
 def add_commands(commands: Any) -> None:
     """Add the commands about saved plans to the parser."""
     simulate = commands.add_parser(
         "simulate", help="play a saved plan, second by second"
     )
-    simulate.add_argument("plan", metavar="PLAN.json")
+    simulate.add_argument("plan", metavar="PLAN.json", help=_SAVED)
     simulate.add_argument(
         "--trace", metavar="FILE", help="write a Perfetto trace (JSON)"
     )
@@ -23,8 +25,14 @@ def add_commands(commands: Any) -> None:
     simulate.set_defaults(do=run_simulate)
 
     draw = commands.add_parser("draw", help="draw a saved plan: svg, png, pdf or dot")
-    draw.add_argument("plan", metavar="PLAN.json")
-    draw.add_argument("-o", "--out", default="placement.svg", metavar="FILE")
+    draw.add_argument("plan", metavar="PLAN.json", help=_SAVED)
+    draw.add_argument(
+        "-o",
+        "--out",
+        default="placement.svg",
+        metavar="FILE",
+        help="the suffix says the kind (placement.svg)",
+    )
     draw.add_argument("--other", metavar="PLAN.json", help="mark what moved since")
     draw.add_argument("--calls", metavar="PART", help="open one part into its calls")
     draw.add_argument(
@@ -33,8 +41,14 @@ def add_commands(commands: Any) -> None:
     draw.set_defaults(do=run_draw)
 
     report = commands.add_parser("report", help="one HTML page about a saved plan")
-    report.add_argument("plan", metavar="PLAN.json")
-    report.add_argument("-o", "--out", default="report.html", metavar="FILE")
+    report.add_argument("plan", metavar="PLAN.json", help=_SAVED)
+    report.add_argument(
+        "-o",
+        "--out",
+        default="report.html",
+        metavar="FILE",
+        help="where to write it (report.html)",
+    )
     report.set_defaults(do=run_report)
 
 

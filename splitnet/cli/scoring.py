@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from splitnet.cli.planning import (
-    add_planning_options,
+    add_judging_options,
     plan_figures,
     planner_options,
     source_and_cluster,
@@ -34,7 +34,7 @@ def add_commands(commands: Any) -> None:
         metavar="PLACEMENT.json",
         help='{"part": "gpu:0", ...}, a saved plan, or the split of a workload',
     )
-    add_planning_options(parser)
+    add_judging_options(parser)
     parser.set_defaults(do=run_score)
 
 
@@ -48,8 +48,6 @@ def run_score(arguments: Namespace) -> int:
 
     source, cluster = source_and_cluster(arguments)
     options = planner_options(arguments)
-    for name in ("contiguity", "missing", "strategy", "time_limit", "seed", "pins"):
-        options.pop(name, None)
     began = time.perf_counter()
     scored = score(
         source,

@@ -31,10 +31,14 @@ def add_commands(commands: Any) -> None:
         description="Run TensorFlow's server as one worker of a cluster, in the "
         "foreground. It refuses a network that others can reach, unless told.",
     )
-    worker.add_argument("--cluster", required=True, metavar="FILE.toml")
-    worker.add_argument("--index", type=int, required=True, metavar="K")
+    worker.add_argument(
+        "--cluster", required=True, metavar="FILE.toml", help="has all hosts' addresses"
+    )
+    worker.add_argument(
+        "--index", type=int, required=True, metavar="K", help="this is worker:K of it"
+    )
     worker.add_argument("--core", type=int, metavar="C", help="stay on this core")
-    worker.add_argument("--threads", type=int, metavar="N")
+    worker.add_argument("--threads", type=int, metavar="N", help="of TensorFlow")
     worker.add_argument("--memory", metavar="SIZE", help="refuse more: '2 GB'")
     _add_allow_remote(worker)
     worker.add_argument(
@@ -51,7 +55,7 @@ def add_commands(commands: Any) -> None:
         "program can reach. With a command, run it there (sn.connect() finds the "
         "cluster) and end with its exit code; without, wait for Ctrl-C.",
     )
-    up.add_argument("--workers", type=int, default=2, metavar="N")
+    up.add_argument("--workers", type=int, default=2, metavar="N", help="how many (2)")
     up.add_argument("--pin", action="store_true", help="one core for each worker")
     up.add_argument("--threads", type=int, metavar="N", help="of each worker")
     up.add_argument("--memory", metavar="SIZE", help="limit of each worker: '2 GB'")
@@ -70,7 +74,9 @@ def add_commands(commands: Any) -> None:
 
     health = verbs.add_parser("health", help="ask every worker whether it is well")
     health.add_argument("cluster", metavar="FILE.toml")
-    health.add_argument("--timeout", type=float, default=2.0, metavar="S")
+    health.add_argument(
+        "--timeout", type=float, default=2.0, metavar="S", help="wait so long (2)"
+    )
     health.add_argument("--json", action="store_true", help="for a program")
     health.set_defaults(do=run_health)
 
@@ -83,10 +89,24 @@ def _add_measure(commands: Any) -> None:
         "this machine, and the roads between them.",
     )
     measure.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    measure.add_argument("-o", "--out", default="costs.json", metavar="FILE")
+    measure.add_argument(
+        "-o",
+        "--out",
+        default="costs.json",
+        metavar="FILE",
+        help="where to write them (costs.json)",
+    )
     measure.add_argument("--batch", type=int, default=32, help="samples per step (32)")
-    measure.add_argument("--optimizer", default="adam")
-    measure.add_argument("--stand-ins", type=int, default=0, metavar="N")
+    measure.add_argument(
+        "--optimizer", default="adam", help="whose update to time (adam)"
+    )
+    measure.add_argument(
+        "--stand-ins",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let N CPU devices stand in for GPUs",
+    )
     measure.set_defaults(do=run_measure)
 
 

@@ -21,8 +21,16 @@ def add_demo(commands: Any) -> None:
         "devices that stand in for them) and a merge on the CPU: plan, draw, train, "
         "audit. Exit code 1 if it learns too little or anything strays.",
     )
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--gpus", type=int, default=2, metavar="N")
+    parser.add_argument(
+        "--epochs", type=int, default=5, metavar="N", help="passes over the pairs (5)"
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=2,
+        metavar="N",
+        help="GPUs to use (2); CPU devices stand in for those that are not here",
+    )
     parser.add_argument("--out", default="demo", metavar="DIR", help="for the pictures")
     parser.add_argument("--json", action="store_true", help="for a program")
     parser.add_argument(

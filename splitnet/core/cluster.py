@@ -42,11 +42,12 @@ class Cluster:
 
     `hosts` says where the programs of other machines listen; none for one machine.
 
-    >>> box = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
-    >>> [device.name for device in box]
-    ['gpu:0', 'gpu:1', 'cpu:0']
-    >>> box.link("gpu:0", "gpu:1").seconds(25e9)
-    1.00001
+    Examples:
+        >>> box = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
+        >>> [device.name for device in box]
+        ['gpu:0', 'gpu:1', 'cpu:0']
+        >>> box.link("gpu:0", "gpu:1").seconds(25e9)
+        1.00001
     """
 
     devices: tuple[Device, ...]
@@ -125,7 +126,7 @@ class Cluster:
 
     @classmethod
     def load(cls, path: str | Path) -> "Cluster":
-        """Read a cluster from a TOML file; see `docs/guide.md` for its words.
+        """Read a cluster from a TOML file; see `docs/how-to/not-here.md` for its words.
 
         Raises:
             DeviceError: the file is not there, is not TOML, or describes no machine.

@@ -25,13 +25,14 @@ __all__ = ["Branch", "Net", "Output", "Ref", "raise_faults", "refs_in", "wishes"
 
 
 class Net:
-    """A declaration of branches; see `docs/guide.md`.
+    """A declaration of branches; see `docs/how-to`.
 
-    >>> net = Net("small")
-    >>> x = net.input("x", (4,))
-    >>> net.output(net.branch("a", x, object(), on="gpu:0"))
-    >>> [(branch.name, branch.on) for branch in net.branches]
-    [('x', ('cpu',)), ('a', ('gpu:0',))]
+    Examples:
+        >>> net = Net("small")
+        >>> x = net.input("x", (4,))
+        >>> net.output(net.branch("a", x, object(), on="gpu:0"))
+        >>> [(branch.name, branch.on) for branch in net.branches]
+        [('x', ('cpu',)), ('a', ('gpu:0',))]
     """
 
     # How many outputs a body has is Keras' to say: the package's front door sets this.

@@ -73,8 +73,9 @@ class Device:
         Raises:
             DeviceError: an impossible name, quantity or preset.
 
-        >>> Device.of("/device:GPU:1", memory="16 GiB").name
-        'gpu:1'
+        Examples:
+            >>> Device.of("/device:GPU:1", memory="16 GiB").name
+            'gpu:1'
         """
         name = device_name(name)
         if is_kind(name):

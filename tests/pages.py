@@ -1,0 +1,77 @@
+"""Run the Python of documentation pages, each page one program in a process of its own.
+
+    python tests/pages.py FOLDER PAGE.md ...
+
+TensorFlow takes seconds to import and is the same for every page, so it is imported
+once and the process forks for each page, before any device exists. A page runs in
+FOLDER/its name; prints one line per page, "ok" or what went wrong.
+"""
+
+import os
+import re
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def program_of(page: Path) -> str:
+    """The Python blocks of a page, at the lines where they stand in it."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * (text.count("\n") + 1)
+    for block in _BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        for number, line in enumerate(block[1].splitlines(), first):
+            lines[number] = line
+    return "\n".join(lines)
+
+
+def run(page: Path, folder: Path) -> int:
+    """Run a page in this process, its output in `folder`/output.txt; 0 if it went well.
+
+    What a page prints or warns is not judged, but for warnings meant for its reader.
+    """
+    folder.mkdir(parents=True)
+    os.chdir(folder)
+    screen = os.open("output.txt", os.O_CREAT | os.O_WRONLY, 0o644)
+    os.dup2(screen, 1)
+    os.dup2(screen, 2)
+    warnings.simplefilter("error", UserWarning)
+    try:
+        code = compile(program_of(page), str(page), "exec")
+        exec(code, {"__name__": "__main__"})
+    except BaseException:  # a page may end in any way; each is told
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def main(folder: Path, pages: list[Path]) -> int:
+    """Run each page in a fork of this process; 1 if one failed."""
+    import keras  # noqa: F401  # once for all pages
+    import tensorflow  # noqa: F401  # as above
+
+    failed = 0
+    for page in pages:
+        own = folder / page.stem
+        sys.stdout.flush()
+        # Python 3.12 warns of forks beside threads; here they idle in a library.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            os._exit(run(page, own))
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            failed = 1
+            print(f"{page}: {(own / 'output.txt').read_text()[-3000:]}")
+        else:
+            print(f"{page}: ok")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), [Path(name).resolve() for name in sys.argv[2:]]))

@@ -1,0 +1,296 @@
+"""What README and docs show is run: programs, commands, files; and the site builds."""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+# It moves its process into a network of its own, which one with threads cannot do.
+ALONE = DOCS / "machines.md"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language, in order."""
+    return [
+        text
+        for kind, text in BLOCK.findall(page.read_text(encoding="utf-8"))
+        if kind == language
+    ]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of a page's shell blocks that call splitnet."""
+    return [
+        line
+        for block in blocks(page, "bash")
+        for line in block.splitlines()
+        if line.startswith("splitnet ")
+    ]
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run this Python in a folder."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"},
+        check=False,
+    )
+
+
+PROGRAMS = [page for page in PAGES if page != ALONE and blocks(page, "python")]
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What became of every page: a line each, and the words of one that fails."""
+    folder = tmp_path_factory.mktemp("pages")
+    bad = folder / "bad.md"
+    bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
+    pages = map(str, [*PROGRAMS, bad])
+    done = run([str(ROOT / "tests" / "pages.py"), str(folder), *pages], folder)
+    assert done.returncode == 1  # for the bad one, see below
+    return done.stdout
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda path: path.stem)
+def test_pages_run_from_top_to_bottom(page: Path, outcome: str) -> None:
+    """The Python blocks of a page are one program, and it runs in its own process."""
+    assert f"{page}: ok\n" in outcome, outcome[-4000:]
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_the_page_about_machines_runs(tmp_path: Path) -> None:
+    """Workers are started, joined and ended as the page says."""
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(blocks(ALONE, "python")), encoding="utf-8")
+
+    done = run(["-W", "error::UserWarning", str(program)], tmp_path)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_page_that_fails_is_told(outcome: str) -> None:
+    """The runner of pages does not pass on everything."""
+    assert "bad.md: Traceback" in outcome
+    assert 'bad.md", line 4' in outcome
+    assert "assert 1 == 2" in outcome
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem
+)
+def test_commands_of_pages_run(page: Path, tmp_path: Path) -> None:
+    """The splitnet commands of a page run one after another, beside the examples."""
+    for example in (ROOT / "examples").glob("*.py"):
+        (tmp_path / example.name).write_bytes(example.read_bytes())
+
+    for line in commands(page):
+        words = [word.strip('"') for word in line.split()[1:]]
+        done = run(["-W", "error::UserWarning", "-m", "splitnet", *words], tmp_path)
+        assert done.returncode == 0, line + done.stdout[-1000:] + done.stderr[-3000:]
+        assert done.stdout.strip(), line
+
+
+def test_there_is_nothing_else_to_run() -> None:
+    """Blocks are Python, commands that are run, files that are read, or plain text."""
+    known = {"python", "bash", "text", "toml"}
+    other = [
+        f"{page.name}: {kind}"
+        for page in PAGES
+        for kind, _ in BLOCK.findall(page.read_text(encoding="utf-8"))
+        if kind not in known
+    ]
+
+    assert other == []
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "toml")])
+def test_toml_blocks_are_clusters(page: Path, tmp_path: Path) -> None:
+    """The cluster files of the pages load."""
+    from splitnet.core.cluster import Cluster
+
+    for text in blocks(page, "toml"):
+        path = tmp_path / "box.toml"
+        path.write_text(text, encoding="utf-8")
+        assert len(Cluster.load(path)) >= 3
+
+
+def test_the_cluster_file_means_what_it_says(tmp_path: Path) -> None:
+    """What the page comments on is so: the preset, what beats it, and the links."""
+    from splitnet.core.cluster import Cluster
+
+    (text,) = blocks(DOCS / "how-to" / "not-here.md", "toml")
+    path = tmp_path / "box.toml"
+    path.write_text(text, encoding="utf-8")
+
+    box = Cluster.load(path)
+
+    assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert box["gpu:1"].memory_bytes == 24 * 2**30
+    assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
+    assert box.link("gpu:0", "cpu:0").bytes_per_second == 25e9
+
+
+def test_links_of_pages_lead_somewhere() -> None:
+    """Every relative link in README and docs names a file that is there."""
+    broken = [
+        f"{page.name}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+
+    assert broken == []
+
+
+@cache
+def command_names() -> tuple[str, ...]:
+    """Every command of the parser, with its verb where it has some."""
+    import argparse
+
+    from splitnet.cli.parser import make_parser
+
+    def under(parser: argparse.ArgumentParser, words: str) -> list[str]:
+        groups = [
+            action
+            for action in parser._actions
+            if isinstance(action, argparse._SubParsersAction)
+        ]
+        if not groups:
+            return [words]
+        return [
+            name
+            for word, child in groups[0].choices.items()
+            for name in under(child, f"{words} {word}".strip())
+        ]
+
+    return tuple(under(make_parser(), ""))
+
+
+def test_every_command_is_documented() -> None:
+    """The page about the command line has a row for every command and every verb."""
+    text = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    missing = [name for name in command_names() if f"`{name}" not in text]
+
+    assert len(command_names()) >= 13
+    assert missing == []
+
+
+def test_options_in_pages_exist() -> None:
+    """An option that a page names is an option of splitnet, or of a tool named here."""
+    from splitnet.cli.parser import make_parser
+
+    others = {"--index", "--no-deps", "--target", "--strict", "--rounds", "--oneline"}
+    known = options_of(make_parser()) | others
+    strays = [
+        f"{page.name}: {option}"
+        for page in PAGES
+        for option in re.findall(
+            r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")
+        )
+        if option not in known
+    ]
+
+    assert strays == []
+
+
+def test_every_option_says_what_it_does() -> None:
+    """No option or command of the command line is without a word of help."""
+    from splitnet.cli.parser import make_parser
+
+    assert silent_options(make_parser(), "splitnet") == []
+
+
+def options_of(parser: object) -> set[str]:
+    """Every long option of a parser and of its commands."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if hasattr(action, "choices") and isinstance(action.choices, dict):
+            for child in action.choices.values():
+                found |= options_of(child)
+    return found
+
+
+def silent_options(parser: object, words: str) -> list[str]:
+    """Options without help, with the command they belong to."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for word, child in action.choices.items():
+                found += silent_options(child, f"{words} {word}")
+        elif action.option_strings and not action.help:
+            found.append(f"{words} {action.option_strings[-1]}")
+    return found
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Each public name has its docstring on a reference page."""
+    import splitnet
+
+    text = "".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    missing = [
+        name
+        for name in splitnet.__all__
+        if name != "__version__"
+        and not name.endswith("Error")
+        and f"::: splitnet.{splitnet._HOMES[name]}.{name}\n" not in text
+    ]
+
+    assert missing == []
+    assert "::: splitnet.core.errors\n" in text
+
+
+def test_readme_commands_need_nothing_but_python_and_pip() -> None:
+    """The two commands make their own environment and go through to the end."""
+    demo, tests = blocks(ROOT / "README.md", "bash")[:2]
+
+    for command, last in ((demo, "splitnet demo"), (tests, "python -m tests")):
+        assert command.startswith("python3.11 -m venv .venv && .venv/bin/pip install")
+        assert command.strip().endswith(last)
+        assert command.count("\n") == 1
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    """What .ci/run looks for in the README is there, once."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    found = [x for x in lines if re.match(r"^python3\.11 -m venv .* -m tests$", x)]
+
+    assert len(found) == 1
+    assert "README.md" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_site_asks_no_other_host(tmp_path: Path) -> None:
+    """The site builds without a warning, and no page loads anything from elsewhere."""
+    done = run(["-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    pages = list(tmp_path.rglob("*.html"))
+    strays = [
+        f"{page.name}: {found}"
+        for page in pages
+        for found in re.findall(
+            r'(?:src|<link[^>]* href)="(https?://[^"]+)"', page.read_text()
+        )
+    ]
+
+    assert len(pages) > 25
+    assert strays == []
