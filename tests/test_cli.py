@@ -266,6 +266,43 @@ def test_plan_of_a_workload_has_the_benchmarks_fields(
     assert {"gap", "seconds"} <= set(figures)
 
 
+def test_figures_of_a_workload_are_those_of_its_plan(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The short way, for figures alone, answers what the way over a plan answers."""
+    for objective in ("throughput", "call_latency"):
+        words = ["plan", workload_file, "--objective", objective, "--json"]
+        words += ["--time-limit", "1"]
+        assert main(words) == 0
+        short = answer(capsys)
+        assert main([*words, "--out", str(tmp_path / "plan.json")]) == 0
+        long = answer(capsys)
+
+        assert list(short) == list(long)
+        assert short["device_of"] == long["device_of"]
+        for name in ("value", "bound", "gap"):
+            assert short[name] == pytest.approx(long[name])
+
+
+def test_a_workloads_reading_counts_against_its_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that takes a good part of the limit to read leaves the rest to search."""
+    rows = [
+        {"id": i, "fpgaLatency": 1.0, "cpuLatency": 9.0, "supportedOnFpga": 1}
+        for i in range(20_000)
+    ]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.1} for i in range(19_999)]
+    machine = {"maxFPGAs": 4, "maxCPUs": 1, "maxSizePerFPGA": 1}
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(machine | {"nodes": rows, "edges": edges}))
+    assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
+    figures = answer(capsys)
+
+    assert figures["seconds"] < 2.4
+    assert figures["value"] < 6_000
+
+
 def test_score_of_a_workload_split(
     workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

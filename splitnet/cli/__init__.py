@@ -6,9 +6,9 @@ TensorFlow is imported inside the commands that need it, and only there.
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 
-from splitnet.cli.parser import make_parser
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 
 __all__ = ["main"]
@@ -18,7 +18,14 @@ DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code and raises none of splitnet's errors."""
+    began = time.perf_counter()
+    if argv is None:
+        # The shell's command began when Python did, not when it had been loaded.
+        began -= time.process_time()
+    from splitnet.cli.parser import make_parser
+
     arguments = make_parser().parse_args(argv)
+    arguments.began = began
     try:
         return int(arguments.do(arguments))
     except (InfeasibleError, AuditError) as error:

@@ -2,6 +2,7 @@
 
 import time
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splitnet.cli.screen import progress, show, show_json
@@ -13,6 +14,7 @@ from splitnet.cli.sources import (
     load_json,
     load_source,
 )
+from splitnet.cli.workloads import is_figures_only, workload_figures
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeviceError, PlanFileError
 
@@ -142,7 +144,8 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
     kind = kind_of_file(values)
     cluster = cluster_of(arguments, here=False)
     if kind == "workload":
-        from splitnet.core.workgraph import read_workload
+        from splitnet.core.workgraph import graph_of_workload
+        from splitnet.core.workload import workload_of
 
         if cluster is not None:
             raise DeviceError(
@@ -150,7 +153,9 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
             )
         arguments.objective = arguments.objective or "throughput"
         arguments.workload = True
-        return read_workload(target)
+        return graph_of_workload(
+            workload_of(values, name=Path(target).stem, origin=target)
+        )
     if kind == "plan":
         from splitnet.core.planfile import load_plan
 
@@ -201,6 +206,11 @@ def _pin(text: str) -> tuple[str, Any]:
 
 def run_plan(arguments: Namespace) -> int:
     """Plan, save if asked, and show the table or the figures."""
+    if arguments.target.endswith(".json") and is_figures_only(arguments):
+        values = load_json(arguments.target)
+        if kind_of_file(values) == "workload":
+            show_json(workload_figures(values, arguments))
+            return 0
     _, made, seconds = plan_target(arguments)
     if arguments.out:
         made.save(arguments.out)

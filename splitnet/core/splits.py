@@ -4,8 +4,9 @@ Walks the original nodes, not the contracted problem, so that it can judge what 
 search reports.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import fsum, inf
 from typing import Any
 
@@ -34,8 +35,12 @@ class Score:
 def score_split(
     workload: Workload, split: Mapping[str, Any], *, cpu_limit: bool = True
 ) -> Score:
-    """Score a split on the original nodes; `cpu_limit=False` for `call_latency`."""
-    where, faults = _places(workload, split)
+    """Score a split on the original nodes; `cpu_limit=False` for `call_latency`.
+
+    An accelerator of the split has `nodes`, which are cut into calls by the rule, or
+    `subgraphs`: its calls, lists of ids, which it makes in the order they are listed.
+    """
+    where, told, faults = _places(workload, split)
     used: dict[str, set[tuple[str, int]]] = {"gpu": set(), "cpu": set()}
     for place in where.values():
         used[place[0]].add(place)
@@ -46,7 +51,7 @@ def score_split(
     successors = adjacent(len(workload.nodes), workload.edges)
     return Score(
         max_load=_score_max_load(workload, device, successors),
-        call_latency=_score_latency(workload, device, successors),
+        call_latency=_score_latency(workload, device, successors, told),
         convex=_score_convex(workload, device, successors),
         pipeline=_score_pipeline(workload, device),
         violations=tuple(faults),
@@ -55,32 +60,51 @@ def score_split(
 
 def _places(
     workload: Workload, split: Mapping[str, Any]
-) -> tuple[dict[int, tuple[str, int]], list[str]]:
+) -> tuple[dict[int, tuple[str, int]], dict[int, int], list[str]]:
+    """Return the device of each node, its call where the split says so, and faults."""
     position = {node.id: index for index, node in enumerate(workload.nodes)}
     where: dict[int, tuple[str, int]] = {}
+    told: dict[int, int] = {}
     faults = []
     for field, kind in (("fpgas", "gpu"), ("cpus", "cpu")):
         entries = split.get(field, [])
         if not isinstance(entries, list):
             raise PlanFileError(f"{field}: expected a list, found {kind_of(entries)}")
         for number, entry in enumerate(entries):
-            ids = entry.get("nodes") if isinstance(entry, dict) else None
-            if not isinstance(ids, list):
-                raise PlanFileError(f"{field}[{number}].nodes: expected a list of ids")
-            for key in ids:
+            for label, call, key in _ids(f"{field}[{number}]", entry, kind):
                 index = position.get(key) if isinstance(key, int) else None
                 if index is None:
-                    faults.append(f"{field}[{number}].nodes: no node has id {key!r}")
+                    faults.append(f"{label}: no node has id {key!r}")
                 elif index in where:
                     faults.append(f"node {key} is placed twice")
                 else:
                     where[index] = (kind, number)
+                    if call is not None:
+                        told[index] = call
     faults += [
         f"node {node.id} is not placed"
         for index, node in enumerate(workload.nodes)
         if index not in where
     ]
-    return where, faults
+    return where, told, faults
+
+
+def _ids(where: str, entry: object, kind: str) -> Iterator[tuple[str, int | None, Any]]:
+    """Yield every id of a device with its field and, in `subgraphs`, its call."""
+    row = entry if isinstance(entry, dict) else {}
+    if kind == "gpu" and "subgraphs" in row:
+        calls = row["subgraphs"]
+        if not isinstance(calls, list) or not all(isinstance(c, list) for c in calls):
+            raise PlanFileError(f"{where}.subgraphs: expected a list of lists of ids")
+        for number, call in enumerate(calls):
+            for key in call:
+                yield f"{where}.subgraphs[{number}]", number, key
+        return
+    ids = row.get("nodes")
+    if not isinstance(ids, list):
+        raise PlanFileError(f"{where}.nodes: expected a list of ids")
+    for key in ids:
+        yield f"{where}.nodes", None, key
 
 
 def _violations(
@@ -140,8 +164,12 @@ def _score_latency(
     workload: Workload,
     device: Sequence[tuple[str, int]],
     successors: Sequence[Sequence[int]],
+    told: Mapping[int, int],
 ) -> float:
-    """Cut each accelerator's nodes into calls and take the longest chain of units."""
+    """Cut each accelerator's nodes into calls and take the longest chain of units.
+
+    Calls that the split itself names, `told`, wait for the one before on their device.
+    """
     order = running_order(successors)
     predecessors = adjacent(len(order), [(t, s) for s, t in workload.edges])
     unit: dict[int, tuple[str, int, int]] = {}
@@ -155,7 +183,7 @@ def _score_latency(
             )
             if inside:
                 call[node] = max(call[node], 1)
-                unit[node] = (*place, call[node])
+                unit[node] = (*place, told.get(node, call[node]))
     for node in order:
         unit.setdefault(node, ("cpu", node, 0))
     seconds: dict[tuple[str, int, int], list[float]] = {}
@@ -169,6 +197,10 @@ def _score_latency(
         for other in {here} | guests if guests else ():
             if other[0] == "gpu":
                 seconds.setdefault(other, []).append(data.transfer)
+    ordered = sorted({unit[node] for node in told})
+    for one, following in pairwise(ordered):
+        if one[:2] == following[:2]:
+            after[one].add(following)
     return _longest({u: fsum(parts) for u, parts in seconds.items()}, after)
 
 

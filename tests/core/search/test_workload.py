@@ -66,6 +66,25 @@ def test_a_split_is_scored_by_hand_counted_values() -> None:
     assert score.violations == ()
 
 
+def test_calls_that_a_split_names_run_one_after_the_other() -> None:
+    """`subgraphs` are an accelerator's calls in order, each counted by hand."""
+    workload = workload_of(diamond() | {"maxSizePerFPGA": 16.0})
+    alone = {"fpgas": [{"nodes": [3, 5, 8, 13]}], "cpus": []}
+    called = {"fpgas": [{"subgraphs": [[3], [5], [8, 13]]}], "cpus": []}
+    turned = {"fpgas": [{"subgraphs": [[5], [3], [8, 13]]}], "cpus": []}
+
+    assert score_split(workload, alone).call_latency == pytest.approx(4.0)
+    # 3 sends once; 5 receives and sends; 8 and 13 receive from 3 and from 5.
+    assert score_split(workload, called).call_latency == pytest.approx(1.5 + 2.0 + 3.0)
+    assert score_split(workload, called).max_load == pytest.approx(4.0)
+    assert score_split(workload, called).violations == ()
+    assert score_split(workload, turned).call_latency == float("inf")
+    with pytest.raises(
+        PlanFileError, match=r"fpgas\[0\].subgraphs: expected a list of"
+    ):
+        score_split(workload, {"fpgas": [{"subgraphs": [3]}]})
+
+
 FAULTS = [
     ({"maxFPGAs": 0, "maxCPUs": 0}, "there is no device"),
     ({"maxFPGAs": -1}, "maxFPGAs: expected a whole number"),

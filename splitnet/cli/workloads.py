@@ -1,0 +1,67 @@
+"""`splitnet plan WORKLOAD.json --json`: from the file to the search and back, no more.
+
+A plan of a graph is simulated, valued and given reasons, which for 100,000 nodes takes
+longer than reading them. A program that asks for the benchmark's figures needs none of
+that, so that nearly all of its time limit is left for the search.
+"""
+
+import time
+from argparse import Namespace
+from typing import Any
+
+from splitnet.cli.screen import progress
+
+__all__ = ["is_figures_only", "workload_figures"]
+
+OBJECTIVES = ("throughput", "call_latency")
+LIMIT_SECONDS = 5.0
+
+
+def is_figures_only(arguments: Namespace) -> bool:
+    """Whether nothing is asked of a workload's plan but the benchmark's figures."""
+    return (
+        arguments.json
+        and not (arguments.out or arguments.pin or arguments.costs)
+        and not (arguments.cluster or arguments.stand_ins)
+        and arguments.strategy in (None, "auto")
+        and (arguments.objective or OBJECTIVES[0]) in OBJECTIVES
+    )
+
+
+def workload_figures(values: object, arguments: Namespace) -> dict[str, Any]:
+    """Plan a decoded workload; reading counts against the time limit.
+
+    Raises:
+        PlanFileError: the workload is broken.
+        InfeasibleError: nothing fits.
+    """
+    from splitnet.core.search import search
+    from splitnet.core.workload import problem_of, workload_of
+
+    objective = arguments.objective or OBJECTIVES[0]
+    limit = LIMIT_SECONDS if arguments.time_limit is None else arguments.time_limit
+    workload = workload_of(values, origin=arguments.target)
+    problem = problem_of(workload, objective=objective)
+    with progress("planning", total=1.0) as advance:
+        result = search(
+            problem,
+            objective,
+            arguments.contiguity or "free",
+            time_limit=max(0.0, limit - (time.perf_counter() - arguments.began)),
+            seed=arguments.seed or 0,
+            on_progress=lambda step: advance(
+                min(1.0, step.seconds / max(limit, 1e-9)), f"best {step.value:.4g}"
+            ),
+        )
+    names = [device.name for device in problem.devices]
+    return {
+        "objective": objective,
+        "value": result.value,
+        "bound": min(result.bound, result.value),
+        "gap": result.gap,
+        "seconds": round(time.perf_counter() - arguments.began, 3),
+        "device_of": {
+            str(node.id): names[result.assignment[group]]
+            for node, group in zip(workload.nodes, problem.nodes.group, strict=True)
+        },
+    }
