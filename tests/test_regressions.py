@@ -147,3 +147,28 @@ def test_equal_work_on_one_device_is_a_note(cluster: sn.Cluster) -> None:
     audit = sn.audit(model, None, (case.x, case.y)).check()
 
     assert any("TensorFlow merged it" in note for note in audit.notes)
+
+
+def test_swish_at_the_end_of_a_branch_goes_backward_there(cluster: sn.Cluster) -> None:
+    """The gradient of swish, a function of its own, ran on the default device.
+
+    TensorFlow gives the gradient of an op the op's name scope, and with it the mark,
+    but that of a `tf.custom_gradient` none. Where such a function stood at a cut, the
+    gradient from one device and the values of another left its place open.
+    """
+    import numpy as np
+    from keras import layers
+
+    net = sn.Net("swish")
+    x = net.input("x", (16,))
+    a = net.branch("a", x, layers.Dense(32, "silu"), on="gpu:0")
+    b = net.branch("b", a, layers.Dense(32, "silu"), on="gpu:1")
+    both = net.merge("both", [a, b], layers.Concatenate())
+    net.output(net.branch("head", both, layers.Dense(1), on="cpu"))
+    model = sn.emit(net, sn.plan(net, cluster, batch=64, time_limit=0.1))
+    model.compile("adam", "mse")
+    data = np.ones((64, 16), "float32"), np.ones((64, 1), "float32")
+    audit = sn.audit(model, None, data).check()
+
+    backward = {row.part: row.backward for row in audit.rows}
+    assert (backward["a"], backward["b"]) == ("gpu:0", "gpu:1")

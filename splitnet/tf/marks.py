@@ -8,7 +8,6 @@ averages) follows its data.
 
 import re
 import weakref
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,7 +28,6 @@ _BACKWARD = "gradient_tape/"
 _UNKNOWN_EXTENT = 32
 _NEVER_MOVED = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
 _LOOPS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
 
 
@@ -111,20 +109,15 @@ class DeviceFunction:
         self,
         target_of: Mapping[str, str],
         home_of: Mapping[str, str] | None = None,
-        key_of_call: dict[str, str] | None = None,
     ) -> None:
-        # The gradient of a function that a layer calls carries no mark: its name ->
-        # key.
-        self._key_of_call = {} if key_of_call is None else key_of_call
         # A tower's key -> the key of the part where its weights live.
         self._home_of = dict(home_of or {})
         self._target_of = {key: canonical(d) for key, d in target_of.items()}
         self._rank = {key: rank for rank, key in enumerate(target_of)}
         self._sums: list[Any] = []
         self._where_scope: dict[str, str] = {}
-        self.inner_graphs: dict[
-            int, Any
-        ] = {}  # of branches and loops, by weak reference
+        # Of branches and loops, by weak reference.
+        self.inner_graphs: dict[int, Any] = {}
 
     def __call__(self, op: Any) -> str:
         """The device for an op that is being made, or "" for TensorFlow's choice."""
@@ -140,9 +133,6 @@ class DeviceFunction:
             return ""
         if op.type == "AddN":
             return self._sum(op)
-        if op.type in _CALLS and (key := self._caller(op)):
-            self._key_of_call[op.name] = key
-            return self._target_of[key]
         votes: dict[str, int] = {}
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else _where(tensor)
@@ -167,29 +157,16 @@ class DeviceFunction:
         if len(devices) == 1:
             return next(iter(devices))
         self._sums.append(op)
-        keys = [self._key(tensor.op) for tensor in op.inputs]
+        keys = [key_in(tensor.op.name) for tensor in op.inputs]
         known = [self._home_of.get(key, key) for key in keys if key in self._rank]
         if known:
             return self._target_of[min(known, key=self._rank.__getitem__)]
         return next((device for device in devices if device), "")
 
-    def _key(self, op: Any) -> str:
-        """The key that an op is marked with, or stands for; "" if none."""
-        return key_in(op.name) or self._key_of_call.get(op.name, "")
-
-    def _caller(self, op: Any) -> str:
-        """The key of the call that a gradient function reads from; "" if none."""
-        read = [t.op for t in op.inputs if t.op.type in _CALLS]
-        # Inner values outnumber the gradients that other gradient functions hand over.
-        own = Counter(k for one in read if (k := key_in(one.name)) in self._target_of)
-        if own:
-            return str(own.most_common(1)[0][0])
-        return next((k for k in map(self._key, read) if k in self._target_of), "")
-
     def settle(self, graph: Any) -> None:
         """Move each sum over devices to the part whose backward pass reads it."""
         for op in self._sums:
-            readers = {self._key(reader) for reader in op.outputs[0].consumers()}
+            readers = {key_in(reader.name) for reader in op.outputs[0].consumers()}
             if op.graph is graph and len(readers) == 1:
                 key = readers.pop()
                 if key in self._target_of:

@@ -54,7 +54,6 @@ class Names:
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in plan.cluster}
         self._part_of = marks.part_of
-        self._key_of_call = marks.key_of_call
         self._weight_of = marks.weight_of
 
     def device(self, name: str) -> str:
@@ -64,11 +63,6 @@ class Names:
     def part(self, op_name: str) -> str:
         """The part that an op is marked with; "" if none."""
         return self._part_of.get(key_in(op_name) or "", "")
-
-    def called_part(self, op_name: str) -> str:
-        """The part whose gradient function an unmarked op belongs to; "" if none."""
-        keys = (self._key_of_call.get(each, "") for each in op_name.split("/"))
-        return next((p for key in keys if (p := self._part_of.get(key, ""))), "")
 
     def updated_part(self, which: str) -> str:
         """The home of the variable that an update op is marked for; "" if shared."""
@@ -99,9 +93,6 @@ def seen_ops(nodes: Iterable[Any], names: Names) -> Iterator[SeenOp]:
         if part:
             phase = "backward" if "gradient_tape/" in name else "forward"
             yield SeenOp(name, node.op, part, phase, names.device(node.device))
-        elif called := names.called_part(node.name):
-            device = names.device(node.device)
-            yield SeenOp(name, node.op, called, "backward", device)
         elif target:
             yield SeenOp(
                 name,

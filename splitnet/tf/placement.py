@@ -21,7 +21,7 @@ from splitnet.core.pipeline import Pipeline
 from splitnet.core.plan import Plan
 from splitnet.tf import private
 from splitnet.tf.cuts import Cuts
-from splitnet.tf.marks import DeviceFunction, canonical, scope_of
+from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
 from splitnet.tf.pipeline import pipelined
 from splitnet.tf.replicas import Replicas, leaving
@@ -31,6 +31,8 @@ from splitnet.tf.towers import TowerRun
 __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 
 _ATTRIBUTE = "_splitnet"
+
+private.scope_custom_gradients(lambda scope: key_in(scope) is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +59,11 @@ class Placed:
     pipeline: Pipeline = field(default_factory=Pipeline)
     segments: tuple[Any, ...] = ()
     graphs: list[Any] = field(default_factory=list)
-    key_of_call: dict[str, str] = field(default_factory=dict)
 
     def device_function(self) -> DeviceFunction:
         """A device function for the graph of one step."""
         homes = {key: one.home for one in self.replicas.values() for key in one.keys}
-        return DeviceFunction(self.target_of, homes, self.key_of_call)
+        return DeviceFunction(self.target_of, homes)
 
 
 def placed_of(model: Any) -> Placed | None:

@@ -7,8 +7,9 @@ so that a Keras that lost one is refused with words instead of failing inside a 
 """
 
 import contextlib
+import functools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -20,6 +21,7 @@ from keras.src.models.functional import Functional, operation_fn
 from keras.src.ops.function import Function
 from keras.src.ops.operation import Operation
 from tensorflow.python.eager import context as tf_context
+from tensorflow.python.eager import record as tf_record
 
 from splitnet.core.errors import ConfigError, listed
 
@@ -42,6 +44,7 @@ __all__ = [
     "partition_graphs",
     "producer",
     "same_random_state",
+    "scope_custom_gradients",
     "watch_graphs",
     "without_values",
 ]
@@ -62,6 +65,7 @@ _NEEDED = (
     (keras.Variable, ("_deferred_initialize", "_initialize_with_initializer")),
     (keras_common, ("variables",)),
     (tf_context.Context, ("enable_graph_collection", "export_run_metadata")),
+    (tf_record, ("record_operation",)),
 )
 
 
@@ -145,6 +149,37 @@ def same_random_state() -> Iterator[None]:
         yield
     finally:
         random.setstate(state)
+
+
+def scope_custom_gradients(wanted: Callable[[str], bool]) -> None:
+    """Give a gradient function the name scope of its call, as TensorFlow gives an op's.
+
+    TensorFlow makes the gradient ops of an ordinary op under
+    "gradient_tape/<scope of the op>", but those of a `tf.custom_gradient` (swish, say)
+    and of a called function under no scope at all. From here on they get it too, in
+    graphs, where `wanted` says so of the scope of the call; all else stays as it is.
+    """
+    record = tf_record.record_operation
+
+    @functools.wraps(record)
+    def record_scoped(
+        op_type: str,
+        output_tensors: Any,
+        input_tensors: Any,
+        backward_function: Callable[..., Any],
+        *forward: Any,
+        **named: Any,
+    ) -> None:
+        scope = "" if tf.executing_eagerly() else tf.get_current_name_scope()
+
+        def backward_scoped(*gradients: Any) -> Any:
+            with tf.name_scope(f"gradient_tape/{scope}/"):
+                return backward_function(*gradients)
+
+        backward = backward_scoped if wanted(scope) else backward_function
+        record(op_type, output_tensors, input_tensors, backward, *forward, **named)
+
+    tf_record.record_operation = record_scoped
 
 
 def give_value(variable: Any, source: Any, device: str) -> None:
