@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from splitnet.core.board import Assignment, Board
 from splitnet.core.contraction import contract
-from splitnet.core.schedule import unit_seconds
 
 __all__ = ["Blocks", "blocks_of"]
 
@@ -63,7 +62,7 @@ class _Merging:
             for reader in net.readers:
                 self.after[net.source][reader] = None
                 self.before[reader][net.source] = None
-        times = unit_seconds(board)
+        times = board.units.unit_seconds
         self.seconds = [
             min(times[d][u] for d in board.allowed[g])
             for u, g in enumerate(board.group_of_unit)

@@ -5,14 +5,15 @@ what the quick judge plays; calls are what the exact judge plays. An assignment 
 number of a device per group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf, nextafter
 from typing import NamedTuple
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.contraction import contract
-from splitnet.core.engine import run_step
+from splitnet.core.engine import run_step, run_within
 from splitnet.core.graph import Graph
 from splitnet.core.memory import memory_of, standing_bytes
 from splitnet.core.plan import Memory
@@ -28,8 +29,8 @@ class Score(NamedTuple):
     """How bad an assignment is: first what it breaks, then what it costs.
 
     `broken` counts pairs that should be apart, `excess_bytes` what does not fit,
-    `value` is seconds, or bytes for the objective "memory"; `tie` breaks ties between
-    equal values by the other of the two.
+    `value` is seconds, or bytes for the objective "memory", and infinite where it is
+    out of question; `tie` breaks ties between equal values by the other of the two.
     """
 
     broken: int
@@ -40,12 +41,16 @@ class Score(NamedTuple):
     @property
     def feasible(self) -> bool:
         """Whether it breaks nothing."""
-        return not self.broken and not self.excess_bytes
+        return not self.broken and not self.excess_bytes and self.value < inf
 
 
 @dataclass(frozen=True)
 class Board:
-    """A step, its units and groups, and what each group may use."""
+    """A step, its units and groups, and what each group may use.
+
+    `worth` counts what an objective that is not played counts, by the devices of the
+    groups; it is infinite outside the feasible set of a contiguity.
+    """
 
     cluster: Cluster
     calls: Step
@@ -56,6 +61,7 @@ class Board:
     apart: tuple[tuple[int, int], ...]
     capacity: tuple[int, ...]
     objective: str
+    worth: Callable[[Assignment], float] | None = None
 
     @property
     def group_count(self) -> int:
@@ -66,6 +72,29 @@ class Board:
     def free_groups(self) -> tuple[int, ...]:
         """The groups that have a choice, in order of declaration."""
         return tuple(g for g, devices in enumerate(self.allowed) if len(devices) > 1)
+
+    @cached_property
+    def group_bytes(self) -> list[int]:
+        """What each group holds whatever the schedule: see `memory.standing_bytes`."""
+        step = self.units
+        per_trained = 1 + step.slot_copies if step.training else 0
+        need = [0] * self.group_count
+        for unit, group in enumerate(self.group_of_unit):
+            need[group] += (
+                step.own_bytes[unit]
+                + per_trained * step.own_trained[unit]
+                + step.activation_bytes[unit]
+            )
+        return need
+
+    @cached_property
+    def overfull(self) -> bool:
+        """Whether it is plain that nothing fits: too much in all, or for one device."""
+        need, room = self.group_bytes, self.capacity
+        return sum(need) > sum(room) or any(
+            own > max(room[d] for d in devices)
+            for own, devices in zip(need, self.allowed)
+        )
 
     def combinations(self, most: int) -> int:
         """How many assignments there are, counted no further than `most`."""
@@ -83,34 +112,62 @@ class Board:
         units = self.unit_devices(chosen)
         return [units[unit] for unit in self.unit_of_call]
 
-    def quick(self, chosen: Assignment) -> Score:
-        """Judge by units, and by what any schedule holds; never too harsh."""
+    def quick(self, chosen: Assignment, unless: Score | None = None) -> Score:
+        """Judge by units, and by what any schedule holds; never too harsh.
+
+        What must be worse than `unless` is not played to its end: its score is a floor,
+        worse than `unless`, with an infinite `tie`.
+        """
         device = self.unit_devices(chosen)
-        held = standing_bytes(self.units, device)
-        seconds = run_step(self.units, device).seconds
-        return self._score(self._broken(chosen), held, seconds)
+        broken, held = self._broken(chosen), standing_bytes(self.units, device)
+        if self.worth is not None:
+            return self._score(broken, held, self.worth(chosen))
+        least = self._score(broken, held, 0.0)
+        if unless is not None and least[:3] > unless[:3]:
+            return least._replace(tie=inf)
+        limit = self._limit(least, unless)
+        run = run_within(self.units, device, limit)
+        if run is None:
+            return least._replace(value=nextafter(limit, inf), tie=inf)
+        return self._score(broken, held, run.seconds)
 
     def held(self, chosen: Assignment) -> list[Memory]:
         """What each device holds at its fullest, by calls."""
         device = self.call_devices(chosen)
         return memory_of(self.calls, device, run_step(self.calls, device))[0]
 
+    def passing_bytes(self, chosen: Assignment) -> list[int]:
+        """What each device holds at its fullest beside what it holds all along."""
+        standing = standing_bytes(self.calls, self.call_devices(chosen))
+        return [m.total - own for m, own in zip(self.held(chosen), standing)]
+
     def exact(self, chosen: Assignment, unless: Score | None = None) -> Score:
         """Judge by calls, with the fullest moment of every device.
 
-        What cannot beat `unless` is judged without its memory, and so may look better
-        than it is, but never better than `unless`.
+        What cannot beat `unless` is not judged to its end, and so may look better or
+        worse than it is, but never better than `unless`.
         """
         device = self.call_devices(chosen)
-        run = run_step(self.calls, device)
-        broken = self._broken(chosen)
-        if unless is not None:
-            standing = standing_bytes(self.calls, device)
-            least = self._score(broken, standing, run.seconds)
-            if least[:3] >= unless[:3]:
-                return least
+        broken, held = self._broken(chosen), standing_bytes(self.calls, device)
+        known = 0.0 if self.worth is None else self.worth(chosen)
+        least = self._score(broken, held, known)
+        if unless is not None and least[:3] > unless[:3]:
+            return least
+        run = run_within(self.calls, device, self._limit(least, unless))
+        if run is None:
+            return least._replace(value=inf)
+        seconds = run.seconds if self.worth is None else known
+        least = self._score(broken, held, seconds)
+        if unless is not None and least[:3] >= unless[:3]:
+            return least
         held = [memory.total for memory in memory_of(self.calls, device, run)[0]]
-        return self._score(broken, held, run.seconds)
+        return self._score(broken, held, seconds)
+
+    def _limit(self, least: Score, unless: Score | None) -> float:
+        """The seconds beyond which a step cannot beat `unless`."""
+        if unless is None or self.objective != "latency" or least[:2] != unless[:2]:
+            return inf
+        return unless.value
 
     def _score(self, broken: int, held: Sequence[int], seconds: float) -> Score:
         excess = sum(max(0, used - top) for used, top in zip(held, self.capacity))

@@ -92,13 +92,5 @@ def _work(board: Board) -> float:
 
 def _memory_bound(board: Board) -> float:
     """Everything held whatever the schedule, shared evenly, and the largest group."""
-    step = board.units
-    per_trained = 1 + step.slot_copies if step.training else 0
-    need = [0] * board.group_count
-    for unit, group in enumerate(board.group_of_unit):
-        need[group] += (
-            step.own_bytes[unit]
-            + per_trained * step.own_trained[unit]
-            + step.activation_bytes[unit]
-        )
+    need = board.group_bytes
     return max(sum(need) / len(board.capacity), float(max(need, default=0)))

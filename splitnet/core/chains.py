@@ -1,10 +1,9 @@
 """Cut one topological order into runs, a device each: exact for a chain."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 from splitnet.core.board import Assignment, Board
-from splitnet.core.schedule import unit_seconds
 
 __all__ = ["chain_cuts"]
 
@@ -44,7 +43,7 @@ def _points(count: int, devices: int) -> list[int]:
 
 def _orders(board: Board, devices: list[int]) -> list[list[int]]:
     """Fastest devices first, and as declared."""
-    times = unit_seconds(board)
+    times = board.units.unit_seconds
     total = {d: sum(times[d]) for d in devices}
     orders = [sorted(devices, key=lambda d: (total[d], d)), devices]
     return orders if orders[0] != orders[1] else orders[:1]
@@ -56,7 +55,7 @@ class _Program:
     def __init__(self, board: Board, points: list[int]) -> None:
         self.board, self.points = board, points
         units = board.units
-        self.seconds = [_prefix(row) for row in unit_seconds(board)]
+        self.seconds = [_prefix(row) for row in board.units.unit_seconds]
         per_trained = 1 + units.slot_copies if units.training else 0
         self.held = _prefix(
             [
@@ -158,7 +157,7 @@ class _Program:
         return tuple(chosen)
 
 
-def _prefix(values: list[float] | list[int]) -> list[float]:
+def _prefix(values: Sequence[float]) -> list[float]:
     sums = [0.0]
     for value in values:
         sums.append(sums[-1] + value)

@@ -12,10 +12,14 @@ occupies nothing. So does TensorFlow's executor with one stream per device.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from math import inf
 
-from splitnet.core.step import Net, Shared, Step
+from splitnet.core.step import Step
 
-__all__ = ["COPY_KINDS", "Moved", "Run", "run_step"]
+__all__ = ["COPY_KINDS", "Moved", "Run", "run_step", "run_within"]
+
+_ROUNDING = 1 + 1e-9
+"""What is left of a device's work is added up in another order than its times are."""
 
 COPY_KINDS = ("activation", "gradient", "weights", "weights gradient")
 
@@ -56,140 +60,144 @@ class Run:
 def run_step(step: Step, device: Sequence[int]) -> Run:
     """Play the step with unit u on device number `device[u]`.
 
-    O((units + edges) log units). Deterministic. The searches live on this function, so
-    its state is in local variables and not in an object.
+    O((units + edges) log units). Deterministic.
     """
-    n, nets, shared, wires = step.count, step.nets, step.shared, step.wires
-    tables = (step.forward, step.backward, step.update)
-    start, stop, ran = [0.0] * (3 * n), [0.0] * (3 * n), [False] * (3 * n)
-    ready = [0.0] * (3 * n)
-    pending = list(wires.pending)
+    run = run_within(step, device, inf)
+    assert run is not None, "only a limit ends a step before its end"
+    return run
+
+
+def run_within(step: Step, device: Sequence[int], limit: float) -> Run | None:
+    """Play the step, or give None as soon as it must take longer than `limit` seconds.
+
+    It must where a task starts too late for what its device has left to do, or for the
+    longest chain of tasks behind it.
+    """
+    run = _play(step, device, limit * _ROUNDING)
+    if run is not None:
+        n = step.count
+        run.start[n : 2 * n] = reversed(run.start[n : 2 * n])
+        run.stop[n : 2 * n] = reversed(run.stop[n : 2 * n])
+        run.ran[n : 2 * n] = reversed(run.ran[n : 2 * n])
+    return run
+
+
+def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
+    """The step with tasks as in `Wires`, so backward from the end; None if too long.
+
+    The searches live on this function, so its state is in local variables and not in an
+    object.
+    """
+    n, nets, wires = step.count, step.nets, step.wires
+    follows, outgoing, owes, debts = (
+        wires.follows,
+        wires.outgoing,
+        wires.owes,
+        wires.debts,
+    )
+    seconds_of, tail, top = step.task_seconds, step.tails, 3 * n
+    start, stop, ran = [0.0] * top, [0.0] * top, [False] * top
+    ready, pending = [0.0] * top, list(wires.pending)
+    place = [*device, *reversed(device), *device]
     copies: list[Moved] = []
     waiting: list[Sequence[int]] = []
     heap: list[tuple[float, int]] = []
-    free = [0.0] * step.device_count
+    free, left = [0.0] * step.device_count, [0.0] * step.device_count
     link_free: dict[tuple[int, int], float] = {}
+    for unit, where in enumerate(device):
+        left[where] += step.unit_seconds[where][unit]
+    if max(left) > limit:
+        return None
 
     def arrive(task: int, time: float) -> None:
         if time > ready[task]:
             ready[task] = time
         pending[task] -= 1
         if not pending[task]:
-            # Backward starts from the end: among equals the last declared goes first.
-            key = 3 * n - 1 - task if n <= task < 2 * n else task
-            heappush(heap, (ready[task], key))
+            heappush(heap, (ready[task], task))
 
     def send(time: float, copy: Moved, tasks: Sequence[int]) -> None:
-        heappush(heap, (time, 3 * n + len(copies)))
+        heappush(heap, (time, top + len(copies)))
         copies.append(copy)
         waiting.append(tasks)
 
-    def send_output(number: int, where: int, time: float) -> None:
-        net = nets[number]
-        groups: dict[int, list[int]] = {}
-        for reader in net.readers:
-            groups.setdefault(device[reader], []).append(reader)
-        for target, readers in groups.items():
-            if target != where:
-                send(time, Moved(0, number, where, target, net.bytes), readers)
-                continue
-            for reader in readers:
-                arrive(reader, time)
-
-    def send_gradient(
-        kind: int, number: int, where: int, item: Net | Shared, owner: int
-    ) -> None:
-        """Once the last of a device's readers is done; `kind` is 1 or 3."""
-        left = counts[kind, number]
-        left[where] -= 1
-        if left[where]:
-            return
-        time = max(stop[n + s] for s in item.backward if device[s] == where)
-        home = device[owner]
-        task = owner + (n if kind == 1 else 2 * n)
-        if home == where:
-            arrive(task, time)
-        else:
-            send(time, Moved(kind, number, where, home, item.bytes), (task,))
-
-    held: dict[int, list[int]] = {}
-    for unit, other in step.waits:
-        held.setdefault(other, []).append(unit)
-    counts = _senders(step, device, pending)
+    owed = _owed(step, place, pending)
     for number, home, target, users in _away(step, device, pending):
-        copy = Moved(2, number, home, target, shared[number].bytes)
-        send(0.0, copy, users)
+        send(0.0, Moved(2, number, home, target, step.shared[number].bytes), users)
     heap += [(0.0, unit) for unit in range(n) if not pending[unit]]
     heapify(heap)
 
     while heap:
-        time, key = heappop(heap)
-        if key >= 3 * n:
-            copy = copies[key - 3 * n]
-            a, b = copy.source, copy.target
+        time, task = heappop(heap)
+        if task >= top:
+            copy = copies[task - top]
+            road = copy.source, copy.target
             known = nets[copy.item].seconds if copy.kind < 2 else None
             if known is None:
-                known = step.latency[a][b] + copy.bytes * step.seconds_per_byte[a][b]
-            copy.start = max(time, link_free.get((a, b), 0.0))
-            copy.stop = link_free[a, b] = copy.start + known
-            for task in waiting[key - 3 * n]:
-                arrive(task, copy.stop)
+                known = step.latency[road[0]][road[1]]
+                known += copy.bytes * step.seconds_per_byte[road[0]][road[1]]
+            copy.start = max(time, link_free.get(road, 0.0))
+            copy.stop = link_free[road] = copy.start + known
+            for waiter in waiting[task - top]:
+                arrive(waiter, copy.stop)
             continue
-        phase, unit = divmod(key, n)
-        if phase == 1:
-            unit = n - 1 - unit
-        where, task = device[unit], phase * n + unit
-        seconds = tables[phase][where][unit]
+        where = place[task]
+        seconds = seconds_of[where][task]
         if seconds > 0.0:
             if free[where] > time:
                 time = free[where]
+            if time + left[where] > limit or time + seconds + tail[task] > limit:
+                return None
+            left[where] -= seconds
             free[where] = time + seconds
         start[task] = time
         stop[task] = time = time + seconds
         ran[task] = True
-        if phase == 0:
-            if step.has_backward[unit]:
-                arrive(n + unit, time)
-            for number in wires.outgoing[unit]:
-                send_output(number, where, time)
-        elif phase == 1:
-            for waiter in held.get(unit, ()):
-                arrive(waiter, time)
-            if step.has_update[unit]:
-                arrive(2 * n + unit, time)
-            for number in wires.net_feedback[unit]:
+        for follower in follows[task]:
+            arrive(follower, time)
+        if task < n:
+            for number in outgoing[task]:
                 net = nets[number]
-                send_gradient(1, number, where, net, net.source)
-            for number in wires.weight_feedback[unit]:
-                weight = shared[number]
-                send_gradient(3, number, where, weight, weight.users[0])
+                away: dict[int, list[int]] = {}
+                for reader in net.readers:
+                    target = device[reader]
+                    if target == where:
+                        arrive(reader, time)
+                    else:
+                        away.setdefault(target, []).append(reader)
+                for target, readers in away.items():
+                    send(time, Moved(0, number, where, target, net.bytes), readers)
+            continue
+        for number in owes[task]:
+            owed[number][where] -= 1
+            if owed[number][where]:
+                continue
+            debt = debts[number]
+            last = max(
+                stop[sender] for sender in debt.senders if place[sender] == where
+            )
+            home = place[debt.task]
+            if home == where:
+                arrive(debt.task, last)
+            else:
+                copy = Moved(debt.kind, debt.item, where, home, debt.bytes)
+                send(last, copy, (debt.task,))
     return Run(start, stop, ran, copies)
 
 
-Counts = dict[tuple[int, int], dict[int, int]]
-
-
-def _senders(step: Step, device: Sequence[int], pending: list[int]) -> Counts:
-    """How many of a device's readers still owe a gradient, per net and shared weight.
+def _owed(step: Step, place: Sequence[int], pending: list[int]) -> list[dict[int, int]]:
+    """How many tasks on each device still owe their share of a debt.
 
     Whoever gets the gradients waits for one per device.
     """
-    n = step.count
-    counts: Counts = {}
-    for number, net in enumerate(step.nets):
-        if net.backward:
-            left: dict[int, int] = {}
-            for reader in net.backward:
-                left[device[reader]] = left.get(device[reader], 0) + 1
-            counts[1, number] = left
-            pending[n + net.source] += len(left)
-    for number, weight in enumerate(step.shared):
-        left = {}
-        for user in weight.backward:
-            left[device[user]] = left.get(device[user], 0) + 1
-        counts[3, number] = left
-        pending[2 * n + weight.users[0]] += len(left)
-    return counts
+    owed = []
+    for debt in step.wires.debts:
+        left: dict[int, int] = {}
+        for sender in debt.senders:
+            left[place[sender]] = left.get(place[sender], 0) + 1
+        pending[debt.task] += len(left)
+        owed.append(left)
+    return owed
 
 
 def _away(

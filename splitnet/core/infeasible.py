@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from splitnet.core.batches import largest_true, rebatched
 from splitnet.core.board import Assignment, Board
@@ -13,18 +14,21 @@ from splitnet.core.plan import Memory
 from splitnet.core.units import format_bytes
 from splitnet.core.wishes import Group, Wish
 
-__all__ = ["Case", "infeasible_error"]
+__all__ = ["Case", "Fits", "infeasible_error"]
 
 _MOST_PLAYS = 400_000
 """Calls that may be played to find a remedy: a second or two."""
+
+
+Fits = Callable[[Graph, Cluster, Sequence[str], str], bool]
 
 
 @dataclass(frozen=True)
 class Case:
     """A problem that has no answer, and `chosen`, the least broken assignment found.
 
-    `fits(graph, cluster, part)` says whether another graph on another cluster would do,
-    with the wish of one part dropped if it is named.
+    `fits(graph, cluster, parts, on)` says whether another graph on another cluster
+    would do, with `on` as the wish of those parts.
     """
 
     graph: Graph
@@ -33,7 +37,7 @@ class Case:
     groups: Sequence[Group]
     wishes: Mapping[str, Wish]
     chosen: Assignment
-    fits: Callable[[Graph, Cluster, str | None], bool]
+    fits: Fits
 
 
 def infeasible_error(case: Case) -> InfeasibleError:
@@ -173,47 +177,78 @@ def _remedies(case: Case, culprit: int, worst: int, lack: int) -> list[str]:
     batch = _smaller_batch(case, tries)
     if batch:
         found.append(f"batch <= {batch}")
-    if case.fits(case.graph, _with_one_more(case.cluster), None):
+    if case.fits(case.graph, _with_one_more(case.cluster), (), ""):
         extra = _with_one_more(case.cluster).devices[-1].name
         found.append(f"one device more ({extra})")
-    device = case.cluster.devices[worst]
-    room = device.memory_bytes + lack
-    if case.fits(case.graph, _with_memory(case.cluster, worst, room), None):
-        found.append(f"{format_bytes(lack)} more memory on {device.name}")
+    more = _more_memory(case, worst, lack)
+    if more:
+        name = case.cluster.devices[worst].name
+        found.append(f"{format_bytes(more)} more memory on {name}")
     if not found:
         found.append(_larger_everywhere(case))
     return [f"  try      {', or '.join(found)}"]
 
 
-def _larger_everywhere(case: Case) -> str:
-    """The least of a few factors by which all memory would have to grow."""
-    for factor in (1.1, 1.25, 1.5, 2, 3, 4, 8, 16):
-        devices = tuple(
-            replace(device, memory_bytes=int(device.memory_bytes * factor))
-            for device in case.cluster
+def _more_memory(case: Case, worst: int, lack: int) -> int:
+    """The least bytes on one device that help, to a sixteenth of the lack; or 0."""
+    room = case.cluster.devices[worst].memory_bytes
+
+    def short(sixteenths: int) -> bool:
+        more = room + ceil(lack * sixteenths / 16)
+        return not case.fits(
+            case.graph, _with_memory(case.cluster, worst, more), (), ""
         )
-        if case.fits(case.graph, replace(case.cluster, devices=devices), None):
-            return f"{factor:g} times the memory on every device"
-    return "a smaller model, much larger devices, or fewer pins"
+
+    if short(16):
+        return 0
+    return ceil(lack * (1 + largest_true(short, 15)) / 16)
+
+
+def _larger_everywhere(case: Case) -> str:
+    """The least factor, to a twentieth, by which all memory would have to grow."""
+
+    def short(twentieths: int) -> bool:
+        devices = tuple(
+            replace(d, memory_bytes=int(d.memory_bytes * (1 + twentieths / 20)))
+            for d in case.cluster
+        )
+        return not case.fits(case.graph, replace(case.cluster, devices=devices), (), "")
+
+    most = 20 * 32
+    steps = 1 + largest_true(short, most)
+    if steps > most:
+        return "a smaller model, much larger devices, or fewer pins"
+    return f"{1 + steps / 20:.3g} times the memory on every device"
 
 
 def _relaxed(case: Case, culprit: int) -> str | None:
-    """The culprit's pin, or else the largest pinned neighbour's, dropped."""
+    """The fewest pins of the full device that are too many, the culprit's first."""
     worst = case.chosen[culprit]
+    kind = case.cluster.devices[worst].kind
     pinned = [
         g
         for g, device in enumerate(case.chosen)
         if device == worst
         and any(case.wishes[p].why == "pin" for p in case.groups[g].parts)
     ]
-    for group in sorted(pinned, key=lambda g: (g != culprit, g))[:3]:
-        name = _name(case, group)
-        if case.fits(case.graph, case.cluster, name):
-            kind = case.cluster.devices[worst].kind
-            whose = "" if group == culprit else f" for {name!r}"
-            asked = case.wishes[name].asked
-            return f'on="{kind}" instead of on="{asked}"{whose}'
-    return None
+    need = case.board.group_bytes
+    pinned.sort(key=lambda g: (g != culprit, -need[g], g))
+
+    def short(count: int) -> bool:
+        freed = [part for g in pinned[:count] for part in case.groups[g].parts]
+        return not case.fits(case.graph, case.cluster, freed, kind)
+
+    if not pinned or short(len(pinned)):
+        return None
+    names = [_name(case, g) for g in pinned[: 1 + largest_true(short, len(pinned) - 1)]]
+    asked = case.wishes[names[0]].asked
+    text = f'on="{kind}" instead of on="{asked}"'
+    if names == [_name(case, culprit)]:
+        return text
+    shown = ", ".join(map(repr, names[:3]))
+    return f"{text} for {shown}" + (
+        f" and {len(names) - 3} more" if len(names) > 3 else ""
+    )
 
 
 def _smaller_batch(case: Case, tries: int) -> int:
@@ -222,7 +257,7 @@ def _smaller_batch(case: Case, tries: int) -> int:
         return 0
 
     def holds(batch: int) -> bool:
-        return case.fits(rebatched(graph, batch), case.cluster, None)
+        return case.fits(rebatched(graph, batch), case.cluster, (), "")
 
     return largest_true(holds, graph.batch - 1)
 
@@ -258,7 +293,7 @@ def _apart_text(case: Case) -> str:
         f"  allowed  {', '.join(names)}",
     ]
     remedies = ["fewer apart=, or wider on="]
-    if case.fits(case.graph, _with_one_more(case.cluster), None):
+    if case.fits(case.graph, _with_one_more(case.cluster), (), ""):
         extra = _with_one_more(case.cluster).devices[-1].name
         remedies.insert(0, f"one device more ({extra})")
     return "\n".join([*lines, f"  try      {', or '.join(remedies)}"])

@@ -1,14 +1,15 @@
 """Decide: keep what was asked, choose the rest, and say what follows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 
 from splitnet.core.board import Board
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
-from splitnet.core.graph import Graph
-from splitnet.core.infeasible import Case, infeasible_error
+from splitnet.core.graph import Graph, Part
+from splitnet.core.infeasible import Case, Fits, infeasible_error
+from splitnet.core.pins import On, asked_of
 from splitnet.core.plan import Plan
 from splitnet.core.portfolio import STRATEGIES, Found, best_assignment
 from splitnet.core.reasons import placements_of, receipts_of
@@ -18,6 +19,9 @@ from splitnet.core.steady import STEADY
 from splitnet.core.wishes import MISSING, Group, Pins, Wish
 
 __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
+
+_REMEDY_SECONDS = 3.0
+"""How long remedies for a problem that has no answer may be tried."""
 
 CONTIGUITIES = ("free", "convex", "pipeline")
 
@@ -142,23 +146,25 @@ def _answer(
     return wishes, groups, board, found
 
 
-def _fits(request: Request) -> Callable[[Graph, Cluster, str | None], bool]:
+def _fits(request: Request) -> Fits:
     """Whether a changed problem has an answer that simple strategies find."""
+    asked = asked_of(request.graph, request.pins)
+    ends = monotonic() + _REMEDY_SECONDS
 
-    def fits(graph: Graph, cluster: Cluster, freed: str | None) -> bool:
-        pins = request.pins
-        if freed is not None:
-            parts = tuple(
-                replace(p, on=("auto",)) if p.name == freed else p for p in graph.parts
-            )
-            graph = replace(graph, parts=parts)
-            if isinstance(pins, Mapping):
-                pins = {pattern: on for pattern, on in pins.items() if pattern != freed}
+    def fits(graph: Graph, cluster: Cluster, freed: Sequence[str], on: str) -> bool:
+        def wish(part: Part) -> On | None:
+            if part.name in freed:
+                return on
+            named, pinned = asked[part.name]
+            return named if pinned else None
+
         changed = replace(
-            request, graph=graph, cluster=cluster, pins=pins, missing="fallback"
+            request, graph=graph, cluster=cluster, pins=wish, missing="fallback"
         )
         board = changed.board(changed.resolve(whole_lists=True)[1])
-        return best_assignment(board, strategy="simple", time_limit=2.0).feasible
+        if board.overfull or monotonic() > ends:
+            return False
+        return best_assignment(board, strategy="simple", time_limit=0.3).feasible
 
     return fits
 

@@ -25,6 +25,10 @@ __all__ = ["STRATEGIES", "Found", "best_assignment", "proven_bound"]
 _EXHAUSTIVE_PLAYS = 20_000
 """If all assignments together play no more calls, all are tried: then it is proven."""
 
+_UNIT_PLAYS_PER_SECOND = 160_000
+"""The work of local search, per second of the time limit: half of what a machine can
+do, so that the deadline need not cut in, and equal seeds give equal plans."""
+
 _WORST = Score(1 << 60, 0, 0.0, 0.0)
 
 
@@ -45,15 +49,17 @@ def best_assignment(
     time_limit: float = 5.0,
     seed: int = 0,
     on_progress: Callable[[float, float], None] | None = None,
+    known: Found | None = None,
 ) -> Found:
     """Search until the work planned for this size is done, or time is up.
 
     The work is counted in moves, not seconds, so that equal seeds give equal plans
     unless the deadline cuts in. If nothing fits, the least broken is returned. An
-    interrupt from the keyboard keeps the best so far.
+    interrupt from the keyboard keeps the best so far. `known` is what another search
+    found and proved.
     """
     tried = _Best(board, monotonic(), time_limit, on_progress)
-    bound = lower_bound(board)
+    bound = known.bound if known else lower_bound(board)
     search = Search(
         board,
         random.Random(seed),
@@ -61,13 +67,17 @@ def best_assignment(
         lambda: tried.late,
         lambda: tried.chosen,
         tried.seen.__getitem__,
+        int(_UNIT_PLAYS_PER_SECOND * max(0.0, time_limit)),
     )
     names = [strategy]
     if strategy == "auto":
-        names = ["single_device", "earliest_finish", "chain", "multilevel", "refine"]
+        names = ["single_device", "earliest_finish", "chain", "fitted"]
+        names += ["multilevel", "refine"]
         if _is_small(board):
             names = ["single_device", "earliest_finish", "exhaustive"]
     try:
+        if known:
+            tried.add(known.strategy, [known.chosen])
         for name in names:
             complete = tried.add(name, STRATEGIES[name](search))
             if name == "exhaustive" and complete and tried.score.feasible:

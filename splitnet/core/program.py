@@ -48,7 +48,7 @@ def load_bound(board: Board) -> float:
         classes.setdefault(twin, []).append(device)
     if board.group_count * len(classes) > _MOST_LOAD_COLUMNS:
         return 0.0
-    rows, seconds, need = Rows(), _group_seconds(board), _group_bytes(board)
+    rows, seconds, need = Rows(), _group_seconds(board), board.group_bytes
     unit = _scale(seconds)
     total = rows.column()
     share = [
@@ -116,7 +116,7 @@ class _Program:
         self._order()
 
     def _loads(self) -> None:
-        need = _group_bytes(self.board)
+        need = self.board.group_bytes
         for device, room in enumerate(self.board.capacity):
             users = [g for g, columns in enumerate(self.on) if device in columns]
             load = [
@@ -206,20 +206,6 @@ def _group_seconds(board: Board) -> list[list[float]]:
             row[board.group_of_unit[unit]] += sum(table[call] for table in tables)
         result.append(row)
     return result
-
-
-def _group_bytes(board: Board) -> list[int]:
-    """What each group holds whatever the schedule."""
-    step = board.calls
-    per_trained = 1 + step.slot_copies if step.training else 0
-    need = [0] * board.group_count
-    for call, unit in enumerate(board.unit_of_call):
-        need[board.group_of_unit[unit]] += (
-            step.own_bytes[call]
-            + per_trained * step.own_trained[call]
-            + step.activation_bytes[call]
-        )
-    return need
 
 
 def _scale(seconds: Sequence[Sequence[float]]) -> float:

@@ -1,18 +1,20 @@
-"""Local search from a good start: move a group, swap two, kick, and start over."""
+"""Local search from a good start: move a group or a few, swap two, kick, start over."""
 
 import random
 from collections.abc import Callable, Iterator
+from math import inf
 
 from splitnet.core.board import Assignment, Board, Score
-from splitnet.core.schedule import unit_seconds
 
 __all__ = ["refine"]
 
-_UNIT_PLAYS = 250_000
-"""Units that the quick judge may play in all, in 100 judgements at least."""
+_LARGEST_BUNCH = 6
 
-_PLAYS_PER_GROUP = 60
-"""Judgements per group that has a choice: enough for a few restarts."""
+_PLAYS_PER_GROUP = 150
+"""Judgements per group before the search may be called stale."""
+
+_MOST_KNOWN_UNITS = 2000
+"""Larger assignments are not remembered: they hardly ever come again."""
 
 
 def refine(
@@ -21,50 +23,78 @@ def refine(
     draw: random.Random,
     late: Callable[[], bool],
     *,
-    judge: Callable[[Assignment], Score] | None = None,
-    plays: int | None = None,
+    plays: int,
+    confirm: Callable[[Assignment], Score],
+    spread: Callable[[Assignment], Assignment] | None = None,
+    judge: Callable[[Assignment, Score | None], Score] | None = None,
 ) -> Iterator[Assignment]:
     """Yield ever better assignments by the quick judge; the exact one decides later.
 
-    Moves are moves on `board`; `judge` may look closer than its own quick judge does,
-    and then plays `plays` units a time.
-
     First-improvement hill climbing, restarted from the best with a few random moves
     (iterated local search, Lourenco, Martin, Stuetzle, 2003). Moves go from busy
-    devices to idle ones, towards neighbours, or anywhere. The number of judgements
-    depends on the size alone; there is no guarantee.
+    devices to idle ones, towards neighbours, or anywhere, alone or in a bunch. Ends
+    early when two thirds of its judgements brought nothing. There is no guarantee.
+
+    Args:
+        board: Where moves are made.
+        start: Where to start from.
+        draw: Of the moves.
+        late: Whether the time is up.
+        plays: How many judgements, at most.
+        confirm: The exact score of what was yielded before.
+        spread: From assignments of `board` to those that are yielded.
+        judge: May look closer than `board.quick`.
     """
     free = board.free_groups
     if not free:
         return
     moves = _Moves(board, draw)
-    judge = judge or board.quick
-    most = max(100, _UNIT_PLAYS // max(1, plays or board.units.count))
-    budget = min(most, 20 + _PLAYS_PER_GROUP * len(free))
-    known: dict[Assignment, Score] = {}
-
-    def judged(chosen: Assignment) -> Score:
-        if chosen not in known:
-            known[chosen] = judge(chosen)
-        return known[chosen]
-
+    spread = spread or (lambda chosen: chosen)
+    judged = _Known(judge or board.quick, board.units.count <= _MOST_KNOWN_UNITS)
     best = here = start
-    best_score = here_score = judged(start)
-    stale = 0
-    for _ in range(budget):
-        if late():
+    best_score = here_score = judged(start, None)
+    stale, found = 0, 0
+    for number in range(plays):
+        if late() or number > 3 * found + _PLAYS_PER_GROUP * len(free):
             return
         moved = moves.near(here)
-        score = judged(moved)
-        stale = 0 if score < here_score else stale + 1
-        if score <= here_score:
+        score = judged(moved, here_score)
+        stale = 0 if score[:3] < here_score[:3] else stale + 1
+        if score < best_score:
+            yield spread(moved)
+            exact = confirm(spread(moved))
+            if score.feasible and not exact.feasible:
+                score = judged.learn(moved, exact)
+            else:
+                best, best_score, found = moved, score, number
+        if score[:3] <= here_score[:3] and score.tie < inf:
             here, here_score = moved, score
-            if score < best_score:
-                best, best_score = moved, score
-                yield best
         if stale > 4 * len(free) + 20:
             here = moves.far(best)
-            here_score, stale = judged(here), 0
+            here_score, stale = judged(here, None), 0
+
+
+class _Known:
+    """A judge with a memory; a floor is judged again where it does not decide."""
+
+    def __init__(
+        self, judge: Callable[[Assignment, Score | None], Score], remember: bool
+    ) -> None:
+        self.judge, self.remember = judge, remember
+        self.known: dict[Assignment, Score] = {}
+
+    def __call__(self, chosen: Assignment, unless: Score | None) -> Score:
+        score = self.known.get(chosen)
+        if score is not None and (
+            score.tie < inf or (unless is not None and score > unless)
+        ):
+            return score
+        score = self.judge(chosen, unless)
+        return self.learn(chosen, score) if self.remember else score
+
+    def learn(self, chosen: Assignment, score: Score) -> Score:
+        self.known[chosen] = score
+        return score
 
 
 class _Moves:
@@ -73,22 +103,27 @@ class _Moves:
     def __init__(self, board: Board, draw: random.Random) -> None:
         self.board, self.draw = board, draw
         self.free = board.free_groups
-        times = unit_seconds(board)
+        times = board.units.unit_seconds
         self.seconds = [[0.0] * board.group_count for _ in times]
         for device, row in enumerate(times):
             for unit, group in enumerate(board.group_of_unit):
                 self.seconds[device][group] += row[unit]
         self.friends: list[list[int]] = [[] for _ in range(board.group_count)]
+        pairs: dict[tuple[int, int], None] = {}
         for net in board.units.nets:
             a = board.group_of_unit[net.source]
             for reader in net.readers:
                 b = board.group_of_unit[reader]
                 if a != b:
-                    self.friends[a].append(b)
-                    self.friends[b].append(a)
+                    pairs[min(a, b), max(a, b)] = None
+        for a, b in pairs:
+            self.friends[a].append(b)
+            self.friends[b].append(a)
 
     def near(self, chosen: Assignment) -> Assignment:
-        """Move one group, or exchange the devices of two."""
+        """Move one group or a few neighbours, or exchange the devices of two."""
+        if self.draw.random() < 0.3:
+            return self._bunch(chosen)
         kind = self.draw.random()
         if kind < 0.4:
             return self._unload(chosen)
@@ -112,6 +147,30 @@ class _Moves:
         for _ in range(max(2, len(self.free) // 10)):
             group = self.draw.choice(self.free)
             moved[group] = self.draw.choice(self.board.allowed[group])
+        return tuple(moved)
+
+    def _bunch(self, chosen: Assignment) -> Assignment:
+        """Take neighbours on one device together to another: what one alone cannot do.
+
+        Half the time to a device that one of them sends to or hears from.
+        """
+        group = self.draw.choice(self.free)
+        here, size = chosen[group], self.draw.randint(2, _LARGEST_BUNCH)
+        bunch, todo = {group: None}, [group]
+        while todo and len(bunch) < size:
+            near = self.friends[todo.pop(self.draw.randrange(len(todo)))]
+            same = [f for f in near if f not in bunch and chosen[f] == here]
+            for friend in self.draw.sample(same, min(len(same), size - len(bunch))):
+                bunch[friend] = None
+                todo.append(friend)
+        roads = [chosen[f] for g in bunch for f in self.friends[g] if chosen[f] != here]
+        if not roads or self.draw.random() < 0.5:
+            roads = [d for d in self.board.allowed[group] if d != here]
+        device = self.draw.choice(roads)
+        moved = list(chosen)
+        for one in bunch:
+            if device in self.board.allowed[one]:
+                moved[one] = device
         return tuple(moved)
 
     def _unload(self, chosen: Assignment) -> Assignment:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from splitnet.core.board import Assignment, Board
 
-__all__ = ["earliest_finish", "one_device", "ranks", "unit_seconds"]
+__all__ = ["earliest_finish", "one_device", "ranks"]
 
 
 def one_device(board: Board, device: int) -> Assignment:
@@ -21,7 +21,7 @@ def ranks(board: Board) -> list[float]:
     backward pass mirrored onto the forward one.
     """
     units = board.units
-    times = unit_seconds(board)
+    times = board.units.unit_seconds
     mean = [
         sum(times[d][u] for d in board.allowed[g]) / len(board.allowed[g])
         for u, g in enumerate(board.group_of_unit)
@@ -53,20 +53,6 @@ def _copy_seconds(
     return latency + size * per_byte if known is None else known
 
 
-def unit_seconds(board: Board) -> list[list[float]]:
-    """Forward, backward and update of every unit on every device."""
-    units = board.units
-    rows: dict[int, list[float]] = {}
-    result = []
-    for forward, backward, update in zip(units.forward, units.backward, units.update):
-        row = rows.get(id(forward))
-        if row is None:
-            row = [a + b + c for a, b, c in zip(forward, backward, update)]
-            rows[id(forward)] = row
-        result.append(row)
-    return result
-
-
 def earliest_finish(
     board: Board, order: Sequence[int], *, patience: float = 0.0
 ) -> Assignment:
@@ -85,7 +71,7 @@ class _EarliestFinish:
     def __init__(self, board: Board, patience: float) -> None:
         units = board.units
         self.board, self.units, self.patience = board, units, patience
-        self.times = unit_seconds(board)
+        self.times = board.units.unit_seconds
         self.chosen = [-1 if len(a) > 1 else a[0] for a in board.allowed]
         self.finish = [0.0] * units.count
         self.free = [0.0] * units.device_count
@@ -100,7 +86,7 @@ class _EarliestFinish:
             for user in weight.users:
                 self.shared_of[user].append(number)
         self.room = list(board.capacity)
-        self.need = self._group_bytes()
+        self.need = board.group_bytes
         for group, device in enumerate(self.chosen):
             if device >= 0:
                 self.room[device] -= self.need[group]
@@ -108,18 +94,6 @@ class _EarliestFinish:
         for a, b in board.apart:
             self.foes[a].append(b)
             self.foes[b].append(a)
-
-    def _group_bytes(self) -> list[int]:
-        units = self.units
-        per_trained = 1 + units.slot_copies if units.training else 0
-        need = [0] * self.board.group_count
-        for unit, group in enumerate(self.board.group_of_unit):
-            need[group] += (
-                units.own_bytes[unit]
-                + per_trained * units.own_trained[unit]
-                + units.activation_bytes[unit]
-            )
-        return need
 
     def play(self, order: Sequence[int]) -> Assignment:
         for unit in order:

@@ -5,7 +5,7 @@ units (calls, or whole parts after `contract`) in an order in which they may run
 nets between them, and the weights beside them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,50 +13,9 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.tables import road_tables, seconds_tables
+from splitnet.core.wires import Net, Shared, Wires, tails_of, wires_of
 
 __all__ = ["Net", "Shared", "Step", "Wires", "step_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """One output of a unit on its way to every unit that reads it, in bytes.
-
-    `backward` lists the readers that send a gradient back; `seconds` overrides the
-    link's time where a workload file knows it.
-    """
-
-    source: int
-    readers: tuple[int, ...]
-    bytes: int
-    backward: tuple[int, ...] = ()
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """A weight of several units; its home is the device of `users[0]`.
-
-    `backward` lists the users that send a gradient home.
-    """
-
-    name: str
-    bytes: int
-    users: tuple[int, ...]
-    backward: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Wires:
-    """Who hears of whom: lists of net and shared-weight numbers, per unit.
-
-    `pending` counts what forward, backward and update tasks (3 x units) wait for
-    wherever they are placed.
-    """
-
-    outgoing: Sequence[Sequence[int]]
-    net_feedback: Sequence[Sequence[int]]
-    weight_feedback: Sequence[Sequence[int]]
-    pending: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -100,28 +59,43 @@ class Step:
 
     @cached_property
     def wires(self) -> Wires:
-        """What the engine needs to know of each unit, the same for every placement."""
-        n = self.count
-        outgoing: list[list[int]] = [[] for _ in range(n)]
-        net_feedback: list[list[int]] = [[] for _ in range(n)]
-        weight_feedback: list[list[int]] = [[] for _ in range(n)]
-        pending = [0] * (3 * n)
-        for number, net in enumerate(self.nets):
-            outgoing[net.source].append(number)
-            for reader in net.readers:
-                pending[reader] += 1
-            for reader in net.backward:
-                net_feedback[reader].append(number)
-        for number, weight in enumerate(self.shared):
-            for user in weight.backward:
-                weight_feedback[user].append(number)
-        for unit in range(n):
-            if self.has_backward[unit]:
-                pending[n + unit] += 1
-                pending[2 * n + unit] += 1
-        for unit, _ in self.waits:
-            pending[unit] += 1
-        return Wires(outgoing, net_feedback, weight_feedback, pending)
+        """What the engine needs to know of each task, the same for every placement."""
+        return wires_of(
+            self.nets,
+            self.shared,
+            has_backward=self.has_backward,
+            has_update=self.has_update,
+            waits=self.waits,
+        )
+
+    @cached_property
+    def task_seconds(self) -> Sequence[Sequence[float]]:
+        """Seconds of every task (see `Wires`) per device."""
+        return _per_device(self, lambda f, b, u: [*f, *reversed(b), *u])
+
+    @cached_property
+    def unit_seconds(self) -> Sequence[Sequence[float]]:
+        """Forward, backward and update of every unit per device."""
+        return _per_device(
+            self, lambda f, b, u: [x + y + z for x, y, z in zip(f, b, u)]
+        )
+
+    @cached_property
+    def tails(self) -> Sequence[float]:
+        """The least seconds from the end of every task to the end of the step."""
+        fastest = [min(times) for times in zip(*self.task_seconds)]
+        return tails_of(self.wires, self.nets, fastest)
+
+
+def _per_device(step: Step, row: Callable[..., list[float]]) -> list[list[float]]:
+    """A row per device; devices that share their tables share the row."""
+    known: dict[int, list[float]] = {}
+    result = []
+    for tables in zip(step.forward, step.backward, step.update):
+        if id(tables[0]) not in known:
+            known[id(tables[0])] = row(*tables)
+        result.append(known[id(tables[0])])
+    return result
 
 
 def step_of(

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 
 from splitnet.core.blocks import Blocks, blocks_of
@@ -10,7 +10,7 @@ from splitnet.core.board import Assignment, Board, Score
 from splitnet.core.chains import chain_cuts
 from splitnet.core.program import Solved, is_small, solve
 from splitnet.core.refine import refine
-from splitnet.core.schedule import earliest_finish, one_device, ranks, unit_seconds
+from splitnet.core.schedule import earliest_finish, one_device, ranks
 
 __all__ = [
     "PROGRAM_SECONDS",
@@ -24,6 +24,14 @@ __all__ = [
 _GRAINS = (64, 256, 32, 128, 16)
 """Blocks per device that `multilevel` aims at, the likeliest first."""
 
+_LARGE = 300
+"""Units from which moves of blocks get most of the work, below it moves of groups."""
+
+_FEWEST_PLAYS = 200
+
+_ROUNDS = 3
+"""How often `fitted` makes more room."""
+
 PROGRAM_SECONDS = 3.0
 """What the integer program may take; its limit of nodes is met before, as a rule."""
 
@@ -34,7 +42,8 @@ class Search:
 
     `late` says whether the time is up, `best` is the best assignment so far, or None,
     `judged` the score of an assignment that was yielded before, which is rough where it
-    is worse than the best.
+    is worse than the best. `unit_plays` is the work that local search may do: units
+    times judgements.
     """
 
     board: Board
@@ -43,6 +52,14 @@ class Search:
     late: Callable[[], bool]
     best: Callable[[], Assignment | None]
     judged: Callable[[Assignment], Score]
+    unit_plays: int
+
+    def plays(self, *, blocks: bool) -> int:
+        """Judgements for the local search over blocks, or over groups."""
+        count = max(1, self.board.units.count)
+        most = blocks == (count > _LARGE)
+        share = 0.8 if most else 0.2
+        return max(_FEWEST_PLAYS, int(share * self.unit_plays / count))
 
 
 Strategy = Callable[[Search], Iterable[Assignment]]
@@ -82,7 +99,7 @@ def multilevel(search: Search) -> Iterator[Assignment]:
     keep the graph without a cycle.)
     """
     board = search.board
-    times = unit_seconds(board)
+    times = board.units.unit_seconds
     total = sum(min(row[u] for row in times) for u in range(board.units.count))
     best: tuple[Score, Blocks, Assignment] | None = None
     for blocks in _levels(board, total):
@@ -97,15 +114,16 @@ def multilevel(search: Search) -> Iterator[Assignment]:
     if best is None:
         return
     _, blocks, start = best
-    for chosen in refine(
+    yield from refine(
         blocks.board,
         start,
         search.draw,
         search.late,
-        judge=lambda moved: board.quick(blocks.expand(moved)),
-        plays=board.units.count,
-    ):
-        yield blocks.expand(chosen)
+        plays=search.plays(blocks=True),
+        confirm=search.judged,
+        spread=blocks.expand,
+        judge=lambda moved, unless: board.quick(blocks.expand(moved), unless),
+    )
 
 
 def _levels(board: Board, total_seconds: float) -> Iterator[Blocks]:
@@ -125,7 +143,42 @@ def local_search(search: Search) -> Iterator[Assignment]:
     if start is None:
         start = earliest_finish(search.board, range(search.board.units.count))
         yield start
-    yield from refine(search.board, start, search.draw, search.late)
+    yield from _refined(search, search.board, start)
+
+
+def _refined(search: Search, board: Board, start: Assignment) -> Iterator[Assignment]:
+    return refine(
+        board,
+        start,
+        search.draw,
+        search.late,
+        plays=search.plays(blocks=False),
+        confirm=search.judged,
+    )
+
+
+def fitted(search: Search) -> Iterator[Assignment]:
+    """If nothing fits yet: again, with room kept for what comes and goes.
+
+    List schedules and cuts count what a device holds whatever the schedule. What
+    copies, workspace and short-lived outputs took beside that in the best assignment so
+    far is taken off each device's memory, a few times over.
+    """
+    board = search.board
+    if board.overfull:
+        return
+    spare = [0] * len(board.capacity)
+    for _ in range(_ROUNDS):
+        best = search.best()
+        if best is None or search.judged(best).feasible:
+            return
+        spare = [max(a, b) for a, b in zip(spare, board.passing_bytes(best))]
+        room = tuple(max(0, top - own) for top, own in zip(board.capacity, spare))
+        tight = replace(board, capacity=room)
+        yield from _list_schedules(tight)
+        yield from chain_cuts(tight)
+        if not search.judged(search.best() or best).feasible:
+            yield from _refined(search, tight, search.best() or best)
 
 
 def exhaustive(search: Search) -> Iterator[Assignment]:
@@ -160,6 +213,7 @@ def simple(search: Search) -> Iterator[Assignment]:
     yield from single_device(search)
     yield from list_schedules(search)
     yield from chain_dp(search)
+    yield from fitted(search)
 
 
 def program(search: Search) -> Iterator[Assignment]:
@@ -173,6 +227,7 @@ STRATEGIES: dict[str, Strategy] = {
     "single_device": single_device,
     "earliest_finish": list_schedules,
     "chain": chain_dp,
+    "fitted": fitted,
     "multilevel": multilevel,
     "refine": local_search,
     "program": program,

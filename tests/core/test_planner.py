@@ -13,7 +13,7 @@ from splitnet.core.graph import Graph, Part
 from splitnet.core.planner import plan_graph, score
 from splitnet.core.simulate import simulate
 from splitnet.core.step import step_of
-from splitnet.core.strategies import STRATEGIES, Search
+from splitnet.core.strategies import STRATEGIES, every_assignment
 from splitnet.core.wishes import resolve
 from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
 
@@ -107,10 +107,7 @@ def test_plan_of_a_small_graph_is_the_optimum(seed):
     plan = plan_graph(graph, BOX)
     step = step_of(graph, BOX, Roofline(), training=True, optimizer="adam")
     board = board_of(graph, BOX, step, resolve(graph, BOX)[1], "latency")
-    search = Search(
-        board, random.Random(0), 1e9, lambda: False, lambda: None, board.exact
-    )
-    scores = [board.exact(chosen) for chosen in STRATEGIES["exhaustive"](search)]
+    scores = [board.exact(chosen) for chosen in every_assignment(board)]
 
     assert plan.value == pytest.approx(min(s.value for s in scores if s.feasible))
     assert plan.gap == 0

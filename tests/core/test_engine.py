@@ -1,0 +1,72 @@
+"""The event loop under the simulator and the searches: what a limit may cut off."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from splitnet.core.board import Board
+from splitnet.core.cluster import Cluster
+from splitnet.core.engine import run_step, run_within
+from splitnet.core.request import Request
+from tests.zoo import random_dag
+
+BOX = Cluster.of("2*gpu", "cpu")
+seeds = st.integers(0, 10_000)
+
+
+def board_of_random(seed: int, *, training: bool = True) -> Board:
+    """The board of a random graph of up to a dozen parts."""
+    request = Request(random_dag(seed, 2 + seed % 11), BOX, training=training)
+    return request.board(request.resolve()[1])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seeds, st.booleans())
+def test_run_within_ends_early_only_where_it_must(seed, training):
+    """A limit that can be met changes nothing; one that cannot may end the step."""
+    board = board_of_random(seed, training=training)
+    draw = random.Random(seed)
+    for _ in range(4):
+        chosen = tuple(draw.choice(devices) for devices in board.allowed)
+        device = board.call_devices(chosen)
+        whole = run_step(board.calls, device)
+
+        for share in (1.0, 1.0 + 1e-12, 1.5):
+            assert run_within(board.calls, device, whole.seconds * share) == whole
+        cut = run_within(board.calls, device, whole.seconds * 0.9)
+        assert cut is None or cut == whole
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seeds)
+def test_tails_are_never_longer_than_what_follows(seed):
+    """From the end of any task to the end of the step at least its tail passes."""
+    board = board_of_random(seed)
+    draw = random.Random(seed)
+    chosen = tuple(draw.choice(devices) for devices in board.allowed)
+    run = run_step(board.calls, board.call_devices(chosen))
+    n = board.calls.count
+    stop = [*run.stop[:n], *reversed(run.stop[n : 2 * n]), *run.stop[2 * n :]]
+    ran = [*run.ran[:n], *reversed(run.ran[n : 2 * n]), *run.ran[2 * n :]]
+
+    for task, tail in enumerate(board.calls.tails):
+        if ran[task]:
+            assert stop[task] + tail <= run.seconds * (1 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seeds)
+def test_quick_scores_against_a_rival_as_without_one(seed):
+    """A floor is worse than the rival, and never worse than the truth."""
+    board = board_of_random(seed)
+    draw = random.Random(seed)
+    rival = board.quick(tuple(draw.choice(devices) for devices in board.allowed))
+    for _ in range(6):
+        chosen = tuple(draw.choice(devices) for devices in board.allowed)
+        alone, against = board.quick(chosen), board.quick(chosen, rival)
+
+        if against.tie == float("inf"):
+            assert rival < against <= alone
+        else:
+            assert against == alone
