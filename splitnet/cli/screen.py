@@ -3,10 +3,11 @@
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from splitnet.tf.quiet import hushed, import_frameworks
 
 __all__ = ["hush", "progress", "show", "show_json", "show_rows"]
 
@@ -55,37 +56,15 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Any]:
 def hush(*, loud: bool = False, level: str = "3") -> None:
     """Import TensorFlow without its start-up lines, unless they are asked for.
 
-    Part of them is written before any log level is read, so the standard error of this
-    process is set aside meanwhile; if the import fails, it is shown. A log level that
-    the user has set is left alone, and then nothing is hidden.
+    A log level that the user has set is left alone, and then nothing is hidden.
 
     Args:
         loud: hide nothing.
         level: what TensorFlow may say afterwards: "3" nothing, "2" errors.
     """
     if loud or "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        _import_frameworks()
+        import_frameworks()
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = level
-    with tempfile.TemporaryFile() as aside:
-        sys.stderr.flush()
-        terminal = os.dup(2)
-        os.dup2(aside.fileno(), 2)
-        try:
-            _import_frameworks()
-        except BaseException:
-            os.dup2(terminal, 2)
-            aside.seek(0)
-            sys.stderr.write(aside.read().decode(errors="replace"))
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-
-
-def _import_frameworks() -> None:
-    """Import them and look for devices once, which has lines of its own."""
-    import keras  # noqa: F401  # wanted for its effect
-    import tensorflow as tf
-
-    tf.config.list_physical_devices()
+    with hushed():
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = level
+        import_frameworks()

@@ -15,6 +15,7 @@ from splitnet.core.settings import Settings, resolve
 from splitnet.core.units import format_bytes
 from splitnet.tf.context import started, starter, watch
 from splitnet.tf.nvml import cards
+from splitnet.tf.quiet import hushed
 
 __all__ = ["announce", "configure", "current", "force_cpu"]
 
@@ -35,6 +36,7 @@ def current(said: Mapping[str, object] | None = None) -> Settings:
     return resolve(_said | dict(said or {}), os.environ, Path.cwd())
 
 
+@hushed()
 def configure(**options: Any) -> Settings:
     """Tell TensorFlow how to use this machine; call it before anything is built.
 

@@ -9,6 +9,8 @@ import sys
 from types import FrameType, ModuleType
 from typing import Any
 
+from splitnet.tf.quiet import hushed
+
 __all__ = ["starter", "started", "watch"]
 
 _OUR_FOLDERS = ("/tensorflow/", "/keras/", "/splitnet/", "/importlib/")
@@ -38,7 +40,8 @@ def watch() -> None:
 
     def ensure_initialized() -> None:
         was = started()
-        original()
+        with hushed():
+            original()
         if not was:
             _seen.append(_user_line(sys._getframe(1)))
         vars(context).pop("ensure_initialized", None)

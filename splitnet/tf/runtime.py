@@ -18,6 +18,7 @@ from splitnet.tf.config import (
 )
 from splitnet.tf.context import started, starter, watch
 from splitnet.tf.nvml import Card, cards
+from splitnet.tf.quiet import hushed, import_frameworks
 
 __all__ = ["configure", "force_cpu", "gpu_details", "local_cluster", "make_room"]
 
@@ -59,7 +60,9 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
             f"stand_in_gpus must be between 0 and {_MOST_STAND_INS}. "
             f"Received: {stand_in_gpus}."
         )
-    configure()
+    with hushed():
+        configure()
+        import_frameworks()
     if stand_in_gpus:
         return _stand_ins(stand_in_gpus)
     watch()
@@ -76,8 +79,9 @@ def make_room() -> None:
     """
     import tensorflow as tf
 
-    if started() or tf.config.list_physical_devices("GPU") or cpu_devices() != 1:
-        return
+    with hushed():
+        if started() or tf.config.list_physical_devices("GPU") or cpu_devices() != 1:
+            return
     make_cpu_devices(_ROOM + 1)
     _room.append(_ROOM + 1)
 

@@ -1,0 +1,143 @@
+"""What is uploaded: an sdist that makes a wheel, which runs without the clone."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+from splitnet._version import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAN = (
+    "import splitnet as sn\n"
+    "from splitnet.core.graph import Call, Graph, Part, Tensor\n"
+    "from splitnet.core.planner import plan_graph\n"
+    "calls = Call('x', 'x', 'InputLayer'), Call('y', 'y', 'Dense', forward_flops=1)\n"
+    "parts = Part('x', 'input', ('cpu',)), Part('y', on=('gpu:1',))\n"
+    "edges = (Tensor('x', 'y', bytes=8),)\n"
+    "graph = Graph('small', 32, calls, edges, (), parts, ('y',))\n"
+    "plan_graph(graph, sn.Cluster.of('2*gpu', 'cpu')).save('plan.json')\n"
+    "print(sn.__file__)"
+)
+
+
+def built(folder: Path, source: Path, kind: str) -> Path:
+    """Build an sdist or a wheel of a source tree with this environment's hatchling."""
+    words = ["-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(
+        [sys.executable, *words], cwd=source, check=True, capture_output=True
+    )
+    (made,) = folder.glob("*.tar.gz" if kind == "sdist" else "*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, unpacked."""
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(built(folder, ROOT, "sdist")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / f"splitnet-{__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the sdist makes, unpacked as pip would."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(built(folder, sdist, "wheel")) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def outside(wheel: Path, folder: Path, *words: str) -> str:
+    """Run this Python in an empty folder with the wheel's splitnet."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(wheel)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_plans_draws_and_reports_outside_the_clone(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Fonts, templates and the command are in it, and nothing of the clone is used."""
+    said = outside(wheel, tmp_path, "-c", PLAN)
+    outside(wheel, tmp_path, "-m", "splitnet", "draw", "plan.json", "-o", "plan.png")
+    outside(wheel, tmp_path, "-m", "splitnet", "report", "plan.json")
+    version = outside(wheel, tmp_path, "-m", "splitnet", "--version")
+
+    assert said.strip() == str(wheel / "splitnet" / "__init__.py")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert "gpu:1" in (tmp_path / "report.html").read_text()
+    assert version == f"splitnet {__version__}\n"
+
+
+def test_the_wheel_has_its_licences_and_types(wheel: Path) -> None:
+    """The code's licence, the font's, both named in SPDX's words, and py.typed."""
+    (info,) = wheel.glob("*.dist-info")
+    said = HeaderParser().parsestr((info / "METADATA").read_text())
+
+    assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1"
+    assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
+    font = info / "licenses" / "splitnet" / "view" / "fonts" / "OFL.txt"
+    assert "SIL OPEN FONT LICENSE" in font.read_text().upper()
+    assert (wheel / "splitnet" / "py.typed").is_file()
+    assert said["Version"] == __version__
+
+
+def test_the_wheel_has_every_module(wheel: Path) -> None:
+    """No module or data file of the package is left out, and no test is in it."""
+    ours = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "splitnet").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    theirs = {str(p.relative_to(wheel)) for p in wheel.rglob("*") if p.is_file()}
+
+    assert sorted(ours - theirs) == []
+    assert not (wheel / "tests").exists()
+
+
+def test_the_sdist_can_be_tested_and_documented(sdist: Path) -> None:
+    """What the checks need is in it."""
+    needed = ("tests", "docs", "examples", "benchmarks", "mkdocs.yml", ".ci/run")
+    missing = [name for name in needed if not (sdist / name).exists()]
+
+    assert missing == []
+
+
+def test_the_version_is_in_one_place() -> None:
+    """pyproject.toml takes it from the module; the citation repeats it, held here."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+
+    assert settings["project"]["dynamic"] == ["version"]
+    assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/_version.py"
+    assert f"\nversion: {__version__}\n" in citation
+    assert re.search(rf"^## {re.escape(__version__)} ", changelog, re.MULTILINE)
+
+
+def test_extras_are_there() -> None:
+    """The extras that the docs name exist."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert set(settings["project"]["optional-dependencies"]) == {
+        "demo",
+        "docs",
+        "gpu",
+        "test",
+    }
