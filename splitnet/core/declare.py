@@ -146,7 +146,7 @@ class Net:
             self._neighbours(name, broadcast, "broadcast", where),
         )
         return self._declare(
-            "towers", name, inputs, body, join_on, None, None, where, towers
+            "towers", name, inputs, body, join_on, None, None, where, towers=towers
         )
 
     def split(
@@ -175,7 +175,7 @@ class Net:
         kinds = self._several("split", "slice", name, on, where)
         slices = tuple(self._wishes(name, one, where) for one in kinds)
         return self._declare(
-            "split", name, inputs, layer, join_on, None, None, where, None, slices
+            "split", name, inputs, layer, join_on, None, None, where, slices=slices
         )
 
     def output(self, ref: Any, name: str | None = None) -> None:
@@ -222,22 +222,13 @@ class Net:
         near: Any,
         apart: Any,
         where: str,
-        towers: Towers | None = None,
-        slices: tuple[tuple[str, ...], ...] = (),
+        **more: Any,
     ) -> Ref:
+        wished = self._wishes(name, on, where)
+        beside = self._neighbours(name, near, "near", where)
+        away = self._neighbours(name, apart, "apart", where)
         return self._add(
-            Branch(
-                name,
-                kind,
-                inputs,
-                body,
-                self._wishes(name, on, where),
-                self._neighbours(name, near, "near", where),
-                self._neighbours(name, apart, "apart", where),
-                where,
-                towers=towers,
-                slices=slices,
-            )
+            Branch(name, kind, inputs, body, wished, beside, away, where, **more)
         )
 
     def _several(
