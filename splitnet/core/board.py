@@ -96,6 +96,18 @@ class Board:
             for own, devices in zip(need, self.allowed)
         )
 
+    @cached_property
+    def roomy(self) -> bool:
+        """Whether every assignment keeps every promise, as far as that is plain.
+
+        Nothing is apart, and all that is ever held would fit on any one device.
+        """
+        step = self.calls
+        passing = sum(step.output_bytes) + sum(step.workspace_bytes)
+        moved = sum(net.bytes for net in step.nets) + sum(w.bytes for w in step.shared)
+        passing += moved * (2 + step.device_count)
+        return not self.apart and sum(self.group_bytes) + passing <= min(self.capacity)
+
     def combinations(self, most: int) -> int:
         """How many assignments there are, counted no further than `most`."""
         count = 1
@@ -158,7 +170,7 @@ class Board:
             return least._replace(value=inf)
         seconds = run.seconds if self.worth is None else known
         least = self._score(broken, held, seconds)
-        if unless is not None and least[:3] >= unless[:3]:
+        if unless is not None and least >= unless:
             return least
         held = [memory.total for memory in memory_of(self.calls, device, run)[0]]
         return self._score(broken, held, seconds)

@@ -15,8 +15,10 @@ def lower_bound(board: Board) -> float:
     For seconds: the critical path with every call on its fastest allowed device and
     free copies; the total work over devices that all work all the time; the same as a
     linear program that knows slow devices and memory. For bytes: all that must be held
-    somewhere, shared evenly.
+    somewhere, shared evenly. 0 for an objective that is not played.
     """
+    if board.worth is not None:
+        return 0.0
     if board.objective == "memory":
         return _memory_bound(board)
     best = max(_critical_path(board), _work(board), load_bound(board))

@@ -16,6 +16,7 @@ from splitnet.core.reasons import placements_of, receipts_of
 from splitnet.core.request import OBJECTIVES, Request, check_choice
 from splitnet.core.score import assemble, score
 from splitnet.core.steady import STEADY
+from splitnet.core.steady_search import search_steady
 from splitnet.core.wishes import MISSING, Group, Pins, Wish
 
 __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
@@ -91,8 +92,11 @@ def plan_graph(
 
     def searched(groups: list[Group], board: Board) -> Found:
         if objective in STEADY:
-            return request.steady(groups).search(
+            return search_steady(
+                request.steady(groups),
+                board,
                 contiguity=contiguity,
+                strategy=strategy,
                 time_limit=max(0.0, time_limit - (monotonic() - began)),
                 seed=seed,
                 on_progress=on_progress,

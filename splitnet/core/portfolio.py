@@ -69,7 +69,7 @@ def best_assignment(
         tried.seen.__getitem__,
         int(_UNIT_PLAYS_PER_SECOND * max(0.0, time_limit)),
     )
-    names = [strategy]
+    names = ["single_device", strategy]
     if strategy == "auto":
         names = ["single_device", "earliest_finish", "chain", "fitted"]
         names += ["multilevel", "refine"]

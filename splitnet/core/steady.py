@@ -12,7 +12,6 @@ from math import inf
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, slots_of
 from splitnet.core.devices import Device
-from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.portfolio import Found
 from splitnet.core.search import bounds
@@ -21,6 +20,7 @@ from splitnet.core.search.latency import call_latency
 from splitnet.core.search.portfolio import search
 from splitnet.core.search.problem import Device as SearchDevice
 from splitnet.core.search.problem import Problem, max_load
+from splitnet.core.search.run import Run
 from splitnet.core.step import Step
 from splitnet.core.wishes import Group
 
@@ -53,6 +53,8 @@ class Steady:
         on_progress: Callable[[float, float], None] | None,
     ) -> Found:
         """The best placement of the groups on the cluster's devices.
+
+        It looks away from `apart` and from what comes and goes in memory.
 
         Raises:
             InfeasibleError: nothing fits.
@@ -89,6 +91,19 @@ class Steady:
             bounds.work_bound(self.problem)[0],
         )
 
+    def worth(self, contiguity: str | None) -> Callable[[Sequence[int]], float]:
+        """What the objective counts for the devices of the groups.
+
+        Infinite outside the feasible set of the contiguity.
+        """
+        run = Run(self.problem, self.objective, contiguity or "free", None)
+        first: dict[int, int] = {}
+        for node, owner in enumerate(self.problem.nodes.group):
+            first.setdefault(owner, self.group_of[node])
+        groups = [first[owner] for owner in range(self.problem.group_count)]
+        numbers = list(self.number_of.values())
+        return lambda chosen: run.value_of([numbers[chosen[g]] for g in groups])
+
     def value(self, device_of_call: Sequence[str]) -> float:
         """What the objective counts for a placement of the calls."""
         assignment = [0] * self.problem.group_count
@@ -110,16 +125,7 @@ def steady_of(
     optimizer: str,
     training: bool,
 ) -> Steady:
-    """Lay out a graph for the search engine.
-
-    Raises:
-        DeclarationError: apart=, which these objectives do not know.
-    """
-    if any(group.apart for group in groups):
-        raise DeclarationError(
-            f"apart= is not known to objective={objective!r}; use objective='latency', "
-            "or pin the parts."
-        )
+    """Lay out a graph for the search engine, but for `apart`."""
     group = {name: i for i, one in enumerate(groups) for name in one.parts}
     group_of = [group[call.part] for call in graph.calls]
     kinds, devices, number_of = _devices(cluster, objective)
