@@ -6,7 +6,8 @@ judge, latency                 what a plan costs
 baselines, exhaustive          simple rules; tiny problems
 chain, orders                  dynamic programming over the cuts of one order
 multilevel, anneal, coarsen    max-load without contiguity
-pipeline, stages               max-load of pipelines
+pipeline, stages, ideals       max-load of pipelines
+convex                         max-load of convex sets
 calls, call_chain, call_graph  single-sample latency
 recombine                      two of its plans joined at a cut
 bounds, flow, program          what no plan can beat

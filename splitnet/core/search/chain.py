@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from splitnet.core.search.problem import Problem, device_classes
 
-__all__ = ["MAX_BLOCKS", "affordable_blocks", "chain_partition", "interval_loads"]
+__all__ = [
+    "MAX_BLOCKS",
+    "affordable_blocks",
+    "chain_partition",
+    "cut_table",
+    "interval_loads",
+    "state_count",
+]
 
 Floats = NDArray[np.float64]
+Cuts = list[tuple[int, int, int]]
 
 MAX_BLOCKS = 1200
 MAX_STATES = 600
@@ -44,18 +52,7 @@ def chain_partition(
     Source: DPL of Tarnawski et al. (NeurIPS 2020).
     """
     blocks = _blocks(order, most_blocks)
-    table = interval_loads(problem, order, blocks)
-    owner = device_classes(problem)
-    classes: list[list[int]] = [[] for _ in range(1 + max(owner))]
-    for device, number in enumerate(owner):
-        classes[number].append(device)
-    states = 1
-    for row in classes:
-        states *= len(row) + 1
-    if line is not None or states > MAX_STATES:
-        found = _fixed_line(table, line or _by_speed(problem))
-    else:
-        found = _counted(table, classes)
+    found = cut_table(interval_loads(problem, order, blocks), problem, line=line)
     if found is None:
         return None
     value, cuts = found
@@ -66,6 +63,33 @@ def chain_partition(
     return value, assignment, [device for device, _, _ in cuts]
 
 
+def cut_table(
+    table: Sequence[Floats], problem: Problem, *, line: Sequence[int] | None = None
+) -> tuple[float, Cuts] | None:
+    """Go from the first row to the last, a device per step, by the least largest load.
+
+    `table[device][i, j]` is the load of the step from i to j. Returns the value and the
+    steps (device, i, j); None if there is no way. Exact unless a `line` is given, or
+    taken because the devices have too many states.
+    """
+    if line is not None or state_count(problem) > MAX_STATES:
+        return _fixed_line(table, line or _by_speed(problem))
+    owner = device_classes(problem)
+    classes: list[list[int]] = [[] for _ in range(1 + max(owner))]
+    for device, number in enumerate(owner):
+        classes[number].append(device)
+    return _counted(table, classes)
+
+
+def state_count(problem: Problem) -> int:
+    """Return how many different sets of devices there are, equal ones only counted."""
+    owner = device_classes(problem)
+    states = 1
+    for number in sorted(set(owner)):
+        states *= owner.count(number) + 1
+    return states
+
+
 def affordable_blocks(problem: Problem, seconds: float) -> int:
     """Return how many blocks a cut may have to take about `seconds`; 0: no time at all.
 
@@ -73,11 +97,8 @@ def affordable_blocks(problem: Problem, seconds: float) -> int:
     """
     pins = sum(1 + len(net.consumers) for net in problem.nets)
     left = seconds - 8e-6 * pins - 2e-6 * problem.group_count
-    owner = device_classes(problem)
-    states = 1
-    for number in sorted(set(owner)):
-        states *= owner.count(number) + 1
-    states = min(states, MAX_STATES) * len(set(owner))
+    classes = 1 + max(device_classes(problem), default=0)
+    states = min(state_count(problem), MAX_STATES) * classes
     cell = 5e-8 * problem.kind_count + 6e-9 * states
     return min(MAX_BLOCKS, int(max(0.0, left / cell) ** 0.5))
 
@@ -194,9 +215,6 @@ def _transfer(
             table += line[None, :] - line[:, None]
         tables.append(table)
     return tables
-
-
-Cuts = list[tuple[int, int, int]]
 
 
 def _fixed_line(

@@ -10,10 +10,18 @@ from splitnet.core.search.chain import (
     MAX_BLOCKS,
     affordable_blocks,
     chain_partition,
+    state_count,
 )
 from splitnet.core.search.clock import Budget
+from splitnet.core.search.convex import search_convex
 from splitnet.core.search.exhaustive import exhaustive, plan_count
 from splitnet.core.search.feasibility import explain_infeasible, pack
+from splitnet.core.search.ideals import (
+    MAX_STATES,
+    ideal_partition,
+    ideal_seconds,
+    ideals_of,
+)
 from splitnet.core.search.multilevel import evolve
 from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 from splitnet.core.search.pipeline import iterated_chains
@@ -33,6 +41,14 @@ PROGRAM_RATE = 250.0
 PROGRAM_START = 0.6
 PROGRAM_SHARE = 0.6
 PROGRAM_TOLERANCE = 1e-6
+MOST_IDEALS = 4000
+MOST_IDEALS_IN_STEPS = 400
+IDEAL_SHARE = 0.5
+IDEAL_ROUNDING = 1e-10
+STEPS_PER_IDEAL = 50
+PIPELINE_SHARE = 0.5
+MOST_NODES = 5000
+Report = Callable[[Sequence[int], str], float]
 
 
 def search(
@@ -145,7 +161,7 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
     for make in makers:
         blocks = MAX_BLOCKS
         if not budget.counts_steps:
-            blocks = affordable_blocks(fused, budget.left * CHAIN_SHARE)
+            blocks = affordable_blocks(fused, budget.left * CHAIN_SHARE / run.pace)
         if blocks < min(FEWEST_BLOCKS, fused.group_count):
             break
         found = chain_partition(fused, make(), most_blocks=blocks)
@@ -153,7 +169,13 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
             report(found[1], "chain")
             chains.append(found[1])
     if run.contiguity != "free":
-        iterated_chains(fused, chains, budget, random, report)
+        _exact_pipeline(run, fused, budget, report)
+        convex = run.contiguity == "convex" and len(problem.nodes.group) <= MOST_NODES
+        share = PIPELINE_SHARE if convex else 1.0
+        part = budget.slice(share)
+        iterated_chains(fused, chains, part, random, report, pace=run.pace)
+        if convex:
+            search_convex(problem, run.best, budget, random, run.offer_plan)
         return
     starts = [(run.value, run.best)] if run.best is not None else []
     if not budget.counts_steps and program_size(problem) <= budget.left * PROGRAM_RATE:
@@ -161,6 +183,25 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
         _solve(run, budget)
         starts = [(run.value, run.best)] if run.best is not None else []
     evolve(problem, starts, budget, random, run.offer_plan)
+
+
+def _exact_pipeline(run: Run, fused: Problem, budget: Budget, report: Report) -> None:
+    """Find the best pipeline of all if there are few ideals, and time for them."""
+    if state_count(fused) > MAX_STATES:
+        return
+    ideals = ideals_of(fused, MOST_IDEALS)
+    if ideals is None or len(ideals) > MOST_IDEALS_IN_STEPS and budget.counts_steps:
+        return
+    seconds = run.pace * ideal_seconds(fused, len(ideals))
+    if not budget.counts_steps and seconds > IDEAL_SHARE * budget.left:
+        return
+    found = ideal_partition(fused, ideals)
+    budget.spend(STEPS_PER_IDEAL * len(ideals))
+    if found is None:
+        return
+    if run.contiguity == "pipeline":
+        run.raise_bound((found[0] * (1 - IDEAL_ROUNDING), "all ideals"))
+    report(found[1], "all ideals")
 
 
 def _solve(run: Run, budget: Budget) -> None:

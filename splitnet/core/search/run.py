@@ -17,6 +17,7 @@ __all__ = ["Progress", "Proven", "Result", "Run"]
 
 OPTIMAL = 1e-9
 SECONDS_PER_GROUP = 4e-6
+SHORTEST_MEASURED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class Run:
         self.value, self.bound = inf, 0.0
         self.strategy, self.bound_by = "none", "none"
         self.history: list[Progress] = []
+        self.pace = 1.0
+        """How many times slower than expected this machine is just now."""
 
     @property
     def proven(self) -> bool:
@@ -112,7 +115,7 @@ class Run:
 
     def affords(self, budget: Budget, passes: float) -> bool:
         """Whether so many passes over all groups fit in what is left."""
-        need = passes * SECONDS_PER_GROUP * self.problem.group_count
+        need = passes * SECONDS_PER_GROUP * self.problem.group_count * self.pace
         return budget.counts_steps or budget.left > need
 
     def simple(self, budget: Budget) -> None:
@@ -142,9 +145,13 @@ class Run:
             affordable = name == free or self.affords(budget, passes + judging)
             if self.best is not None and not affordable:
                 continue
+            began = perf_counter()
             found = rule()
             if found is not None:
                 self.offer_plan(found, name)
+            expected = (passes + judging) * SECONDS_PER_GROUP * problem.group_count
+            if expected > SHORTEST_MEASURED and not budget.counts_steps:
+                self.pace = max(self.pace, (perf_counter() - began) / expected)
 
     def bounds(self, budget: Budget) -> None:
         """Compute every bound that fits in a tenth of the time."""
