@@ -107,8 +107,8 @@ def search_calls(
     room = max((d.capacity_bytes for d in fused.devices if not d.pooled), default=inf)
     length = LONGEST_ORDER
     if not budget.counts_steps:
-        length = min(length, int((budget.left * CHAIN_SHARE / CHAIN_SECONDS) ** 0.5))
-    affordable = budget.counts_steps or budget.left > EDGE_SECONDS * fused.group_count
+        length = min(length, int((budget.usable * CHAIN_SHARE / CHAIN_SECONDS) ** 0.5))
+    affordable = budget.counts_steps or budget.usable > EDGE_SECONDS * fused.group_count
     if length >= min(FEWEST_BLOCKS, fused.group_count) and affordable:
         part = budget.slice(CHAIN_SHARE)
         short, owner = fused, list(range(fused.group_count))
@@ -134,7 +134,7 @@ def search_calls(
     low, high = CLUSTERS
     high = max(2 * low, min(high, fused.group_count))
     least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count
-    while elite and budget.left > least:
+    while elite and budget.usable > least:
         plan = elite[int(random.random() ** 2 * len(elite))][1]
         if len(elite) > 1 and random.random() < RECOMBINED:
             plan = _child(fused, [row[1] for row in elite], random) or plan

@@ -16,12 +16,13 @@ class Budget:
     more than their parent has.
     """
 
-    __slots__ = ("_counter", "_start", "_stop")
+    __slots__ = ("_counter", "_pace", "_start", "_stop")
 
     def __init__(
         self, seconds: float | None = None, *, iterations: int | None = None
     ) -> None:
         """Start now; give `seconds`, or `iterations` to ignore the clock."""
+        self._pace = [1.0]
         if iterations is not None:
             self._counter: list[int] | None = [0]
             self._start, self._stop = 0.0, float(iterations)
@@ -38,7 +39,7 @@ class Budget:
     def slice(self, share: float) -> "Budget":
         """Return a budget for `share` of what is left, starting now."""
         part = Budget.__new__(Budget)
-        part._counter = self._counter
+        part._counter, part._pace = self._counter, self._pace
         part._start = self._now()
         part._stop = part._start + max(0.0, self._stop - part._start) * share
         return part
@@ -46,7 +47,7 @@ class Budget:
     def limited(self, amount: float) -> "Budget":
         """Return a budget for at most `amount` seconds (or steps) of what is left."""
         part = Budget.__new__(Budget)
-        part._counter = self._counter
+        part._counter, part._pace = self._counter, self._pace
         part._start = self._now()
         part._stop = min(self._stop, part._start + amount)
         return part
@@ -55,6 +56,15 @@ class Budget:
         """Report work done; only a step budget counts it."""
         if self._counter is not None:
             self._counter[0] += steps
+
+    def observe(self, seconds: float, *, expected: float) -> None:
+        """Report what a piece of work took, to plan the next on a machine so slow."""
+        self._pace[0] = max(self._pace[0], seconds / expected)
+
+    @property
+    def usable(self) -> float:
+        """Seconds left as an undisturbed machine would count them; or steps."""
+        return self.left / self._pace[0]
 
     @property
     def counts_steps(self) -> bool:

@@ -103,7 +103,7 @@ def evolve(
     elite = sorted(((v, list(a)) for v, a in starts), key=lambda row: row[0])[:ELITE]
     share = budget.left / RUNS
     least = 0.0 if budget.counts_steps else SECONDS_PER_GROUP * problem.group_count
-    while budget.left > least:
+    while budget.usable > least:
         part = budget.limited(
             share if budget.counts_steps else max(share, SHORTEST_RUN)
         )

@@ -56,15 +56,12 @@ def iterated_chains(
     budget: Budget,
     random: Random,
     report: Report,
-    *,
-    pace: float = 1.0,
 ) -> None:
     """Cut order after order, each around one of the best pipelines; anneal between.
 
     An order that lists the groups stage by stage can be cut into the same stages, so
     a cut is never worse than the plan it started from. Annealing moves single groups
-    between stages. `pace` is how many times slower than usual the machine is.
-    Objective: max-load of a pipeline. No further guarantee.
+    between stages. Objective: max-load of a pipeline. No further guarantee.
     """
     elite: list[tuple[float, list[int]]] = []
 
@@ -92,7 +89,7 @@ def iterated_chains(
             continue
         blocks = MAX_BLOCKS
         if not budget.counts_steps:
-            blocks = affordable_blocks(problem, budget.left * HURRY / pace)
+            blocks = affordable_blocks(problem, budget.usable * HURRY)
             if blocks < min(FEWEST_BLOCKS, problem.group_count):
                 return
         order = _random_order(problem, random)

@@ -161,7 +161,7 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
     for make in makers:
         blocks = MAX_BLOCKS
         if not budget.counts_steps:
-            blocks = affordable_blocks(fused, budget.left * CHAIN_SHARE / run.pace)
+            blocks = affordable_blocks(fused, budget.usable * CHAIN_SHARE)
         if blocks < min(FEWEST_BLOCKS, fused.group_count):
             break
         found = chain_partition(fused, make(), most_blocks=blocks)
@@ -172,8 +172,7 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
         _exact_pipeline(run, fused, budget, report)
         convex = run.contiguity == "convex" and len(problem.nodes.group) <= MOST_NODES
         share = PIPELINE_SHARE if convex else 1.0
-        part = budget.slice(share)
-        iterated_chains(fused, chains, part, random, report, pace=run.pace)
+        iterated_chains(fused, chains, budget.slice(share), random, report)
         if convex:
             search_convex(problem, run.best, budget, random, run.offer_plan)
         return
@@ -192,8 +191,8 @@ def _exact_pipeline(run: Run, fused: Problem, budget: Budget, report: Report) ->
     ideals = ideals_of(fused, MOST_IDEALS)
     if ideals is None or len(ideals) > MOST_IDEALS_IN_STEPS and budget.counts_steps:
         return
-    seconds = run.pace * ideal_seconds(fused, len(ideals))
-    if not budget.counts_steps and seconds > IDEAL_SHARE * budget.left:
+    seconds = ideal_seconds(fused, len(ideals))
+    if not budget.counts_steps and seconds > IDEAL_SHARE * budget.usable:
         return
     found = ideal_partition(fused, ideals)
     budget.spend(STEPS_PER_IDEAL * len(ideals))

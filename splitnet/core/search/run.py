@@ -73,8 +73,6 @@ class Run:
         self.value, self.bound = inf, 0.0
         self.strategy, self.bound_by = "none", "none"
         self.history: list[Progress] = []
-        self.pace = 1.0
-        """How many times slower than expected this machine is just now."""
 
     @property
     def proven(self) -> bool:
@@ -115,8 +113,8 @@ class Run:
 
     def affords(self, budget: Budget, passes: float) -> bool:
         """Whether so many passes over all groups fit in what is left."""
-        need = passes * SECONDS_PER_GROUP * self.problem.group_count * self.pace
-        return budget.counts_steps or budget.left > need
+        need = passes * SECONDS_PER_GROUP * self.problem.group_count
+        return budget.counts_steps or budget.usable > need
 
     def simple(self, budget: Budget) -> None:
         """Offer every baseline; for a problem of many groups only while time lasts."""
@@ -151,7 +149,7 @@ class Run:
                 self.offer_plan(found, name)
             expected = (passes + judging) * SECONDS_PER_GROUP * problem.group_count
             if expected > SHORTEST_MEASURED and not budget.counts_steps:
-                self.pace = max(self.pace, (perf_counter() - began) / expected)
+                budget.observe(perf_counter() - began, expected=expected)
 
     def bounds(self, budget: Budget) -> None:
         """Compute every bound that fits in a tenth of the time."""
