@@ -4,7 +4,8 @@
 
 TensorFlow takes seconds to import and is the same for every page, so it is imported
 once and the process forks for each page, before any device exists. A page runs in
-FOLDER/its name; prints one line per page, "ok" or what went wrong.
+FOLDER/its name, and what its blocks of output show must be in what it printed. Prints
+one line per page, "ok" or what went wrong.
 """
 
 import os
@@ -15,6 +16,7 @@ import warnings
 from pathlib import Path
 
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def program_of(page: Path) -> str:
@@ -31,7 +33,7 @@ def program_of(page: Path) -> str:
 def run(page: Path, folder: Path) -> int:
     """Run a page in this process, its output in `folder`/output.txt; 0 if it went well.
 
-    What a page prints or warns is not judged, but for warnings meant for its reader.
+    A warning meant for the reader fails the page.
     """
     folder.mkdir(parents=True)
     os.chdir(folder)
@@ -65,12 +67,19 @@ def main(folder: Path, pages: list[Path]) -> int:
         child = os.fork()
         if child == 0:
             os._exit(run(page, own))
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
-            failed = 1
-            print(f"{page}: {(own / 'output.txt').read_text()[-3000:]}")
-        else:
-            print(f"{page}: ok")
+        bad = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        printed = (own / "output.txt").read_text(encoding="utf-8")
+        verdict = printed[-3000:] if bad else not_printed(page, printed) or "ok"
+        failed |= verdict != "ok"
+        print(f"{page}: {verdict}")
     return failed
+
+
+def not_printed(page: Path, printed: str) -> str:
+    """Say which output the page shows that it did not print; "" if none."""
+    shown = _OUTPUT.findall(page.read_text(encoding="utf-8"))
+    missing = [text for text in shown if text not in printed]
+    return f"does not print\n{missing[0]}but\n{printed[-3000:]}" if missing else ""
 
 
 if __name__ == "__main__":

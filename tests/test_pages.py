@@ -56,11 +56,12 @@ PROGRAMS = [page for page in PAGES if page != ALONE and blocks(page, "python")]
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What became of every page: a line each, and the words of one that fails."""
     folder = tmp_path_factory.mktemp("pages")
-    bad = folder / "bad.md"
+    bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
-    pages = map(str, [*PROGRAMS, bad])
+    other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
+    pages = map(str, [*PROGRAMS, bad, other])
     done = run([str(ROOT / "tests" / "pages.py"), str(folder), *pages], folder)
-    assert done.returncode == 1  # for the bad one, see below
+    assert done.returncode == 1  # for the bad ones, see below
     return done.stdout
 
 
@@ -91,6 +92,7 @@ def test_a_page_that_fails_is_told(outcome: str) -> None:
     assert "bad.md: Traceback" in outcome
     assert 'bad.md", line 4' in outcome
     assert "assert 1 == 2" in outcome
+    assert "other.md: does not print\n2\nbut\n1\n" in outcome
 
 
 @pytest.mark.tf
@@ -112,7 +114,7 @@ def test_commands_of_pages_run(page: Path, tmp_path: Path) -> None:
 
 def test_there_is_nothing_else_to_run() -> None:
     """Blocks are Python, commands that are run, files that are read, or plain text."""
-    known = {"python", "bash", "text", "toml"}
+    known = {"python", "output", "bash", "text", "toml"}
     other = [
         f"{page.name}: {kind}"
         for page in PAGES
@@ -294,3 +296,33 @@ def test_the_site_asks_no_other_host(tmp_path: Path) -> None:
 
     assert len(pages) > 25
     assert strays == []
+
+
+def test_every_setting_is_documented() -> None:
+    """The table of settings has a row for each of them, and none that is not."""
+    from splitnet.core.settings import OPTIONS
+
+    text = (DOCS / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+    assert rows == list(OPTIONS)
+
+
+def test_compatibility_says_what_the_package_asks_for() -> None:
+    """The versions on the page are those of pyproject.toml."""
+    import tomllib
+
+    page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = settings["project"]
+    pythons = [
+        name.rpartition(" ")[2]
+        for name in project["classifiers"]
+        if name.startswith("Programming Language :: Python :: 3.")
+    ]
+
+    assert "tensorflow>=2.20,<2.22" in project["dependencies"]
+    assert "| TensorFlow | 2.20, 2.21 |" in page
+    assert "keras>=3.12,<3.16" in project["dependencies"]
+    assert "| Keras | 3.12 to 3.15 |" in page
+    assert f"| Python | {', '.join(pythons)} |" in page
