@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from splitnet._version import __version__
 
 if TYPE_CHECKING:
+    from splitnet.callback import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
     from splitnet.core.costfile import save_costs
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
+    from splitnet.tf.summary import summary
     from splitnet.tf.workers import local_workers
     from splitnet.verbs import place, plan, score
     from splitnet.view.draw import draw
@@ -62,6 +64,7 @@ __all__ = [
     "InfeasibleError",
     "Link",
     "Net",
+    "PlacementCallback",
     "Plan",
     "PlanFileError",
     "Ref",
@@ -92,6 +95,7 @@ __all__ = [
     "score",
     "sensitivity",
     "simulate",
+    "summary",
     "table",
     "trace",
     "unplace",
@@ -112,6 +116,7 @@ _HOMES = {
     "InfeasibleError": "core.errors",
     "Link": "core.cluster",
     "Net": "core.declare",
+    "PlacementCallback": "callback",
     "Plan": "core.plan",
     "PlanFileError": "core.errors",
     "Ref": "core.declare",
@@ -141,6 +146,7 @@ _HOMES = {
     "score": "verbs",
     "sensitivity": "core.what_if",
     "simulate": "core.simulate",
+    "summary": "tf.summary",
     "table": "view.text",
     "trace": "view.trace",
     "unplace": "tf.emit",

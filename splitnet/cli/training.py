@@ -129,10 +129,13 @@ def run_audit(arguments: Namespace) -> int:
     from splitnet.tf.observe import audit
     from splitnet.view.text import table
 
-    model = emit(source, plan)
-    if not model.compiled:
-        model.compile(arguments.optimizer or "adam", arguments.loss)
-    found = audit(model, plan, made_up_batch(model, plan.batch))
+    with progress("auditing", total=2) as advance:
+        advance(0, "emitting")
+        model = emit(source, plan)
+        if not model.compiled:
+            model.compile(arguments.optimizer or "adam", arguments.loss)
+        advance(1, "watching a step")
+        found = audit(model, plan, made_up_batch(model, plan.batch))
     if arguments.json:
         show_json(
             {"ok": found.ok, "findings": [finding.text for finding in found.findings]}

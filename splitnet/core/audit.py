@@ -142,6 +142,10 @@ class Audit:
             )
         )
 
+    def __repr__(self) -> str:
+        """A line for a prompt."""
+        return f"<{str(self).partition(chr(10))[0]}>"
+
     def __str__(self) -> str:
         """The verdict in a line, and what was found."""
         head = (

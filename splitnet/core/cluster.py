@@ -155,6 +155,12 @@ class Cluster:
     def _by_ends(self) -> dict[tuple[str, str], Link]:
         return {(link.source, link.target): link for link in self.links}
 
+    def __repr__(self) -> str:
+        """A line for a prompt."""
+        names = [device.name for device in self.devices]
+        shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+        return f"<Cluster of {len(names)}: {shown}>"
+
     def __iter__(self) -> Iterator[Device]:
         """The devices, in order of declaration."""
         return iter(self.devices)

@@ -126,6 +126,14 @@ class Graph:
                 listed(f"the graph of {self.name!r} is broken.", faults)
             )
 
+    def __repr__(self) -> str:
+        """A line for a prompt."""
+        return (
+            f"<Graph {self.name!r}: batch {self.batch}, {len(self.parts)} parts, "
+            f"{len(self.calls)} calls, {sum(w.bytes for w in self.weights):,} bytes of "
+            "weights>"
+        )
+
     @cached_property
     def call(self) -> Mapping[str, Call]:
         """Calls by name."""

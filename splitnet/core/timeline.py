@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from splitnet.core.units import format_seconds
+
 __all__ = ["PHASES", "Copy", "Task", "Timeline"]
 
 PHASES = ("forward", "backward", "update")
@@ -55,6 +57,13 @@ class Timeline:
     devices: tuple[str, ...]
     # device -> ((seconds, bytes in use), ...), ascending in time
     memory: Mapping[str, tuple[tuple[float, int], ...]]
+
+    def __repr__(self) -> str:
+        """A line for a prompt."""
+        return (
+            f"<Timeline: {format_seconds(self.seconds)}, {len(self.tasks)} tasks on "
+            f"{len(self.devices)} devices, {len(self.copies)} copies>"
+        )
 
     @cached_property
     def seconds(self) -> float:

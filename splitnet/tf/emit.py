@@ -19,6 +19,7 @@ from splitnet.tf.copying import Copies, copy_input, functional, replay
 from splitnet.tf.optimizer import copy_state
 from splitnet.tf.placement import lay_over, placed_of
 from splitnet.tf.split import join_slices
+from splitnet.tf.summary import with_devices
 from splitnet.tf.targets import targets_of
 from splitnet.tf.ways import lay_out, way_of
 
@@ -70,6 +71,7 @@ def emit(
     placed = lay_out(model, placed, way)
     lay_over(model, placed)
     vars(model)["export"] = _export_plain(model)
+    vars(model)["summary"] = with_devices(model)
     _carry_compilation(source, model)
     for receipt in receipts:
         warnings.warn(

@@ -131,7 +131,7 @@ class DeviceFunction:
             return self._target_of[key]
         if op.type in _NEVER_MOVED:
             return ""
-        if op.type == "AddN":
+        if op.type in ("AddN", "ConcatV2"):  # of dense gradients, of sparse ones
             return self._sum(op)
         votes: dict[str, int] = {}
         for tensor in op.inputs:

@@ -6,7 +6,7 @@ emit is marked for the time of the audit, so that any recipe can be put to the t
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -23,7 +23,7 @@ from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.partitions import Names, seen_copies, seen_ops
 from splitnet.tf.placement import Placed, marked, placed_of
 
-__all__ = ["audit"]
+__all__ = ["audit", "watching"]
 
 _KEPT = ("train_function", "history", "stop_training")
 
@@ -71,6 +71,41 @@ def _marks(model: Any, plan: Plan, placed: Placed | None) -> Iterator[Placed]:
         yield bare
 
 
+@contextlib.contextmanager
+def watching(model: Any) -> Iterator[Callable[[], Audit]]:
+    """Watch the first steps that `fit` itself runs in this block, and run none.
+
+    `fit` has to trace its step anew, which the caller sees to. Yields a function that
+    gives the audit once the block has ended.
+
+    Raises:
+        AuditError: the model was not emitted by splitnet.
+    """
+    placed = placed_of(model)
+    if placed is None:
+        raise AuditError(
+            f"model {model.name!r} was not emitted by splitnet, so there is no plan to "
+            "hold its steps against. Emit it, or audit(model, plan, batch)."
+        )
+    plan = placed.plan
+    placed.graphs.clear()
+    with private.watch_graphs() as functions:
+        yield lambda: judge(
+            plan,
+            _seen(
+                model,
+                plan,
+                placed,
+                functions,
+                [graph for ref in placed.graphs if (graph := ref()) is not None],
+                plan.batch,
+                True,
+                (),
+            ),
+            _expected(plan, placed),
+        )
+
+
 def _expected(plan: Plan, placed: Placed | None) -> dict[str, str]:
     """Where a fallback at emission moved what the plan says."""
     if placed is None or placed.plan is not plan:
@@ -106,6 +141,21 @@ def _observe(
                 "that model.fit takes."
             ) from error
         graphs = [g for ref in placed_graphs if (g := ref()) is not None]
+    size = _batch_size(inputs)
+    return _seen(model, plan, marks, functions, graphs, size, training, notes)
+
+
+def _seen(
+    model: Any,
+    plan: Plan,
+    marks: Placed,
+    functions: list[Any],
+    graphs: list[Any],
+    size: int,
+    training: bool,
+    notes: Sequence[str],
+) -> Observation:
+    """What the partitioned functions of a step say; `graphs` are the traced ones."""
     names = Names(plan, marks, getattr(model, "optimizer", None))
     nodes = [
         partition
@@ -114,7 +164,6 @@ def _observe(
     ]
     slots = _slots(model, names) if training else ()
     eager = model.compiled and model.run_eagerly
-    size = _batch_size(inputs)
     return Observation(
         ops=tuple(op for part in nodes for op in seen_ops(part, names)),
         variables=(*_variables(model, names), *slots),

@@ -46,13 +46,12 @@ def link_lane(
         )
     items.append(
         Words(
-            LEFT + WIDE - 4,
+            LEFT + WIDE + 6,
             y + 7,
             format_bytes(total),
             8,
             QUIET,
-            align="right",
-            room=80,
+            room=50,
         )
     )
     return items

@@ -29,7 +29,7 @@ _SHADES = (
 def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
     """Draw what each device holds at its fullest; all bars have one scale in bytes.
 
-    A limit within sight is a red line; one far beyond is written, with the share used.
+    A limit is a red line; one far beyond the scale stands behind a break in the bar.
     """
     devices = [device.name for device in plan.cluster]
     colors = colors_of(devices)
@@ -56,7 +56,8 @@ def _legend() -> list[Mark | Words]:
         items.append(Words(x + 28, 13.5, kind, 10, QUIET, room=90))
         x += 42 + 6.2 * len(kind)
     items.append(Mark(x + 8, 6, 2, 15, _LIMIT))
-    items.append(Words(x + 16, 13.5, "limit", 10, QUIET, room=60))
+    said = "limit (behind a gap: far beyond the scale)"
+    items.append(Words(x + 16, 13.5, said, 10, QUIET, room=260))
     return items
 
 
@@ -78,8 +79,12 @@ def _bar(
             items.append(Mark(x, y, wide, _BAR, fill, hatched, tip))
         x += wide
     said = f"{format_bytes(memory.total)} of {format_bytes(limit)}"
-    if limit <= top:
-        items.append(Mark(_LEFT + _WIDE * limit / top - 1, y - 4, 2, _BAR + 8, _LIMIT))
+    far = limit > top
+    if far:  # the bar's ground is broken before a limit that no scale can hold
+        items.append(Mark(_LEFT + _WIDE - 14, y - 1, 6, _BAR + 2, "#ffffff"))
+    if limit:
+        place = _LEFT + _WIDE * (1 if far else limit / top)
+        items.append(Mark(place - 1, y - 4, 2, _BAR + 8, _LIMIT))
     share = memory.total / limit if limit else 0.0
     said += f" ({share:.0%})" if share >= 0.005 else ""
     over = memory.total > limit

@@ -21,7 +21,7 @@ from splitnet.view.words import counted, shortened
 
 __all__ = ["gantt_of", "tick_seconds"]
 
-_RIGHT = 30.0
+_RIGHT = 60.0
 _GAP = 8.0
 _IDLE = "#e9ecef"
 _GRID = "#d5dae0"

@@ -57,11 +57,14 @@ def test_memory_scene_says_when_a_device_holds_too_much() -> None:
     )
 
 
-def test_memory_scene_draws_a_limit_that_is_near() -> None:
-    """The legend's line, and one per GPU whose limit is in sight."""
+def test_memory_scene_draws_every_limit_and_breaks_the_bar_before_far_ones() -> None:
+    """A red line per device and one in the legend; a gap where the scale ends first."""
 
-    def lines(scene: Scene) -> int:
-        return sum(isinstance(i, Mark) and i.fill == "#b3261e" for i in scene.items)
+    def marks(scene: Scene, fill: str) -> int:
+        return sum(isinstance(i, Mark) and i.fill == fill for i in scene.items)
 
-    assert lines(memory_scene(squeezed("2 MiB"))) == 3
-    assert lines(memory_scene(plans.siamese())) == 1
+    near, far = memory_scene(squeezed("2 MiB")), memory_scene(plans.siamese())
+
+    assert marks(near, "#b3261e") == marks(far, "#b3261e") == 4
+    assert marks(near, "#ffffff") == 1  # the CPU's limit is far
+    assert marks(far, "#ffffff") == 3

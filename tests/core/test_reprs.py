@@ -1,0 +1,30 @@
+"""What a prompt or a notebook shows of a value: one line, however large it is."""
+
+import pytest
+
+from splitnet.core.audit import Audit, Finding
+from tests.view import plans
+
+PLAN = plans.chain(300)
+FINDING = Finding("forward", "left", "gpu:0", "cpu:0", "left ran on cpu:0.")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (PLAN, "<Plan of 'chain of 300': "),
+        (PLAN.graph, "<Graph 'chain of 300': batch "),
+        (PLAN.cluster, "<Cluster of 5: gpu:0, gpu:1, gpu:2, gpu:3, cpu:0>"),
+        (PLAN.timeline, "<Timeline: "),
+        (Audit(PLAN, (), (FINDING,), {}), "<audit of 'chain of 300': "),
+    ],
+    ids=["plan", "graph", "cluster", "timeline", "audit"],
+)
+def test_repr_is_one_short_line(value: object, said: str) -> None:
+    """A plan of 300 branches does not flood the screen."""
+    shown = repr(value)
+
+    assert shown.startswith(said)
+    assert shown.endswith(">")
+    assert len(shown) < 120
+    assert "\n" not in shown

@@ -1,0 +1,175 @@
+"""Keras and TensorBoard habits: the summary's device column, the callback."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = pytest.mark.tf
+
+LONG = "a_layer_whose_name_is_far_too_long_for_any_column_of_a_table"
+
+
+def siamese() -> Any:
+    """A compiled model on two stand-ins, one layer shared, one model nested."""
+    net = sn.Net("habits")
+    one, two = net.input("one", (8,)), net.input("two", (8,))
+    shared = layers.Dense(4, name=LONG)
+    left = net.branch("left", one, shared, on="gpu:0")
+    right = net.branch("right", two, shared, on="gpu:1")
+    joined = net.merge("joined", [left, right], layers.Concatenate(name="join"))
+    nested = keras.Sequential([layers.Dense(2, name="in_it")], name="nested")
+    net.output(net.branch("head", joined, nested, on="gpu:1"))
+    plan = sn.plan(net, sn.local_cluster(stand_in_gpus=2), batch=16)
+    model = sn.emit(net, plan)
+    model.compile("adam", "mse")
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """One model for all tests here."""
+    return siamese()
+
+
+def batch(samples: int = 32) -> tuple[list[np.ndarray], np.ndarray]:
+    """Inputs and targets."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(2, samples, 8)).astype("float32")
+    return list(rows), draw.normal(size=(samples, 2)).astype("float32")
+
+
+def device_of(text: str, layer: str) -> str:
+    """The device in the row that begins with a layer's name."""
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    row = next(line for line in rows if line.lstrip("│ └").startswith(layer))
+    return row.rstrip("│ ").rpartition("│")[2].strip()
+
+
+def test_summary_has_a_device_for_every_layer(model: Any) -> None:
+    """Inputs, shared layers, long names, and what is nested in a layer."""
+    text = sn.summary(model, expand_nested=True)
+
+    assert device_of(text, "one") == "cpu:0"
+    assert sorted(device_of(text, LONG[:8]).split(", ")) == ["gpu:0", "gpu:1"]
+    assert device_of(text, "join") == "cpu:0"
+    assert device_of(text, "nested") == "gpu:1"
+    assert device_of(text, "in_it") == "gpu:1"
+
+
+def test_summary_keeps_the_table_straight(model: Any) -> None:
+    """All lines of the table are of one width, and the totals are Keras' own."""
+    text = sn.summary(model, show_trainable=True)
+    table = [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│├└")]
+
+    assert len({len(line) for line in table}) == 1
+    assert f"Total params: {model.count_params()}" in text
+
+
+def test_model_summary_of_an_emitted_model_shows_devices(
+    model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`model.summary()` prints the column, to the screen or to `print_fn`."""
+    model.summary()
+    shown = capsys.readouterr().out
+    said: list[str] = []
+    model.summary(print_fn=said.append)
+
+    assert device_of(shown, "join") == "cpu:0"
+    assert said[0] in shown
+
+
+def test_summary_of_a_part_of_the_layers(model: Any) -> None:
+    """A `layer_range` keeps each layer's device."""
+    text = sn.summary(model, layer_range=["join", "nested"])
+
+    assert device_of(text, "join") == "cpu:0"
+    assert device_of(text, "nested") == "gpu:1"
+    assert "InputLayer" not in text
+
+
+def test_summary_refuses_a_plain_model(model: Any) -> None:
+    """A model that has no devices says what to do."""
+    plain = sn.unplace(model)
+
+    assert "Device" not in str(plain.summary(print_fn=str))
+    with pytest.raises(
+        sn.PlanFileError, match=r"was not emitted .* model\.summary\(\)"
+    ):
+        sn.summary(plain)
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, str, bytes]]]:
+    """Step, plugin and first bytes of everything written, by tag."""
+    found: dict[str, list[tuple[int, str, bytes]]] = {}
+    plugin_of: dict[str, str] = {}
+    for file in sorted(folder.rglob("events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(os.fspath(file)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                name = value.metadata.plugin_data.plugin_name
+                plugin = plugin_of.setdefault(value.tag, name)
+                content = (value.tensor.string_val or [value.tensor.tensor_content])[-1]
+                found.setdefault(value.tag, []).append((event.step, plugin, content))
+    return found
+
+
+def test_callback_writes_diagram_audit_memory_and_time(
+    model: Any, tmp_path: Path
+) -> None:
+    """TensorBoard's plugins get pictures, texts and curves, and the audit is clean."""
+    inputs, targets = batch()
+    callback = sn.PlacementCallback(tmp_path)
+
+    model.fit(inputs, targets, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
+
+    written = events(tmp_path)
+    assert callback.audit is not None
+    assert callback.audit.ok
+    assert len(callback.audit.rows) == 6
+    png = b"\x89PNG"
+    assert [(s, p, c[:4]) for s, p, c in written["placement"]] == [
+        (0, "images", png),
+        (1, "images", png),
+    ]
+    assert written["timeline"][0][1] == "images"
+    assert b"habits: batch 16" in written["plan"][0][2]
+    assert written["audit"][0][:2] == (1, "text")
+    for device in ("gpu:0", "gpu:1", "cpu:0"):
+        assert written[f"planned/memory_bytes/{device}"][0][1] == "scalars"
+        assert written[f"planned/busy_seconds/{device}"][0][1] == "scalars"
+    assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
+
+
+def test_callback_changes_nothing_in_training(model: Any, tmp_path: Path) -> None:
+    """With it and without it the losses are the same: it runs no step of its own."""
+    inputs, targets = batch()
+    losses = []
+    for callbacks in ([], [sn.PlacementCallback(tmp_path)]):
+        twin = keras.models.clone_model(sn.unplace(model))
+        twin.set_weights([np.full(w.shape, 0.1, "float32") for w in twin.get_weights()])
+        placed = sn.emit(twin, sn.plan(twin, sn.plan_of(model).cluster, batch=16))
+        placed.compile("sgd", "mse")
+        fit = placed.fit(inputs, targets, shuffle=False, verbose=0, callbacks=callbacks)
+        losses.append(fit.history["loss"])
+
+    assert losses[0] == losses[1]
+
+
+def test_callback_refuses_a_plain_model(model: Any, tmp_path: Path) -> None:
+    """There is nothing to show of a model that was never placed."""
+    plain = sn.unplace(model)
+    plain.compile("sgd", "mse")
+    inputs, targets = batch()
+
+    with pytest.raises(sn.PlanFileError, match="has no plan: it was not emitted"):
+        plain.fit(
+            inputs, targets, verbose=0, callbacks=[sn.PlacementCallback(tmp_path)]
+        )
