@@ -8,10 +8,9 @@ from splitnet.core.replay import (
     change_text,
     fits,
     played,
-    seconds_of,
     step_of_plan,
+    value_text,
 )
-from splitnet.core.units import format_seconds
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Placement, Plan
@@ -22,7 +21,7 @@ _REASONS = {
     "pin": "it is pinned there: on={asked!r}",
     "preference": "it asked for {asked}, and this is the one that is here",
     "near": "near= binds it to a part that must be there",
-    "cost": "the step is shortest that way",
+    "cost": "{best} that way",
     "memory": "a quicker device for it has no room left",
     "merge": "merges live on the CPU unless told otherwise",
     "input": "inputs are fed from the host",
@@ -34,22 +33,37 @@ _REASONS = {
 }
 
 
+_BEST = {
+    "latency": "the step is shortest",
+    "throughput": "the busiest device has least to do",
+    "call_latency": "one sample is through soonest",
+    "memory": "the fullest device holds least",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What the step would take with a part, and what is near it, on another device."""
+    """What the objective would count with a part, and what is near it, elsewhere.
+
+    `value` is in seconds, or in bytes for the objective "memory".
+    """
 
     device: str
-    seconds: float
+    value: float
     fits: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a part is where it is; `str()` gives the sentence and a line per device."""
+    """Why a part is where it is; `str()` gives the sentence and a line per device.
+
+    `value` is what the objective counts for the plan: seconds, or bytes for "memory".
+    """
 
     placement: "Placement"
     reason: str
-    seconds: float
+    objective: str
+    value: float
     alternatives: tuple[Alternative, ...]
 
     def __str__(self) -> str:
@@ -60,11 +74,11 @@ class Explanation:
             width = max(len(a.device) for a in self.alternatives)
             width = max(width, len(one.device))
             lines.append(
-                f"  {one.device:<{width}}  {format_seconds(self.seconds)} a step"
+                f"  {one.device:<{width}}  {value_text(self.objective, self.value)}"
             )
             lines += [
-                f"  {a.device:<{width}}  {format_seconds(a.seconds)} a step, "
-                f"{change_text(self.seconds, a.seconds)}"
+                f"  {a.device:<{width}}  {value_text(self.objective, a.value)}, "
+                f"{change_text(self.objective, self.value, a.value)}"
                 f"{'' if a.fits else '; does not fit its memory'}"
                 for a in self.alternatives
             ]
@@ -74,7 +88,8 @@ class Explanation:
 def explain(plan: "Plan", name: str) -> Explanation:
     """Say why a part is on its device, and try every other device for it.
 
-    The part moves with what near= binds to it; all else stays. Seconds are of a step.
+    The part moves with what near= binds to it; all else stays. Values are what the
+    plan's objective counts.
 
     Raises:
         PlanFileError: the plan has no such part.
@@ -86,11 +101,12 @@ def explain(plan: "Plan", name: str) -> Explanation:
     for device in plan.cluster:
         if device.name != one.device:
             moved = dict(plan.device_of) | dict.fromkeys(together, device.name)
-            seconds = played(plan, step, moved)
+            value = played(plan, step, moved)
             alternatives.append(
-                Alternative(device.name, seconds, fits(plan, step, moved))
+                Alternative(device.name, value, fits(plan, step, moved))
             )
     receipt = next((f for f in plan.fallbacks if f.part == name), None)
     known = _REASONS.get(one.why, one.why)
-    reason = receipt.why if receipt else known.format(asked=one.asked)
-    return Explanation(one, reason, seconds_of(plan), tuple(alternatives))
+    best = _BEST.get(plan.objective, "")
+    reason = receipt.why if receipt else known.format(asked=one.asked, best=best)
+    return Explanation(one, reason, plan.objective, plan.value, tuple(alternatives))

@@ -110,6 +110,8 @@ def plan_graph(
         )
 
     wishes, groups, board, found = _answer(request, searched)
+    if objective in STEADY:
+        board = replace(board, worth=request.steady(groups).worth(contiguity))
     plan = assemble(request, placements_of(graph, board, wishes, groups, found.chosen))
     return replace(
         plan,

@@ -10,8 +10,8 @@ from splitnet.core.wishes import Group, Wish
 
 __all__ = ["placements_of", "receipts_of"]
 
-_MOST_PLAYS = 40_000
-"""Units that may be played to tell cost, memory and ties apart: a quarter second."""
+_MOST_PLAYS = 15_000
+"""Calls that may be played to tell cost, memory and ties apart: a quarter second."""
 
 
 def placements_of(
@@ -54,12 +54,10 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
     Every other device is tried, alone, while the budget of plays lasts.
     """
     reasons = dict.fromkeys(range(board.group_count), "cost")
-    if board.objective not in ("latency", "memory"):
-        return reasons
-    left = _MOST_PLAYS // max(1, board.units.count)
+    left = _MOST_PLAYS // max(1, board.calls.count)
     if left < 20 or not board.free_groups:
         return reasons
-    here = board.quick(chosen)
+    here = board.exact(chosen)
     wished = _without_memory(board, here.value)
     for group in board.free_groups:
         if wished is not None and chosen[group] != wished:
@@ -69,7 +67,7 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
             if device == chosen[group] or left <= 0:
                 continue
             left -= 1
-            there = board.quick((*chosen[:group], device, *chosen[group + 1 :]))
+            there = board.exact((*chosen[:group], device, *chosen[group + 1 :]))
             if there.value < here.value * (1 - 1e-9) and there.excess_bytes:
                 reasons[group] = "memory"
             elif there.feasible and there.value <= here.value * (1 + 1e-9):
@@ -81,7 +79,7 @@ def _without_memory(board: Board, value: float) -> int | None:
     """The device that would take all and be faster, had it the room; None if none."""
     best: int | None = None
     for device, twin in enumerate(board.twin_of):
-        there = board.quick(one_device(board, device)) if twin == device else None
+        there = board.exact(one_device(board, device)) if twin == device else None
         if there and there.excess_bytes and there.value < value * (1 - 1e-9):
             best, value = device, there.value
     return best

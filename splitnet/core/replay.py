@@ -9,6 +9,7 @@ from splitnet.core.score import score
 from splitnet.core.simulate import call_devices
 from splitnet.core.steady import STEADY
 from splitnet.core.step import Step, step_of
+from splitnet.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan
@@ -18,8 +19,8 @@ __all__ = [
     "change_text",
     "fits",
     "played",
-    "seconds_of",
     "step_of_plan",
+    "value_text",
 ]
 
 
@@ -35,7 +36,7 @@ def step_of_plan(plan: "Plan") -> Step:
 
 
 def played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:
-    """What another placement would take: a step, or what the objective counts."""
+    """What the plan's objective counts for another placement."""
     if plan.objective in STEADY:
         return score(
             plan.graph,
@@ -46,12 +47,26 @@ def played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:
             optimizer=plan.optimizer,
             training=plan.training,
         ).value
-    return run_step(step, call_devices(plan.graph, plan.cluster, device_of)).seconds
+    device = call_devices(plan.graph, plan.cluster, device_of)
+    run = run_step(step, device)
+    if plan.objective == "memory":
+        return float(max(m.total for m in memory_of(step, device, run)[0]))
+    return run.seconds
 
 
-def seconds_of(plan: "Plan") -> float:
-    """What `played` gives for the plan itself."""
-    return plan.value if plan.objective in STEADY else plan.seconds
+def value_text(objective: str, value: float, *, long: bool = True) -> str:
+    """Write what an objective counts: "12 ms a step", "3.2 GiB on the fullest device".
+
+    >>> value_text("throughput", 0.012), value_text("memory", 2048, long=False)
+    ('12.0 ms on the busiest device', '2.00 KiB')
+    """
+    unit = {
+        "throughput": " on the busiest device",
+        "call_latency": " a sample",
+        "memory": " on the fullest device",
+    }
+    written = format_bytes(value) if objective == "memory" else format_seconds(value)
+    return written + (unit.get(objective, " a step") if long else "")
 
 
 def fits(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> bool:
@@ -76,11 +91,12 @@ def bound_to(plan: "Plan", name: str) -> list[str]:
     return list(found)
 
 
-def change_text(before: float, after: float) -> str:
-    """Write a change of seconds: "3.2% longer"."""
+def change_text(objective: str, before: float, after: float) -> str:
+    """Write a change of what an objective counts: "3.2% longer"."""
     if before <= 0:
         return "no change"
     share = after / before - 1
     if abs(share) < 5e-4:
         return "no change"
-    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
+    words = ("more", "less") if objective == "memory" else ("longer", "shorter")
+    return f"{abs(share):.1%} {words[share < 0]}"

@@ -18,6 +18,11 @@ from splitnet.core.wishes import Pins
 __all__ = ["Sensitivity", "largest_batch", "sensitivity"]
 
 
+_SECONDS_PER_DRAW = 1.0
+
+_SECONDS_PER_BATCH = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """How a decision fares when the costs are not quite what was thought.
@@ -131,6 +136,7 @@ def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
         optimizer=plan.optimizer,
         training=plan.training,
         seed=seed,
+        time_limit=_SECONDS_PER_DRAW,
     )
 
 
@@ -180,6 +186,7 @@ def largest_batch(
                 optimizer=optimizer,
                 training=training,
                 strategy="simple",
+                time_limit=_SECONDS_PER_BATCH,
             )
         except InfeasibleError:
             return False

@@ -9,11 +9,11 @@ from splitnet.core.replay import (
     change_text,
     fits,
     played,
-    seconds_of,
     step_of_plan,
+    value_text,
 )
 from splitnet.core.step import Step
-from splitnet.core.units import format_bytes, format_seconds
+from splitnet.core.units import format_bytes
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Placement, Plan
@@ -26,30 +26,32 @@ _MOST_PLAYS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Is it worth it? Seconds are of one step; `device` is the best one that fits all.
+    """Is it worth it? `device` is the best one that fits all.
 
-    `speed_up` is one device over this plan, or None if no single device fits. `idle` is
-    the share of the step that the plan's devices wait, on average.
+    `value`, `device_value` and `bound` are what the objective counts: seconds, or bytes
+    for "memory". `speed_up` is one device over this plan, or None if no single device
+    fits. `idle` is the share of the step that the plan's devices wait, on average.
     """
 
-    seconds: float
+    value: float
     device: str | None
-    device_seconds: float | None
+    device_value: float | None
     bound: float
     transfer_bytes: int
     idle: float
     advice: tuple[str, ...] = ()
+    objective: str = "latency"
 
     @property
     def speed_up(self) -> float | None:
-        """How many times faster than one device; below 1 the plan loses."""
-        if self.device_seconds is None or self.seconds <= 0:
+        """How many times better than one device; below 1 the plan loses."""
+        if self.device_value is None or self.value <= 0:
             return None
-        return self.device_seconds / self.seconds
+        return self.device_value / self.value
 
     @property
     def losing(self) -> bool:
-        """Whether one device alone would be faster."""
+        """Whether one device alone would be better."""
         return self.speed_up is not None and self.speed_up < 1 - 1e-9
 
     def __str__(self) -> str:
@@ -57,9 +59,9 @@ class Verdict:
         lines = [self._headline()]
         moved = format_bytes(self.transfer_bytes)
         rest = f"{moved} moved per step, devices idle {self.idle:.0%} of it"
-        if self.bound > 0 and self.seconds > 0:
-            gap = max(0.0, 1 - self.bound / self.seconds)
-            low = format_seconds(self.bound)
+        if self.bound > 0 and self.value > 0:
+            gap = max(0.0, 1 - self.bound / self.value)
+            low = value_text(self.objective, self.bound, long=False)
             rest += (
                 "; proven best for what was asked"
                 if gap < 5e-4
@@ -70,43 +72,50 @@ class Verdict:
         return "\n".join(lines)
 
     def _headline(self) -> str:
-        mine = format_seconds(self.seconds)
-        if self.device is None or self.device_seconds is None:
-            return (
-                f"{mine} a step; the model fits no single device, so it must be split."
-            )
-        one = f"{format_seconds(self.device_seconds)} on {self.device} alone"
+        mine = value_text(self.objective, self.value)
+        if self.device is None or self.device_value is None:
+            return f"{mine}; the model fits no single device, so it must be split."
+        alone = value_text(self.objective, self.device_value, long=False)
+        one = f"{alone} on {self.device} alone"
         times = self.speed_up or 1.0
+        better, worse = "faster", "slower"
+        if self.objective == "memory":
+            better, worse = "less", "more"
         if self.losing:
             return (
-                f"a losing plan: {mine} a step against {one}, {1 / times:.2f} times "
-                "slower than one device."
+                f"a losing plan: {mine} against {one}, {1 / times:.2f} times {worse} "
+                f"than one device."
             )
         if times < 1.005:
-            return f"no gain: {mine} a step, {one}."
-        return f"{mine} a step against {one}: {times:.2f} times faster."
+            return f"no gain: {mine}, {one}."
+        return f"{mine} against {one}: {times:.2f} times {better}."
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """From one plan to another: `moved` holds (part, from, to); a gone part has ""."""
+    """From one plan to another: `moved` holds (part, from, to); a gone part has "".
+
+    `values` are what the objective counts, where both plans have the same one.
+    """
 
     moved: tuple[tuple[str, str, str], ...]
     seconds: tuple[float, float]
     transfer_bytes: tuple[int, int]
     peak_bytes: tuple[int, int]
+    objective: str = "latency"
+    values: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         """What moved, and what it changed."""
-        a, b = self.seconds
         lines = [
-            f"step      {format_seconds(a)} -> {format_seconds(b)}, "
-            f"{change_text(a, b)}",
+            _row("step", "latency", self.seconds),
             f"transfers {format_bytes(self.transfer_bytes[0])} -> "
             f"{format_bytes(self.transfer_bytes[1])}",
             f"fullest   {format_bytes(self.peak_bytes[0])} -> "
             f"{format_bytes(self.peak_bytes[1])}",
         ]
+        if self.values and self.objective in _ROWS:
+            lines.insert(0, _row(_ROWS[self.objective], self.objective, self.values))
         if not self.moved:
             return "\n".join(["nothing moved.", *lines])
         lines += [
@@ -117,25 +126,34 @@ class Comparison:
         return "\n".join([f"{count} part{'s' * (count > 1)} moved.", *lines])
 
 
+_ROWS = {"throughput": "busiest", "call_latency": "sample"}
+
+
+def _row(name: str, objective: str, values: tuple[float, float]) -> str:
+    a, b = (value_text(objective, value, long=False) for value in values)
+    return f"{name:<9} {a} -> {b}, {change_text(objective, *values)}"
+
+
 def verdict_of(plan: "Plan") -> Verdict:
     """Weigh a plan against every single device, and look for a better wish."""
     step = step_of_plan(plan)
-    device, seconds = _best_single(plan, step)
+    device, value = _best_single(plan, step)
     used = list(dict.fromkeys(task.device for task in plan.timeline.tasks))
     idle = [plan.timeline.idle[d] for d in used if plan.timeline.busy[d] > 0]
     return Verdict(
-        seconds=seconds_of(plan),
+        value=plan.value,
         device=device,
-        device_seconds=seconds,
-        bound=0.0 if plan.objective == "memory" else plan.bound,
+        device_value=value,
+        bound=plan.bound,
         transfer_bytes=sum(t.bytes for t in plan.transfers),
         idle=sum(idle) / len(idle) if idle else 0.0,
         advice=tuple(_advice(plan, step)),
+        objective=plan.objective,
     )
 
 
 def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:
-    """The device on which the whole model is fastest, of those where it fits.
+    """The device on which the whole model is best, of those where it fits.
 
     Inputs stay on the host, and calls without a GPU kernel on the CPU.
     """
@@ -156,9 +174,9 @@ def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:
         }
         if not fits(plan, step, device_of):
             continue
-        seconds = played(plan, step, device_of)
-        if best[1] is None or seconds < best[1]:
-            best = (device.name, seconds)
+        value = played(plan, step, device_of)
+        if best[1] is None or value < best[1]:
+            best = (device.name, value)
     return best
 
 
@@ -174,7 +192,7 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
         and plan.graph.calls_of[p.part]
     ]
     tries = max(1, _MOST_PLAYS // max(1, step.count))
-    now = seconds_of(plan)
+    now = plan.value
     found: list[tuple[float, str]] = []
     for one in asked:
         for device in _targets(plan, one.device):
@@ -235,5 +253,9 @@ def compare(plan: "Plan", other: "Plan") -> Comparison:
         peak_bytes=(
             max((m.total for m in plan.memory.values()), default=0),
             max((m.total for m in other.memory.values()), default=0),
+        ),
+        objective=plan.objective,
+        values=(
+            (plan.value, other.value) if plan.objective == other.objective else None
         ),
     )

@@ -5,7 +5,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import Measured, Roofline
 from splitnet.core.errors import DeclarationError, PlanFileError
-from splitnet.core.planner import plan_graph, score
+from splitnet.core.planner import OBJECTIVES, plan_graph, score
 from splitnet.core.what_if import largest_batch, sensitivity
 from tests.zoo import chain, diamond, random_dag, shared, two_towers, wide
 
@@ -66,7 +66,7 @@ def test_explain_gives_the_reason_and_the_other_devices():
 
     assert explanation.reason == "it is pinned there: on='gpu:1'"
     assert [a.device for a in explanation.alternatives] == ["gpu:0", "cpu:0"]
-    assert all(a.seconds > explanation.seconds for a in explanation.alternatives)
+    assert all(a.value > explanation.value for a in explanation.alternatives)
     assert "longer" in str(explanation)
 
 
@@ -76,7 +76,7 @@ def test_explain_agrees_with_score():
     (first, _) = plan.explain("left").alternatives
     moved = score(diamond(), BOX, dict(plan.device_of) | {"left": first.device})
 
-    assert first.seconds == moved.seconds
+    assert first.value == moved.value
 
 
 def test_explain_quotes_the_receipt():
@@ -189,3 +189,52 @@ def test_known_seconds_beat_the_roofline():
 
     assert Roofline().forward_seconds(one, BOX["gpu:0"]) == 3.0
     assert Roofline().backward_seconds(one, BOX["gpu:0"]) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("objective", "unit", "best"),
+    [
+        ("latency", "a step", "the step is shortest"),
+        ("throughput", "on the busiest device", "the busiest device has least to do"),
+        ("call_latency", "a sample", "one sample is through soonest"),
+        ("memory", "on the fullest device", "the fullest device holds least"),
+    ],
+)
+def test_words_speak_of_the_objective(objective, unit, best):
+    """Verdict, reasons and alternatives are in what the plan's objective counts."""
+    plan = plan_graph(random_dag(3, 6), BOX, objective=objective, time_limit=0.5)
+    texts = [str(plan.explain(part.name)) for part in plan.graph.parts]
+
+    assert unit in str(plan.verdict).partition("\n")[0]
+    assert all(unit in text for text in texts)
+    assert any(best in text for text in texts)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_reasons_agree_with_the_alternatives(objective):
+    """What is said to be a tie has an equal, and "cost" has none that fits."""
+    for seed in range(12):
+        plan = plan_graph(random_dag(seed, 5), BOX, objective=objective, time_limit=0.5)
+        for part in plan.placements:
+            equal = [
+                a
+                for a in plan.explain(part.part).alternatives
+                if a.fits and a.value <= plan.value * (1 + 1e-9)
+            ]
+            if part.why in ("tie", "cost"):
+                assert (part.why == "tie") == bool(equal)
+
+
+def test_compare_tells_what_the_objective_counts():
+    """Two plans for throughput are compared by their busiest devices as well."""
+    plan = plan_graph(wide(2), BOX, objective="throughput", time_limit=0.5)
+    other = score(
+        wide(2),
+        BOX,
+        {"b0": "gpu:0", "b1": "gpu:0", "join": "cpu"},
+        objective="throughput",
+    )
+    comparison = plan.compare(other)
+
+    assert comparison.values == (plan.value, other.value)
+    assert "busiest   " in str(comparison)
