@@ -92,8 +92,14 @@ class Cluster:
     ) -> "Cluster":
         """Describe a machine in a line: "gpu:0", "4*gpu", "cpu", "worker:1/gpu:0".
 
-        `memory`, `speed` and `preset` are those of each GPU; `link` and `latency` hold
-        between every two devices.
+        Args:
+            *names: the devices; "4*gpu" is four of them.
+            memory: of each GPU, such as "16 GiB", or a number of bytes.
+            link: bandwidth between every two devices: "25 GB/s", or bytes per second.
+            latency: of every link: "10 us", or seconds.
+            speed: of each GPU: "40 TFLOP/s", or FLOP per second.
+            preset: of each GPU: "A100", "H100" and so on; what is said beats it.
+            cpu_memory: of each CPU.
 
         Raises:
             DeviceError: an impossible name, count or quantity; all of them at once.

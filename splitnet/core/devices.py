@@ -70,6 +70,18 @@ class Device:
     ) -> "Device":
         """Make a device from its name and what is known of it; presets fill the rest.
 
+        Quantities are text with a unit, or numbers of bytes, FLOP/s, bytes/s, seconds.
+
+        Args:
+            name: "gpu:0", "cpu", "worker:1/gpu:0", or as TensorFlow writes it.
+            memory: "16 GiB".
+            speed: "40 TFLOP/s".
+            bandwidth: of its memory: "1 TB/s".
+            overhead: lost per call: "8 us".
+            preset: "A100", "H100" and so on; its kind's unless said.
+            target: the name TensorFlow is told; that of `name` unless said.
+            stand_in: whether it plays a device of another kind.
+
         Raises:
             DeviceError: an impossible name, quantity or preset.
 
