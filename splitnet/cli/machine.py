@@ -11,7 +11,8 @@ from typing import Any
 
 from splitnet.cli.screen import hush, show, show_json, show_rows
 from splitnet.core.errors import ConfigError
-from splitnet.core.settings import OPTIONS, Setting, config_file, resolve
+from splitnet.core.options import OPTIONS
+from splitnet.core.settings import Setting, config_file, resolve
 from splitnet.core.units import format_bytes, format_count
 
 __all__ = ["add_commands"]

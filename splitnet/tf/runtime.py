@@ -10,13 +10,9 @@ from typing import Any
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.devices import PRESETS
 from splitnet.core.errors import ConfigError, DeviceError
-from splitnet.tf.config import (
-    configure,
-    cpu_devices,
-    force_cpu,
-    make_cpu_devices,
-)
+from splitnet.tf.config import configure, force_cpu
 from splitnet.tf.context import started, starter, watch
+from splitnet.tf.early import cpu_devices, make_cpu_devices
 from splitnet.tf.nvml import Card, cards
 from splitnet.tf.quiet import hushed, import_frameworks
 

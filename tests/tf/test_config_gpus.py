@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from splitnet.core.errors import ConfigError
-from splitnet.tf import config, runtime
+from splitnet.tf import config, early, runtime
 from splitnet.tf.nvml import Card
 
 pytestmark = pytest.mark.tf
@@ -77,9 +77,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     )
     set_(experimental, "set_memory_growth", made.set_growth)
     set_(experimental, "get_device_details", lambda gpu: made.details)
-    set_(config, "cards", lambda: tuple(card(i) for i in (0, 1)))
+    set_(early, "cards", lambda: tuple(card(i) for i in (0, 1)))
     set_(runtime, "cards", lambda: tuple(card(i) for i in (0, 1)))
     set_(config, "started", lambda: False)
+    set_(early, "started", lambda: False)
     set_(runtime, "started", lambda: False)
     set_(config, "watch", lambda: None)
     set_(runtime, "watch", lambda: None)
@@ -159,7 +160,7 @@ def test_memory_fraction_leaves_room_for_two(machine: Machine) -> None:
     config.configure(memory_fraction=0.5)
 
     (limit,) = limits(machine, 0)
-    context = config.CONTEXT_BYTES // 2**20
+    context = early.CONTEXT_BYTES // 2**20
     assert 2 * (limit + context) == 80 * 1024
 
 
@@ -175,7 +176,7 @@ def test_memory_fraction_needs_the_driver(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without NVML the size of a card is not known, and the message says what helps."""
-    monkeypatch.setattr(config, "cards", tuple)
+    monkeypatch.setattr(early, "cards", tuple)
 
     with pytest.raises(
         ConfigError, match="pip install nvidia-ml-py, or say memory_limit"
@@ -203,6 +204,18 @@ def test_memory_growth_after_a_limit_elsewhere_is_refused(machine: Machine) -> N
 
     with pytest.raises(ConfigError, match="been given logical devices elsewhere"):
         config.configure(memory_growth=True)
+
+
+def test_memory_growth_on_one_gpu_only_is_refused(machine: Machine) -> None:
+    """TensorFlow would end with a bare ValueError when it starts."""
+    machine.growth["/physical_device:GPU:0"] = True
+
+    with pytest.raises(ConfigError, match=r"(?s)GPU:0.*has memory growth.*GPU:1"):
+        config.configure()
+
+    config.configure(memory_growth=True)
+
+    assert set(machine.growth.values()) == {True}
 
 
 def test_configure_adds_up_and_repeats_harmlessly(machine: Machine) -> None:
