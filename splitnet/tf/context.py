@@ -11,7 +11,7 @@ from typing import Any
 
 from splitnet.tf.quiet import hushed
 
-__all__ = ["starter", "started", "watch"]
+__all__ = ["settle", "starter", "started", "watch"]
 
 _OUR_FOLDERS = ("/tensorflow/", "/keras/", "/splitnet/", "/importlib/")
 _seen: list[str] = []
@@ -26,6 +26,16 @@ def _context() -> Any:
 def started() -> bool:
     """Say whether TensorFlow has claimed its devices; does not make it do so."""
     return getattr(_context(), "_context_handle", None) is not None
+
+
+def settle() -> None:
+    """Wait until workers have done what they were asked outside of any function.
+
+    TensorFlow hands such operations over and goes on; a function that is called next
+    can overtake them, and find variables that are still empty.
+    """
+    if started():
+        _context().sync_executors()
 
 
 def watch() -> None:

@@ -15,6 +15,7 @@ from splitnet.tf import private
 from splitnet.tf.binding import placement, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.config import announce
+from splitnet.tf.context import settle
 from splitnet.tf.copying import Copies, copy_input, functional, replay
 from splitnet.tf.optimizer import copy_state
 from splitnet.tf.placement import lay_over, placed_of
@@ -67,6 +68,7 @@ def emit(
     placed = placement(plan, sites, nodes, targets, receipts)
     _give_values(blueprint, plan, sites, copies, targets)
     copies.carry_assets()
+    settle()
     _spare_cudnn(sites, plan, copies)
     placed = lay_out(model, placed, way)
     lay_over(model, placed)

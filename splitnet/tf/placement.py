@@ -23,6 +23,7 @@ from splitnet.tf import private
 from splitnet.tf.cuts import Cuts
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
+from splitnet.tf.ordered import keep_in_order
 from splitnet.tf.pipeline import pipelined
 from splitnet.tf.replicas import Replicas, leaving
 from splitnet.tf.segments import Segment, run_segment
@@ -86,6 +87,7 @@ def lay_over(model: Any, placed: Placed) -> None:
         "_get_regularization_losses": _regularization(model, placed),
     }
     vars(model).update(own)
+    keep_in_order(model, placed.target_of.values())
     model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
 
 

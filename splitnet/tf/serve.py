@@ -11,14 +11,15 @@ from pathlib import Path
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
 from splitnet.core.hosts import Host
+from splitnet.core.units import format_bytes
 from splitnet.tf.health import without_proxy
 from splitnet.tf.seclude import is_private, open_interfaces
 
-__all__ = ["VERSION_MARK", "serve"]
+__all__ = ["READY", "VERSION_MARK", "limit_memory", "serve"]
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 _DIE_WITH_PARENT = 1
-_READY = b"ready\n"
+READY = b"ready"  # then, if memory is limited, the bytes that are left of it
 
 
 def serve(
@@ -39,7 +40,8 @@ def serve(
         core: the processor core to stay on; None for all.
         threads: of one operation, and of operations side by side; None leaves both to
             TensorFlow. A worker pinned to a core has one.
-        memory_bytes: refuse to use more memory than this; None for no limit.
+        memory_bytes: refuse to use more memory than this, with all that this program
+            needs for itself; None for no limit.
         allow_remote: listen although others can reach this machine's network.
         owned: end when the process that started this one does.
 
@@ -54,8 +56,6 @@ def serve(
     if core is not None:
         os.sched_setaffinity(0, {core})
         threads = threads or 1
-    if memory_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -71,9 +71,37 @@ def serve(
         ),
     )
     _tell_version(tf.__version__)
-    sys.stdout.buffer.write(_READY)
+    room = b"" if memory_bytes is None else b" %d" % limit_memory(memory_bytes)
+    sys.stdout.buffer.write(READY + room + b"\n")
     sys.stdout.flush()
     server.join()
+
+
+def limit_memory(count: int) -> int:
+    """Let this program's resident memory not rise above `count` bytes; what is left.
+
+    The kernel limits what a program may have reserved. Programs reserve more than they
+    use, so what is reserved already is allowed beyond the limit.
+
+    Raises:
+        ConfigError: the program holds more than that already.
+    """
+    resident, reserved = _held("VmRSS"), _held("VmData")
+    left = count - resident
+    if left <= 0:
+        raise ConfigError(
+            f"a memory limit of {format_bytes(count)} leaves nothing: TensorFlow's "
+            f"server alone holds {format_bytes(resident)}. Allow more."
+        )
+    allowed = reserved + left
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+    return left
+
+
+def _held(key: str) -> int:
+    """A figure of this process in bytes, from /proc."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
 def spec_of(cluster: Cluster) -> "tf.train.ClusterSpec":  # type: ignore[name-defined]  # noqa: F821  # imported late

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +25,7 @@ from splitnet.core.errors import ConfigError, DeviceError, listed
 from splitnet.core.hosts import CLIENT, Host
 from splitnet.core.units import parse_bytes
 from splitnet.tf.seclude import seclude
+from splitnet.tf.serve import READY
 
 __all__ = ["CLUSTER_VARIABLE", "LocalWorkers", "local_workers", "write_cluster"]
 
@@ -105,6 +106,7 @@ def local_workers(
             thread.
         threads: threads of each worker; None leaves them to TensorFlow.
         memory_limit: of each worker, such as "2 GB"; more is refused, not swapped.
+            TensorFlow's server takes some 0.7 GB of it; `cluster` has what is left.
         allow_remote: stay in the open network. Whoever reaches this machine can then
             run what they like in the workers.
 
@@ -135,11 +137,23 @@ def local_workers(
     try:
         for index in range(count):
             workers.processes.append(_start(file, index, options[index]))
-        _wait(workers.processes, folder)
+        rooms = _wait(workers.processes, folder)
+        workers.cluster = _with_rooms(cluster, rooms)
+        write_cluster(workers.cluster, file)
     except BaseException:
         workers.stop()
         raise
     return workers
+
+
+def _with_rooms(cluster: Cluster, rooms: Sequence[int | None]) -> Cluster:
+    """The cluster with the memory that limited workers have left for a program."""
+    left = {f"worker:{i}": room for i, room in enumerate(rooms) if room is not None}
+    devices = [
+        replace(device, memory_bytes=left.get(device.host, device.memory_bytes))
+        for device in cluster
+    ]
+    return replace(cluster, devices=tuple(devices))
 
 
 def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
@@ -178,13 +192,16 @@ def _start(file: Path, index: int, options: Sequence[str]) -> subprocess.Popen[b
     command += ["--cluster", str(file), "--index", str(index), *options]
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if "--core" in options:  # one thread computes: heaps for others would only hold on
+        environment.setdefault("MALLOC_ARENA_MAX", "1")
     with open(_log(file.parent, index), "wb") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=environment,
             start_new_session=True,  # Ctrl-C is its owner's, who ends it
         )
 
@@ -193,28 +210,36 @@ def _log(folder: Path, index: int) -> Path:
     return folder / f"worker-{index}.log"
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Wait until every worker says that it is ready.
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]], folder: Path
+) -> list[int | None]:
+    """Wait until every worker says that it is ready; the bytes that each has left.
+
+    None stands for a worker without a limit.
 
     Raises:
         ConfigError: one ended, or said nothing in time; with its last words.
     """
     deadline = time.monotonic() + _START_SECONDS
-    faults = []
+    faults: list[str] = []
+    rooms: list[int | None] = []
     for process in processes:
         pipe = process.stdout
         assert pipe is not None
         left = max(deadline - time.monotonic(), 0.0)
         ready, _, _ = select.select([pipe], [], [], left)
-        if ready and pipe.readline() == b"ready\n":
+        words = pipe.readline().split() if ready else []
+        if words[:1] == [READY]:
+            rooms.append(int(words[1]) if len(words) > 1 else None)
             continue
         index = process.args[process.args.index("--index") + 1]  # type: ignore[union-attr, index]  # a list
         log = _log(folder, int(str(index)))
-        words = log.read_text(errors="replace").strip().splitlines()[-8:]
+        last = log.read_text(errors="replace").strip().splitlines()[-8:]
         how = f"ended with code {process.wait()}" if ready else "is not ready in time"
-        faults.append(f"worker {index} {how}: " + ("\n    ".join(words) or "silently"))
+        faults.append(f"worker {index} {how}: " + ("\n    ".join(last) or "silently"))
     if faults:
         raise ConfigError(listed("workers do not start.", faults))
+    return rooms
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
