@@ -7,7 +7,8 @@ Five kinds of bytes come and go as the step runs; weights and optimizer slots st
     gradients     from the backward pass of the weight's owner to the end of the step
     activations   an output while somebody reads it, and what backward needs of it
     transfers     what came from another device, while it is read
-    workspace     what a call needs while it runs, and gradients on their way back
+    workspace     what a call or an update needs while it runs, and gradients on their
+                  way back
 
 A device's `Memory` takes each kind at its own fullest, so its total is never less than
 the peak of the sum: an allocator that keeps what it once had needs that much.
@@ -172,7 +173,10 @@ def _last_use(
 
 
 def _workspace(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
-    """Transients of each call, and gradients of outputs until their maker used them."""
+    """Transients of calls and updates, and gradients until their maker used them.
+
+    An update makes a temporary of its weight's size for each slot, and one at least.
+    """
     n = step.count
     found: list[Interval] = []
     for unit, where in enumerate(device):
@@ -180,6 +184,11 @@ def _workspace(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
             if run.ran[task]:
                 size = step.workspace_bytes[unit]
                 found.append((where, _WORKSPACE, run.start[task], run.stop[task], size))
+        update = 2 * n + unit
+        if run.ran[update]:
+            size = step.own_trained[unit] * max(1, step.slot_copies)
+            times = run.start[update], run.stop[update]
+            found.append((where, _WORKSPACE, *times, size))
     sent = {(c.item, c.source): c.stop for c in run.copies if c.kind == 1}
     for number, net in enumerate(step.nets):
         born: Mapping[int, float] = _first_backward(net.backward, device, run, n)

@@ -42,7 +42,7 @@ def test_fallback_parts_what_no_heir_has_room_for():
     graph = wide(2)
     for name in ("b0", "b1"):
         graph = with_part(graph, name, on=("gpu:7",))
-    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory="8 MiB"))
+    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory="10 MiB"))
 
     assert plan.device_of["b0"] != plan.device_of["b1"]
     assert (
@@ -69,7 +69,7 @@ def test_fallback_ends_at_the_cpu():
 def test_fallback_moves_on_when_the_first_choice_is_full():
     """A list of devices is also an order in which to look for room."""
     graph = with_part(two_towers(on=("gpu:0", "gpu:0")), "tell", on=("gpu:0", "gpu:1"))
-    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory="14 MiB"))
+    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory="15 MiB"))
 
     assert plan.device_of["tell"] == "gpu:1"
     assert plan.fallbacks[0].why == (
@@ -212,7 +212,7 @@ def test_infeasible_remedies_work():
     """The batch that the message names does fit, and the next larger one does not."""
     from splitnet.core.batches import rebatched
 
-    box = Cluster.of("gpu", memory="14 MiB")
+    box = Cluster.of("gpu", memory="16 MiB")
     graph = chain(3)
     with pytest.raises(InfeasibleError, match=r"batch <= (\d+)") as caught:
         plan_graph(graph, box)
