@@ -24,12 +24,15 @@ class Link:
     """The road between two devices: bytes per second, and seconds before the first.
 
     `source` or `target` "*" stands for every device that no other link names.
+    `busy_share`, 0 to 1, is the share of a copy's time in which the processors at both
+    ends work for it, and so compute nothing: 0 where the hardware copies by itself.
     """
 
     source: str
     target: str
     bytes_per_second: float
     latency_seconds: float = 0.0
+    busy_share: float = 0.0
 
     def seconds(self, count: float) -> float:
         """The time that `count` bytes take, in seconds."""
@@ -71,10 +74,15 @@ class Cluster:
                 for end in (link.source, link.target)
                 if end not in known
             ]
-            if not (link.bytes_per_second > 0 and link.latency_seconds >= 0):
+            if not (
+                link.bytes_per_second > 0
+                and link.latency_seconds >= 0
+                and 0 <= link.busy_share <= 1
+            ):
                 faults.append(
                     f"link {link.source} -> {link.target} has impossible figures: "
-                    f"{link.bytes_per_second!r} B/s, {link.latency_seconds!r} s"
+                    f"{link.bytes_per_second!r} B/s, {link.latency_seconds!r} s, busy "
+                    f"for {link.busy_share!r} of it"
                 )
         if faults:
             raise DeviceError(listed("this cluster cannot be.", faults))
@@ -213,7 +221,7 @@ class Cluster:
         """The cluster as plain values, for a JSON file."""
         return {
             "devices": [asdict(device) for device in self.devices],
-            "links": [asdict(link) for link in self.links],
+            "links": [link_to_dict(link) for link in self.links],
             **({"hosts": hosts_to(self.hosts)} if self.hosts else {}),
         }
 
@@ -227,6 +235,18 @@ class Cluster:
         from splitnet.core.clusterfile import cluster_from_dict
 
         return cluster_from_dict(values)
+
+
+def link_to_dict(link: Link) -> dict[str, object]:
+    """A link as plain values; what is zero everywhere but in measurements is left out.
+
+    >>> sorted(link_to_dict(Link("*", "*", 1e9)))
+    ['bytes_per_second', 'latency_seconds', 'source', 'target']
+    """
+    values: dict[str, object] = asdict(link)
+    if not link.busy_share:
+        del values["busy_share"]
+    return values
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -104,7 +104,14 @@ def _checked_link(entry: object) -> Link:
         target,
         positive_speed(parse_bandwidth(values["bytes_per_second"], "link")),
         parse_seconds(values.get("latency_seconds", 0.0), "latency"),
+        _checked_share(values.get("busy_share", 0.0)),
     )
+
+
+def _checked_share(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DeviceError(f"busy_share is a number from 0 to 1. Received: {value!r}.")
+    return float(value)
 
 
 def _fields_of(entry: object, kind: type) -> dict[str, object]:

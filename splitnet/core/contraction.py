@@ -84,6 +84,8 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
         workspace_bytes=largest(step.workspace_bytes),
         latency=step.latency,
         seconds_per_byte=step.seconds_per_byte,
+        busy_share=step.busy_share,
+        start=step.start,
         slot_copies=step.slot_copies,
         training=step.training,
     )

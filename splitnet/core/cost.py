@@ -171,7 +171,8 @@ class Measured:
     """Seconds from a table of measurements; what it does not hold is estimated.
 
     `forward` and `backward` map (call name or `signature`, device kind or name) to
-    seconds; `links` lists measured roads. `batch` is the batch that was measured.
+    seconds; `links` lists measured roads. `start_seconds` maps device kind or name to
+    what a step takes before a device of it computes. `batch` is what was measured.
     """
 
     forward: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -179,13 +180,14 @@ class Measured:
     update_bytes_per_second: Mapping[str, float] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
     batch: int | None = None
+    start_seconds: Mapping[str, float] = field(default_factory=dict)
     estimate: Roofline = field(default_factory=Roofline)
 
     @property
     def devices(self) -> frozenset[str]:
         """The devices and kinds that the table tells apart."""
         names = [where for _, where in (*self.forward, *self.backward)]
-        return frozenset([*names, *self.update_bytes_per_second])
+        return frozenset([*names, *self.update_bytes_per_second, *self.start_seconds])
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """The measured forward pass, else the estimate."""

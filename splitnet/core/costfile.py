@@ -1,11 +1,12 @@
 """Cost tables as JSON: measured once, used by every later plan."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster, Link, link_to_dict
 from splitnet.core.cost import CostModel, Measured, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
@@ -71,10 +72,7 @@ def costs_to_dict(
                 for call in graph.calls
                 for device in cluster
             },
-            links=tuple(
-                Link(a, b, road.bytes_per_second, road.latency_seconds)
-                for a, b, road in roads
-            ),
+            links=tuple(replace(road, source=a, target=b) for a, b, road in roads),
             batch=graph.batch,
         )
     )
@@ -88,15 +86,8 @@ def _table(costs: Measured) -> dict[str, object]:
         "forward": [[*key, value] for key, value in sorted(costs.forward.items())],
         "backward": [[*key, value] for key, value in sorted(costs.backward.items())],
         "update_bytes_per_second": dict(sorted(costs.update_bytes_per_second.items())),
-        "links": [
-            {
-                "source": link.source,
-                "target": link.target,
-                "bytes_per_second": link.bytes_per_second,
-                "latency_seconds": link.latency_seconds,
-            }
-            for link in costs.links
-        ],
+        "start_seconds": dict(sorted(costs.start_seconds.items())),
+        "links": [link_to_dict(link) for link in costs.links],
     }
 
 
@@ -121,10 +112,16 @@ def costs_from_dict(values: object) -> Measured | Roofline:
             f"costs.batch must be a whole number >= 1, or null. Received: {batch!r}."
         )
     speeds = values.get("update_bytes_per_second", {})
+    starts = values.get("start_seconds", {})
     links = values.get("links", [])
-    if not isinstance(speeds, Mapping) or not isinstance(links, list):
+    if not (
+        isinstance(speeds, Mapping)
+        and isinstance(starts, Mapping)
+        and isinstance(links, list)
+    ):
         raise PlanFileError(
-            "costs.update_bytes_per_second must be a table and costs.links a list."
+            "costs.update_bytes_per_second and costs.start_seconds must be tables, and "
+            "costs.links a list."
         )
     return Measured(
         forward=_rows(values, "forward"),
@@ -132,6 +129,10 @@ def costs_from_dict(values: object) -> Measured | Roofline:
         update_bytes_per_second={
             str(name): _positive(speed, f"costs.update_bytes_per_second.{name}")
             for name, speed in speeds.items()
+        },
+        start_seconds={
+            str(name): _number(seconds, f"costs.start_seconds.{name}")
+            for name, seconds in starts.items()
         },
         links=tuple(_link(entry, f"costs.links[{i}]") for i, entry in enumerate(links)),
         batch=batch,
@@ -180,4 +181,6 @@ def _link(entry: object, where: str) -> Link:
     link = value_from_dict(Link, entry, where)
     if link.bytes_per_second <= 0:
         raise PlanFileError(f"{where}.bytes_per_second must be more than zero.")
+    if link.busy_share > 1:
+        raise PlanFileError(f"{where}.busy_share must be at most 1.")
     return link

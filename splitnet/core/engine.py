@@ -6,7 +6,8 @@
 
 Every device and every direction of every link serves one thing at a time, in the order
 in which things became ready, ties in order of the graph; a unit of zero seconds
-occupies nothing. So does TensorFlow's executor with one stream per device.
+occupies nothing. So does TensorFlow's executor with one stream per device. Where a copy
+is the work of the processors at its ends, what they compute next starts later by that.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ __all__ = ["COPY_KINDS", "Moved", "Run", "run_step", "run_within"]
 
 _ROUNDING = 1 + 1e-9
 """What is left of a device's work is added up in another order than its times are."""
+
+_COPIES_FIRST = 2**62  # what is sent goes out before its sender computes on
 
 COPY_KINDS = ("activation", "gradient", "weights", "weights gradient")
 
@@ -102,7 +105,7 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
     copies: list[Moved] = []
     waiting: list[Sequence[int]] = []
     heap: list[tuple[float, int]] = []
-    free, left = [0.0] * step.device_count, [0.0] * step.device_count
+    free, left = list(step.start), [0.0] * step.device_count
     link_free: dict[tuple[int, int], float] = {}
     for unit, where in enumerate(device):
         left[where] += step.unit_seconds[where][unit]
@@ -117,7 +120,7 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
             heappush(heap, (ready[task], task))
 
     def send(time: float, copy: Moved, tasks: Sequence[int]) -> None:
-        heappush(heap, (time, top + len(copies)))
+        heappush(heap, (time, len(copies) - _COPIES_FIRST))
         copies.append(copy)
         waiting.append(tasks)
 
@@ -129,8 +132,9 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
 
     while heap:
         time, task = heappop(heap)
-        if task >= top:
-            copy = copies[task - top]
+        if task < 0:
+            number = task + _COPIES_FIRST
+            copy = copies[number]
             road = copy.source, copy.target
             known = nets[copy.item].seconds if copy.kind < 2 else None
             if known is None:
@@ -138,7 +142,10 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
                 known += copy.bytes * step.seconds_per_byte[road[0]][road[1]]
             copy.start = max(time, link_free.get(road, 0.0))
             copy.stop = link_free[road] = copy.start + known
-            for waiter in waiting[task - top]:
+            if share := step.busy_share[road[0]][road[1]]:
+                for end in road:
+                    free[end] = max(free[end], copy.start) + share * known
+            for waiter in waiting[number]:
                 arrive(waiter, copy.stop)
             continue
         where = place[task]

@@ -68,6 +68,12 @@ class ScaledCosts:
     whole: Mapping[str, tuple[tuple[Call, ...], float]]
     again: bool = False
 
+    @property
+    def start_seconds(self) -> Mapping[str, float]:
+        """What a step takes before each device computes, where that was measured."""
+        known: Mapping[str, float] = getattr(self.costs, "start_seconds", {})
+        return known
+
     def forward_seconds(self, call: Call, device: Device) -> float:
         """Seconds of a share's forward pass."""
         wholes, share = self.whole.get(call.name, ((call,), 1.0))

@@ -1,13 +1,13 @@
 """Seconds of every call on every device, and of every road, looked up once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Measured, Roofline
 from splitnet.core.devices import Device
 from splitnet.core.graph import Graph
 
-__all__ = ["Table", "road_tables", "seconds_tables"]
+__all__ = ["Table", "road_tables", "seconds_tables", "start_table"]
 
 Table = list[list[float]]
 
@@ -56,12 +56,23 @@ def _cost_key(device: Device, costs: CostModel) -> object:
     return device.name
 
 
-def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, Table]:
-    """Seconds before the first byte, and per byte, from each device to each other."""
+def start_table(cluster: Cluster, costs: CostModel) -> list[float]:
+    """Seconds of a step before each device computes; 0 where nobody measured them."""
+    known: Mapping[str, float] = getattr(costs, "start_seconds", {})
+    return [known.get(d.name, known.get(d.kind, 0.0)) for d in cluster]
+
+
+def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, Table, Table]:
+    """Seconds before the first byte, seconds per byte, and the share the ends work in.
+
+    Each from every device to every other.
+    """
     latency: Table = []
     per_byte: Table = []
+    busy: Table = []
     for a in cluster:
         roads = [costs.link(a.name, b.name, cluster) for b in cluster]
         latency.append([road.latency_seconds for road in roads])
         per_byte.append([1.0 / road.bytes_per_second for road in roads])
-    return latency, per_byte
+        busy.append([road.busy_share for road in roads])
+    return latency, per_byte, busy

@@ -3,30 +3,37 @@
 Each kind of call runs alone on one device of each kind: its forward pass, then forward
 and backward together, with made-up values of the right shapes. What a step costs before
 its first kernel is taken off. Calls that compute the same are measured once.
+
+Then all calls run together, once per kind of device, and the times are scaled to add up
+to that: alone, a call finds its data in the cache and is not fused with its neighbours.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster
 from splitnet.core.cost import Measured, signature
 from splitnet.core.devices import Device
 from splitnet.core.errors import DeviceError, listed
-from splitnet.core.graph import Call
+from splitnet.core.graph import Call, Graph
+from splitnet.core.step import step_of
+from splitnet.tf import private
 from splitnet.tf.blueprint import Site, blueprint_of
 from splitnet.tf.copying import Copies
 from splitnet.tf.marks import canonical
 from splitnet.tf.read import graph_of
+from splitnet.tf.roads import roads
+from splitnet.tf.stopwatch import finish, made_up, nothing, seconds_of
+from splitnet.tf.whole import start_seconds, together
 
 __all__ = ["measure"]
 
-_ROUNDS, _ENOUGH_SECONDS = 15, 0.3
-_LARGE_BYTES, _OPEN_SIZE = 16 * 2**20, 8
+_UPDATED_BYTES = 16 * 2**20
+_LOOKING_SECONDS = 10.0  # for repetitions of all calls, beside the first run of each
+_LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
 
 
 def measure(
@@ -39,7 +46,8 @@ def measure(
 ) -> Measured:
     """Time every call of a source on each kind of device, and the roads between them.
 
-    The source is left as it was. Devices of one kind and speed count as one kind.
+    The source is left as it was. Devices of one kind and speed count as one kind. Times
+    are those of training.
 
     Args:
         source: a `Net` or a Keras model.
@@ -58,43 +66,91 @@ def measure(
         DeclarationError: the source cannot be read.
     """
     _check_here(cluster)
-    tell = on_progress or (lambda share, text: None)
     blueprint = blueprint_of(source)
-    calls = {call.name: call for call in graph_of(blueprint, batch).calls}
-    jobs: dict[str, Site] = {}
-    for site in blueprint.sites:
-        call = calls[site.call]
-        if not site.node.is_input and call.kind != "InputLayer":
-            jobs.setdefault(signature(call), site)
+    graph = graph_of(blueprint, batch)
+    jobs = _jobs(blueprint.sites, graph)
     groups = _groups(cluster)
-    found: dict[str, dict[tuple[str, str], float]] = {"forward": {}, "backward": {}}
+    enough = min(_LOOKING_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
+    tell = _teller(on_progress, len(groups) * (len(jobs) + 2) + 1)
+    forward: dict[tuple[str, str], float] = {}
+    backward: dict[tuple[str, str], float] = {}
     speeds: dict[str, float] = {}
-    total, done = len(groups) * (len(jobs) + 1), 0
+    starts: dict[str, float] = {}
     for where, members in groups.items():
         device = members[0]
-        idle = _seconds(_nothing(device))
-        for name, site in jobs.items():
-            tell(done / total, f"{site.call} on {device.name}")
-            forward, backward = _call_seconds(
-                calls[site.call], site, device, batch, idle
+        idle = seconds_of(nothing(device))
+        alone = {}
+        for name, (call, site) in jobs.items():
+            tell(f"{site.call} on {device.name}")
+            alone[name] = _call_seconds(
+                call, site, device, idle, batch=batch, enough=enough
             )
-            for label in where:
-                found["forward"][name, label] = forward
-                found["backward"][name, label] = backward
-            done += 1
-        tell(done / total, f"update on {device.name}")
-        speed = _update_speed(device, optimizer, idle)
-        speeds |= dict.fromkeys(where, speed)
-        done += 1
-    links = tuple(_links(cluster, groups))
-    tell(1.0, "done")
+        tell(f"all calls on {device.name}")
+        found = together(source, graph, cluster, device)
+        scale = 1.0 if found is None else _scale(found - idle, alone, graph, device)
+        for label in where:
+            forward |= {(name, label): f * scale for name, (f, _) in alone.items()}
+            backward |= {(name, label): b * scale for name, (_, b) in alone.items()}
+        tell(f"update on {device.name}")
+        speeds |= dict.fromkeys(where, _update_speed(device, optimizer, idle))
+        starts |= dict.fromkeys(where, start_seconds(cluster, device))
+    tell("roads between devices")
+    alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
+    links = roads(cluster, alike, _usual_bytes(graph))
+    tell("done")
     return Measured(
-        forward=found["forward"],
-        backward=found["backward"],
+        forward=forward,
+        backward=backward,
         update_bytes_per_second=speeds,
         links=links,
         batch=batch,
+        start_seconds=starts,
     )
+
+
+def _jobs(sites: tuple[Site, ...], graph: Graph) -> dict[str, tuple[Call, Site]]:
+    """A call for each that computes something else; what towers share is estimated."""
+    jobs: dict[str, tuple[Call, Site]] = {}
+    for site in sites:
+        call = graph.call.get(site.call)
+        if call and not site.node.is_input and call.kind != "InputLayer":
+            jobs.setdefault(signature(call), (call, site))
+    return jobs
+
+
+def _teller(
+    on_progress: Callable[[float, str], None] | None, count: int
+) -> Callable[[str], None]:
+    """Tell what comes next, and how much of `count` such things is done."""
+    done = -1
+
+    def tell(text: str) -> None:
+        nonlocal done
+        done += 1
+        if on_progress:
+            on_progress(done / count, text)
+
+    return tell
+
+
+def _scale(
+    seconds: float, alone: dict[str, tuple[float, float]], graph: Graph, device: Device
+) -> float:
+    """What to multiply times of calls alone by, so that they add up to `seconds`."""
+    costs = Measured(
+        forward={(name, device.kind): f for name, (f, _) in alone.items()},
+        backward={(name, device.kind): b for name, (_, b) in alone.items()},
+    )
+    here = Cluster((device,))
+    step = step_of(graph, here, costs, training=True, optimizer="sgd")
+    total = sum(step.forward[0]) + sum(step.backward[0])
+    return max(seconds, 0.0) / total if total else 1.0
+
+
+def _usual_bytes(graph: Graph) -> int:
+    """The size of what goes from call to call, in the middle."""
+    sizes = sorted(tensor.bytes for tensor in graph.tensors) or [0]
+    return min(max(sizes[len(sizes) // 2], _LEAST_SENT), _MOST_SENT)
 
 
 def _check_here(cluster: Cluster) -> None:
@@ -128,60 +184,21 @@ def _groups(cluster: Cluster) -> dict[tuple[str, ...], list[Device]]:
     }
 
 
-def _seconds(run: Callable[[], Any]) -> float:
-    """The fastest of several runs, after two that trace and warm up.
-
-    What else this machine does only ever makes a run longer.
-    """
-    run()
-    run()
-    times: list[float] = []
-    began = time.perf_counter()
-    while len(times) < _ROUNDS and time.perf_counter() - began < _ENOUGH_SECONDS:
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def _finish(outputs: Any, device: str) -> Any:
-    """A number that needs every output; TensorFlow drops what nothing needs."""
-    flat = [
-        t.values if isinstance(t, tf.IndexedSlices) else t
-        for t in keras.tree.flatten(outputs)
-    ]
-    with tf.device(device):
-        numbers = [
-            tf.cast(tf.reshape(t, [-1])[0], "float32")
-            for t in flat
-            if isinstance(t, tf.Tensor) and t.dtype not in (tf.string, tf.variant)
-        ]
-        return tf.add_n([tf.constant(0.0), *numbers])
-
-
-def _nothing(device: Device) -> Callable[[], Any]:
-    @tf.function
-    def run() -> Any:
-        with tf.device(device.target):
-            return tf.constant(0.0)
-
-    return lambda: run().numpy()
-
-
 def _call_seconds(
-    call: Call, site: Site, device: Device, batch: int, idle: float
+    call: Call, site: Site, device: Device, idle: float, *, batch: int, enough: float
 ) -> tuple[float, float]:
     """Forward and backward seconds of one call, alone on a device."""
     node = site.node
     with tf.device(device.target):
-        operation = Copies().of(node.operation)
-        values = {id(t): _made_up(t, batch) for t in node.input_tensors}
+        twin = Copies().of(node.operation)
+        operation = private.operation_fn(twin, training=True)
+        values = {id(t): made_up(t, batch) for t in node.input_tensors}
         inputs = {key: tf.Variable(value) for key, value in values.items()}
         args, kwargs = node.arguments.fill_in(
             {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
         )
         operation(*args, **kwargs)  # builds it, here
-    trained = list(getattr(operation, "trainable_variables", ()))
+    trained = list(getattr(twin, "trainable_variables", ()))
     floats = [v for v in inputs.values() if v.dtype.is_floating]
 
     def forward_pass() -> Any:
@@ -193,7 +210,7 @@ def _call_seconds(
     def forward() -> Any:
         with tf.device(device.target):
             outputs = forward_pass()
-        return _finish(outputs, device.target)
+        return finish(outputs, device.target)
 
     @tf.function
     def both() -> Any:
@@ -203,80 +220,29 @@ def _call_seconds(
                 flat = [t for t in keras.tree.flatten(outputs) if t.dtype.is_floating]
                 loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in flat])
             gradients = tape.gradient(loss, [*floats, *(v.value for v in trained)])
-        return _finish([g for g in gradients if g is not None], device.target)
+        return finish([g for g in gradients if g is not None], device.target)
 
-    alone = max(_seconds(lambda: forward().numpy()) - idle, 0.0)
+    alone = seconds_of(lambda: forward().numpy(), enough_seconds=enough)
+    alone = max(alone - idle, 0.0)
     if not call.backward_flops and not trained:
         return alone, 0.0
-    together = max(_seconds(lambda: both().numpy()) - idle, 0.0)
-    return alone, max(together - alone, 0.0)
-
-
-def _made_up(tensor: Any, batch: int) -> Any:
-    shape = [batch, *(extent or _OPEN_SIZE for extent in tensor.shape[1:])]
-    if tensor.shape and tensor.shape[0]:
-        shape[0] = tensor.shape[0]
-    dtype = tf.as_dtype(tensor.dtype)
-    if dtype == tf.string:
-        return tf.fill(shape, "a")
-    draw = np.random.default_rng(0)
-    values = (
-        draw.normal(size=shape) if dtype.is_floating else draw.integers(0, 2, shape)
-    )
-    return tf.cast(tf.constant(values), dtype)
+    with_backward = seconds_of(lambda: both().numpy(), enough_seconds=enough) - idle
+    return alone, max(with_backward - alone, 0.0)
 
 
 def _update_speed(device: Device, optimizer: str, idle: float) -> float:
     """Bytes of weights that an optimizer updates in a second."""
     with tf.device(device.target):
-        weight = keras.Variable(np.zeros(_LARGE_BYTES // 4, "float32"))
-        gradient = tf.Variable(np.ones(_LARGE_BYTES // 4, "float32"))
+        weight = keras.Variable(tf.zeros([_UPDATED_BYTES // 4]))
+        gradient = tf.Variable(tf.ones([_UPDATED_BYTES // 4]))
         rule = keras.optimizers.get(optimizer.partition("+")[0])
         rule.build([weight])
 
     @tf.function
     def run() -> Any:
         with tf.device(device.target):
-            rule.update_step(gradient.read_value(), weight.value, rule.learning_rate)
-        return _finish([], device.target)
+            rule.update_step(gradient.read_value(), weight.value, tf.constant(1e-3))
+        return finish([], device.target)
 
-    seconds = _seconds(lambda: run().numpy()) - idle
-    return _LARGE_BYTES / max(seconds, 1e-9)
-
-
-def _links(cluster: Cluster, groups: dict[tuple[str, ...], list[Device]]) -> list[Link]:
-    """A road for each ordered pair of devices; alike pairs are measured once."""
-    number = {d.name: i for i, each in enumerate(groups.values()) for d in each}
-    known: dict[tuple[int, int, bool], tuple[float, float]] = {}
-    links = []
-    for one in cluster:
-        for other in cluster:
-            if one.name == other.name:
-                continue
-            key = (number[one.name], number[other.name], one.host == other.host)
-            if key not in known:
-                known[key] = _road(one, other)
-            links.append(Link(one.name, other.name, *known[key]))
-    return links
-
-
-def _road(one: Device, other: Device) -> tuple[float, float]:
-    """Bytes per second, and seconds before the first, from one device to another."""
-    idle = _seconds(_sending(one, one, 4))
-    small = _seconds(_sending(one, other, 4))
-    large = _seconds(_sending(one, other, _LARGE_BYTES))
-    return _LARGE_BYTES / max(large - small, 1e-9), max(small - idle, 0.0)
-
-
-def _sending(one: Device, other: Device, count: int) -> Callable[[], Any]:
-    with tf.device(one.target):
-        held = tf.Variable(np.ones(max(count // 4, 1), "float32"))
-
-    @tf.function
-    def run() -> Any:
-        with tf.device(one.target):
-            value = held.read_value()
-        with tf.device(other.target):
-            return tf.identity(value)[:1]
-
-    return lambda: run().numpy()
+    seconds = seconds_of(lambda: run().numpy()) - idle
+    return _UPDATED_BYTES / max(seconds, 1e-9)

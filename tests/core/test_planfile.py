@@ -208,7 +208,11 @@ def test_cost_table_round_trips(tmp_path):
         forward={("see", "gpu"): 0.5, ("Dense|()|8", "cpu:0"): 0.25},
         backward={("see", "gpu"): 1.0},
         update_bytes_per_second={"gpu": 1e9},
-        links=(Link("gpu:0", "gpu:1", 1e9, 1e-5),),
+        links=(
+            Link("gpu:0", "gpu:1", 1e9, 1e-5),
+            Link("gpu:1", "gpu:0", 1e9, 1e-5, 0.5),
+        ),
+        start_seconds={"gpu": 1e-3},
         batch=32,
     )
     save_costs(costs, tmp_path / "costs.json")
@@ -237,6 +241,29 @@ def test_cost_table_round_trips(tmp_path):
                 "update_bytes_per_second": {"gpu": 0},
             },
             "must be more than zero",
+        ),
+        (
+            {"splitnet_costs": 1, "model": "measured", "start_seconds": {"gpu": -1}},
+            "costs.start_seconds.gpu must be finite and not negative",
+        ),
+        (
+            {"splitnet_costs": 1, "model": "measured", "start_seconds": []},
+            "costs.start_seconds must be tables",
+        ),
+        (
+            {
+                "splitnet_costs": 1,
+                "model": "measured",
+                "links": [
+                    {
+                        "source": "gpu:0",
+                        "target": "gpu:1",
+                        "bytes_per_second": 1e9,
+                        "busy_share": 2.0,
+                    }
+                ],
+            },
+            "busy_share must be at most 1",
         ),
     ],
 )

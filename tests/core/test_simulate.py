@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cost import Measured
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Part
 from splitnet.core.planner import plan_graph
+from splitnet.core.score import score
 from splitnet.core.simulate import simulate, simulate_step
 from tests.zoo import MIB, call, chain, diamond, graph_of, random_dag, shared, source
 
@@ -80,6 +84,47 @@ def test_simulate_serves_one_copy_at_a_time_per_direction():
 
     assert first.stop == pytest.approx(MIB / 1e9)
     assert second.start == first.stop
+
+
+def test_simulate_copies_may_keep_both_ends_busy():
+    """Where processors copy, what their devices compute meanwhile ends later."""
+    calls = [source("x"), call("a", flops=1e10), call("b", flops=1e10)]
+    calls.append(call("c", flops=1e10))
+    graph = graph_of("ends", calls, [("x", "a"), ("a", "b"), ("a", "c")])
+    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
+    road = Link("*", "*", 1e9, 0.0)
+    times = {}
+    for share in (0.0, 0.5):
+        box = replace(BOX, links=(replace(road, busy_share=share),))
+        timeline = simulate_step(graph, box, device_of, training=False)
+        times[share] = {task.call: task.start for task in timeline.tasks}
+
+    copy = MIB / 1e9
+    assert times[0.5]["a"] == times[0.0]["a"]
+    assert times[0.5]["c"] == pytest.approx(times[0.0]["c"] + 0.5 * copy)
+    assert times[0.5]["b"] == times[0.0]["b"]
+
+
+def test_simulate_begins_when_each_device_may():
+    """What was measured to come before the first call of a step does so."""
+    device_of = {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0", "c2": "gpu:1"}
+    late = Measured(start_seconds={"gpu": 0.25, "gpu:1": 9.0})
+    plain = simulate_step(chain(), BOX, device_of, Measured(), training=False)
+    timeline = simulate_step(chain(), BOX, device_of, late, training=False)
+    start = {task.call: task.start for task in timeline.tasks}
+
+    assert max(task.stop for task in plain.tasks) < 0.25
+    assert (start["x"], start["c0"], start["c2"]) == (0.0, 0.25, 9.0)
+
+
+def test_updates_need_room_for_their_steps():
+    """An update makes a temporary of its weight's size for each slot, at least one."""
+    device_of = {"x": "cpu:0", "c0": "gpu:0"}
+    graph = chain(1, out=4)
+    slots = {"sgd": 0, "lion": 1, "adam": 2}
+    for optimizer, count in slots.items():
+        plan = score(graph, BOX, device_of, optimizer=optimizer)
+        assert plan.memory["gpu:0"].workspace == MIB * max(1, count)
 
 
 def test_simulate_moves_a_shared_weight_and_its_gradient():

@@ -10,7 +10,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.cost import Measured, signature
 from splitnet.core.costfile import load_costs
-from splitnet.tf.measure import _groups
+from splitnet.tf.measure import _groups, _scale
 
 pytestmark = pytest.mark.tf
 
@@ -60,6 +60,27 @@ def test_measure_times_updates_and_roads(costs: Measured) -> None:
     assert set(costs.update_bytes_per_second) == {"gpu", "cpu"}
     assert len(ends) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
+    assert all(0 <= link.busy_share <= 1 for link in costs.links)
+
+
+def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None:
+    """Calls are scaled to what all of them take together; a step's start is apart."""
+    graph = sn.read(model, 16)
+    cpu = sn.Cluster.of("cpu")
+    alone = {(signature(c), "cpu"): (1.0, 2.0) for c in graph.calls}
+    named = {name: both for (name, _), both in alone.items()}
+
+    scale = _scale(0.5, named, graph, cpu["cpu:0"])
+
+    ones = Measured(
+        forward=dict.fromkeys(alone, 1.0), backward=dict.fromkeys(alone, 2.0)
+    )
+    on_cpu = {part.name: "cpu:0" for part in graph.parts}
+    whole = sn.score(graph, cpu, on_cpu, costs=ones).timeline
+    busy = sum(t.stop - t.start for t in whole.tasks if t.phase != "update")
+    assert scale == pytest.approx(0.5 / busy)
+    assert set(costs.start_seconds) == {"gpu", "cpu"}
+    assert all(0 < seconds < 1 for seconds in costs.start_seconds.values())
 
 
 def test_measure_leaves_the_source_alone(model: Any, cluster: sn.Cluster) -> None:

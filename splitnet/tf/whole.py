@@ -1,0 +1,103 @@
+"""Seconds of a whole step on one device: what single calls alone do not show."""
+
+import statistics
+import time
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.declare import Net
+from splitnet.core.devices import Device
+from splitnet.core.graph import Graph
+from splitnet.core.score import score
+from splitnet.tf.blueprint import blueprint_of
+from splitnet.tf.emit import emit
+from splitnet.tf.placement import placement_scope
+from splitnet.tf.read import graph_of
+from splitnet.tf.stopwatch import finish, made_up, seconds_of
+
+__all__ = ["StepTimes", "start_seconds", "together"]
+
+_STEPS, _WIDTH = 24, 4
+
+
+class StepTimes(keras.callbacks.Callback):
+    """Seconds of each step of `fit`, from the end of one to the end of the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._last = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """What comes before an epoch's first step is no step's."""
+        self._last = 0.0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A step has ended when its loss is known."""
+        now = time.perf_counter()
+        if self._last:
+            self.seconds.append(now - self._last)
+        self._last = now
+
+
+def start_seconds(cluster: Cluster, device: Device) -> float:
+    """What a step of `fit` takes on a device before and after it computes anything."""
+    net = Net("nothing")
+    x = net.input("x", (_WIDTH,))
+    net.output(net.branch("little", x, keras.layers.Dense(1), on=device.name))
+    model = _placed(net, graph_of(blueprint_of(net), _WIDTH), cluster, device)
+    model.compile("sgd", "mse")
+    times = StepTimes()
+    rows = np.zeros((_WIDTH * _STEPS, _WIDTH), "float32")
+    model.fit(
+        rows, rows[:, :1], batch_size=_WIDTH, epochs=2, verbose=0, callbacks=[times]
+    )
+    return statistics.median(times.seconds[_STEPS:])
+
+
+def together(
+    source: Any, graph: Graph, cluster: Cluster, device: Device
+) -> float | None:
+    """Forward and backward seconds of all calls, one after the other on one device.
+
+    None where the device has no room for all of it. What a run costs by itself is in.
+    """
+    model = _placed(source, graph, cluster, device)
+    if model is None:
+        return None
+    with tf.device(device.target):
+        held = keras.tree.map_structure(
+            lambda t: tf.Variable(made_up(t, graph.batch)), model._inputs_struct
+        )
+    trained = [v.value for v in model.trainable_variables]
+
+    @tf.function
+    def run() -> Any:
+        with placement_scope(model), tf.GradientTape() as tape:
+            inputs = keras.tree.map_structure(lambda v: v.read_value(), held)
+            outputs = keras.tree.flatten(model(inputs, training=True))
+            floats = [t for t in outputs if t.dtype.is_floating]
+            with tf.device(device.target):
+                loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
+            gradients = tape.gradient(loss, trained) if trained else outputs
+        return finish([g for g in gradients if g is not None], device.target)
+
+    try:
+        return seconds_of(lambda: run().numpy())
+    except tf.errors.ResourceExhaustedError:
+        return None
+
+
+def _placed(source: Any, graph: Graph, cluster: Cluster, device: Device) -> Any:
+    """The source on one device; None where it has no room for it."""
+    plan = score(graph, cluster, {part.name: device.name for part in graph.parts})
+    if plan.memory[device.name].total > device.memory_bytes:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about what runs elsewhere: this is a trial
+        return emit(source, plan)
