@@ -56,8 +56,9 @@ def undisturbed(*processes):
     try:
         for process in (os.getpid(), *processes):
             for thread in os.listdir(f"/proc/{process}/task"):
-                os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
-                raised.append(int(thread))
+                with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
+                    raised.append(int(thread))
     except PermissionError:
         print("  note      measured at ordinary priority", flush=True)
     try:

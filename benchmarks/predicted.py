@@ -3,18 +3,18 @@
 Two worker processes, a core and a thread each. Each model is measured once call by call
 (`sn.measure`), then placed three ways by hand: all on worker 0, the first half of its
 calls there and the second on worker 1, and its calls in turn on both. Inputs are the
-client's. A row is the median of several epochs of plain `fit`.
+client's. A row is the median of the steps of an epoch of plain `fit`, from the end of
+one step to the end of the next; what an epoch costs before its first step is not in.
 
     python benchmarks/predicted.py [MODEL ...]
 """
 
 import argparse
-import time
 
 from common import heading, quartiles, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
-STEPS = 5
+STEPS = 21
 
 
 def build(name):
@@ -88,19 +88,18 @@ def measured(sn, model, plan, batch, pids):
     """Seconds of a step: the median of some epochs."""
     import numpy as np
 
+    from splitnet.tf.whole import StepTimes
+
     made = sn.emit(model, plan)
     made.compile("sgd", "mse")
     shape = (batch * STEPS, *model.inputs[0].shape[1:])
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     y = np.zeros((batch * STEPS, 1), "float32")
-    seconds = []
-    for turn in range(8):
-        with undisturbed(*pids):
-            began = time.perf_counter()
-            made.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
-            if turn > 1:
-                seconds.append((time.perf_counter() - began) / STEPS)
-    return quartiles(seconds)
+    made.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
+    times = StepTimes()
+    with undisturbed(*pids):
+        made.fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=[times])
+    return quartiles(times.seconds)
 
 
 def main():
