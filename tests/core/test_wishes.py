@@ -193,7 +193,7 @@ def test_a_call_without_gpu_kernel_needs_a_cpu():
 
 def test_infeasible_pin_names_needs_rooms_and_remedies():
     """The message of the design: needs, what is free where, and what to try."""
-    box = Cluster.of("2*gpu", "cpu", memory="13 MiB")
+    box = Cluster.of("2*gpu", "cpu", memory="14 MiB")
     with pytest.raises(InfeasibleError) as caught:
         plan_graph(two_towers(on=("gpu:0", "gpu:0")), box)
 
