@@ -8,6 +8,7 @@ from time import perf_counter
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.search import baselines, bounds
 from splitnet.core.search.clock import Budget
+from splitnet.core.search.feasibility import explain_no_plan
 from splitnet.core.search.judge import Judge
 from splitnet.core.search.latency import call_latency, is_convex, is_pipeline
 from splitnet.core.search.orders import depth_first
@@ -167,11 +168,7 @@ class Run:
     def result(self) -> Result:
         """Return the best plan; raise `InfeasibleError` if there is none."""
         if self.best is None:
-            raise InfeasibleError(
-                "no plan was found that fits every memory and pin"
-                f" and is {self.contiguity!r}; give more memory, one more device, or"
-                " more time"
-            )
+            raise InfeasibleError(explain_no_plan(self.problem, self.contiguity))
         # Within rounding of the bound the value is the optimum, and so the bound.
         bound = self.value if self.proven else self.bound
         return Result(

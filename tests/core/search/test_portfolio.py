@@ -110,6 +110,53 @@ def ordered(problem: Problem, plan: Sequence[int]) -> bool:
     return True
 
 
+def three_boxes(memory: float, devices: int, contiguity: str = "free") -> Result:
+    """Place a chain of three groups of 60 bytes."""
+    problem = build_problem(
+        ["a", "b", "c"],
+        seconds=[(1.0,)] * 3,
+        size_bytes=[60.0] * 3,
+        edges=[(0, 1), (1, 2)],
+        transfer_seconds=[(0.1,)] * 3,
+        devices=[Device(f"gpu:{index}", 0, memory) for index in range(devices)],
+    )
+    return search(problem, contiguity=contiguity, iterations=2000)
+
+
+@pytest.mark.parametrize("contiguity", CONTIGUITIES)
+def test_what_does_not_pack_says_what_would_help(contiguity: str) -> None:
+    """Either change that the message names is enough, and nothing less is."""
+    with pytest.raises(InfeasibleError) as caught:
+        three_boxes(100.0, 2, contiguity)
+    text = str(caught.value)
+
+    assert "needs 180 bytes in all, 60 at once; gpu:0 has 100" in text
+    assert "try 120 bytes of memory there" in text
+    assert "1 more device like gpu:0" in text
+    assert three_boxes(120.0, 2, contiguity).value > 0
+    assert three_boxes(100.0, 3, contiguity).value > 0
+    with pytest.raises(InfeasibleError):
+        three_boxes(119.0, 2, contiguity)
+
+
+def test_a_pipeline_that_cannot_be_is_told_of_other_plans() -> None:
+    """Where only the contiguity is in the way, that is what to change."""
+    problem = build_problem(
+        ["a", "b", "c"],
+        seconds=[(1.0,)] * 3,
+        size_bytes=[50.0, 100.0, 50.0],
+        edges=[(0, 1), (1, 2)],
+        transfer_seconds=[(0.1,)] * 3,
+        devices=[Device(f"gpu:{index}", 0, 100.0) for index in range(2)],
+    )
+
+    with pytest.raises(
+        InfeasibleError, match="is 'pipeline'.*\n.*\n.*contiguity 'free'"
+    ):
+        search(problem, contiguity="pipeline", iterations=2000)
+    assert search(problem, iterations=2000).value > 0
+
+
 @given(problem=problems(max_nodes=16), seed=st.integers(0, 5))
 @quick
 def test_same_seed_and_steps_give_the_same_plan(problem: Problem, seed: int) -> None:
@@ -297,5 +344,5 @@ def test_no_device_is_named() -> None:
 
 def test_a_packing_that_cannot_work_is_infeasible() -> None:
     """Enough bytes in total, but no way to pack them."""
-    with pytest.raises(InfeasibleError, match="one more device"):
+    with pytest.raises(InfeasibleError, match="1 more device like gpu:0"):
         search(small([6.0, 6.0, 6.0], [10.0, 10.0]), time_limit=0.5)
