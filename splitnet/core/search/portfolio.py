@@ -47,6 +47,8 @@ IDEAL_SHARE = 0.5
 IDEAL_ROUNDING = 1e-10
 STEPS_PER_IDEAL = 50
 PIPELINE_SHARE = 0.5
+MANY_GROUPS = 20_000
+CUT_SHARE = 0.4
 MOST_NODES = 5000
 Report = Callable[[Sequence[int], str], float]
 
@@ -176,6 +178,9 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
         if convex:
             search_convex(problem, run.best, budget, random, run.offer_plan)
         return
+    if problem.group_count > MANY_GROUPS:
+        # A cut moves thousands of groups at once, and annealing one after the other.
+        iterated_chains(fused, chains, budget.slice(CUT_SHARE), random, report)
     starts = [(run.value, run.best)] if run.best is not None else []
     if not budget.counts_steps and program_size(problem) <= budget.left * PROGRAM_RATE:
         evolve(problem, starts, budget.slice(PROGRAM_START), random, run.offer_plan)
@@ -201,6 +206,8 @@ def _exact_pipeline(run: Run, fused: Problem, budget: Budget, report: Report) ->
     if run.contiguity == "pipeline":
         run.raise_bound((found[0] * (1 - IDEAL_ROUNDING), "all ideals"))
     report(found[1], "all ideals")
+    if run.proven:
+        raise Proven
 
 
 def _solve(run: Run, budget: Budget) -> None:
