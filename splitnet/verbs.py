@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["place", "plan", "score"]
 
+_SLACK = 0.02
+"""What a plan of a model that nobody declared gives up so as not to run to and fro."""
+
 
 def plan(
     source: "Net | keras.Model | Graph",
@@ -50,7 +53,8 @@ def plan(
         parts: about how many parts the calls of a Keras model are grouped into; None
             takes six for each device that is not a CPU, at least 12 and at most 48.
             The branches of a `Net` and the parts of a `Graph` are as declared.
-        **more: `training=False`, `contiguity=`, `seed=`, `on_progress=` of the planner.
+        **more: `training=False`, `contiguity=`, `seed=`, `slack=`, `on_progress=` of
+            the planner.
 
     Raises:
         DeclarationError: the source cannot be read; with every fault found.
@@ -64,6 +68,7 @@ def plan(
     graph = _graph_of(source, batch)
     if not _has_parts(source):
         graph, pins = _grouped(graph, cluster, pins, parts, costs), None
+        more = {"slack": _SLACK} | more
     return plan_graph(
         graph,
         cluster,

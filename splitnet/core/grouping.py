@@ -7,11 +7,12 @@ what runs side by side between two such cuts are its parallel branches.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import networkx as nx
 
 from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.merging import Piece, Row
 from splitnet.core.wishes import Pins, asked_of
 
 __all__ = ["group", "pinned"]
@@ -34,7 +35,7 @@ def group(graph: Graph, most: int, seconds: Callable[[Call], float]) -> Graph:
     """
     work = _Work(graph, seconds, most)
     pieces: list[list[int]] = []
-    for run in _by_wish(graph, work.order()):
+    for run in _by_wish(work):
         pieces += list(_pieces(run, work)) if work.free(run[0]) else [run]
     pieces = _merged(pieces, work, most)
     return _regrouped(graph, pieces)
@@ -87,38 +88,46 @@ class _Work:
     def order(self) -> list[int]:
         """A topological order that follows a branch to its end before the next.
 
-        Kahn's algorithm with a stack; the calls a call makes ready come right after it.
+        Kahn's algorithm with a stack for each wish; the calls a call makes ready come
+        right after it. It stays with calls that wish for the same while any is ready,
+        so that many which the CPU must run make one run and not one each.
         """
         waiting = [len(set(before)) for before in self.predecessors]
-        stack = [i for i in reversed(range(len(waiting))) if not waiting[i]]
-        order = []
-        while stack:
-            call = stack.pop()
+        ready: dict[tuple[object, ...], list[int]] = {}
+        for call in reversed(range(len(waiting))):
+            if not waiting[call]:
+                ready.setdefault(self.wish(call), []).append(call)
+        order: list[int] = []
+        wish = self.wish(0) if waiting else ()
+        while len(order) < len(waiting):
+            if not ready.get(wish):
+                wish = next(one for one, stack in ready.items() if stack)
+            call = ready[wish].pop()
             order.append(call)
             for after in reversed(dict.fromkeys(self.successors[call])):
                 waiting[after] -= 1
                 if not waiting[after]:
-                    stack.append(after)
+                    ready.setdefault(self.wish(after), []).append(after)
         return order
 
+    def wish(self, call: int) -> tuple[object, ...]:
+        """What calls must agree on to be one part."""
+        part = self.part[call]
+        return (part.kind == "input", part.on, part.near, part.apart)
 
-def _by_wish(graph: Graph, order: list[int]) -> Iterator[list[int]]:
+
+def _by_wish(work: _Work) -> Iterator[list[int]]:
     """Runs of the order in which all calls ask for the same; an input is its own."""
-    parts = [graph.part[graph.calls[i].part] for i in order]
+    order = work.order()
     start = 0
     for i in range(1, len(order) + 1):
         if (
             i == len(order)
-            or parts[i].kind == "input"
-            or parts[start].kind == "input"
-            or _wish(parts[i]) != _wish(parts[start])
+            or not work.free(order[i])
+            or work.wish(order[i]) != work.wish(order[start])
         ):
             yield order[start:i]
             start = i
-
-
-def _wish(part: Part) -> tuple[object, ...]:
-    return (part.on, part.near, part.apart)
 
 
 def _pieces(calls: list[int], work: _Work) -> Iterator[list[int]]:
@@ -194,71 +203,27 @@ def _slices(run: list[int], work: _Work) -> list[list[int]]:
     return slices
 
 
-@dataclass(slots=True)
-class _Piece:
-    calls: list[int]
-    weight: float
-    wish: tuple[object, ...]
-    free: bool
-
-
 def _merged(pieces: list[list[int]], work: _Work, most: int) -> list[list[int]]:
     """Merge neighbours in the order: the light ones first, then until few are left.
 
     Two that stand next to each other in a running order can always be one part. Those
     that run side by side are merged last, as they are what several devices are for.
     """
-    made = [
-        _Piece(
-            calls, work.total(calls), _wish(work.part[calls[0]]), work.free(calls[0])
-        )
-        for calls in pieces
-    ]
-    owner = {call: piece for piece in made for call in piece.calls}
-    limit = 2 * _LIGHT * work.grain
-    made = _sweep(made, owner, work, limit, talking=True)
-    while sum(piece.free for piece in made) > most and limit < most * work.grain:
-        limit *= 2
-        made = _sweep(made, owner, work, limit, talking=True)
-        made = _sweep(made, owner, work, limit / 2, talking=False)
-    return [piece.calls for piece in made]
-
-
-def _sweep(
-    pieces: list[_Piece],
-    owner: dict[int, _Piece],
-    work: _Work,
-    limit: float,
-    *,
-    talking: bool,
-) -> list[_Piece]:
-    """Merge each piece into its left neighbour while the two weigh at most `limit`."""
-    kept: list[_Piece] = []
-    for piece in pieces:
-        left = kept[-1] if kept else None
-        if (
-            left is not None
-            and left.free
-            and piece.free
-            and left.wish == piece.wish
-            and left.weight + piece.weight <= limit
-            and (not talking or _talk(left, piece, owner, work))
-        ):
-            left.calls += piece.calls
-            left.weight += piece.weight
-            for call in piece.calls:
-                owner[call] = left
-        else:
-            kept.append(piece)
-    return kept
-
-
-def _talk(left: _Piece, right: _Piece, owner: dict[int, _Piece], work: _Work) -> bool:
-    return any(
-        owner[before] is left
-        for call in right.calls
-        for before in work.predecessors[call]
+    row = Row(
+        [
+            Piece(calls, work.total(calls), work.wish(calls[0]), work.free(calls[0]))
+            for calls in pieces
+        ],
+        work.predecessors,
     )
+    limit = 2 * _LIGHT * work.grain
+    row.sweep(limit, talking=True)
+    while row.free > most and limit < most * work.grain:
+        limit *= 2
+        row.sweep(limit, talking=True)
+        row.sweep(limit / 2, talking=False)
+    row.shorten(most)
+    return [piece.calls for piece in row.pieces]
 
 
 def _regrouped(graph: Graph, pieces: list[list[int]]) -> Graph:

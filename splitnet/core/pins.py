@@ -38,6 +38,8 @@ def asked_of(
         if not hits:
             faults.append(_no_match(graph, str(pattern)))
         for name in hits:
+            if name in pins and not fnmatchcase(name, str(pattern)):
+                continue  # another call of the layer, that has a pin of its own
             matched.setdefault(name, []).append(str(pattern))
             declared[name] = (_wishes("pin", str(pattern), on), True)
     faults += [

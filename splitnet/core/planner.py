@@ -5,6 +5,7 @@ from dataclasses import replace
 from time import monotonic
 
 from splitnet.core.board import Board
+from splitnet.core.calm import calmed
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
 from splitnet.core.graph import Graph, Part
@@ -44,6 +45,7 @@ def plan_graph(
     training: bool = True,
     contiguity: str | None = None,
     seed: int = 0,
+    slack: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Plan:
     """Place every part of a graph on a device of a cluster.
@@ -67,6 +69,7 @@ def plan_graph(
         training: Whether backward and update belong to the step.
         contiguity: For "throughput": "free", "convex" or "pipeline".
         seed: Of the random moves; equal seeds give equal plans.
+        slack: The share of the seconds to give up for fewer crossings.
         on_progress: Called with the share done and the best value so far.
 
     Raises:
@@ -90,6 +93,9 @@ def plan_graph(
         missing=missing,
     )
 
+    calm = slack > 0 and objective != "memory"
+    search_seconds = (0.95 if calm else 1.0) * time_limit
+
     def searched(groups: list[Group], board: Board) -> Found:
         if objective in STEADY:
             return search_steady(
@@ -97,14 +103,14 @@ def plan_graph(
                 board,
                 contiguity=contiguity,
                 strategy=strategy,
-                time_limit=max(0.0, time_limit - (monotonic() - began)),
+                time_limit=max(0.0, search_seconds - (monotonic() - began)),
                 seed=seed,
                 on_progress=on_progress,
             )
         return best_assignment(
             board,
             strategy=strategy,
-            time_limit=time_limit - (monotonic() - began),
+            time_limit=search_seconds - (monotonic() - began),
             seed=seed,
             on_progress=on_progress,
         )
@@ -112,7 +118,11 @@ def plan_graph(
     wishes, groups, board, found = _answer(request, searched)
     if objective in STEADY:
         board = replace(board, worth=request.steady(groups).worth(contiguity))
-    plan = assemble(request, placements_of(graph, board, wishes, groups, found.chosen))
+    chosen = found.chosen
+    if calm:
+        end = began + time_limit
+        chosen = calmed(board, chosen, slack=slack, late=lambda: monotonic() > end)
+    plan = assemble(request, placements_of(graph, board, wishes, groups, chosen))
     return replace(
         plan,
         fallbacks=receipts_of(wishes, plan.device_of),

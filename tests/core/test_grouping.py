@@ -1,5 +1,7 @@
 """A model's calls in few parts: convex, acyclic, along its seams, and as wished."""
 
+from dataclasses import replace
+
 import networkx as nx
 import pytest
 from hypothesis import given, settings
@@ -84,6 +86,39 @@ def test_group_cuts_a_chain_into_about_as_many_parts_as_asked(most):
     assert most / 2 <= len(parts) <= most
 
 
+@given(graphs(), st.integers(1, 12), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_group_makes_no_more_parts_than_asked(graph, most, mixed):
+    """Parts are as few as asked; what only the CPU runs adds its own runs, no more.
+
+    A run ends where an order of the calls must change between CPU and GPU; the least
+    number of changes is that of the path that changes most often.
+    """
+    bound = {call.name for i, call in enumerate(graph.calls) if mixed and i % 3 == 0}
+    wished = pinned(graph, lambda part: "cpu" if part.name in bound else None)
+
+    runs = dict.fromkeys((call.name for call in graph.calls), 1)
+    for tensor in graph.tensors:  # sources come before targets
+        turn = (tensor.source in bound) != (tensor.target in bound)
+        runs[tensor.target] = max(runs[tensor.target], runs[tensor.source] + turn)
+    assert len(group(wished, most, flops).parts) <= most + max(runs.values()) + 1
+
+
+def test_group_gathers_what_only_the_cpu_can_run():
+    """Forty columns, each looked up on the CPU and embedded: two kinds, few parts."""
+    #    in_i - look_i (cpu) - embed_i - join
+    count = 40
+    edges = [(i, count + i) for i in range(count)]
+    edges += [(count + i, 2 * count + i) for i in range(count)]
+    edges += [(2 * count + i, 3 * count) for i in range(count)]
+    graph = graph_of(edges, count=3 * count + 1, inputs=range(count))
+    looks = {f"c{count + i}": "cpu" for i in range(count)}
+
+    grouped = group(pinned(graph, looks), 8, flops)
+
+    assert sum(part.kind != "input" for part in grouped.parts) <= 8
+
+
 def test_group_finds_parallel_branches():
     """Two heavy towers between one input and one merge stay two parts."""
     #        c0 - c1 - c2 .
@@ -134,6 +169,29 @@ def test_pinned_names_a_pattern_that_matches_nothing():
 
     with pytest.raises(DeclarationError, match="matches no part, call or layer"):
         pinned(graph, {"conv*": "gpu:0"})
+
+
+def test_pinned_tells_the_calls_of_one_layer_apart():
+    """The name of a layer pins all its calls, but for those that are named themselves.
+
+    What two patterns match by name is an error still.
+    """
+    graph = graph_of([(0, 1), (1, 2)], count=3)
+    graph = replace(
+        graph, calls=tuple(replace(call, layer="c0") for call in graph.calls)
+    )
+
+    def wishes(pins):
+        return [part.on for part in pinned(graph, pins).parts]
+
+    assert wishes({"c0": "gpu:0"}) == [("gpu:0",)] * 3
+    assert wishes({"c0": "gpu:0", "c1": "gpu:1"}) == [
+        ("gpu:0",),
+        ("gpu:1",),
+        ("gpu:0",),
+    ]
+    with pytest.raises(DeclarationError, match="is matched by"):
+        pinned(graph, {"c?": "gpu:0", "c1": "gpu:1"})
 
 
 def test_group_of_many_calls_takes_no_time():

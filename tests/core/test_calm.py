@@ -1,0 +1,88 @@
+"""Plans that do not run to and fro: chains in runs, branches side by side, all fits."""
+
+import random
+
+import pytest
+
+from splitnet.core.calm import calmed, crossings
+from splitnet.core.cluster import Cluster
+from splitnet.core.grouping import group
+from splitnet.core.planner import plan_graph
+from splitnet.core.request import Request
+from tests.zoo import MIB, call, graph_of, random_dag, source, two_towers
+
+SLACK = 0.02
+
+
+def uneven_chain(seed, *, skips, count=40):
+    """Dense calls of unlike cost, one after the other; with `skips`, residual."""
+    draw = random.Random(seed)
+    names = ["x", *(f"c{i:02}" for i in range(count))]
+    calls = [source("x")]
+    calls += [
+        call(
+            name,
+            flops=draw.choice([1e9, 5e9, 1e10]),
+            out=draw.choice([MIB, 4 * MIB]),
+            weights=(f"{name}/w",),
+        )
+        for name in names[1:]
+    ]
+    edges = list(zip(names, names[1:]))
+    if skips:
+        step = draw.randint(4, 7)
+        edges += [(names[i], names[i + 3]) for i in range(1, count - 3, step)]
+    graph = graph_of("chain", calls, edges, weight_bytes=10 * MIB)
+    return group(graph, 24, lambda one: one.forward_flops)
+
+
+def runs_of(graph, plan):
+    """The devices along a chain, each once for every time the chain comes to it."""
+    devices = [
+        plan.device_of[one.part]
+        for one in sorted(graph.calls, key=lambda one: one.name)
+        if one.kind != "InputLayer"
+    ]
+    return [d for i, d in enumerate(devices) if not i or devices[i - 1] != d]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_chain_that_fits_no_device_is_cut_in_runs(seed, skips):
+    """Memory forces three devices; the chain comes to each once, and each has room."""
+    graph = uneven_chain(seed, skips=skips)
+    cluster = Cluster.of("4*gpu", "cpu", memory="720 MiB", link="10 GB/s")
+
+    free = plan_graph(graph, cluster, time_limit=1.0)
+    plan = plan_graph(graph, cluster, time_limit=1.0, slack=SLACK)
+
+    runs = runs_of(graph, plan)
+    assert len(runs) == len(set(runs)) == 3
+    assert plan.value <= free.value * (1 + SLACK)
+    for device in cluster:
+        assert plan.memory[device.name].total <= device.memory_bytes
+
+
+def test_branches_stay_side_by_side():
+    """Two heavy towers are worth their crossings, and keep their two devices."""
+    graph = two_towers(on=("auto", "auto"))
+    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu"), slack=SLACK)
+
+    assert plan.device_of["see"] != plan.device_of["tell"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_calm_costs_no_more_than_its_slack(seed):
+    """Whatever graph and start: no more crossings, and near to the start in time."""
+    graph = random_dag(seed, 10)
+    request = Request(graph, Cluster.of("3*gpu", "cpu"))
+    _, groups = request.resolve()
+    board = request.board(groups)
+    draw = random.Random(seed)
+    start = tuple(draw.choice(devices) for devices in board.allowed)
+
+    calm = calmed(board, start, slack=SLACK, late=lambda: False)
+
+    assert crossings(board, calm) <= crossings(board, start)
+    assert board.exact(calm).value <= board.exact(start).value * (1 + SLACK)
+    assert calmed(board, start, slack=SLACK, late=lambda: True) == start
