@@ -9,6 +9,7 @@ from splitnet.core.towers import fold
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.placement import Placed
 from splitnet.tf.replicas import Replicas, replicas_of
+from splitnet.tf.variables import variables_of
 
 __all__ = ["bare_placement", "placement", "planned_sites"]
 
@@ -133,7 +134,7 @@ def _weight_names(
     }
     for site in sites:
         operation = nodes[id(site.node)].operation
-        variables = {id(v): v for v in getattr(operation, "variables", ())}
+        variables = map(id, variables_of(operation))
         names.update(zip(variables, weights[site.call]))
     return names
 
@@ -142,7 +143,7 @@ def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int,
     """The home of each variable used on several devices: the first of them."""
     users: dict[int, list[str]] = {}
     for node, key in twins:
-        for variable in getattr(node.operation, "variables", ()):
+        for variable in variables_of(node.operation):
             users.setdefault(id(variable), []).append(key)
     return {
         number: keys[0]

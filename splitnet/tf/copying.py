@@ -14,6 +14,7 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.tf import private
 from splitnet.tf.layers import carry_assets, copy_layer
+from splitnet.tf.variables import variables_of
 
 __all__ = ["Copies", "functional_of", "replay"]
 
@@ -82,7 +83,7 @@ class Copies:
         found: dict[int, tuple[Any, Any]] = {}
         for original, twin in self.leaves():
             for mine, its in zip(
-                _variables(original), _matching(original, twin), strict=True
+                variables_of(original), _matching(original, twin), strict=True
             ):
                 found.setdefault(id(its), (mine, its))
         return list(found.values())
@@ -90,10 +91,10 @@ class Copies:
     def borrow(self) -> None:
         """Let twins stand for their originals' values or initializers until placed."""
         for original, twin in self.leaves():
-            if not original.built or not original.variables:
+            if not original.built:
                 continue
             for mine, its in zip(
-                _variables(original), _matching(original, twin), strict=True
+                variables_of(original), _matching(original, twin), strict=True
             ):
                 if not private.has_value(its):
                     private.borrow_value(its, mine)
@@ -182,17 +183,13 @@ def replay(
     return keras.tree.pack_sequence_as(structure, flat), nodes
 
 
-def _variables(layer: Any) -> list[Any]:
-    return _once(layer.variables)
-
-
 def _matching(original: Any, twin: Any) -> list[Any]:
     """The twin's variables, in the original's order, alike in shape and type.
 
     Raises:
         DeclarationError: they differ.
     """
-    mine, its = _variables(original), _variables(twin)
+    mine, its = variables_of(original), variables_of(twin)
     if [(v.shape, v.dtype) for v in mine] != [(v.shape, v.dtype) for v in its]:
         raise DeclarationError(
             f"layer {original.name!r} ({type(original).__qualname__}) has the "
@@ -208,7 +205,3 @@ def _matching(original: Any, twin: Any) -> list[Any]:
 
 def _shapes(variables: Iterable[Any]) -> str:
     return ", ".join(f"{v.name}{tuple(v.shape)}" for v in variables) or "none"
-
-
-def _once(variables: Iterable[Any]) -> list[Any]:
-    return list({id(variable): variable for variable in variables}.values())

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from splitnet.tf import private
 from splitnet.tf.marks import scope_of
+from splitnet.tf.variables import variables_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
@@ -77,7 +78,7 @@ class Cuts:
             initialize_variables=False,
         ) as scope:
             yield
-        for variable in operation.variables:
+        for variable in variables_of(operation):
             value = scope.get_current_value(variable)
             if value is not None and value is not local.get(id(variable)):
                 self._send_home(variable, value)
@@ -100,7 +101,7 @@ class Cuts:
         targets, homes = self._placed.target_of, self._placed.home_of
         return [
             v
-            for v in getattr(operation, "variables", ())
+            for v in variables_of(operation)
             if id(v) in homes
             and targets[homes[id(v)]] != targets[key]
             and v.name != "embeddings"

@@ -22,6 +22,7 @@ from splitnet.tf.placement import lay_over, placed_of
 from splitnet.tf.split import join_slices
 from splitnet.tf.summary import with_devices
 from splitnet.tf.targets import targets_of
+from splitnet.tf.variables import variables_of
 from splitnet.tf.ways import lay_out, way_of
 
 __all__ = ["emit", "plan_of", "unplace"]
@@ -109,7 +110,7 @@ def _give_values(
     replicated = towers_in(plan.graph)
     for site in sites:
         part = weights_part(site.part) if site.part in replicated else site.part
-        for variable in getattr(site.node.operation, "variables", ()):
+        for variable in variables_of(site.node.operation):
             home.setdefault(id(variable), targets[part])
     for original, twin in copies.pairs():
         if not private.has_value(twin):

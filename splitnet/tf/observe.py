@@ -22,6 +22,7 @@ from splitnet.tf.binding import bare_placement
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.partitions import Names, seen_copies, seen_ops
 from splitnet.tf.placement import Placed, marked, placed_of
+from splitnet.tf.variables import variables_of
 
 __all__ = ["audit", "watching"]
 
@@ -228,7 +229,7 @@ def _as_it_was(model: Any, *, training: bool) -> Iterator[None]:
 
 
 def _all_variables(model: Any) -> list[Any]:
-    found = [*model.variables, *(v for m in model.metrics for v in m.variables)]
+    found = [*variables_of(model), *(v for m in model.metrics for v in m.variables)]
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         found += optimizer.variables
@@ -236,7 +237,7 @@ def _all_variables(model: Any) -> list[Any]:
 
 
 def _variables(model: Any, names: "Names") -> Iterator[SeenVariable]:
-    for variable in model.variables:
+    for variable in variables_of(model):
         weight = names.weight_of(variable)
         if weight:
             device = names.device(variable.value.device)

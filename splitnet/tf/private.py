@@ -130,11 +130,40 @@ def without_values() -> Iterator[None]:
     ordinary scope closes; ours must wait for their device, so they are taken off it.
     """
     waiting = list(_waiting())
-    with keras.StatelessScope(initialize_variables=False):
+    with keras.StatelessScope(initialize_variables=False), _patient_variables():
         try:
             yield
         finally:
             global_state.set_global_attribute("uninitialized_variables", waiting)
+
+
+@contextlib.contextmanager
+def _patient_variables() -> Iterator[None]:
+    """Let a variable that is made from a value wait for memory, as others do.
+
+    Keras makes the states of a stateful recurrence so, and users what they know.
+    """
+    kind = keras_common.variables.Variable
+    plainly = kind.__init__
+
+    def patiently(
+        self: Any, initializer: Any, shape: Any = None, dtype: Any = None, **kwargs: Any
+    ) -> None:
+        if not callable(initializer) and not isinstance(initializer, str):
+            known = initializer
+            value = self._convert_to_tensor(known, dtype=dtype)
+            shape, dtype = value.shape, dtype or value.dtype
+
+            def initializer(shape: Any, dtype: Any = None) -> Any:
+                return tf.cast(tf.convert_to_tensor(known), dtype)
+
+        plainly(self, initializer, shape, dtype, **kwargs)
+
+    kind.__init__ = patiently
+    try:
+        yield
+    finally:
+        kind.__init__ = plainly
 
 
 def _waiting() -> list[Any]:

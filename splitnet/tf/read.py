@@ -13,6 +13,7 @@ from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import Size, size_of
 from splitnet.tf.flops import cost_of
 from splitnet.tf.replicas import check_towers
+from splitnet.tf.variables import variables_of
 
 __all__ = ["graph_of", "read"]
 
@@ -97,11 +98,6 @@ def _call(site: Site, batch: int, names: dict[int, str]) -> Call:
         weights=tuple(dict.fromkeys(names[id(v)] for v in variables_of(operation))),
         cpu_only=cost.cpu_only,
     )
-
-
-def variables_of(operation: Any) -> list[Any]:
-    """All variables of a layer, also seeds; none for a raw operation."""
-    return list(getattr(operation, "variables", ()))
 
 
 def _weight_names(blueprint: Blueprint) -> dict[int, str]:

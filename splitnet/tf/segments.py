@@ -17,6 +17,7 @@ from splitnet.core.plan import Fallback
 from splitnet.tf import private
 from splitnet.tf.cuts import CARRIED
 from splitnet.tf.marks import scope_of
+from splitnet.tf.variables import variables_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
@@ -49,11 +50,7 @@ class Segment:
     @property
     def variables(self) -> list[Any]:
         """The variables of all calls, each once."""
-        found = {
-            id(v): v
-            for node in self.nodes
-            for v in getattr(node.operation, "variables", ())
-        }
+        found = {id(v): v for node in self.nodes for v in variables_of(node.operation)}
         return list(found.values())
 
 
@@ -105,7 +102,7 @@ def _obstacle(node: Any, placed: "Placed", how: str) -> str:
     if id(node) in placed.replicas:
         return "towers fetch their weights once, outside"
     operation = node.operation
-    if any(id(v) in placed.home_of for v in getattr(operation, "variables", ())):
+    if any(id(v) in placed.home_of for v in variables_of(operation)):
         return "it shares weights with another device"
     kinds = [*node.input_tensors, *node.outputs]
     if any(keras.backend.standardize_dtype(t.dtype) == "string" for t in kinds):

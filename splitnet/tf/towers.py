@@ -20,6 +20,7 @@ from splitnet.tf.cuts import CARRIED, Cuts
 from splitnet.tf.marks import scope_of
 from splitnet.tf.replicas import Replicas
 from splitnet.tf.rows import Rows
+from splitnet.tf.variables import variables_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
@@ -204,9 +205,7 @@ class _States:
         self._scopes: list[Any] = []
         self._seeds: dict[int, Any] = {}
         self._given: list[dict[int, Any]] = []
-        self._variables = list(
-            {id(v): v for v in getattr(operation, "variables", ())}.values()
-        )
+        self._variables = variables_of(operation)
 
     @contextlib.contextmanager
     def seen_by(self, key: str) -> Iterator[None]:
