@@ -1,12 +1,18 @@
 """Ask whether models that nobody declared stay themselves when they are split.
 
-Every architecture of `keras.applications` (small inputs, random weights), cut into a
-pipeline over 2 and 4 stand-ins and held against the plain model: outputs, two training
-steps, audit. One process per row, so that a large model leaves nothing behind.
+Every architecture of `keras.applications` (small inputs, random weights) and the models
+of `tests/tf/models`, cut into a pipeline over 2 and 4 stand-ins and held against the
+very model that was given: outputs, gradients, two training steps, audit. One process
+per row, so that a large model leaves nothing behind.
 
     python benchmarks/zoo.py                      # one architecture of each family
     python benchmarks/zoo.py --all                # all of them; takes hours
-    python benchmarks/zoo.py ResNet50 --devices 2
+    python benchmarks/zoo.py --others             # transformers, recurrence, graphs ...
+    python benchmarks/zoo.py ResNet50 my_models:build --devices 2
+    python benchmarks/zoo.py --all --save rows.jsonl   # rows that are there are kept
+
+Differences are the largest absolute ones. They are taken with sums in the order in
+which they were written (see docs/placement.md); the audit is of what runs by default.
 """
 
 import argparse
@@ -15,13 +21,11 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-SIZES = {
-    "InceptionResNetV2": 75,
-    "InceptionV3": 75,
-    "NASNetLarge": 96,
-    "Xception": 71,
-}
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 FAMILIES = (
     "ConvNeXtTiny",
     "DenseNet121",
@@ -38,124 +42,235 @@ FAMILIES = (
     "VGG16",
     "Xception",
 )
-COLUMNS = (
-    ("model", "model"),
-    ("devices", "devices"),
-    ("calls", "calls"),
-    ("parts", "parts"),
-    ("used", "used"),
-    ("cut_bytes", "cut bytes"),
-    ("outputs", "max diff, outputs"),
-    ("losses", "max diff, losses"),
-    ("weights", "max diff, weights"),
-    ("audit", "audit"),
-    ("plan_seconds", "plan s"),
-    ("emit_seconds", "emit s"),
-)
+COLUMNS = {
+    "model": "model",
+    "devices": "stand-ins",
+    "calls": "calls",
+    "parts": "parts",
+    "used": "devices used",
+    "cut_bytes": "cut bytes",
+    "outputs": "outputs",
+    "gradients": "gradients",
+    "losses": "losses",
+    "weights": "weights",
+    "audit": "audit",
+    "plan_seconds": "plan s",
+    "emit_seconds": "emit s",
+}
+BATCH = 4
 
 
 def main() -> None:
     """Print the table as Markdown, a row as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", help="names in keras.applications")
+    parser.add_argument(
+        "models", nargs="*", help="of keras.applications, of the tests, or module:name"
+    )
     parser.add_argument("--all", action="store_true", help="every architecture")
+    parser.add_argument(
+        "--others", action="store_true", help="every model of the tests"
+    )
     parser.add_argument("--devices", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--minutes", type=float, default=30, help="for a row at most")
+    parser.add_argument(
+        "--save", type=Path, help="a file to keep rows in, and find them"
+    )
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
         print("ROW " + json.dumps(row(arguments.row, arguments.devices[0])))
         return
-    names = arguments.models or (everything() if arguments.all else FAMILIES)
-    print("| " + " | ".join(title for _, title in COLUMNS) + " |")
+    from benchmarks.common import heading
+
+    heading(__doc__.splitlines()[0])
+    known = saved(arguments.save)
+    print("| " + " | ".join(COLUMNS.values()) + " |")
     print("|" + "---|" * len(COLUMNS))
-    for name in names:
+    for name in arguments.models or names(arguments):
         for devices in arguments.devices:
-            found = in_a_process(name, devices)
-            cells = (str(found.get(key, "")) for key, _ in COLUMNS)
-            print("| " + " | ".join(cells) + " |", flush=True)
+            found = known.get((name, devices))
+            if found is None:
+                found = in_a_process(name, devices, arguments.minutes)
+                if arguments.save:
+                    with arguments.save.open("a") as file:
+                        file.write(json.dumps(found) + "\n")
+            print("| " + " | ".join(map(cell, cells_of(found))) + " |", flush=True)
 
 
-def everything() -> list[str]:
-    """The names of all architectures."""
+def names(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The models that are asked for in bulk."""
+    if not arguments.all and not arguments.others:
+        return FAMILIES
     import keras
 
-    return sorted(
+    from tests.tf.models import MODELS
+
+    architectures = (
         name
-        for name, value in vars(keras.applications).items()
+        for name, value in sorted(vars(keras.applications).items())
         if callable(value) and name[0].isupper()
     )
+    asked = architectures if arguments.all else ()
+    return (*asked, *(MODELS if arguments.others else ()))
 
 
-def in_a_process(name: str, devices: int) -> dict[str, object]:
+def saved(path: Path | None) -> dict[tuple[str, int], dict[str, object]]:
+    """The rows of an earlier run, the last of each model and number of devices."""
+    if path is None or not path.exists():
+        return {}
+    rows = map(json.loads, path.read_text().splitlines())
+    return {(found["model"], found["devices"]): found for found in rows}
+
+
+def cells_of(found: dict[str, object]) -> list[object]:
+    """The values of a row in the order of the columns."""
+    return [found.get(key, "") for key in COLUMNS]
+
+
+def cell(value: object) -> str:
+    """A value as it stands in the table."""
+    if isinstance(value, float):
+        return f"{value:.2g}" if value < 1 else f"{value:.1f}"
+    return str(value)
+
+
+def in_a_process(name: str, devices: int, minutes: float) -> dict[str, object]:
     """One row; what failed stands in the audit column."""
     command = [sys.executable, __file__, "--row", name, "--devices", str(devices)]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    environment = os.environ | {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_NUM_INTRAOP_THREADS": "1",  # sums in one order
+    }
+    failed = {"model": name, "devices": devices}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=60 * minutes,
+        )
+    except subprocess.TimeoutExpired:
+        return failed | {"audit": f"not within {minutes:g} minutes"}
     for line in done.stdout.splitlines():
         if line.startswith("ROW "):
             found: dict[str, object] = json.loads(line[4:])
             return found
     why = (done.stderr.strip().splitlines() or ["killed"])[-1]
-    return {"model": name, "devices": devices, "audit": f"FAILED: {why}"}
+    return failed | {"audit": f"FAILED: {why}"}
 
 
 def row(name: str, devices: int) -> dict[str, object]:
-    """Split one architecture and hold it against itself."""
+    """Split one model and hold it against itself."""
     import keras
-    import numpy as np
     import tensorflow as tf
 
     import splitnet as sn
 
     cluster = sn.local_cluster(stand_in_gpus=devices)
-    # Bit for bit needs sums in one order; see docs/placement.md.
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     keras.utils.set_random_seed(0)
-    size = SIZES.get(name, 32)
-    shape = (size, size, 3)
-    build = getattr(keras.applications, name)
-    source = build(weights=None, input_shape=shape, classes=10)
+    source, x, y, loss = subject(name)
+    x, y = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
 
     start = time.perf_counter()
     plan = sn.plan(
-        source, cluster, batch=4, objective="throughput", contiguity="pipeline"
+        source, cluster, batch=BATCH, objective="throughput", contiguity="pipeline"
     )
     planned = time.perf_counter()
     placed = sn.emit(source, plan)
     emitted = time.perf_counter()
-    plain = sn.unplace(placed)
 
-    images = np.random.default_rng(0).random((4, *shape), dtype="float32")
-    labels = np.arange(4)
-    outputs = difference(placed(images), plain(images))
-    losses = []
-    for model in (placed, plain):
-        model.compile("adam", "sparse_categorical_crossentropy")
-        keras.utils.set_random_seed(1)
-        losses.append([float(model.train_on_batch(images, labels)) for _ in range(2)])
-    weights = max(map(difference, placed.weights, plain.weights))
-    audit = sn.audit(placed, plan, (images, labels))
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    outputs = difference(placed(x), source(x))
+    found = [two_steps(model, x, y, loss) for model in (placed, source)]
+    gradients, losses = map(difference, *found)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    audit = sn.audit(placed, plan, (x, y))
     return {
         "model": name,
         "devices": devices,
         "calls": len(plan.graph.calls),
         "parts": len(plan.graph.parts),
-        "used": len(set(plan.device_of.values())),
+        "used": len(dict.fromkeys(plan.device_of.values())),
         "cut_bytes": sum(t.bytes for t in plan.transfers),
         "outputs": outputs,
-        "losses": difference(*losses),
-        "weights": weights,
+        "gradients": gradients,
+        "losses": losses,
+        "weights": difference(placed.variables, source.variables),
         "audit": "clean" if audit.ok else f"{len(audit.findings)} findings",
+        "findings": [str(finding) for finding in audit.findings],
         "plan_seconds": round(planned - start, 2),
         "emit_seconds": round(emitted - planned, 2),
     }
 
 
-def difference(one: object, other: object) -> float:
-    """The largest absolute difference of two arrays."""
+def subject(name: str) -> tuple[object, object, object, object]:
+    """A model, a batch for it, and its loss."""
+    import keras
     import numpy as np
 
-    return float(np.max(np.abs(np.asarray(one) - np.asarray(other))))
+    from tests.tf.models import MODELS, made_up
+
+    if name in MODELS:
+        one = MODELS[name]()
+        return one.model, one.x, one.y, one.loss
+    if ":" in name:
+        import importlib
+
+        module, _, function = name.partition(":")
+        one = made_up(getattr(importlib.import_module(module), function)(), BATCH)
+        return one.model, one.x, one.y, one.loss
+    model = architecture(getattr(keras.applications, name))
+    shape = (BATCH, *model.input.shape[1:])
+    images = np.random.default_rng(0).random(shape, dtype="float32")
+    return model, images, np.arange(BATCH), "sparse_categorical_crossentropy"
+
+
+def architecture(build: object) -> object:
+    """An architecture for the smallest images it takes, from 32 upwards."""
+    for size in (32, 71, 75):
+        try:
+            return build(weights=None, input_shape=(size, size, 3), classes=10)
+        except ValueError:  # it refuses so small an image
+            continue
+    return build(weights=None, input_shape=(96, 96, 3), classes=10)
+
+
+def two_steps(model: object, x: object, y: object, loss: object) -> tuple[object, ...]:
+    """The gradients of the first training step, and the losses of two.
+
+    With `beta_1=0` the first slot of Adam is the gradient.
+    """
+    import keras
+    import numpy as np
+
+    model.compile(keras.optimizers.Adam(1e-3, beta_1=0.0), loss)
+    keras.utils.set_random_seed(1)
+    losses = [model.train_on_batch(x, y)]
+    gradients = [
+        np.array(slot)
+        for slot in model.optimizer.variables
+        if slot.path.endswith("momentum")
+    ]
+    return gradients, [*losses, model.train_on_batch(x, y)]
+
+
+def difference(one: object, other: object) -> float:
+    """The largest absolute difference between two structures of numbers.
+
+    NaN equals NaN, and differs from every number by infinity.
+    """
+    import keras
+    import numpy as np
+
+    largest = 0.0
+    pairs = zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True)
+    for mine, its in pairs:
+        mine, its = (np.ravel(np.asarray(v)).astype("float64") for v in (mine, its))
+        apart = np.abs(mine - its)
+        apart[np.isnan(mine) & np.isnan(its)] = 0.0
+        largest = max(largest, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
+    return largest
 
 
 if __name__ == "__main__":
