@@ -148,6 +148,11 @@ class Board:
         device = self.call_devices(chosen)
         return memory_of(self.calls, device, run_step(self.calls, device))[0]
 
+    def has_room(self, chosen: Assignment) -> bool:
+        """Whether what each device holds all along fits."""
+        held = standing_bytes(self.units, self.unit_devices(chosen))
+        return all(used <= top for used, top in zip(held, self.capacity))
+
     def passing_bytes(self, chosen: Assignment) -> list[int]:
         """What each device holds at its fullest beside what it holds all along."""
         standing = standing_bytes(self.calls, self.call_devices(chosen))

@@ -168,6 +168,9 @@ def _fits(request: Request) -> Fits:
     ends = monotonic() + _REMEDY_SECONDS
 
     def fits(graph: Graph, cluster: Cluster, freed: Sequence[str], on: str) -> bool:
+        if monotonic() > ends:
+            return False
+
         def wish(part: Part) -> On | None:
             if part.name in freed:
                 return on
@@ -178,7 +181,7 @@ def _fits(request: Request) -> Fits:
             request, graph=graph, cluster=cluster, pins=wish, missing="fallback"
         )
         board = changed.board(changed.resolve(whole_lists=True)[1])
-        if board.overfull or monotonic() > ends:
+        if board.overfull:
             return False
         return best_assignment(board, strategy="simple", time_limit=0.3).feasible
 

@@ -25,9 +25,15 @@ __all__ = ["STRATEGIES", "Found", "best_assignment", "proven_bound"]
 _EXHAUSTIVE_PLAYS = 20_000
 """If all assignments together play no more calls, all are tried: then it is proven."""
 
-_UNIT_PLAYS_PER_SECOND = 160_000
+_UNIT_PLAYS_PER_SECOND = 300_000
 """The work of local search, per second of the time limit: half of what a machine can
 do, so that the deadline need not cut in, and equal seeds give equal plans."""
+
+_LARGE = 2000
+"""Units from which single devices wait until there is something better."""
+
+_SEARCH_SHARE = 0.95
+"""Of the time limit; the rest is for what a plan is made of afterwards."""
 
 _WORST = Score(1 << 60, 0, 0.0, 0.0)
 
@@ -73,6 +79,8 @@ def best_assignment(
     if strategy == "auto":
         names = ["single_device", "earliest_finish", "chain", "fitted"]
         names += ["multilevel", "refine"]
+        if board.units.count > _LARGE:
+            names[:2] = ["earliest_finish", "single_device"]
         if _is_small(board):
             names = ["single_device", "earliest_finish", "exhaustive"]
     try:
@@ -128,7 +136,7 @@ class _Best:
     ) -> None:
         self.board, self.on_progress = board, on_progress
         self.began, self.time_limit = began, time_limit
-        self.deadline = began + time_limit
+        self.deadline = began + _SEARCH_SHARE * time_limit
         self.chosen: Assignment | None = None
         self.score = _WORST
         self.strategy = ""
@@ -145,12 +153,15 @@ class _Best:
         return self.score.feasible and self.score.value <= bound * (1 + 1e-6)
 
     def add(self, strategy: str, candidates: Iterable[Assignment]) -> bool:
-        """Judge candidates; False if time ran out before the last."""
+        """Judge candidates; False if time ran out before the last.
+
+        Time has run out only where something fits: no plan is worse than a late one.
+        """
         for chosen in candidates:
             if chosen in self.seen:
                 continue
             now = monotonic()
-            if self.chosen is not None and now > self.deadline - self.reserve:
+            if self.score.feasible and now > self.deadline - self.reserve:
                 return False
             score = self.board.exact(chosen, unless=self.score)
             self.seen[chosen] = score

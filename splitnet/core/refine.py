@@ -1,7 +1,8 @@
 """Local search from a good start: move a group or a few, swap two, kick, start over."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from math import inf
 
 from splitnet.core.board import Assignment, Board, Score
@@ -25,6 +26,7 @@ def refine(
     *,
     plays: int,
     confirm: Callable[[Assignment], Score],
+    others: Sequence[Assignment] = (),
     spread: Callable[[Assignment], Assignment] | None = None,
     judge: Callable[[Assignment, Score | None], Score] | None = None,
 ) -> Iterator[Assignment]:
@@ -42,6 +44,8 @@ def refine(
         late: Whether the time is up.
         plays: How many judgements, at most.
         confirm: The exact score of what was yielded before.
+        others: Where to start over from in the first third, in turn; then, and where
+            there are none, from the best.
         spread: From assignments of `board` to those that are yielded.
         judge: May look closer than `board.quick`.
     """
@@ -51,6 +55,7 @@ def refine(
     moves = _Moves(board, draw)
     spread = spread or (lambda chosen: chosen)
     judged = _Known(judge or board.quick, board.units.count <= _MOST_KNOWN_UNITS)
+    bases = cycle(others or [start])
     best = here = start
     best_score = here_score = judged(start, None)
     stale, found = 0, 0
@@ -71,6 +76,8 @@ def refine(
             here, here_score = moved, score
         if stale > 4 * len(free) + 20:
             here = moves.far(best)
+            if others and number < plays // 3:
+                here = moves.far(moves.far(next(bases)))
             here_score, stale = judged(here, None), 0
 
 

@@ -1,7 +1,7 @@
 """Where candidates come from: each strategy yields assignments, the judge decides."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -66,11 +66,22 @@ Strategy = Callable[[Search], Iterable[Assignment]]
 
 
 def single_device(search: Search) -> Iterator[Assignment]:
-    """Everything on one device, each in turn; of twins the first."""
+    """Everything on one device, each in turn; of twins the first.
+
+    Devices without the room come only if there is nothing better to begin with.
+    """
     board = search.board
+    full = []
     for device, twin in enumerate(board.twin_of):
-        if twin == device and any(device in allowed for allowed in board.allowed):
-            yield one_device(board, device)
+        if twin != device or all(device not in allowed for allowed in board.allowed):
+            continue
+        chosen = one_device(board, device)
+        if board.has_room(chosen):
+            yield chosen
+        else:
+            full.append(chosen)
+    if search.best() is None:
+        yield from full[:1]
 
 
 def list_schedules(search: Search) -> Iterator[Assignment]:
@@ -143,10 +154,18 @@ def local_search(search: Search) -> Iterator[Assignment]:
     if start is None:
         start = earliest_finish(search.board, range(search.board.units.count))
         yield start
-    yield from _refined(search, search.board, start)
+    others: list[Assignment] = []
+    if search.board.units.count <= _LARGE:
+        others = [*_list_schedules(search.board), *single_device(search)]
+    yield from _refined(search, search.board, start, others)
 
 
-def _refined(search: Search, board: Board, start: Assignment) -> Iterator[Assignment]:
+def _refined(
+    search: Search,
+    board: Board,
+    start: Assignment,
+    others: Sequence[Assignment] = (),
+) -> Iterator[Assignment]:
     return refine(
         board,
         start,
@@ -154,6 +173,7 @@ def _refined(search: Search, board: Board, start: Assignment) -> Iterator[Assign
         search.late,
         plays=search.plays(blocks=False),
         confirm=search.judged,
+        others=others,
     )
 
 
@@ -177,6 +197,8 @@ def fitted(search: Search) -> Iterator[Assignment]:
         tight = replace(board, capacity=room)
         yield from _list_schedules(tight)
         yield from chain_cuts(tight)
+        if search.late():
+            return
         if not search.judged(search.best() or best).feasible:
             yield from _refined(search, tight, search.best() or best)
 

@@ -9,7 +9,7 @@ from splitnet.core.batches import rebatched
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
-from splitnet.core.planner import plan_graph
+from splitnet.core.planner import OBJECTIVES, plan_graph
 from tests.zoo import MIB, chain, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
@@ -111,3 +111,13 @@ def test_plan_keeps_room_for_copies():
         plan = plan_graph(chain(30), box, strategy="simple")
 
         assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_plan_without_time_is_not_infeasible(objective):
+    """Where no single device has the room, a split is found in no time as well."""
+    box = Cluster.of("3*gpu", memory="20 MiB")
+    plan = plan_graph(chain(6), box, objective=objective, time_limit=0.0)
+
+    assert len(dict.fromkeys(plan.device_of.values())) > 1
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
