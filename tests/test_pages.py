@@ -53,9 +53,14 @@ PROGRAMS = [page for page in PAGES if page != ALONE and blocks(page, "python")]
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the pages run, each in a folder of its name."""
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def outcome(folder: Path) -> str:
     """What became of every page: a line each, and the words of one that fails."""
-    folder = tmp_path_factory.mktemp("pages")
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
     other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
@@ -71,6 +76,25 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_pages_run_from_top_to_bottom(page: Path, outcome: str) -> None:
     """The Python blocks of a page are one program, and it runs in its own process."""
     assert f"{page}: ok\n" in outcome, outcome[-4000:]
+
+
+def words_in(picture: Path) -> list[str]:
+    """The words of a picture that hold no figure, which estimates may change."""
+    texts = re.findall(r">([^<>]+)</text>", picture.read_text(encoding="utf-8"))
+    return sorted(text for text in texts if not re.search(r"\d", text))
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["placement", "timeline"])
+def test_pictures_of_pages_are_what_the_code_draws(
+    name: str, folder: Path, outcome: str
+) -> None:
+    """The pictures in the docs have the words that their program gives them now."""
+    shown = DOCS / "images" / f"fusion_{name}.svg"
+
+    assert words_in(shown)
+    assert words_in(shown) == words_in(folder / "pictures" / f"{name}.svg"), outcome
 
 
 @pytest.mark.tf
