@@ -348,3 +348,39 @@ def test_compatibility_says_what_the_package_asks_for() -> None:
     assert "keras>=3.12,<3.16" in project["dependencies"]
     assert "| Keras | 3.12 to 3.15 |" in page
     assert f"| Python | {', '.join(pythons)} |" in page
+
+
+@pytest.mark.tf
+def test_signatures_on_the_page_of_names_are_the_codes() -> None:
+    """Every call shown has the arguments and defaults that the function has."""
+    import inspect
+
+    import splitnet
+
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `([\w.]+)\((.*?)\)` \|", text, re.MULTILINE)
+    faults = []
+    for name, arguments in shown:
+        thing = splitnet
+        for word in name.split("."):
+            thing = getattr(thing, word)
+        known = inspect.signature(thing).parameters
+        for argument in arguments.split(", "):
+            word, _, default = argument.lstrip("*").partition("=")
+            if word in ("", "..."):
+                continue
+            if word not in known:
+                faults.append(f"{name} has no {word}")
+            elif default and repr(known[word].default) != default.replace('"', "'"):
+                faults.append(f"{name}: {argument}")
+        left_out = [
+            word
+            for word, parameter in known.items()
+            if "..." not in arguments
+            and word not in ("self", *re.findall(r"\w+", arguments))
+            and parameter.kind != parameter.VAR_KEYWORD
+        ]
+        faults += [f"{name} hides {word}" for word in left_out]
+
+    assert len(shown) > 30
+    assert faults == []
