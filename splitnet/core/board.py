@@ -131,7 +131,7 @@ class Board:
         worse than `unless`, with an infinite `tie`.
         """
         device = self.unit_devices(chosen)
-        broken, held = self._broken(chosen), standing_bytes(self.units, device)
+        broken, held = self.broken(chosen), standing_bytes(self.units, device)
         if self.worth is not None:
             return self._score(broken, held, self.worth(chosen))
         least = self._score(broken, held, 0.0)
@@ -165,7 +165,7 @@ class Board:
         worse than it is, but never better than `unless`.
         """
         device = self.call_devices(chosen)
-        broken, held = self._broken(chosen), standing_bytes(self.calls, device)
+        broken, held = self.broken(chosen), standing_bytes(self.calls, device)
         known = 0.0 if self.worth is None else self.worth(chosen)
         least = self._score(broken, held, known)
         if unless is not None and least[:3] > unless[:3]:
@@ -228,7 +228,8 @@ class Board:
             )
         )
 
-    def _broken(self, chosen: Assignment) -> int:
+    def broken(self, chosen: Assignment) -> int:
+        """How many pairs that should be apart share a device."""
         return sum(chosen[a] == chosen[b] for a, b in self.apart)
 
 

@@ -1,8 +1,10 @@
 """Why each part is where it is, and receipts for the wishes that were not granted."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from splitnet.core.board import Assignment, Board
+from splitnet.core.engine import run_within
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement
 from splitnet.core.schedule import one_device
@@ -57,8 +59,8 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
     left = _MOST_PLAYS // max(1, board.calls.count)
     if left < 20 or not board.free_groups:
         return reasons
-    here = board.exact(chosen)
-    wished = _without_memory(board, here.value)
+    value = board.exact(chosen).value
+    wished = _without_memory(board, value)
     for group in board.free_groups:
         if wished is not None and chosen[group] != wished:
             reasons[group] = "memory"
@@ -67,21 +69,38 @@ def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
             if device == chosen[group] or left <= 0:
                 continue
             left -= 1
-            there = board.exact((*chosen[:group], device, *chosen[group + 1 :]))
-            if there.value < here.value * (1 - 1e-9) and there.excess_bytes:
-                reasons[group] = "memory"
-            elif there.feasible and there.value <= here.value * (1 + 1e-9):
+            moved = (*chosen[:group], device, *chosen[group + 1 :])
+            there = _value(board, moved, value * (1 + 1e-9))
+            if there is None:
+                continue
+            if board.exact(moved).feasible:
                 reasons[group] = "tie" if reasons[group] == "cost" else reasons[group]
+            elif there < value * (1 - 1e-9) and not board.broken(moved):
+                reasons[group] = "memory"
     return reasons
+
+
+def _value(board: Board, chosen: Assignment, limit: float) -> float | None:
+    """What the objective counts whether or not it fits; None if above the limit."""
+    if board.objective == "memory":
+        value = board.exact(chosen).value
+    elif board.worth is not None:
+        value = board.worth(chosen)
+    else:
+        run = run_within(board.calls, board.call_devices(chosen), limit)
+        value = inf if run is None else run.seconds
+    return value if value <= limit else None
 
 
 def _without_memory(board: Board, value: float) -> int | None:
     """The device that would take all and be faster, had it the room; None if none."""
     best: int | None = None
     for device, twin in enumerate(board.twin_of):
-        there = board.exact(one_device(board, device)) if twin == device else None
-        if there and there.excess_bytes and there.value < value * (1 - 1e-9):
-            best, value = device, there.value
+        chosen = one_device(board, device)
+        if twin == device and not board.has_room(chosen):
+            there = _value(board, chosen, value * (1 - 1e-9))
+            if there is not None:
+                best, value = device, there
     return best
 
 
