@@ -83,6 +83,8 @@ def best_assignment(
             names[:2] = ["earliest_finish", "single_device"]
         if _is_small(board):
             names = ["single_device", "earliest_finish", "exhaustive"]
+    if known and not known.feasible:
+        names = ["fitted", *names]
     try:
         if known:
             tried.add(known.strategy, [known.chosen])

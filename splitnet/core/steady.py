@@ -6,7 +6,7 @@ A GPU pays for what crosses its border; a CPU, where the data is anyway, pays no
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from splitnet.core.cluster import Cluster
@@ -81,6 +81,17 @@ class Steady:
             owner = self.problem.nodes.group[node]
             chosen[group] = back[result.assignment[owner]]
         return Found(tuple(chosen), result.strategy, result.bound)
+
+    def with_less(self, spare_bytes: Sequence[int]) -> "Steady":
+        """The same with so much less memory on each device of the cluster."""
+        less = [0] * len(self.problem.devices)
+        for number, spare in zip(self.number_of.values(), spare_bytes):
+            less[number] = max(less[number], spare)
+        devices = tuple(
+            replace(d, capacity_bytes=max(0.0, d.capacity_bytes - own))
+            for d, own in zip(self.problem.devices, less)
+        )
+        return replace(self, problem=replace(self.problem, devices=devices))
 
     def bound(self) -> float:
         """What no placement can beat, as far as a moment's work can prove."""

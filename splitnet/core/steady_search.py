@@ -1,8 +1,9 @@
 """Search the benchmark's objectives, and keep what its engine looks away from.
 
 The engine in `core/search` knows neither `apart=` nor what comes and goes in memory.
-Where its answer breaks one of them, the portfolio of the latency search goes on from
-there, judged by the same objective. The engine's bound stands: it was asked for less.
+Where its answer breaks one of them, it is asked again with less memory; from there the
+local search of the latency portfolio goes on, judged by the same objective. The
+engine's first bound stands: it was asked for less.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from splitnet.core.steady import Steady
 
 __all__ = ["search_steady"]
 
-_ENGINE_SHARE = 0.6
-"""Of the time, where the engine's answer may have to be mended."""
+_ENGINE_SHARES = (0.5, 0.2, 0.1)
+"""Of the time, for the engine's first answer, and for others with less memory."""
+
+_LARGE = 300
+"""Groups from which the engine has all the time where nothing can be broken."""
 
 
 def search_steady(
@@ -41,21 +45,27 @@ def search_steady(
     board = replace(board, worth=steady.worth(contiguity))
     engine: Found | None = None
     refused: InfeasibleError | None = None
+    large = board.roomy and board.group_count > _LARGE
     if strategy == "auto":
-        share = 1.0 if board.roomy else _ENGINE_SHARE
         try:
-            engine = steady.search(
+            engine = _engine(
+                steady,
+                board,
+                shares=(1.0,) if large else _ENGINE_SHARES,
                 contiguity=contiguity,
-                time_limit=share * time_limit,
+                time_limit=time_limit,
                 seed=seed,
                 on_progress=on_progress if board.roomy else None,
             )
         except InfeasibleError as error:
             refused, strategy = error, "simple"
-    if engine and (board.roomy or board.exact(engine.chosen).feasible):
+    if engine and engine.feasible:
+        value = board.worth(engine.chosen) if board.worth else 0.0
         if on_progress and not board.roomy:
-            on_progress(1.0, board.exact(engine.chosen).value)
-        return engine
+            on_progress(min(1.0, (monotonic() - began) / max(1e-9, time_limit)), value)
+        if large or value <= engine.bound * (1 + 1e-9):
+            return engine
+        strategy = "refine"
     found = best_assignment(
         board,
         strategy=strategy,
@@ -67,3 +77,43 @@ def search_steady(
     if refused and contiguity and not found.feasible:
         raise refused
     return replace(found, bound=max(found.bound, steady.bound()))
+
+
+def _engine(
+    steady: Steady,
+    board: Board,
+    *,
+    shares: tuple[float, ...],
+    contiguity: str | None,
+    time_limit: float,
+    seed: int,
+    on_progress: Callable[[float, float], None] | None,
+) -> Found:
+    """The engine's answer, with less memory where it does not fit, as in `fitted`.
+
+    Raises:
+        InfeasibleError: nothing fits the engine's own count.
+    """
+    spare = [0] * len(board.capacity)
+    first: Found | None = None
+    for share in shares:
+        try:
+            found = steady.with_less(spare).search(
+                contiguity=contiguity,
+                time_limit=share * time_limit,
+                seed=seed,
+                on_progress=on_progress,
+            )
+        except InfeasibleError:
+            if first is None:
+                raise
+            break
+        first = first or found
+        fits = board.roomy or board.exact(found.chosen).feasible
+        found = replace(found, bound=first.bound, feasible=fits)
+        more = [max(a, b) for a, b in zip(spare, board.passing_bytes(found.chosen))]
+        if fits or more == spare:
+            return found
+        spare = more
+    assert first is not None, "the first answer was refused or kept"
+    return replace(first, feasible=False)

@@ -199,8 +199,7 @@ def fitted(search: Search) -> Iterator[Assignment]:
         yield from chain_cuts(tight)
         if search.late():
             return
-        if not search.judged(search.best() or best).feasible:
-            yield from _refined(search, tight, search.best() or best)
+        yield from _refined(search, tight, best)
 
 
 def exhaustive(search: Search) -> Iterator[Assignment]:

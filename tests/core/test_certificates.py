@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.board import Board, Score
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.devices import Device
 from splitnet.core.errors import DeviceError, InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
@@ -26,6 +27,18 @@ BOXES = (
     Cluster.of("2*gpu", "cpu"),
     Cluster.of("2*gpu", "cpu", memory="700 MiB"),
     Cluster.of("gpu", "gpu", "cpu", memory="300 MiB", link="2 GB/s"),
+    Cluster(
+        (
+            Device.of("gpu:0", memory="400 MiB", speed="20 TFLOP/s"),
+            Device.of("gpu:1", memory="250 MiB", speed="5 TFLOP/s"),
+            Device.of("cpu:0", memory="1 GiB"),
+        ),
+        (
+            Link("*", "*", 1e10, 1e-5),
+            Link("gpu:0", "gpu:1", 5e10, 2e-6),
+            Link("gpu:1", "cpu:0", 1e9, 1e-4),
+        ),
+    ),
 )
 EXACT = ("auto", "exhaustive")
 NAMES = ("auto", *STRATEGIES)
