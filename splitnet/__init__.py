@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from splitnet.tf.parallel import data_parallel
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
+    from splitnet.tf.record import record
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
     from splitnet.tf.summary import summary
     from splitnet.tf.workers import local_workers
@@ -90,6 +91,7 @@ __all__ = [
     "plan_of",
     "read",
     "read_workload",
+    "record",
     "report",
     "save_costs",
     "score",
@@ -141,6 +143,7 @@ _HOMES = {
     "plan_of": "tf.emit",
     "read": "tf.read",
     "read_workload": "core.workgraph",
+    "record": "tf.record",
     "report": "view.report",
     "save_costs": "core.costfile",
     "score": "verbs",

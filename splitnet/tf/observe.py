@@ -24,7 +24,7 @@ from splitnet.tf.partitions import Names, seen_copies, seen_ops
 from splitnet.tf.placement import Placed, marked, placed_of
 from splitnet.tf.variables import variables_of
 
-__all__ = ["audit", "watching"]
+__all__ = ["as_it_was", "audit", "train_step", "watching"]
 
 _KEPT = ("train_function", "history", "stop_training")
 
@@ -127,12 +127,13 @@ def _observe(
         )
     if not training:
         notes.append("no targets or not compiled: only the forward pass was watched.")
-    with _as_it_was(model, training=training), private.watch_graphs() as functions:
+    with as_it_was(model, training=training), private.watch_graphs() as functions:
         placed_graphs = marks.graphs
         placed_graphs.clear()
         try:
             if training:
-                _train_step(model, inputs, targets, weights)
+                model.train_function = None  # what ran before is not shown again
+                train_step(model, inputs, targets, weights)
             else:
                 _forward(model, inputs)
         except Exception as error:  # whatever a model makes of a batch
@@ -180,9 +181,8 @@ def _phases(training: bool) -> tuple[str, ...]:
     return ("forward", "backward", "update") if training else ("forward",)
 
 
-def _train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
-    """The step of `fit`, traced anew: a function that ran before is not shown again."""
-    model.train_function = None
+def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
+    """One step of `fit` on one batch; nothing is printed."""
     model.fit(
         inputs,
         targets,
@@ -204,7 +204,7 @@ def _batch_size(inputs: Any) -> int:
 
 
 @contextlib.contextmanager
-def _as_it_was(model: Any, *, training: bool) -> Iterator[None]:
+def as_it_was(model: Any, *, training: bool) -> Iterator[None]:
     """Put back what a step changes: variables, slots, metrics, seeds, history.
 
     An optimizer that is not built yet is built first, as `fit` would do, so that its

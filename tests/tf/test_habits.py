@@ -139,12 +139,13 @@ def test_callback_writes_diagram_audit_memory_and_time(
         (0, "images", png),
         (1, "images", png),
     ]
-    assert written["timeline"][0][1] == "images"
+    assert [(s, p) for s, p, _ in written["timeline"]] == [(0, "images"), (1, "images")]
     assert b"habits: batch 16" in written["plan"][0][2]
     assert written["audit"][0][:2] == (1, "text")
     for device in ("gpu:0", "gpu:1", "cpu:0"):
         assert written[f"planned/memory_bytes/{device}"][0][1] == "scalars"
         assert written[f"planned/busy_seconds/{device}"][0][1] == "scalars"
+        assert written[f"measured/busy_seconds/{device}"][0][1] == "scalars"
     assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
 
 
@@ -173,3 +174,109 @@ def test_callback_refuses_a_plain_model(model: Any, tmp_path: Path) -> None:
         plain.fit(
             inputs, targets, verbose=0, callbacks=[sn.PlacementCallback(tmp_path)]
         )
+
+
+def test_callback_says_why_no_step_was_measured(model: Any, tmp_path: Path) -> None:
+    """Beside another profile training goes on, and the text says what happened."""
+    inputs, targets = batch()
+    callback = sn.PlacementCallback(tmp_path / "board", measured_step=1)
+
+    tf.profiler.experimental.start(str(tmp_path / "profile"))
+    try:
+        model.fit(inputs, targets, batch_size=16, verbose=0, callbacks=[callback])
+    finally:
+        tf.profiler.experimental.stop()
+
+    assert b"No step was measured" in events(tmp_path / "board")["measured"][0][2]
+
+
+def test_callback_refuses_to_measure_the_audited_step(tmp_path: Path) -> None:
+    """Step 0 is traced and audited, so its time says nothing."""
+    with pytest.raises(sn.SplitnetError, match="measured_step=0: step 0 is audited"):
+        sn.PlacementCallback(tmp_path, measured_step=0)
+
+
+def test_record_tells_when_each_part_ran(model: Any) -> None:
+    """Every part that computes has its phases, in order, on its own device."""
+    before = [np.copy(weight) for weight in model.get_weights()]
+    plan = sn.plan_of(model)
+
+    timeline = sn.record(model, batch(16))
+
+    assert timeline.devices == ("gpu:0", "gpu:1", "cpu:0")
+    assert {task.part for task in timeline.tasks} >= {"left", "right", "joined", "head"}
+    assert all(plan.device_of[task.part] == task.device for task in timeline.tasks)
+    assert min(task.start for task in timeline.tasks) == 0
+    first = {
+        phase: min(
+            t.start for t in timeline.tasks if (t.part, t.phase) == ("left", phase)
+        )
+        for phase in ("forward", "backward")
+    }
+    assert first["forward"] < first["backward"]
+    for device in timeline.devices:
+        mine = [task for task in timeline.tasks if task.device == device]
+        assert all(a.stop <= b.start for a, b in zip(mine, mine[1:]))
+    after = model.get_weights()
+    assert all(map(np.array_equal, before, after))
+
+
+def test_recorded_step_stands_beside_the_planned_one(
+    model: Any, tmp_path: Path
+) -> None:
+    """In the report, and in a picture."""
+    timeline = sn.record(model, batch(16), steps=1)
+    plan = sn.plan_of(model)
+
+    report = sn.report(plan, tmp_path / "report.html", measured=timeline)
+    picture = sn.draw(plan, tmp_path / "both.svg", what="timeline", other=timeline)
+
+    for file in (report, picture):
+        text = file.read_text(encoding="utf-8")
+        assert "planned: one step" in text
+        assert "measured: one step" in text
+
+
+def test_record_refuses_what_cannot_be_measured(model: Any) -> None:
+    """A plain model, and a batch without targets."""
+    plain = sn.unplace(model)
+    inputs, targets = batch(16)
+
+    with pytest.raises(sn.PlanFileError, match="has no plan"):
+        sn.record(plain, (inputs, targets))
+    with pytest.raises(
+        sn.AuditError, match="compile it, and give a batch with targets"
+    ):
+        sn.record(model, (inputs,))
+
+
+def test_a_gpus_kernels_count_and_not_their_launches() -> None:
+    """A profile made by hand: the kernel names its op in a statistic of its own."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    from splitnet.tf.record import _events
+
+    space = xplane_pb2.XSpace()
+    host, card = (
+        space.planes.add(name="/host:CPU"),
+        space.planes.add(name="/device:GPU:0"),
+    )
+    for plane, name, start in (
+        (host, "m/sn-k1./d/MatMul:MatMul", 0),
+        (card, "sgemm", 7),
+    ):
+        plane.event_metadata[1].name = name
+        event = plane.lines.add(timestamp_ns=1).events.add(metadata_id=1)
+        event.offset_ps, event.duration_ps = start * 10**6, 2 * 10**6
+    card.stat_metadata[5].name = "tf_op"
+    card.lines[0].events[0].stats.add(
+        metadata_id=5, str_value="m/sn-k1./d/MatMul:MatMul"
+    )
+
+    found = list(_events([space.SerializeToString()]))
+
+    assert [(op, kind, on_gpu) for op, kind, on_gpu, _, _ in found] == [
+        ("m/sn-k1./d/MatMul", "MatMul", False),
+        ("m/sn-k1./d/MatMul", "MatMul", True),
+    ]
+    assert [round((stop - start) * 1e6) for *_, start, stop in found] == [2, 2]
