@@ -150,6 +150,9 @@ class PlacementCallback(keras.callbacks.Callback):
         self._draw("placement", dot_of(audit.plan, audit=audit), "dot", step=1)
 
     def _write_measured(self, measured: Timeline) -> None:
+        if not measured.tasks:
+            self._board.text("measured", "The profiler saw no op of a part.", step=1)
+            return
         plan = plan_of(self.model)
         both = gantt_of(
             {"planned": plan.timeline, "measured": measured}, cluster=plan.cluster

@@ -101,7 +101,7 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
                 [graph for ref in placed.graphs if (graph := ref()) is not None],
                 plan.batch,
                 True,
-                (),
+                _eager_notes(model),
             ),
             _expected(plan, placed),
         )
@@ -118,13 +118,8 @@ def _observe(
     model: Any, plan: Plan, marks: Placed, inputs: Any, targets: Any, weights: Any
 ) -> Observation:
     training = model.compiled and targets is not None
-    notes = []
+    notes = _eager_notes(model)
     graphs: list[Any] = []
-    if model.compiled and model.run_eagerly:
-        notes.append(
-            "run_eagerly=True: forward ops run on their devices, but backward and "
-            "update ops run one by one where TensorFlow puts them; neither is observed."
-        )
     if not training:
         notes.append("no targets or not compiled: only the forward pass was watched.")
     with as_it_was(model, training=training), private.watch_graphs() as functions:
@@ -145,6 +140,15 @@ def _observe(
         graphs = [g for ref in placed_graphs if (g := ref()) is not None]
     size = _batch_size(inputs)
     return _seen(model, plan, marks, functions, graphs, size, training, notes)
+
+
+def _eager_notes(model: Any) -> list[str]:
+    if not model.compiled or not model.run_eagerly:
+        return []
+    return [
+        "run_eagerly=True: forward ops run on their devices, but backward and "
+        "update ops run one by one where TensorFlow puts them; neither is observed."
+    ]
 
 
 def _seen(

@@ -164,6 +164,20 @@ def test_callback_changes_nothing_in_training(model: Any, tmp_path: Path) -> Non
     assert losses[0] == losses[1]
 
 
+def test_callback_says_what_an_eager_step_hides(model: Any, tmp_path: Path) -> None:
+    """An audit that could watch nothing says so instead of passing without a word."""
+    eager = sn.place(sn.unplace(model), sn.plan_of(model).cluster, batch=16)
+    eager.compile("sgd", "mse", run_eagerly=True)
+    inputs, targets = batch()
+    callback = sn.PlacementCallback(tmp_path, measured_step=1)
+
+    eager.fit(inputs, targets, batch_size=16, verbose=0, callbacks=[callback])
+
+    assert callback.audit is not None
+    assert any("run_eagerly=True" in note for note in callback.audit.notes)
+    assert b"saw no op" in events(tmp_path)["measured"][0][2]
+
+
 def test_callback_refuses_a_plain_model(model: Any, tmp_path: Path) -> None:
     """There is nothing to show of a model that was never placed."""
     plain = sn.unplace(model)
