@@ -18,9 +18,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.plan import Plan
 from splitnet.view.report import report_html
 from tests.view import plans
@@ -93,9 +95,9 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     good = True
     print(f"{'report':<16} {'KiB':>6} {'seconds':>8}  what failed")
-    for name, plan in reports().items():
+    for name, (plan, also) in reports().items():
         start = time.perf_counter()
-        page = report_html(plan)
+        page = report_html(plan, **also)
         seconds = time.perf_counter() - start
         faults = check(browser, page, name, arguments.out)
         good = good and not faults
@@ -104,15 +106,21 @@ def main() -> int:
     return 0 if good else 1
 
 
-def reports() -> dict[str, Plan]:
-    """The plans whose reports are opened."""
+def reports() -> dict[str, tuple[Plan, dict[str, Any]]]:
+    """The plans whose reports are opened, and what else is in them."""
+    siamese, large = plans.siamese(), plans.towers(300)
+    strayed = Finding("forward", "left", "gpu:0", "cpu:0", "left ran on cpu:0.")
+    row = Row("left", "gpu:0", forward="cpu:0", backward="gpu:0", ops=7)
     return {
-        "one": plans.one(),
-        "siamese": plans.siamese(),
-        "towers-30": plans.towers(30),
-        "chain-300": plans.chain(300),
-        "towers-300": plans.towers(300),
-        "tangle-300": plans.tangle(300),
+        "one": (plans.one(), {}),
+        "siamese": (siamese, {}),
+        "audited": (siamese, {"audit": Audit(siamese, (row,), (strayed,), {})}),
+        "measured": (siamese, {"measured": siamese.timeline}),
+        "towers-30": (plans.towers(30), {}),
+        "chain-300": (plans.chain(300), {}),
+        "towers-300": (large, {}),
+        "measured-300": (large, {"measured": large.timeline}),
+        "tangle-300": (plans.tangle(300), {}),
     }
 
 
