@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from splitnet.core.plan import Plan
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
+    from splitnet.core.timeline import Timeline
     from splitnet.core.ways import ways
     from splitnet.core.what_if import largest_batch, sensitivity
     from splitnet.core.workgraph import read_workload
@@ -177,6 +178,14 @@ def _hang_hooks(name: str) -> None:
         from splitnet.core.plan import Plan
 
         Plan.pictures = (_svg_of, _html_of)
+    if name in ("Plan", "load_plan", "plan", "record", "score", "simulate"):
+        from splitnet.core.timeline import Timeline
+
+        Timeline.picture = _chart_of
+    if name in ("Audit", "audit"):
+        from splitnet.core.audit import Audit
+
+        Audit.page = _page_of
 
 
 def _svg_of(plan: "Plan") -> str:
@@ -189,6 +198,18 @@ def _html_of(plan: "Plan") -> str:
     from splitnet.view.draw import html_of
 
     return html_of(plan)
+
+
+def _chart_of(timeline: "Timeline") -> str:
+    from splitnet.view.draw import chart_of
+
+    return chart_of(timeline)
+
+
+def _page_of(audit: "Audit") -> str:
+    from splitnet.view.draw import page_of
+
+    return page_of(audit)
 
 
 def __getattr__(name: str) -> Any:

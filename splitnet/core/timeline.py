@@ -1,8 +1,9 @@
 """When everything runs: the values that the simulator makes and the views draw."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from splitnet.core.units import format_seconds
 
@@ -52,11 +53,19 @@ class Copy:
 class Timeline:
     """One step on a cluster, as simulated (or as measured)."""
 
+    # The package's front door sets this to the view's picture of a timeline.
+    picture: ClassVar["Callable[[Timeline], str] | None"] = None
+
     tasks: tuple[Task, ...]
     copies: tuple[Copy, ...]
     devices: tuple[str, ...]
     # device -> ((seconds, bytes in use), ...), ascending in time
     memory: Mapping[str, tuple[tuple[float, int], ...]]
+
+    def _repr_svg_(self) -> str | None:
+        """The chart, for a notebook."""
+        picture = type(self).picture
+        return picture(self) if picture else None
 
     def __repr__(self) -> str:
         """A line for a prompt."""

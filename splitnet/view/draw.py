@@ -12,10 +12,11 @@ from splitnet.view.dot import dot_of
 from splitnet.view.facts import part_facts
 from splitnet.view.render import format_of, render_dot, write_beside
 from splitnet.view.scene import dot_of_scene, svg_of_scene
+from splitnet.view.text import table
 from splitnet.view.timeline import gantt_of
 from splitnet.view.words import counted, escaped
 
-__all__ = ["draw", "html_of", "svg_of"]
+__all__ = ["chart_of", "draw", "html_of", "page_of", "svg_of"]
 
 
 def draw(
@@ -116,10 +117,27 @@ def _rendered(text: str, kind: str, path: Path, program: str = "dot") -> bytes:
         raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
 
 
-def svg_of(plan: Plan) -> str:
+def svg_of(plan: Plan, audit: Audit | None = None) -> str:
     """Draw a plan as SVG text, for a notebook or a page; no XML prolog."""
-    picture = render_dot(dot_of(plan), "svg").decode()
+    picture = render_dot(dot_of(plan, audit=audit), "svg").decode()
     return picture[picture.index("<svg") :]
+
+
+def chart_of(timeline: Timeline) -> str:
+    """Draw a timeline as SVG text, for a notebook."""
+    return svg_of_scene(gantt_of({"": timeline}, title=""))
+
+
+def page_of(audit: Audit) -> str:
+    """Show an audit as a piece of HTML: diagram and table, and no script."""
+    return (
+        '<div style="overflow:auto;background:white">'
+        f"{svg_of(audit.plan, audit)}</div><pre>{_lines(table(audit))}</pre>"
+    )
+
+
+def _lines(text: str) -> str:
+    return "\n".join(escaped(line) for line in text.splitlines())
 
 
 def html_of(plan: Plan) -> str:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import splitnet as sn
 from splitnet.core.audit import Audit, Finding
 from tests.view import plans
 
@@ -28,3 +29,19 @@ def test_repr_is_one_short_line(value: object, said: str) -> None:
     assert shown.endswith(">")
     assert len(shown) < 120
     assert "\n" not in shown
+
+
+def test_timelines_and_audits_show_themselves_in_a_notebook() -> None:
+    """A chart of the step, and a diagram with what strayed and the findings below."""
+    assert callable(sn.simulate)
+    siamese = plans.siamese()
+    audit = sn.Audit(siamese, (), (FINDING,), {})
+
+    chart, page = siamese.timeline._repr_svg_(), audit._repr_html_()
+
+    assert chart is not None
+    assert chart.startswith("<svg")
+    assert page is not None
+    assert "<svg" in page
+    assert "left ran on cpu:0." in page
+    assert "<script" not in page
