@@ -18,6 +18,8 @@ __all__ = [
     "topological_fill",
 ]
 
+WIDEST = 8
+
 
 def single_devices(problem: Problem) -> list[list[int]]:
     """Return every feasible plan that uses one device only; O(groups x devices)."""
@@ -134,6 +136,7 @@ def earliest_finish(problem: Problem) -> list[int] | None:
     """Schedule the ready group that can finish first where it finishes first.
 
     Objective: makespan of one sample with a transfer on every cut edge, within memory.
+    Where many groups are ready, the eight that ranked first decide, so that it is
     O(groups x (devices + log groups) + edges x devices). Source: m-ETF of Baechi (SoCC
     2020), after Hwang et al., "Scheduling Precedence Graphs" (1989).
     """
@@ -165,14 +168,18 @@ def earliest_finish(problem: Problem) -> list[int] | None:
     heapify(heap)
     placed = 0
     while placed < problem.group_count:
-        if heap:
-            stale, group = heappop(heap)
-            now = best(group)
-            if now > stale:
-                if now[1] < 0:
-                    return None
-                heappush(heap, (now, group))
-                continue
+        # Devices fill up, so what a group was ranked by may be out of date.
+        looked: list[tuple[tuple[float, int], int]] = []
+        while heap and len(looked) < WIDEST:
+            _, group = heappop(heap)
+            looked.append((best(group), group))
+            if not heap or looked[-1][0] <= heap[0][0]:
+                break
+        if looked:
+            now, group = min(looked)
+            for row in looked:
+                if row[1] != group:
+                    heappush(heap, row)
         else:  # a circle of groups: take the first that is left
             group = result.index(-1)
             now = best(group)

@@ -59,7 +59,7 @@ class Budget:
 
     def observe(self, seconds: float, *, expected: float) -> None:
         """Report what a piece of work took, to plan the next on a machine so slow."""
-        self._pace[0] = max(self._pace[0], seconds / expected)
+        self._pace[0] = max(1.0, 0.5 * (self._pace[0] + seconds / expected))
 
     @property
     def usable(self) -> float:

@@ -20,8 +20,11 @@ __all__ = ["Recipe", "evolve", "mend", "multilevel"]
 
 ELITE = 8
 RUNS = 12
-SHORTEST_RUN = 0.08
-COARSEST = (22, 66)
+# Where less than a second is left, runs are shorter, with fewer and larger clusters.
+HURRIED = 0.08
+SHORTEST_RUN = {False: 0.08, True: 0.05}
+COARSEST = {False: (22, 66), True: (18, 28)}
+LARGEST = {False: (0.2, 0.6), True: (0.3, 0.8)}
 SHRINK = 4
 COARSE_SHARE = 0.6
 WARM = 0.02
@@ -102,10 +105,12 @@ def evolve(
     fair = sum(fastest(problem)) / devices
     elite = sorted(((v, list(a)) for v, a in starts), key=lambda row: row[0])[:ELITE]
     share = budget.left / RUNS
+    hurried = not budget.counts_steps and share < HURRIED
+    (low, high), (small, large) = COARSEST[hurried], LARGEST[hurried]
     least = 0.0 if budget.counts_steps else SECONDS_PER_GROUP * problem.group_count
     while budget.usable > least:
         part = budget.limited(
-            share if budget.counts_steps else max(share, SHORTEST_RUN)
+            share if budget.counts_steps else max(share, SHORTEST_RUN[hurried])
         )
         draw, keep = random.random(), None
         if len(elite) < 4 or draw < 0.35:
@@ -121,10 +126,9 @@ def evolve(
         else:
             name = "cycle"
             start = keep = random.choice(elite)[1]
-        low, high = COARSEST
         recipe = Recipe(
             target=int(low * (high / low) ** random.random()),
-            limit=(0.2 + 0.4 * random.random()) * fair,
+            limit=(small + (large - small) * random.random()) * fair,
             hot=HOT[name],
             power=random.choice(POWERS),
         )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from splitnet.core.search import Problem, bounds, check, loads, max_load
+from splitnet.core.search import Problem, baselines, bounds, check, loads, max_load
 from splitnet.core.search.anneal import anneal
 from splitnet.core.search.baselines import (
     earliest_finish,
@@ -71,6 +71,32 @@ def test_baselines_return_feasible_plans(name: str, problem: Problem) -> None:
     plan = BASELINES[name](problem)
 
     assert plan is None or check(problem, plan) == []
+
+
+def test_earliest_finish_of_many_equal_groups_is_not_quadratic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ties between all ready groups do not make each look at all others."""
+    count, looks = 1000, []
+    problem = build_problem(
+        [str(node) for node in range(count)],
+        seconds=[(1.0,)] * count,
+        size_bytes=[1.0] * count,
+        edges=[],
+        transfer_seconds=[(0.0,)] * count,
+        devices=[Device(f"gpu:{index}", 0) for index in range(4)],
+    )
+    options = baselines._Room.options
+    monkeypatch.setattr(
+        baselines._Room,
+        "options",
+        lambda room, group: looks.append(group) or options(room, group),
+    )
+    plan = earliest_finish(problem)
+
+    assert plan is not None
+    assert max_load(problem, plan) == count / 4
+    assert len(looks) <= 10 * count
 
 
 @given(problem=problems(max_nodes=12, kinds=3))
