@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
     from splitnet.core.timeline import Timeline
-    from splitnet.core.ways import ways
+    from splitnet.core.weighing import ways
     from splitnet.core.what_if import largest_batch, sensitivity
     from splitnet.core.workgraph import read_workload
     from splitnet.tf.connect import connect
@@ -154,7 +154,7 @@ _HOMES = {
     "table": "view.text",
     "trace": "view.trace",
     "unplace": "tf.emit",
-    "ways": "core.ways",
+    "ways": "core.weighing",
 }
 
 

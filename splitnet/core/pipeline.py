@@ -87,8 +87,8 @@ def simulate_pipeline(
 
     What runs on one device without a hop between is one task, as TensorFlow's executor
     follows a chain before it takes up another. Costs are scaled by each micro-batch's
-    share, but what a call costs however small it is, and each transfer's latency, is
-    paid for every micro-batch.
+    share, but what a call costs however small it is, each transfer's latency, and the
+    sum of gradients are paid for every micro-batch.
 
     Args:
         plan: Whose placement is kept.
@@ -112,7 +112,7 @@ def simulate_pipeline(
     step = step_of(
         graph,
         plan.cluster,
-        ScaledCosts(plan.costs, whole, recompute),
+        ScaledCosts(plan.costs, whole, recompute, _added_bytes(graph, plain)),
         training=plan.training,
         optimizer=plan.optimizer,
     )
@@ -130,6 +130,19 @@ def _numbered(graph: Graph, plain: Graph) -> list[tuple[int, tuple[int, Call]]]:
     """Each call with the position of its whole and the number of its micro-batch."""
     count = len(plain.calls)
     return [(i % count, (i // count, call)) for i, call in enumerate(graph.calls)]
+
+
+def _added_bytes(graph: Graph, plain: Graph) -> dict[str, int]:
+    """What each call adds to the gradients that micro-batches before it made."""
+    return {
+        call.name: sum(
+            graph.weight[name].bytes
+            for name in call.weights
+            if graph.weight[name].trainable
+        )
+        for _, (m, call) in _numbered(graph, plain)
+        if m
+    }
 
 
 def _plain(name: str) -> str:
@@ -173,7 +186,11 @@ def _kept_small(call: Call, recompute: bool) -> Call:
 
 
 def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, int]]:
-    """Pairs (unit, other): the unit's forward pass waits for the other's backward."""
+    """Pairs (unit, other): the unit's forward pass waits for the other's backward.
+
+    The first stage waits for room. The last finishes a micro-batch before it begins
+    another, as TensorFlow's executor follows a chain before it takes up the next.
+    """
     if pipeline.window is None:
         return ()
     count = len(plain.calls)
@@ -191,9 +208,21 @@ def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, 
             entry.append(i)
         if step.has_backward[i] or i in behind:
             behind.update(readers.get(i, ()))
-    return tuple(
+    last = [
+        i
+        for i in range(count)
+        if step.has_backward[i]
+        and not any(step.has_backward[j] for j in readers.get(i, ()))
+    ]
+    room = [
         (m * count + i, (m - pipeline.window) * count + j)
         for m in range(pipeline.window, pipeline.microbatches)
         for i in inputs
         for j in entry
-    )
+    ]
+    chains = [
+        (m * count + i, (m - 1) * count + i)
+        for m in range(1, pipeline.microbatches)
+        for i in last
+    ]
+    return (*room, *chains)

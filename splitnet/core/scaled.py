@@ -1,7 +1,7 @@
 """Calls for a share of the batch, and what they cost by what the whole call costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.cost import CostModel
@@ -61,12 +61,14 @@ class ScaledCosts:
     A share takes its part of what the whole takes, but what a call costs however small
     (`Device.call_seconds`) is paid in full. `whole` maps a call's name to the calls
     that it stands for and the share of them, 0 to 1; any other is charged as it stands.
-    `again` says that a backward pass computes the forward pass once more.
+    `again` says that a backward pass computes the forward pass once more. `added` maps
+    a call's name to the bytes of gradients that its backward pass adds to a sum.
     """
 
     costs: CostModel
     whole: Mapping[str, tuple[tuple[Call, ...], float]]
     again: bool = False
+    added: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def start_seconds(self) -> Mapping[str, float]:
@@ -89,7 +91,12 @@ class ScaledCosts:
             _part(self.costs.backward_seconds(one, device), share, device)
             for one in wholes
         )
-        return seconds + (self.forward_seconds(call, device) if self.again else 0.0)
+        if self.again:
+            seconds += self.forward_seconds(call, device)
+        if count := self.added.get(call.name, 0):
+            # A sum reads two tensors and writes one, as the plainest update does.
+            seconds += self.costs.update_seconds(count, device, "sgd")
+        return seconds
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
         """Seconds of an update, which no share makes shorter."""

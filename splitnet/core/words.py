@@ -17,11 +17,14 @@ from splitnet.core.units import format_bytes
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Placement, Plan
+    from splitnet.core.ways import Ways
 
 __all__ = ["Comparison", "Verdict", "compare", "verdict_of"]
 
 _MOST_PLAYS = 400_000
 """Calls that may be played to find advice: a second or two."""
+_MOST_WEIGHED = 200
+"""Calls of a graph whose towers and pipelines are played along: a second or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,9 @@ class Verdict:
     `value`, `device_value` and `bound` are what the objective counts: seconds, or bytes
     for "memory". `speed_up` is one device over this plan, or None if no single device
     fits. `idle` is the share of the step that the plan's devices wait, on average.
+    `ways` weighs the plan against towers and pipelines of the same model and batch;
+    None where that would take long (`sn.ways(plan)` does it) or the plan is of no Keras
+    model.
     """
 
     value: float
@@ -41,6 +47,7 @@ class Verdict:
     idle: float
     advice: tuple[str, ...] = ()
     objective: str = "latency"
+    ways: "Ways | None" = None
 
     @property
     def speed_up(self) -> float | None:
@@ -68,6 +75,14 @@ class Verdict:
                 else f"; no plan can be below {low} (gap {gap:.0%})"
             )
         lines.append(rest + ".")
+        if self.ways is not None:
+            lines.append(f"ways: {self.ways.line()}.")
+            best = self.ways.best
+            if (
+                best.kind in ("towers", "pipeline")
+                and best.seconds < 0.98 * self.ways["plan"].seconds
+            ):
+                lines.append(f"faster than this plan: {best.how}.")
         lines += [f"advice: {line}" for line in self.advice]
         return "\n".join(lines)
 
@@ -149,7 +164,19 @@ def verdict_of(plan: "Plan") -> Verdict:
         idle=sum(idle) / len(idle) if idle else 0.0,
         advice=tuple(_advice(plan, step)),
         objective=plan.objective,
+        ways=_ways(plan),
     )
+
+
+def _ways(plan: "Plan") -> "Ways | None":
+    """The other ways to run the model, if it is one and not too large."""
+    from splitnet.core.weighing import ways
+
+    calls = plan.graph.calls
+    foreign = any(call.backward or call.seconds_on for call in calls)
+    if foreign or not plan.training or len(calls) > _MOST_WEIGHED:
+        return None
+    return ways(plan)
 
 
 def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:

@@ -59,6 +59,18 @@ class Cuts:
                 setattr(local, name, hung)
         return local
 
+    def take_masks(
+        self, node: Any, seen: dict[int, Any], tensors: dict[int, Any]
+    ) -> None:
+        """Take a mask off a value where the call took it off what it saw of it.
+
+        Keras' attention does, so that whoever reads the value after it sees none.
+        """
+        for old in node.input_tensors:
+            value, mine = tensors[id(old)], seen[id(old)]
+            if mine is not value and getattr(value, CARRIED[0], None) is not None:
+                setattr(value, CARRIED[0], getattr(mine, CARRIED[0], None))
+
     def arrive(self, value: Any, key: str) -> Any:
         """The value on the device of part `key`."""
         with tf.name_scope(scope_of(key)), tf.device(self._placed.target_of[key]):

@@ -19,9 +19,9 @@ from splitnet.tf.context import settle
 from splitnet.tf.copying import Copies, copy_input, functional, replay
 from splitnet.tf.optimizer import copy_state
 from splitnet.tf.placement import lay_over, placed_of
-from splitnet.tf.split import join_slices
 from splitnet.tf.summary import with_devices
 from splitnet.tf.targets import targets_of
+from splitnet.tf.unsplit import files_of_the_whole, join_slices
 from splitnet.tf.variables import variables_of
 from splitnet.tf.ways import lay_out, way_of
 
@@ -75,6 +75,8 @@ def emit(
     lay_over(model, placed)
     vars(model)["export"] = _export_plain(model)
     vars(model)["summary"] = with_devices(model)
+    if names := split_layers(plan.graph):
+        files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)
     for receipt in receipts:
         warnings.warn(

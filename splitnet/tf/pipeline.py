@@ -12,8 +12,10 @@ bounds the memory of activations without exposing every hop's latency as a stric
 would.
 """
 
+import contextlib
 import functools
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,9 +79,15 @@ def check_losses(model: Any, pipeline: Pipeline) -> None:
             )
 
 
-def pipelined(model: Any, pipeline: Pipeline) -> None:
-    """Replace one instance's training step by one over micro-batches."""
-    compile_plainly, entry = model.compile, _entry_variables(model)
+def pipelined(
+    model: Any, pipeline: Pipeline, device_of_node: Mapping[int, str]
+) -> None:
+    """Replace one instance's training step by one over micro-batches.
+
+    `device_of_node` maps a node's id to the one device that runs it, for those that
+    have one.
+    """
+    compile_plainly, entry = model.compile, _entry_of(model, device_of_node)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
@@ -99,7 +107,7 @@ class _Step:
 
     model: Any
     pipeline: Pipeline
-    entry: list[Any]
+    entry: "_Entry"
 
     def run(self, data: Any) -> Any:
         """As `keras.Model.train_step`, micro-batch by micro-batch."""
@@ -139,14 +147,20 @@ class _Step:
         return made, loss
 
     def _held(self, x: Any, number: int, sums: "_Sums") -> Any:
-        """The micro-batch, once the first stage has room for it."""
+        """The micro-batch, once the first stage has room for it.
+
+        It waits where it is read, so that it has arrived when its turn comes.
+        """
         window = self.pipeline.window
         if window is None or number < window or tf.executing_eagerly():
             return x
-        with tf.control_dependencies(sums.after(number - window, self.entry)):
-            return keras.tree.map_structure(
-                lambda t: None if t is None else tf.identity(t), x
-            )
+        with tf.control_dependencies(sums.made_by(number - window, self.entry.after)):
+            if isinstance(x, dict):
+                return {k: _kept(v, self.entry.reader.get(k)) for k, v in x.items()}
+            flat = keras.tree.flatten(x)
+            known = list(self.entry.reader.values())
+            where = known if len(known) == len(flat) else [None] * len(flat)
+            return keras.tree.pack_sequence_as(x, list(map(_kept, flat, where)))
 
 
 class _Sums:
@@ -155,10 +169,11 @@ class _Sums:
     def __init__(self, variables: list[Any]) -> None:
         self.variables = list(variables)
         self._sums: list[Any] = [None] * len(self.variables)
-        self._history: list[list[Any]] = []
+        self._made: list[dict[int, Any]] = []
 
     def add(self, gradients: list[Any]) -> None:
         """Add the gradients of one more micro-batch; None stays out."""
+        self._made.append({id(v): g for v, g in zip(self.variables, gradients)})
         for number, (variable, gradient) in enumerate(zip(self.variables, gradients)):
             if gradient is None:
                 continue
@@ -168,21 +183,27 @@ class _Sums:
                 continue
             with tf.device(device_of(variable)):
                 self._sums[number] = _added(before, gradient)
-        self._history.append(list(self._sums))
 
-    def after(self, number: int, variables: list[Any]) -> list[Any]:
-        """What is there once the backward pass of a micro-batch reached variables."""
-        wanted = {id(variable) for variable in variables}
-        found = [
-            total
-            for variable, total in zip(self.variables, self._history[number])
-            if id(variable) in wanted and total is not None
+    def made_by(self, number: int, variables: list[Any]) -> list[Any]:
+        """The gradients that a micro-batch made of some variables."""
+        found = [self._made[number].get(id(variable)) for variable in variables]
+        return [
+            one.values if isinstance(one, tf.IndexedSlices) else one
+            for one in found
+            if one is not None
         ]
-        return [t.values if isinstance(t, tf.IndexedSlices) else t for t in found]
 
     def total(self) -> list[Any]:
         """The gradient of the whole batch, for each variable."""
         return self._sums
+
+
+def _kept(value: Any, device: str | None) -> Any:
+    """A nest of tensors, on a device if one is named; None stays None."""
+    with tf.device(device) if device else contextlib.nullcontext():
+        return keras.tree.map_structure(
+            lambda t: None if t is None else tf.identity(t), value
+        )
 
 
 def _added(one: Any, other: Any) -> Any:
@@ -210,18 +231,37 @@ def _split(rows: Rows, data: Any) -> list[Any]:
     ]
 
 
-def _entry_variables(model: Any) -> list[Any]:
-    """The first trained variable of every call that no trained call comes before.
+@dataclass(frozen=True)
+class _Entry:
+    """Where a micro-batch enters a model.
 
-    Their gradients are the last of a backward pass.
+    `after` are the first trained variables on every way through it, whose gradients are
+    the last of a backward pass; `reader` maps each input's name to the device that
+    reads it, None where several do.
     """
+
+    after: list[Any]
+    reader: dict[str, str | None]
+
+
+def _entry_of(model: Any, device_of_node: Mapping[int, str]) -> _Entry:
     reached: set[int] = set()
     found: dict[int, Any] = {}
+    readers: dict[int, set[str | None]] = {id(t): set() for t in model.inputs}
     for node in private.nodes_of(model):
+        for tensor in node.input_tensors:
+            if id(tensor) in readers:
+                readers[id(tensor)].add(device_of_node.get(id(node)))
         mine = list(getattr(node.operation, "trainable_variables", ()))
         behind = any(id(tensor) in reached for tensor in node.input_tensors)
         if mine and not behind:
             found[id(mine[0])] = mine[0]
         if mine or behind:
             reached.update(id(tensor) for tensor in node.outputs)
-    return list(found.values())
+    reader = {
+        private.producer(t).operation.name: next(iter(readers[id(t)]))
+        if len(readers[id(t)]) == 1
+        else None
+        for t in model.inputs
+    }
+    return _Entry(list(found.values()), reader)

@@ -76,7 +76,10 @@ def placed_of(model: Any) -> Placed | None:
 def lay_over(model: Any, placed: Placed) -> None:
     """Replace the methods of one functional model's instance; see the module."""
     if placed.pipeline.microbatches > 1:
-        pipelined(model, placed.pipeline)
+        alone = {n: placed.target_of[k] for n, k in placed.key_of.items()}
+        for node in placed.replicas:
+            alone.pop(node, None)
+        pipelined(model, placed.pipeline, alone)
     own = {
         _ATTRIBUTE: placed,
         "call": _call(model, placed),
@@ -119,7 +122,8 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
             towers.run(node, tensors)
             return
         key = placed.key_of[id(node)]
-        args, kwargs = node.arguments.fill_in(cuts.seen_from(key, node, tensors))
+        seen = cuts.seen_from(key, node, tensors)
+        args, kwargs = node.arguments.fill_in(seen)
         run = private.operation_fn(node.operation, **context)
         with (
             tf.name_scope(scope_of(key)),
@@ -127,6 +131,7 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
             cuts.weights_at(key, node.operation),
         ):
             outputs = run(*args, **kwargs)
+        cuts.take_masks(node, seen, tensors)
         for old, new in zip(node.outputs, keras.tree.flatten(outputs)):
             tensors[id(old)] = new
 

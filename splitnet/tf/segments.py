@@ -172,6 +172,10 @@ class _Run:
     ) -> None:
         self._segment, self._tensors, self._run_node = segment, tensors, run_node
         self._states = [v for v in segment.variables if not v.trainable]
+        # A recomputation must see the masks that the first run saw.
+        self._masks = {
+            id(t): getattr(tensors[id(t)], CARRIED[0], None) for t in segment.reads
+        }
         self._first: _Made | None = None
 
     def run(self) -> None:
@@ -230,9 +234,8 @@ class _Run:
         flows = {id(old): value for old, value in zip(segment.flows, given)}
         for old in segment.reads:
             value = flows.get(id(old), self._tensors[id(old)])
-            mask = getattr(self._tensors[id(old)], "_keras_mask", None)
-            if mask is not None:
-                value._keras_mask = mask
+            if self._masks[id(old)] is not None:
+                setattr(value, CARRIED[0], self._masks[id(old)])
             local[id(old)] = value
         made = _Made()
         mapping = list(zip(self._states, states))
@@ -251,6 +254,10 @@ class _Run:
                 made.states.append((variable, made.add(after) if everything else after))
         if self._first is None:
             self._first = made
+            for old in segment.reads:
+                left = getattr(local[id(old)], CARRIED[0], None)
+                if self._masks[id(old)] is not None and left is None:
+                    setattr(self._tensors[id(old)], CARRIED[0], None)
         return made.outputs
 
 

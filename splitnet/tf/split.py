@@ -1,36 +1,40 @@
-"""Split layers: one wide layer as narrower ones on several devices, and whole again.
+"""Split layers: one wide layer as narrower ones on several devices.
 
-A layer whose outputs do not read one another is cut along its output axis: each slice
-is a layer of the same class with its part of the weights, and their outputs are put
-side by side. So each device holds its part of weights, gradients and slots, and what is
-placed, planned and audited are ordinary layers. `join_slices` makes them whole.
+A layer whose outputs do not read one another is cut along its output axis, and an
+attention layer by its heads. Each slice is a layer with its part of the weights; their
+outputs are put side by side, or summed. So each device holds its part of weights,
+gradients and slots, and what is placed, planned and audited are ordinary layers.
+`tf/unsplit.py` makes one layer of them again.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.shares import shares
 from splitnet.tf import private
-from splitnet.tf.copying import Copies, copy_input, functional, replay
-from splitnet.tf.optimizer import all_optimizers, slots_of
+from splitnet.tf.copying import Copies
+from splitnet.tf.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
 
-__all__ = ["Slices", "join_slices", "slices_of", "split_outputs"]
+__all__ = ["COUNTED", "cut_axis", "cut_layer", "matched"]
 
-_WIDTH = {
-    "Conv1D": "filters",
-    "Conv2D": "filters",
-    "Conv3D": "filters",
-    "Conv1DTranspose": "filters",
-    "Conv2DTranspose": "filters",
-    "Conv3DTranspose": "filters",
-    "Dense": "units",
-    "EinsumDense": "output_shape",
-    "Embedding": "output_dim",
+# What says how wide a layer is: the first is cut, the others by the same proportion.
+COUNTED = {
+    "Conv1D": ("filters",),
+    "Conv2D": ("filters",),
+    "Conv3D": ("filters",),
+    "Conv1DTranspose": ("filters",),
+    "Conv2DTranspose": ("filters",),
+    "Conv3DTranspose": ("filters",),
+    "Dense": ("units",),
+    "EinsumDense": ("output_shape",),
+    "Embedding": ("output_dim",),
+    "GroupedQueryAttention": ("num_key_value_heads", "num_query_heads"),
+    "MultiHeadAttention": ("num_heads",),
 }
 # Activations that look at one output at a time; any other runs on all, where they join.
 _ELEMENTWISE = frozenset(
@@ -38,15 +42,6 @@ _ELEMENTWISE = frozenset(
     | {"leaky_relu", "linear", "log_sigmoid", "mish", "relu", "relu6", "selu"}
     | {"sigmoid", "silu", "softplus", "softsign", "tanh"}
 )
-
-
-@dataclass(frozen=True)
-class Slices:
-    """The slices of a layer, the axis of their outputs, and what runs on all."""
-
-    layers: tuple[Any, ...]
-    axis: int
-    activation: Any
 
 
 class _SliceOf:
@@ -60,47 +55,69 @@ class _SliceOf:
         """The slice, cut on the host: the whole may have no room on a device."""
         with tf.device("/device:CPU:0"):
             whole = tf.convert_to_tensor(self._whole.value)
-            rows = tf.range(self._start, self._start + self._size)
-            return tf.gather(whole, rows, axis=self._axis)
+            begin = [0] * len(whole.shape)
+            begin[self._axis] = self._start
+            size = [-1] * len(whole.shape)
+            size[self._axis] = self._size
+            return tf.slice(whole, begin, size)
 
 
-def slices_of(layer: Any, count: int, inputs: Any, copies: Copies) -> Slices:
-    """Cut a layer along its output axis into slices without values.
+def cut_layer(
+    layer: Any,
+    count: int,
+    inputs: Any,
+    copies: Copies,
+    call: Callable[[Any, Any], Any],
+) -> tuple[list[Any], Any]:
+    """Cut a layer into slices without values, call them, and join what they give.
 
     The slices begin with the values that the whole layer has or would be initialized
     with. To be called where layers are built without values.
+
+    Args:
+        layer: the whole layer.
+        count: how many slices.
+        inputs: what it reads, symbolic.
+        copies: where its twin is found.
+        call: calls a layer with the inputs.
+
+    Returns:
+        The outputs of the slices, and what the whole layer would give.
 
     Raises:
         SplitnetError: a layer that cannot be cut so.
     """
     width, config = _width(layer)
     if width < count:
+        what = "heads" if type(layer).__name__ in ATTENTION else "outputs"
         raise SplitnetError(
-            f"{type(layer).__name__} {layer.name!r} has {width} outputs, which cannot "
+            f"{type(layer).__name__} {layer.name!r} has {width} {what}, which cannot "
             f"be cut over {count} devices."
         )
     whole = copies.of(layer)
-    whole.build(keras.tree.flatten(inputs)[0].shape)
+    if not isinstance(call(whole, inputs), keras.KerasTensor):
+        raise SplitnetError(
+            f"{type(layer).__name__} {layer.name!r} gives several outputs here, and "
+            "slices are joined to one; use net.branch."
+        )
+    source = layer if layer.built else whole
     activation = _apart(layer)
-    start, made = 0, []
+    start, parts = 0, []
     for number, size in enumerate(shares(width, count)):
-        twin = _slice(layer, config, number, size, keep=activation is None)
-        twin.build(keras.tree.flatten(inputs)[0].shape)
-        source = layer if layer.built else whole
-        _give_slices(layer.name, source, twin, start, size, count)
-        made.append(twin)
+        twin = _slice(layer, config, (number, count, size), keep=activation is None)
+        parts.append(call(twin, inputs))
+        _give_slices(layer, source, twin, (start, size, width))
         start += size
-    channels_first = getattr(layer, "data_format", None) == "channels_first"
-    return Slices(tuple(made), 1 if channels_first else -1, activation)
+    return parts, _joined(layer, parts, activation)
 
 
 def _width(layer: Any) -> tuple[int, dict[str, Any]]:
-    """How many outputs a layer has, and its configuration."""
+    """How many outputs or heads a layer has, and its configuration."""
     kind = type(layer).__name__
-    if kind not in _WIDTH or not type(layer).__module__.startswith("keras."):
+    if kind not in COUNTED or not type(layer).__module__.startswith("keras."):
         raise SplitnetError(
             f"its body is {layer!r}, which cannot be cut along its outputs. net.split "
-            f"takes one layer of {', '.join(sorted(_WIDTH))}."
+            f"takes one layer of {', '.join(sorted(COUNTED))}."
         )
     config = layer.get_config()
     if config.get("groups", 1) != 1 or config.get("lora_rank"):
@@ -108,13 +125,16 @@ def _width(layer: Any) -> tuple[int, dict[str, Any]]:
             f"{kind} {layer.name!r} has groups or a low-rank adaptation, which tie its "
             "outputs together; use net.branch."
         )
-    if layer.activity_regularizer is not None:
+    if any(
+        getattr(layer, name, None) is not None
+        for name in ("activity_regularizer", "_activity_regularizer")
+    ):
         raise SplitnetError(
             f"{kind} {layer.name!r} has an activity_regularizer, which reads all "
             "outputs at once; add keras.layers.ActivityRegularization after the split "
             "instead."
         )
-    value = config[_WIDTH[kind]]
+    value = config[COUNTED[kind][0]]
     if kind == "EinsumDense":
         shape = value if isinstance(value, list | tuple) else (value,)
         return int(shape[-1]), config
@@ -130,159 +150,114 @@ def _apart(layer: Any) -> Any:
 
 
 def _slice(
-    layer: Any, config: dict[str, Any], number: int, size: int, *, keep: bool
+    layer: Any, config: dict[str, Any], share: tuple[int, int, int], *, keep: bool
 ) -> Any:
-    key = _WIDTH[type(layer).__name__]
-    value: Any = size
-    if key == "output_shape":
-        old = config[key]
-        value = [*old[:-1], size] if isinstance(old, list | tuple) else size
-    changed = {**config, key: value, "name": f"{layer.name}_slice{number}"}
+    """Slice `number` of `count`, with its share of outputs; `keep` its activation."""
+    number, count, size = share
+    kind = type(layer).__name__
+    changed = {**config, "name": f"{layer.name}_slice{number}"}
     changed.pop("build_config", None)
+    for key in COUNTED[kind]:
+        changed[key] = _resized(config[key], config[COUNTED[kind][0]], size)
     if not keep:
         changed["activation"] = "linear"
-    twin = type(layer).from_config(changed)
+    if isinstance(changed.get("seed"), int):
+        changed["seed"] += number  # else all slices would drop the same
+    if kind in ATTENTION:
+        changed |= {"slice_number": number, "slice_count": count}
+    twin = HEAD_SLICES.get(kind, type(layer)).from_config(changed)
     twin.trainable = layer.trainable
     return twin
 
 
+def _resized(value: Any, first: Any, size: int) -> Any:
+    if isinstance(value, list | tuple):
+        return [*value[:-1], size]
+    return size if isinstance(first, list | tuple) else value * size // first
+
+
 def _give_slices(
-    name: str, whole: Any, twin: Any, start: int, size: int, count: int
+    layer: Any, whole: Any, twin: Any, share: tuple[int, int, int]
 ) -> None:
     """Let a slice's variables stand for their part of the whole layer's."""
-    cut = 0
-    for mine, its in zip(whole.variables, twin.variables, strict=True):
-        axis = _cut_axis(mine, its)
-        if axis is None:
+    start, size, width = share
+    for mine, its in matched(whole, twin):
+        if its.name == "seed_generator_state":
             continue
-        cut += 1
-        private.borrow_value(its, _SliceOf(mine, axis, start, size))
-    if cut != len(twin.variables):
-        raise SplitnetError(
-            f"layer {name!r} has weights that all of its outputs read, so {count} "
-            "devices cannot hold a part each; use net.branch."
-        )
+        axis = cut_axis(mine, its)
+        if axis is not None:
+            _check_rules(layer, mine, axis)
+            each = mine.shape[axis] // width
+            own = _SliceOf(mine, axis, start * each, size * each)
+            private.borrow_value(its, own)
+        elif twin.name.endswith("_slice0") and type(layer).__name__ in ATTENTION:
+            private.borrow_value(its, mine)
+        else:
+            raise SplitnetError(
+                f"layer {layer.name!r} has weights that all of its outputs read "
+                f"({mine.path}), so no device can hold a part of them; use net.branch."
+            )
 
 
-def _cut_axis(whole: Any, part: Any) -> int | None:
+def matched(whole: Any, twin: Any) -> list[tuple[Any, Any]]:
+    """Each variable of a slice with the whole layer's; a slice may lack the last."""
+    rest = iter(whole.variables)
+    return [
+        (next(mine for mine in rest if mine.name == its.name), its)
+        for its in twin.variables
+    ]
+
+
+def cut_axis(whole: Any, part: Any) -> int | None:
     """The axis along which a variable was cut; None if it was not."""
     differ = [i for i, (a, b) in enumerate(zip(whole.shape, part.shape)) if a != b]
     return differ[0] if len(differ) == 1 else None
 
 
-def split_outputs(layer: Any, slices: Slices, inputs: Any) -> tuple[list[Any], Any]:
-    """Call all slices and put their outputs side by side, under the layer's own name.
+def _check_rules(layer: Any, variable: Any, axis: int) -> None:
+    """Refuse a regularizer or constraint that looks from one slice into another.
 
-    Returns:
-        The outputs of the slices, and what the whole layer would give.
+    Tried on large and small numbers of the variable's rank: the parts' penalties must
+    sum up to the whole's, the parts' constraint values must be those of the whole.
+
+    Raises:
+        SplitnetError: names the rule.
     """
-    parts = [one(inputs) for one in slices.layers]
-    joined = keras.layers.Concatenate(axis=slices.axis, name=f"{layer.name}_join")(
-        parts
-    )
-    if slices.activation is not None:
-        made = keras.layers.Activation(slices.activation, name=f"{layer.name}_act")
-        joined = made(joined)
-    return parts, joined
-
-
-def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
-    """A copy of a plain model with whole layers in the place of slices.
-
-    Values, compilation and the optimizer's state are the model's own, put together.
-
-    Args:
-        model: a model without a placement.
-        names: the name of each layer that was cut, and into how many.
-        device: where the values are born.
-    """
-    layers = {layer.name: layer for layer in model.layers}
-    slices = {n: [layers[f"{n}_slice{i}"] for i in range(k)] for n, k in names.items()}
-    with private.same_random_state():
-        wholes = {n: _joined(n, found, layers) for n, found in slices.items()}
-        stand_in: dict[int, Any] = {}
-        for name, found in slices.items():
-            gone = [*found[1:], layers[f"{name}_join"], layers.get(f"{name}_act")]
-            stand_in |= {id(layer): _first_of for layer in gone if layer is not None}
-            stand_in[id(found[0])] = wholes[name]
-        copies = Copies()
-        with private.without_values():
-            inputs = keras.tree.map_structure(copy_input, model._inputs_struct)
-            outputs, _ = replay(
-                model, inputs, lambda one: stand_in.get(id(one)) or copies.of(one)
-            )
-            made = functional(model, inputs, outputs)
-    parts = {id(its): [mine] for mine, its in copies.pairs()}
-    for name, found in slices.items():
-        for number, variable in enumerate(wholes[name].variables):
-            parts[id(variable)] = [one.variables[number] for one in found]
-    for variable in made.variables:
-        if not private.has_value(variable):
-            own = [one.value for one in parts[id(variable)]]
-            private.give_value(variable, _Joined(own, tuple(variable.shape)), device)
-    copies.carry_assets()
-    if model.compiled:
-        made.compile(**private.compile_arguments(model))
-        _join_state(model.optimizer, made, parts)
-    return made
-
-
-class _Joined:
-    """What stands for a whole value, made of its slices."""
-
-    def __init__(self, slices: list[Any], shape: tuple[int, ...]) -> None:
-        self.value = _put_together(slices, shape)
-
-
-def _put_together(slices: list[Any], shape: tuple[int, ...]) -> Any:
-    """Slices of a value side by side; one alone is the value."""
-    axis = _cut_axis(tf.zeros(shape), slices[0]) if len(slices) > 1 else None
-    return tf.convert_to_tensor(slices[0]) if axis is None else tf.concat(slices, axis)
-
-
-def _join_state(source: Any, model: Any, parts: Mapping[int, list[Any]]) -> None:
-    """Give the whole model's optimizer the slots of the slices', put together."""
-    if source is None or not source.built:
+    regularizer, constraint = variable.regularizer, variable.constraint
+    if regularizer is None and constraint is None:
         return
-    model.optimizer.build(model.trainable_variables)
-    theirs, mine = all_optimizers(source), all_optimizers(model.optimizer)
-    for old, new in zip(theirs, mine, strict=True):
-        found: dict[int, list[Any]] = {}
-        for slot, variable in slots_of(old):
-            found.setdefault(id(variable), []).append(slot.value)
-        turn: dict[int, int] = {}
-        moved: set[int] = set()
-        for slot, variable in slots_of(new):
-            kind = turn[id(variable)] = turn.get(id(variable), -1) + 1
-            own = [found[id(part)][kind] for part in parts[id(variable)]]
-            slot.assign(_put_together(own, tuple(slot.shape)))
-            moved.add(id(slot))
-        plain = [v for v in new.variables if id(v) not in moved]
-        slots = {id(slot) for slot, _ in slots_of(old)}
-        rest = [v for v in old.variables if id(v) not in slots]
-        for one, other in zip(plain, rest, strict=True):
-            one.assign(other.value)
+    shape = [min(4, extent) for extent in variable.shape]
+    shape[axis] = 4
+    for scale in (1e-3, 1.0, 1e3):
+        value = scale * np.random.default_rng(0).standard_normal(shape)
+        halves = np.split(value.astype("float32"), 2, axis)
+        both = np.concatenate(halves, axis)
+        good = regularizer is None or np.allclose(
+            regularizer(both), sum(regularizer(h) for h in halves), rtol=1e-4
+        )
+        kept = constraint is None or np.allclose(
+            constraint(both),
+            np.concatenate([constraint(h) for h in halves], axis),
+            rtol=1e-4,
+        )
+        if not (good and kept):
+            rule = constraint if good else regularizer
+            raise SplitnetError(
+                f"{type(layer).__name__} {layer.name!r}: {type(rule).__name__} of "
+                f"{variable.name!r} looks along axis {axis}, which is cut, so no slice "
+                "can follow it by itself; use net.branch, or another rule."
+            )
 
 
-def _joined(name: str, slices: list[Any], layers: Mapping[str, Any]) -> Any:
-    """The whole layer that slices came from, not yet built."""
-    config = slices[0].get_config()
-    key = _WIDTH[type(slices[0]).__name__]
-    sizes = [one.get_config()[key] for one in slices]
-    if key == "output_shape" and isinstance(sizes[0], list | tuple):
-        config[key] = [*sizes[0][:-1], sum(size[-1] for size in sizes)]
-    else:
-        config[key] = sum(sizes)
-    activation = layers.get(f"{name}_act")
-    if activation is not None:
-        config["activation"] = activation.get_config()["activation"]
-    config["name"] = name
-    config.pop("build_config", None)
-    whole = type(slices[0]).from_config(config)
-    whole.trainable = slices[0].trainable
-    return whole
-
-
-def _first_of(given: Any, *_: Any, **__: Any) -> Any:
-    """What stands where other slices and their join were: it hands a tensor on."""
-    return given[0] if isinstance(given, list | tuple) else given
+def _joined(layer: Any, parts: list[Any], activation: Any) -> Any:
+    """The slices' outputs as the whole layer's, under its name."""
+    common = {"name": f"{layer.name}_join", "dtype": layer.dtype_policy}
+    if type(layer).__name__ in ATTENTION:
+        return HeadSum(**common)(parts)
+    channels_first = getattr(layer, "data_format", None) == "channels_first"
+    joined = SideBySide(axis=1 if channels_first else -1, **common)(parts)
+    if activation is None:
+        return joined
+    return keras.layers.Activation(
+        activation, name=f"{layer.name}_act", dtype=layer.dtype_policy
+    )(joined)

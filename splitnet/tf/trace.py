@@ -13,7 +13,7 @@ from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.towers import tower_part
 from splitnet.tf import private
 from splitnet.tf.copying import Copies
-from splitnet.tf.split import slices_of, split_outputs
+from splitnet.tf.split import cut_layer
 
 __all__ = ["Trace", "trace_of"]
 
@@ -79,8 +79,13 @@ class Trace:
     def _split(self, branch: Branch, inputs: Any) -> Any:
         """The slices of a layer, each a part of its own, and their join."""
         with private.same_random_state():
-            slices = slices_of(branch.body, len(branch.slices), inputs, self.copies)
-        made, joined = split_outputs(branch.body, slices, inputs)
+            made, joined = cut_layer(
+                branch.body,
+                len(branch.slices),
+                inputs,
+                self.copies,
+                lambda layer, given: _call(layer, layer.call, given),
+            )
         for number, tensor in enumerate(made):
             node = private.producer(tensor)
             self.part_of[id(node)] = tower_part(branch.name, number)
@@ -182,7 +187,9 @@ def _call(function: Any, signature: Any, inputs: Any) -> Any:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
     needed = [p for p in parameters if p.kind in plain and p.default is p.empty]
-    if isinstance(inputs, list) and len(needed) == len(inputs):
+    most = sum(p.kind in plain for p in parameters)
+    spread = len(needed) > 1 and len(needed) <= len(inputs) <= most
+    if isinstance(inputs, list) and (len(needed) == len(inputs) or spread):
         return function(*inputs)
     names = {p.name for p in parameters}
     if isinstance(inputs, dict) and len(inputs) > 0 and set(inputs) <= names:

@@ -12,6 +12,7 @@ from splitnet.core.audit import (
     SeenOp,
     SeenVariable,
 )
+from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.judge import judge
 from splitnet.core.planner import plan_graph
 from tests import zoo
@@ -190,6 +191,45 @@ def test_audit_finds_a_crossing_without_a_plan(plan: sn.Plan, kind: str) -> None
         in finding.text
     )
     assert "(stray)" in finding.text
+
+
+@pytest.mark.parametrize(("kind", "count"), [("Add", 0), ("Concatenate", 1)])
+def test_audit_lets_a_gradient_take_the_short_way_past_a_sum(
+    kind: str, count: int
+) -> None:
+    """A sum hands its gradient on without an op; what else joins tensors does not."""
+    homes = {"a": "gpu:0", "join": "cpu:0", "b": "gpu:1"}
+    size = zoo.MIB
+    graph = Graph(
+        "join",
+        8,
+        tuple(
+            Call(
+                name,
+                name,
+                kind if name == "join" else "Dense",
+                output_shapes=((8, 32768),),
+                output_dtypes=("float32",),
+                output_bytes=size,
+                forward_flops=1e9,
+                backward_flops=2e9,
+                weights=() if name == "join" else (f"w{name}",),
+            )
+            for name in homes
+        ),
+        tuple(
+            Tensor(one, other, 0, (8, 32768), "float32", size)
+            for one, other in (("a", "join"), ("join", "b"))
+        ),
+        (Weights("wa", 1024), Weights("wb", 1024)),
+        tuple(Part(name, "branch", (on,)) for name, on in homes.items()),
+        ("b",),
+    )
+    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"))
+
+    found = copied(plan, kind="gradient", source="gpu:1", target="gpu:0")
+
+    assert [one.aspect for one in found].count("transfers") == count
 
 
 def test_audit_finds_a_crossing_in_every_iteration(plan: sn.Plan) -> None:

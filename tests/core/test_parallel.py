@@ -166,6 +166,15 @@ def test_one_forward_one_backward_bounds_activations() -> None:
     assert peak(big, schedule="1f1b") < 0.4 * peak(big)
 
 
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_one_forward_one_backward_costs_no_time(count: int) -> None:
+    """What is in flight suffices: two equal stages are as fast as with all at once."""
+    plan = two_stages()
+    bounded = sn.simulate(plan, microbatches=count, schedule="1f1b").seconds
+
+    assert bounded <= 1.02 * sn.simulate(plan, microbatches=count).seconds
+
+
 def test_recomputing_trades_activations_for_time() -> None:
     """Less is kept, and the step takes longer."""
     big, plan = chain(kept=256 << 20), two_stages()
@@ -214,6 +223,43 @@ def test_ways_of_a_towered_plan_count_the_body_once() -> None:
     towers = sn.ways(plan_graph(towered(chain(2), "p0", 2), cluster))
 
     assert towers["one device"].seconds == pytest.approx(plain["one device"].seconds)
+
+
+def test_ways_cut_a_chain_that_was_planned_on_one_device() -> None:
+    """A pipeline needs stages; where the plan has none, they are of equal work."""
+    graph = chain()
+    on_one = {part.name: "gpu:0" for part in graph.parts if part.kind != "input"}
+    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"), pins=on_one)
+
+    found = sn.ways(plan)
+
+    assert "objective='throughput'" in found["pipeline"].how
+    assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
+
+
+def test_ways_use_workers_where_there_are_no_gpus() -> None:
+    """The devices beside the first are equals: towers and stages may use them."""
+    cluster = sn.Cluster.of("3*cpu")
+    pins = {f"p{i}": f"cpu:{1 + i // 2}" for i in range(4)}
+    plan = plan_graph(chain(), cluster, pins=pins)
+
+    assert "devices=['cpu:1', 'cpu:2']" in sn.ways(plan)["towers"].how
+
+
+def test_verdict_weighs_the_ways_and_says_why() -> None:
+    """A chain's plan is no win: the verdict names what is, and what it is spent on."""
+    said = str(two_stages().verdict)
+
+    assert "ways: towers " in said
+    assert "towers is fastest: the busiest device computes" in said
+    assert "faster than this plan: data_parallel(model, devices=" in said
+
+
+def test_verdict_leaves_ways_out_where_only_inference_is_planned() -> None:
+    """Micro-batches and gradients belong to training."""
+    plan = plan_graph(chain(), sn.Cluster.of("2*gpu", "cpu"), training=False)
+
+    assert plan.verdict.ways is None
 
 
 def test_ways_know_no_other_kind() -> None:

@@ -19,10 +19,11 @@ def declared(layer: Any, shape: tuple[int, ...], *, cut: bool, dtype: str) -> sn
     """A net of one layer, cut or whole, and a head."""
     net = sn.Net("wide")
     x = net.input("x", shape, dtype)
+    given = [x, x] if "Attention" in type(layer).__name__ else x
     if cut:
-        made = net.split("wide", x, layer, on=THREE)
+        made = net.split("wide", given, layer, on=THREE)
     else:
-        made = net.branch("wide", x, layer, on="gpu:0")
+        made = net.branch("wide", given, layer, on="gpu:0")
     flat = net.branch("flat", made, layers.Flatten(), on="cpu")
     net.output(net.branch("head", flat, layers.Dense(2, name="head"), on="cpu"))
     return net
@@ -56,8 +57,10 @@ def fitted(model: Any, x: Any, y: Any) -> list[float]:
         (lambda: layers.EinsumDense("abc,cd->abd", (5, 7), bias_axes="d"), (5, 4)),
         (lambda: layers.Conv2D(5, 3, activation="relu"), (6, 6, 2)),
         (lambda: layers.Conv1DTranspose(4, 3), (6, 2)),
+        (lambda: layers.MultiHeadAttention(7, 3, kernel_regularizer="l2"), (5, 6)),
+        (lambda: layers.GroupQueryAttention(4, 8, 4), (5, 6)),
     ],
-    ids=["dense", "softmax", "einsum", "conv", "transpose"],
+    ids=["dense", "softmax", "einsum", "conv", "transpose", "heads", "groups"],
 )
 def test_a_split_layer_trains_as_the_whole_one(
     cluster: sn.Cluster, make: Any, shape: tuple[int, ...]
@@ -70,6 +73,28 @@ def test_a_split_layer_trains_as_the_whole_one(
     assert fitted(cut, x, y) == pytest.approx(fitted(whole, x, y), rel=1e-5)
     np.testing.assert_allclose(
         cut.predict(x, verbose=0), whole.predict(x, verbose=0), atol=1e-5
+    )
+
+
+def test_a_split_table_hands_its_mask_on(cluster: sn.Cluster) -> None:
+    """Padded words stay padded behind the join, placed and whole."""
+    keras.utils.set_random_seed(11)
+    net = sn.Net("padded")
+    x = net.input("x", (6,), "int32")
+    table = net.split("table", x, layers.Embedding(11, 7, mask_zero=True), on=THREE)
+    read = [layers.LSTM(4), layers.Dense(2, name="head")]
+    net.output(net.branch("read", table, read, on="gpu:1"))
+    cut = sn.emit(net, sn.plan(net, cluster, batch=4))
+    whole = sn.unplace(cut)
+    words = RNG.integers(1, 11, (9, 6)).astype("int32")
+    words[:, 4:] = 0
+    y = RNG.standard_normal((9, 2)).astype("float32")
+    for model in (cut, whole):
+        model.compile("adam", "mse")
+
+    assert fitted(cut, words, y) == pytest.approx(fitted(whole, words, y), rel=1e-5)
+    np.testing.assert_allclose(
+        *(model.predict(words, verbose=0) for model in (cut, whole)), atol=1e-6
     )
 
 
@@ -95,21 +120,82 @@ def test_each_device_holds_its_part_of_weights_slots_and_updates(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: layers.Dense(10, "softmax", name="broad"), (6,)),
+        (lambda: layers.MultiHeadAttention(4, 3, name="broad"), (5, 6)),
+    ],
+    ids=["dense", "heads"],
+)
 def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
-    cluster: sn.Cluster, tmp_path: Any
+    cluster: sn.Cluster, tmp_path: Any, make: Any, shape: tuple[int, ...]
 ) -> None:
-    """Unplacing joins weights and optimizer slots; training goes on the same."""
-    cut, _ = twins(lambda: layers.Dense(10, "softmax", name="broad"), (6,), cluster)
-    x = RNG.standard_normal((9, 6)).astype("float32")
+    """Files hold whole weights and slots; slices read them back; training goes on."""
+    cut, _ = twins(make, shape, cluster)
+    x = RNG.standard_normal((9, *shape)).astype("float32")
     y = RNG.standard_normal((9, 2)).astype("float32")
     fitted(cut, x, y)
 
-    sn.unplace(cut).save(tmp_path / "whole.keras")
+    cut.save(tmp_path / "whole.keras")
+    cut.save_weights(tmp_path / "whole.weights.h5")
     loaded = keras.models.load_model(tmp_path / "whole.keras")
+    other, _ = twins(make, shape, cluster)
+    fitted(other, x, -y)
+    other.load_weights(tmp_path / "whole.weights.h5")
 
-    assert [layer.name for layer in loaded.layers][1] == "broad"
-    assert loaded.get_layer("broad").kernel.shape == (6, 10)
-    assert fitted(loaded, x, y) == pytest.approx(fitted(cut, x, y), rel=1e-5)
+    layer = loaded.get_layer("broad")
+    assert type(layer) is type(make())
+    np.testing.assert_allclose(
+        cut.predict(x, verbose=0), loaded.predict(x, verbose=0), atol=1e-6
+    )
+    after = fitted(cut, x, y)
+    assert fitted(loaded, x, y) == pytest.approx(after, rel=1e-5)
+    assert fitted(other, x, y) == pytest.approx(after, rel=1e-5)
+
+
+def attentive(layer: Any, *, cut: bool) -> sn.Net:
+    """Causal attention over padded words, with keys of their own, and a residual."""
+    net = sn.Net("attentive")
+    words, key = net.input("words", (6,), "int32"), net.input("key", (6, 5))
+    seen = net.branch(
+        "seen", words, layers.Embedding(11, 8, mask_zero=True), on="gpu:0"
+    )
+    given = {"query": seen, "value": seen, "key": key, "use_causal_mask": True}
+    if cut:
+        made = net.split("attend", given, layer, on=THREE)
+    else:
+        made = net.branch("attend", given, layer, on="gpu:0")
+    both = net.merge("both", [seen, made], layers.Add())
+    read = [layers.LSTM(4), layers.Dense(2, name="head")]
+    net.output(net.branch("read", both, read, on="gpu:1"))
+    return net
+
+
+def test_attention_split_by_heads_keeps_masks_and_cross_inputs(
+    cluster: sn.Cluster,
+) -> None:
+    """The mask goes through, and is taken off what was read, as plain Keras does."""
+    models = []
+    for cut in (True, False):
+        keras.utils.set_random_seed(11)
+        net = attentive(
+            layers.MultiHeadAttention(5, 3, value_dim=4, name="heads"), cut=cut
+        )
+        model = sn.emit(net, sn.plan(net, cluster, batch=4))
+        models.append(model if cut else sn.unplace(model))
+    for model in models:
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    words = RNG.integers(1, 11, (9, 6)).astype("int32")
+    words[:, 4:] = 0
+    x = [words, RNG.standard_normal((9, 6, 5)).astype("float32")]
+    y = RNG.standard_normal((9, 2)).astype("float32")
+
+    assert fitted(models[0], x, y) == pytest.approx(fitted(models[1], x, y), rel=1e-5)
+    np.testing.assert_allclose(
+        *(model.predict(x, verbose=0) for model in models), atol=1e-5
+    )
+    sn.audit(models[0], None, ([part[:4] for part in x], y[:4])).check()
 
 
 def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) -> None:
@@ -150,22 +236,49 @@ def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
     [
         (lambda: layers.Dense(2), "has 2 outputs, which cannot be cut over 3 devices"),
         (lambda: layers.LSTM(9), "cannot be cut along its outputs"),
-        (lambda: layers.MultiHeadAttention(3, 4), "net.split takes one layer of"),
+        (
+            lambda: layers.MultiHeadAttention(2, 4),
+            "has 2 heads, which cannot be cut over 3 devices",
+        ),
+        (
+            lambda: layers.Dense(
+                9, kernel_constraint=keras.constraints.MaxNorm(axis=1)
+            ),
+            "MaxNorm of 'kernel' looks along axis 1, which is cut",
+        ),
+        (
+            lambda: layers.Dense(9, kernel_regularizer="orthogonal_regularizer"),
+            "OrthogonalRegularizer of 'kernel' looks along axis 1",
+        ),
         (lambda: layers.Conv2D(6, 3, groups=2), "has groups"),
         (
             lambda: layers.Dense(9, activity_regularizer="l2"),
             "has an activity_regularizer",
         ),
     ],
-    ids=["narrow", "lstm", "attention", "groups", "activity"],
+    ids=["narrow", "lstm", "heads", "constraint", "regularizer", "groups", "activity"],
 )
 def test_layers_that_cannot_be_split_say_why(make: Any, words: str) -> None:
     """The reason, and what could be done."""
     layer = make()
-    shape = (6, 6, 2) if isinstance(layer, layers.Conv2D) else (6,)
+    rank = {"Conv2D": 3, "MultiHeadAttention": 2}.get(type(layer).__name__, 1)
+    shape = (6, 6, 2)[-rank:]
 
     with pytest.raises(sn.DeclarationError, match=words):
         sn.read(declared(layer, shape, cut=True, dtype="float32"))
+
+
+def test_an_optimizer_that_looks_at_whole_matrices_is_warned_of(
+    cluster: sn.Cluster,
+) -> None:
+    """The norm of a slice is not that of the layer."""
+    net = declared(layers.Dense(9, name="low"), (6,), cut=True, dtype="float32")
+    model = sn.emit(net, sn.plan(net, cluster, batch=4))
+
+    with pytest.warns(UserWarning, match="clipnorm looks at each slice of low by its"):
+        model.compile(keras.optimizers.SGD(clipnorm=1.0), "mse")
+    with pytest.warns(UserWarning, match="Lamb looks at each slice of low"):
+        model.compile(keras.optimizers.Lamb(), "mse")
 
 
 def test_a_split_over_one_device_is_refused() -> None:

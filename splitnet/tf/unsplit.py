@@ -1,0 +1,235 @@
+"""Sliced models made whole: one layer in the place of its slices, and its files.
+
+A model with split layers is saved as the whole model, so its files fit any machine; a
+file of the whole model is loaded into the slices.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.tf import private
+from splitnet.tf.copying import Copies, copy_input, functional, replay
+from splitnet.tf.optimizer import all_optimizers, slots_of
+from splitnet.tf.split import COUNTED, cut_axis, matched
+
+__all__ = ["files_of_the_whole", "join_slices"]
+
+Pairs = list[tuple[Any, list[Any]]]  # a whole variable, and what it was cut into
+
+
+def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
+    """A copy of a plain model with whole layers in the place of slices.
+
+    Values, compilation and the optimizer's state are the model's own, put together.
+
+    Args:
+        model: a model without a placement.
+        names: the name of each layer that was cut, and into how many.
+        device: where the values are born.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    slices = {n: [layers[f"{n}_slice{i}"] for i in range(k)] for n, k in names.items()}
+    with private.same_random_state():
+        wholes = {n: _whole(n, found, layers) for n, found in slices.items()}
+        stand_in: dict[int, Any] = {}
+        for name, found in slices.items():
+            gone = [*found[1:], layers[f"{name}_join"], layers.get(f"{name}_act")]
+            stand_in |= {id(layer): _first_of for layer in gone if layer is not None}
+            stand_in[id(found[0])] = wholes[name]
+        copies = Copies()
+        with private.without_values():
+            inputs = keras.tree.map_structure(copy_input, model._inputs_struct)
+            outputs, _ = replay(
+                model, inputs, lambda one: stand_in.get(id(one)) or copies.of(one)
+            )
+            made = functional(model, inputs, outputs)
+    pairs = [(its, [mine]) for mine, its in copies.pairs()]
+    for name, found in slices.items():
+        pairs += _cut_pairs(wholes[name], found)
+    for variable, parts in pairs:
+        if not private.has_value(variable):
+            own = _Joined([one.value for one in parts], tuple(variable.shape))
+            private.give_value(variable, own, device)
+    copies.carry_assets()
+    if model.compiled:
+        made.compile(**private.compile_arguments(model))
+        if model.optimizer is not None and model.optimizer.built:
+            made.optimizer.build(made.trainable_variables)
+            for slot, parts in _slot_pairs(made, model, pairs):
+                value = _put_together([p.value for p in parts], tuple(slot.shape))
+                slot.assign(value)
+    return made
+
+
+def _whole(name: str, slices: list[Any], layers: Mapping[str, Any]) -> Any:
+    """The whole layer that slices came from, not yet built."""
+    first = slices[0]
+    kind = next(cls for cls in type(first).__mro__ if cls.__name__ in COUNTED)
+    configs = [one.get_config() for one in slices]
+    config = configs[0]
+    for key in COUNTED[kind.__name__]:
+        sizes = [one[key] for one in configs]
+        if isinstance(sizes[0], list | tuple):
+            config[key] = [*sizes[0][:-1], sum(size[-1] for size in sizes)]
+        else:
+            config[key] = sum(sizes)
+    activation = layers.get(f"{name}_act")
+    if activation is not None:
+        config["activation"] = activation.get_config()["activation"]
+    config["name"] = name
+    for key in ("build_config", "slice_number", "slice_count"):
+        config.pop(key, None)
+    whole = kind.from_config(config)
+    whole.trainable = first.trainable
+    return whole
+
+
+def _first_of(given: Any, *_: Any, **__: Any) -> Any:
+    """What stands where other slices and their join were: it hands a tensor on."""
+    return given[0] if isinstance(given, list | tuple) else given
+
+
+def _cut_pairs(whole: Any, slices: list[Any]) -> Pairs:
+    """The variables of a whole layer with those of its slices, in their order.
+
+    Seeds, and what only the first slice has, are its own.
+    """
+    parts: dict[int, list[Any]] = {id(v): [] for v in whole.variables}
+    for one in slices:
+        for mine, its in matched(whole, one):
+            parts[id(mine)].append(its)
+    return [
+        (v, found if cut_axis(v, found[0]) is not None else found[:1])
+        for v in whole.variables
+        for found in [parts[id(v)]]
+    ]
+
+
+class _Joined:
+    """What stands for a whole value, made of its slices."""
+
+    def __init__(self, slices: list[Any], shape: tuple[int, ...]) -> None:
+        self.value = _put_together(slices, shape)
+
+
+def _put_together(slices: list[Any], shape: tuple[int, ...]) -> Any:
+    """Slices of a value side by side; one alone is the value."""
+    if len(slices) == 1:
+        return tf.convert_to_tensor(slices[0])
+    differ = [i for i, (a, b) in enumerate(zip(shape, slices[0].shape)) if a != b]
+    return tf.concat(slices, differ[0])
+
+
+def _slot_pairs(whole: Any, sliced: Any, pairs: Pairs) -> Iterator[tuple[Any, Any]]:
+    """Each variable of the whole model's optimizer, and what it is in the sliced's."""
+    parts = {id(variable): found for variable, found in pairs}
+    theirs, mine = all_optimizers(sliced.optimizer), all_optimizers(whole.optimizer)
+    for old, new in zip(theirs, mine, strict=True):
+        found: dict[int, list[Any]] = {}
+        for slot, variable in slots_of(old):
+            found.setdefault(id(variable), []).append(slot)
+        turn: dict[int, int] = {}
+        for slot, variable in slots_of(new):
+            kind = turn[id(variable)] = turn.get(id(variable), -1) + 1
+            own = [found[id(part)][kind] for part in parts[id(variable)]]
+            yield slot, own if slot.shape == variable.shape else own[:1]
+        slots = [{id(slot) for slot, _ in slots_of(one)} for one in (old, new)]
+        rest = [
+            [v for v in one.variables if id(v) not in known]
+            for one, known in zip((old, new), slots)
+        ]
+        yield from ((its, [own]) for own, its in zip(*rest, strict=True))
+
+
+def files_of_the_whole(
+    model: Any, names: Mapping[str, int], whole_of: Callable[[Any], Any]
+) -> None:
+    """Let one model's `save`, `save_weights` and `load_weights` speak of whole layers.
+
+    Args:
+        model: an emitted model with slices.
+        names: the name of each layer that was cut, and into how many.
+        whole_of: makes the plain model with whole layers of it.
+    """
+
+    def load_weights(*args: Any, **kwargs: Any) -> None:
+        whole = whole_of(model)
+        whole.load_weights(*args, **kwargs)
+        _scatter(whole, model, names)
+
+    compile_plainly = model.compile
+
+    @functools.wraps(compile_plainly)
+    def compile_warned(*args: Any, **kwargs: Any) -> None:
+        compile_plainly(*args, **kwargs)
+        _warn_of_norms(model.optimizer, list(names))
+
+    own: dict[str, Any] = {
+        name: _by_the_whole(model, name, whole_of) for name in _WRITERS
+    }
+    own["compile"] = compile_warned
+    own["load_weights"] = functools.wraps(model.load_weights)(load_weights)
+    vars(model).update(own)
+
+
+def _warn_of_norms(optimizer: Any, names: list[str]) -> None:
+    """Say where an update of the whole layer would look at more than a slice."""
+    for one in all_optimizers(optimizer) if optimizer is not None else ():
+        kind = type(one).__name__
+        why = kind if kind in _WHOLE_MATRICES else "clipnorm" if one.clipnorm else ""
+        if why:
+            warnings.warn(
+                f"{why} looks at each slice of {', '.join(names)} by itself, so "
+                "training is not that of the whole layer; use global_clipnorm, or an "
+                "optimizer that works number by number.",
+                stacklevel=3,
+            )
+
+
+_WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
+_WRITERS = ("save", "save_weights")
+
+
+def _by_the_whole(model: Any, name: str, whole_of: Callable[[Any], Any]) -> Any:
+    @functools.wraps(getattr(model, name))
+    def write(*args: Any, **kwargs: Any) -> Any:
+        return getattr(whole_of(model), name)(*args, **kwargs)
+
+    return write
+
+
+def _scatter(whole: Any, sliced: Any, names: Mapping[str, int]) -> None:
+    """Give slices, and all that is not cut, the values of a whole model."""
+    theirs = {layer.name: layer for layer in sliced.layers}
+    pairs: Pairs = []
+    for layer in whole.layers:
+        if layer.name in names:
+            count = names[layer.name]
+            slices = [theirs[f"{layer.name}_slice{i}"] for i in range(count)]
+            pairs += _cut_pairs(layer, slices)
+        elif layer.name in theirs:
+            mine = zip(layer.variables, theirs[layer.name].variables, strict=True)
+            pairs += [(one, [other]) for one, other in mine]
+    for variable, parts in pairs:
+        _hand_out(variable, parts)
+    if whole.optimizer is not None and whole.optimizer.built:
+        sliced.optimizer.build(sliced.trainable_variables)
+        for slot, parts in _slot_pairs(whole, sliced, pairs):
+            _hand_out(slot, parts)
+
+
+def _hand_out(variable: Any, parts: list[Any]) -> None:
+    axis, start = cut_axis(variable, parts[0]), 0
+    for part in parts:
+        if axis is None:
+            part.assign(variable.value)
+            continue
+        size = part.shape[axis]
+        rows = [slice(None)] * axis + [slice(start, start + size)]
+        part.assign(variable.value[tuple(rows)])
+        start += size
