@@ -211,8 +211,8 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) 
 
 
 def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
-    """An Embedding of 80 MB and its slots on two devices of 200 MB each."""
-    cluster = sn.Cluster.of("2*gpu", "cpu", memory="200 MB")
+    """An Embedding of 80 MB and its slots on two devices of 250 MB each."""
+    cluster = sn.Cluster.of("2*gpu", "cpu", memory="250 MB")
 
     def net(cut: bool) -> sn.Net:
         made = sn.Net("big")
