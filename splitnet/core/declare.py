@@ -162,12 +162,12 @@ class Net:
 
         Each device holds its part of the weights, of their gradient and of the
         optimizer's slots; the outputs are put side by side. The emitted model has a
-        narrower layer for each device; `unplace` makes one whole layer of them again.
+        narrower layer for each device; `save` and `unplace` make one of them again.
 
         Args:
             name: unique in the net; slice i is the part "name/i".
             inputs: what the layer reads.
-            layer: a Dense, EinsumDense, Embedding or convolution.
+            layer: a Dense, EinsumDense, Embedding, convolution, or attention by heads.
             on: a device per slice, two or more.
             join_on: where the outputs are put side by side.
         """
