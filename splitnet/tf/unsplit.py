@@ -89,9 +89,10 @@ def _whole(name: str, slices: list[Any], layers: Mapping[str, Any]) -> Any:
     return whole
 
 
-def _first_of(given: Any, *_: Any, **__: Any) -> Any:
+def _first_of(*given: Any, **named: Any) -> Any:
     """What stands where other slices and their join were: it hands a tensor on."""
-    return given[0] if isinstance(given, list | tuple) else given
+    flat = keras.tree.flatten((given, named))
+    return next(one for one in flat if isinstance(one, keras.KerasTensor))
 
 
 def _cut_pairs(whole: Any, slices: list[Any]) -> Pairs:

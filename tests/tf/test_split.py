@@ -196,6 +196,10 @@ def test_attention_split_by_heads_keeps_masks_and_cross_inputs(
         *(model.predict(x, verbose=0) for model in models), atol=1e-5
     )
     sn.audit(models[0], None, ([part[:4] for part in x], y[:4])).check()
+    whole = sn.unplace(models[0])
+    np.testing.assert_allclose(
+        *(model.predict(x, verbose=0) for model in (models[0], whole)), atol=1e-6
+    )
 
 
 def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) -> None:
