@@ -71,8 +71,8 @@ MODELS = (
 def plans(sn, model, batch, cluster, costs):
     """Three plans by name."""
     graph = sn.read(model, batch)
-    inputs = {part.name for part in graph.parts} & {t.name for t in model.inputs}
-    rest = [part.name for part in graph.parts if part.name not in inputs]
+    inputs = [part.name for part in graph.parts if part.kind == "input"]
+    rest = [part.name for part in graph.parts if part.kind != "input"]
     at_home = dict.fromkeys(inputs, "cpu:0")
     options = {"batch": batch, "costs": costs, "optimizer": "sgd"}
     half = len(rest) // 2

@@ -11,6 +11,7 @@ one branch on each.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,10 +120,12 @@ def outcome(done):
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             return line.removeprefix("RESULT ")
+    if done.returncode < 0:
+        return f"fails: ended by {signal.Signals(-done.returncode).name}"
     words = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    signs = ("Error", "exhausted", "bad_alloc", "OOM", "does not fit")
-    why = next((w for w in reversed(words) if any(s in w for s in signs)), "")
-    return f"fails (exit {done.returncode}): {why[:150]}"
+    signs = ("OOM when", "does not fit", "Error: ", "MemoryError")
+    why = next((w for sign in signs for w in words if sign in w), words[-1][:150])
+    return f"fails: {why[:150]}"
 
 
 def main():

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from splitnet.cli.screen import hush, show, show_json, show_rows
-from splitnet.core.errors import ConfigError
+from splitnet.core.errors import ConfigError, listed
 from splitnet.core.options import OPTIONS
-from splitnet.core.settings import Setting, config_file, resolve
+from splitnet.core.settings import Setting, Settings, config_file, resolve
 from splitnet.core.units import format_bytes, format_count
 
 __all__ = ["add_commands"]
@@ -44,6 +44,11 @@ def add_commands(commands: Any) -> None:
         help="every runtime setting, its value, its origin, its TensorFlow call",
     )
     config.add_argument("--json", action="store_true", help="for a program")
+    config.add_argument(
+        "--check",
+        action="store_true",
+        help="hold the settings against this machine's GPUs and driver",
+    )
     config.set_defaults(do=run_config)
 
     run = commands.add_parser(
@@ -144,8 +149,13 @@ def _device_line(row: dict[str, Any]) -> list[str]:
 
 
 def run_config(arguments: Namespace) -> int:
-    """Show every setting with its origin; applies none, and needs no TensorFlow."""
+    """Show every setting with its origin; applies none.
+
+    Only a check needs TensorFlow, which does not start.
+    """
     settings = resolve({}, os.environ, Path.cwd())
+    if arguments.check:
+        _check_here(settings)
     if arguments.json:
         show_json([_setting_row(setting) for setting in settings])
         return 0
@@ -159,6 +169,16 @@ def run_config(arguments: Namespace) -> int:
     if hidden is not None:
         show(f"CUDA_VISIBLE_DEVICES={hidden!r} holds before 'visible' counts")
     return 0
+
+
+def _check_here(settings: Settings) -> None:
+    """Refuse what this machine cannot do: an index without a GPU, an unknown card."""
+    hush()
+    from splitnet.tf.early import early_steps
+
+    _, faults = early_steps(settings)
+    if faults:
+        raise ConfigError(listed("the settings do not suit this machine.", faults))
 
 
 def _setting_row(setting: Setting) -> dict[str, Any]:

@@ -180,12 +180,16 @@ def _cpu_steps(settings: Settings) -> list[Step]:
     steps: list[Step] = []
     within, across = settings["cpu_threads"], settings["inter_op_threads"]
     if within is not None:
-        os.environ["OMP_NUM_THREADS"] = str(within)
+
+        def limit() -> None:
+            os.environ["OMP_NUM_THREADS"] = str(within)
+            threading.set_intra_op_parallelism_threads(within)
+
         steps.append(
             (
                 f"cpu_threads={within} ({_from(settings, 'cpu_threads')})",
                 lambda: threading.get_intra_op_parallelism_threads() == within,
-                lambda: threading.set_intra_op_parallelism_threads(within),
+                limit,
             )
         )
     name = "cpu_threads" if across is None else "inter_op_threads"
