@@ -122,7 +122,10 @@ def plan_graph(
     if calm:
         end = began + time_limit
         chosen = calmed(board, chosen, slack=slack, late=lambda: monotonic() > end)
-    plan = assemble(request, placements_of(graph, board, wishes, groups, chosen))
+    placements = placements_of(
+        graph, board, wishes, groups, chosen, time_limit=time_limit
+    )
+    plan = assemble(request, placements)
     return replace(
         plan,
         fallbacks=receipts_of(wishes, plan.device_of),

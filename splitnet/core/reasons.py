@@ -12,8 +12,11 @@ from splitnet.core.wishes import Group, Wish
 
 __all__ = ["placements_of", "receipts_of"]
 
+_PLAYS_PER_SECOND = 3_000
+"""Calls that may be played to tell cost, memory and ties apart, per second of the time
+limit: a fiftieth of what a machine can do."""
+
 _MOST_PLAYS = 15_000
-"""Calls that may be played to tell cost, memory and ties apart: a quarter second."""
 
 
 def placements_of(
@@ -22,11 +25,19 @@ def placements_of(
     wishes: Mapping[str, Wish],
     groups: Sequence[Group],
     chosen: Assignment,
+    *,
+    time_limit: float,
 ) -> tuple[Placement, ...]:
-    """A placement per part, in order of declaration, with its reason."""
+    """A placement per part, in order of declaration, with its reason.
+
+    `time_limit` is that of the search, in seconds; reasons get a small share beside it.
+    """
     number = {name: i for i, one in enumerate(groups) for name in one.parts}
     names = [device.name for device in board.cluster]
-    free = _free_reasons(board, chosen)
+    plays = min(_MOST_PLAYS, int(_PLAYS_PER_SECOND * max(0.5, time_limit)))
+    if board.objective == "memory":
+        plays //= 5  # every one to its end, with what is held when
+    free = _free_reasons(board, chosen, plays // max(1, board.calls.count))
     placements = []
     for part in graph.parts:
         group = number[part.name]
@@ -50,13 +61,13 @@ def _bound_reason(wishes: Mapping[str, Wish], group: Group, part: str) -> str:
     return ""
 
 
-def _free_reasons(board: Board, chosen: Assignment) -> dict[int, str]:
+def _free_reasons(board: Board, chosen: Assignment, left: int) -> dict[int, str]:
     """Why each group with a choice is where it is: "cost", "memory" or "tie".
 
-    Every other device is tried, alone, while the budget of plays lasts.
+    Every other device is tried, alone, `left` tries in all; fewer than a score are not
+    begun.
     """
     reasons = dict.fromkeys(range(board.group_count), "cost")
-    left = _MOST_PLAYS // max(1, board.calls.count)
     if left < 20 or not board.free_groups:
         return reasons
     value = board.exact(chosen).value
