@@ -7,7 +7,7 @@ roofline, so no accelerator is needed.
 
     python benchmarks/planner_scale.py [--objective latency] [--sizes 200 2000]
         [--longer 6] [--json ROWS]
-    python benchmarks/planner_scale.py --chart docs/images/scale.svg --json ROWS
+    python benchmarks/planner_scale.py --chart docs/images/planner_scale.svg --json ROWS
 """
 
 import argparse
@@ -149,7 +149,7 @@ def chart(rows):
             ]
             if not number:
                 parts.append(
-                    f'<text x="{left + 10}" y="{70 + 18 * place}" fill="{color}">'
+                    f'<text x="{left + 10}" y="{90 + 18 * place}" fill="{color}">'
                     f"{objective}</text>"
                 )
     return (

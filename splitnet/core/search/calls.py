@@ -19,6 +19,7 @@ TO_HOST = 0.15
 ELITE = 5
 CHAIN_SHARE = 0.25
 CYCLE_SHARE = 0.03
+LONGEST_CYCLE = 0.3
 RECOMBINED = 0.5
 CLUSTERS = (30, 400)
 HOTS = (0.02, 0.006, 0.002)
@@ -134,6 +135,9 @@ def search_calls(
     low, high = CLUSTERS
     high = max(2 * low, min(high, fused.group_count))
     least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count
+    cycle = whole * CYCLE_SHARE
+    if not budget.counts_steps:
+        cycle = min(cycle, max(LONGEST_CYCLE, 2 * least))
     while elite and budget.usable > least:
         plan = elite[int(random.random() ** 2 * len(elite))][1]
         if len(elite) > 1 and random.random() < RECOMBINED:
@@ -144,7 +148,7 @@ def search_calls(
         for group, index in enumerate(owner):
             start[index] = plan[group]
         graph = CallGraph(coarse, problem, [owner[group] for group in node_groups])
-        part = budget.limited(whole * CYCLE_SHARE)
+        part = budget.limited(cycle)
         found = anneal_calls(graph, start, part, random, hot=random.choice(HOTS))[1]
         keep([found[index] for index in owner], "multilevel calls")
 
