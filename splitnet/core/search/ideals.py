@@ -29,6 +29,8 @@ def ideals_of(problem: Problem, most: int) -> list[int] | None:
 
     A smaller ideal comes before a larger one. O(ideals x width).
     """
+    if problem.group_count >= most:  # even a chain has one more than groups
+        return None
     before = [0] * problem.group_count
     after: list[list[int]] = [[] for _ in before]
     for a, b in problem.forward:
@@ -39,8 +41,6 @@ def ideals_of(problem: Problem, most: int) -> list[int] | None:
     level = {0: first}
     while level:
         found.extend(level)
-        if len(found) > most:
-            return None
         larger: dict[int, int] = {}
         for ideal, ready in level.items():
             rest = ready
@@ -55,6 +55,8 @@ def ideals_of(problem: Problem, most: int) -> list[int] | None:
                     if not before[target] & ~grown:
                         able |= 1 << target
                 larger[grown] = able
+                if len(found) + len(larger) > most:
+                    return None
         level = larger
     return found
 

@@ -50,6 +50,7 @@ PIPELINE_SHARE = 0.5
 MANY_GROUPS = 20_000
 CUT_SHARE = 0.4
 MOST_NODES = 5000
+SECONDS_PER_NODE = 5e-5
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -175,7 +176,8 @@ def _throughput(run: Run, budget: Budget, random: Random) -> None:
         convex = run.contiguity == "convex" and len(problem.nodes.group) <= MOST_NODES
         share = PIPELINE_SHARE if convex else 1.0
         iterated_chains(fused, chains, budget.slice(share), random, report)
-        if convex:
+        least = SECONDS_PER_NODE * len(problem.nodes.group)
+        if convex and (budget.counts_steps or budget.usable > least):
             search_convex(problem, run.best, budget, random, run.offer_plan)
         return
     if problem.group_count > MANY_GROUPS:
