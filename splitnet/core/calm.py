@@ -4,7 +4,8 @@ The search counts seconds alone. To overlap an update here and a copy there it w
 send a chain to and fro between devices, which no one would draw, nor believe.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from splitnet.core.board import Assignment, Board
 from splitnet.core.chains import chain_cuts
@@ -39,7 +40,7 @@ def calmed(
         return judged.feasible and judged.value <= limit
 
     now = chosen
-    for other in chain_cuts(board):
+    for other in _cuts(board):
         now = other if fewer(now, other) else now
     moved = True
     while moved and not late():
@@ -50,6 +51,16 @@ def calmed(
                 if device in board.allowed[group] and fewer(now, other):
                     now, moved = other, True
     return now
+
+
+def _cuts(board: Board) -> Iterator[Assignment]:
+    """The best cuts; for one that does not fit, those that leave its copies room."""
+    for cut in chain_cuts(board):
+        yield cut
+        if not board.exact(cut).feasible:
+            passing = board.passing_bytes(cut)
+            room = tuple(max(0, c - p) for c, p in zip(board.capacity, passing))
+            yield from chain_cuts(replace(board, capacity=room))
 
 
 def crossings(board: Board, chosen: Assignment) -> int:
