@@ -14,6 +14,7 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.tf import private
 from splitnet.tf.layers import carry_assets, copy_layer
+from splitnet.tf.sharing import Shared
 from splitnet.tf.variables import variables_of
 
 __all__ = ["Copies", "functional_of", "replay"]
@@ -29,6 +30,7 @@ class Copies:
     def __init__(self) -> None:
         self._twins: dict[int, tuple[Any, Any]] = {}
         self._made: set[int] = set()
+        self._shared = Shared()
 
     def of(self, operation: Any) -> Any:
         """The twin of a layer, a nested model or a raw operation."""
@@ -48,7 +50,11 @@ class Copies:
             return self._copy_sequential(operation)
         if isinstance(operation, private.Functional):
             return self._copy_functional(operation)
-        return copy_layer(operation)
+        twin = self._shared.twin_of(operation)
+        if twin is None:
+            twin = copy_layer(operation)
+            self._shared.meet(operation, twin)
+        return twin
 
     def _copy_sequential(self, model: Any) -> Any:
         layers = [self.of(layer) for layer in model.layers]

@@ -19,13 +19,16 @@ from tests.tf.zoo import exactly
 pytestmark = pytest.mark.tf
 
 CHOSEN = (
+    "stateful_recurrence",
     "words_from_strings",
+    "bidirectional_stack",
     "variational_autoencoder",
     "prepared_columns",
     "graph_network",
     "gathered_by_operations",
     "layers_with_several_inputs",
     "nested_models",
+    "shared_inside",
     "outputs_along_the_way",
     "numbers_of_other_kinds",
 )

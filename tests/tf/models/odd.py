@@ -163,6 +163,42 @@ def shared_everywhere() -> Any:
     return keras.Model(a, layers.Add()([twin(x), side]))
 
 
+class Noise(layers.Layer):
+    """Noise from a generator that others may draw from too."""
+
+    def __init__(self, generator: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.generator = generator
+
+    def call(self, inputs: Any) -> Any:
+        """Add a draw."""
+        drawn = keras.random.normal(ops.shape(inputs), seed=self.generator)
+        return inputs + 0.1 * drawn
+
+    def get_config(self) -> dict[str, Any]:
+        """With the generator's own configuration, which does not say who shares it."""
+        kept = keras.saving.serialize_keras_object(self.generator)
+        return super().get_config() | {"generator": kept}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """A generator is made anew."""
+        made = keras.saving.deserialize_keras_object(config.pop("generator"))
+        return cls(made, **config)
+
+
+@model
+def shared_inside() -> Any:
+    """A layer that is called and wrapped, and two layers that draw from one seed."""
+    x, rows = keras.Input((5,)), keras.Input((3, 5))
+    tied = layers.Dense(5, activation="tanh")
+    generator = keras.random.SeedGenerator(11)
+    left = Noise(generator)(tied(x))
+    right = layers.TimeDistributed(tied)(rows)
+    right = Noise(generator)(layers.GlobalAveragePooling1D()(right))
+    return keras.Model([x, rows], layers.Dense(2)(left * right))
+
+
 @model
 def many_branches() -> Any:
     """Eight branches of unlike weight, that meet in twos and then all."""
