@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _MARK = re.compile(r"(?:^|/)sn-(\w+)\.")
+_BODY = re.compile(r"(?:^|_)sn-(\w+?)\.")  # a function's name has "_" for "/"
 _BACKWARD = "gradient_tape/"
 _UNKNOWN_EXTENT = 32
 _NEVER_MOVED = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
@@ -122,13 +123,12 @@ class DeviceFunction:
     def __call__(self, op: Any) -> str:
         """The device for an op that is being made, or "" for TensorFlow's choice."""
         self.inner_graphs.setdefault(id(op.graph), weakref.ref(op.graph))
-        if op.device:
-            return str(op.device)
         key = key_in(op.name)
-        if key in self._target_of:
+        device = str(op.device) or self._target_of.get(key or "", "")
+        if device:
             if op.type in _LOOPS:
-                _bring_along(op, self._target_of[key])
-            return self._target_of[key]
+                _bring_along(op, device)
+            return device
         if op.type in _NEVER_MOVED:
             return ""
         if op.type in ("AddN", "ConcatV2"):  # of dense gradients, of sparse ones
@@ -145,7 +145,7 @@ class DeviceFunction:
             return best[0]
         if scope.startswith(_BACKWARD):  # of a loss, whose forward ops saw predictions
             return self._where_scope.get(scope.removeprefix(_BACKWARD), "")
-        return ""
+        return self._target_of.get(_key_of_body(op.graph) or "", "")
 
     def _sum(self, op: Any) -> str:
         """A sum of gradients from several devices goes to the earliest part's.
@@ -175,15 +175,34 @@ class DeviceFunction:
 
 
 def _bring_along(loop: Any, device: str) -> None:
-    """Put constants that enter a loop where the loop is.
+    """Put constants that enter a loop where the loop is, and states where they live.
 
     A loop's variable lives on the device of its first value. Zeros that start a sum of
-    gradients carry no mark; left alone, the sum would cross devices every iteration.
+    gradients carry no mark, and reads of a variable, as of the states that a recurrence
+    keeps, no device; gradients come from where a later call is. Left alone, each would
+    cross devices every iteration.
     """
-    for tensor in loop.inputs:
+    for number, tensor in enumerate(loop.inputs):
         op = tensor.op
-        if not op.device and op.type != "Placeholder" and not _moving(op):
+        if op.type == "Placeholder":
+            continue
+        if op.device:
+            if canonical(op.device) != canonical(device) and tensor.dtype.is_floating:
+                with tf.name_scope(f"{loop.name}/"), tf.device(device):
+                    loop._update_input(number, tf.identity(tensor))
+        elif op.type == "ReadVariableOp":
+            op._set_device(_where(tensor))
+        elif not _moving(op):
             op._set_device(device)
+
+
+def _key_of_body(graph: Any) -> str | None:
+    """The mark of the loop or branch that a graph is the body of; None for others.
+
+    What its gradient adds there may carry no mark and read only what the loop carries.
+    """
+    found = _BODY.findall(getattr(graph, "name", ""))
+    return found[-1] if found else None
 
 
 def _moving(op: Any) -> bool:
