@@ -26,8 +26,9 @@ _EXHAUSTIVE_PLAYS = 20_000
 """If all assignments together play no more calls, all are tried: then it is proven."""
 
 _UNIT_PLAYS_PER_SECOND = 300_000
-"""The work of local search, per second of the time limit: half of what a machine can
-do, so that the deadline need not cut in, and equal seeds give equal plans."""
+"""The work of local search, per second of the time limit: three quarters of what an
+idle machine does, so that the deadline need not cut in, and equal seeds give equal
+plans."""
 
 _LARGE = 2000
 """Units from which single devices wait until there is something better."""
