@@ -50,6 +50,12 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
     def units(members: Sequence[int], but: int = -1) -> tuple[int, ...]:
         return tuple(dict.fromkeys(u for m in members if (u := unit_of[m]) != but))
 
+    def rows(one: Shared) -> tuple[int, ...]:
+        sent: dict[int, list[int]] = {}
+        for user, count in zip(one.backward, one.rows):
+            sent.setdefault(unit_of[user], []).append(count)
+        return tuple(sum(counts) if all(counts) else 0 for counts in sent.values())
+
     merged: dict[Ends, tuple[int, float | None]] = {}
     for net in step.nets:
         source = unit_of[net.source]
@@ -73,7 +79,7 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
             for (source, readers, back), (size, known) in merged.items()
         ),
         shared=tuple(
-            Shared(s.name, s.bytes, units(s.users), units(s.backward))
+            Shared(s.name, s.bytes, units(s.users), units(s.backward), rows(s))
             for s in step.shared
             if len(units(s.users)) > 1
         ),

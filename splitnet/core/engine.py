@@ -187,7 +187,8 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
             if home == where:
                 arrive(debt.task, last)
             else:
-                copy = Moved(debt.kind, debt.item, where, home, debt.bytes)
+                size = debt.bytes_from([place[s] == where for s in debt.senders])
+                copy = Moved(debt.kind, debt.item, where, home, size)
                 send(last, copy, (debt.task,))
     return Run(start, stop, ran, copies)
 

@@ -28,7 +28,8 @@ class Call:
     `seconds_on` holds known times, ((device kind, seconds), ...), which beat any
     estimate; `transfer_seconds` likewise for sending its output once; `size_bytes` is
     memory that a workload file charges to it. `cpu_only` marks a call without a GPU
-    kernel, `backward` one that belongs to the backward pass by itself.
+    kernel, `backward` one that belongs to the backward pass by itself. `lookups` are
+    those of its weights of which it reads rows: their gradient has those rows alone.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Call:
     size_bytes: int = 0
     seconds_on: tuple[tuple[str, float], ...] = ()
     transfer_seconds: float | None = None
+    lookups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

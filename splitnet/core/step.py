@@ -182,16 +182,36 @@ def _weight_use(
     for i, call in enumerate(graph.calls):
         for name in call.weights:
             users[name][i] = None
-    return [
-        Shared(
-            w.name,
-            w.bytes,
-            tuple(users[w.name]),
-            tuple(u for u in users[w.name] if w.trainable and has_backward[u]),
-        )
-        for w in graph.weights
-        if users[w.name]
-    ]
+    rows = _rows(graph, index)
+    found = []
+    for w in graph.weights:
+        backward = [u for u in users[w.name] if w.trainable and has_backward[u]]
+        sent = tuple(rows.get((w.name, u), 0) for u in backward)
+        if users[w.name]:
+            found.append(
+                Shared(
+                    w.name,
+                    w.bytes,
+                    tuple(users[w.name]),
+                    tuple(backward),
+                    sent if any(sent) else (),
+                )
+            )
+    return found
+
+
+def _rows(graph: Graph, index: dict[str, int]) -> dict[tuple[str, int], int]:
+    """Bytes of the rows, and their numbers, that a call's gradient of a table has."""
+    readers = {i: call for i, call in enumerate(graph.calls) if call.lookups}
+    numbers = dict.fromkeys(readers, 0)
+    for tensor in graph.tensors:
+        if index[tensor.target] in readers:
+            numbers[index[tensor.target]] += tensor.bytes
+    return {
+        (name, i): call.output_bytes + numbers[i]
+        for i, call in readers.items()
+        for name in call.lookups
+    }
 
 
 def _owned(graph: Graph, weights: Sequence[Shared]) -> tuple[list[int], list[int]]:

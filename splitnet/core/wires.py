@@ -29,13 +29,15 @@ class Net:
 class Shared:
     """A weight of several units; its home is the device of `users[0]`.
 
-    `backward` lists the users that send a gradient home.
+    `backward` lists the users that send a gradient home: the whole, or where `rows`,
+    if given, has a number above 0 for that user, so many bytes of rows.
     """
 
     name: str
     bytes: int
     users: tuple[int, ...]
     backward: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Debt:
     """A gradient that a device's readers, together, send home.
 
     `kind` indexes COPY_KINDS, `item` the nets or the shared weights; `senders` are
-    tasks, `task` is the one at home that waits for them.
+    tasks, `task` is the one at home that waits for them. `rows` is as for `Shared`.
     """
 
     kind: int
@@ -51,6 +53,14 @@ class Debt:
     senders: tuple[int, ...]
     task: int
     bytes: int
+    rows: tuple[int, ...] = ()
+
+    def bytes_from(self, there: Sequence[bool]) -> int:
+        """What those senders that are `there` send: the whole once, rows each."""
+        if not self.rows:
+            return self.bytes
+        sent = [rows for rows, one in zip(self.rows, there) if one]
+        return sum(sent) + (0 if all(sent) else self.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +100,18 @@ def wires_of(
         follows[after].append(task)
         pending[task] += 1
 
-    def owe(kind: int, item: int, users: Sequence[int], task: int, size: int) -> None:
+    def owe(
+        kind: int,
+        item: int,
+        users: Sequence[int],
+        task: int,
+        size: int,
+        rows: tuple[int, ...] = (),
+    ) -> None:
         senders = tuple(last - user for user in users)
         for sender in senders:
             owes[sender].append(len(debts))
-        debts.append(Debt(kind, item, senders, task, size))
+        debts.append(Debt(kind, item, senders, task, size, rows))
 
     for unit, other in waits:
         follow(unit, last - other)
@@ -111,7 +128,8 @@ def wires_of(
             owe(1, number, net.backward, last - net.source, net.bytes)
     for number, one in enumerate(shared):
         if one.backward:
-            owe(3, number, one.backward, 2 * n + one.users[0], one.bytes)
+            home = 2 * n + one.users[0]
+            owe(3, number, one.backward, home, one.bytes, one.rows)
     return Wires(pending, follows, outgoing, owes, debts)
 
 

@@ -106,9 +106,10 @@ class Cuts:
             variable.assign(value)
 
     def away(self, key: str, operation: Any) -> list[Any]:
-        """Weights of a call whose home is another device; lookups stay where they are.
+        """Weights of a call whose home is another device, but for tables of rows.
 
-        The rows that an embedding looks up are fewer bytes than its table.
+        TensorFlow brings a table to its reader itself; our copy's gradient would be
+        dense, the size of the table.
         """
         targets, homes = self._placed.target_of, self._placed.home_of
         return [

@@ -13,7 +13,7 @@ from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import Size, size_of
 from splitnet.tf.flops import cost_of
 from splitnet.tf.replicas import check_towers
-from splitnet.tf.variables import variables_of
+from splitnet.tf.variables import tables_of, variables_of
 
 __all__ = ["graph_of", "read"]
 
@@ -97,6 +97,7 @@ def _call(site: Site, batch: int, names: dict[int, str]) -> Call:
         workspace_bytes=cost.workspace_bytes,
         weights=tuple(dict.fromkeys(names[id(v)] for v in variables_of(operation))),
         cpu_only=cost.cpu_only,
+        lookups=tuple(names[id(v)] for v in tables_of(operation)),
     )
 
 

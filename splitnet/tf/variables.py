@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-__all__ = ["variables_of"]
+__all__ = ["tables_of", "variables_of"]
 
 
 def variables_of(operation: Any) -> list[Any]:
@@ -21,6 +21,13 @@ def variables_of(operation: Any) -> list[Any]:
                 for variable in _inside(value):
                     found.setdefault(id(variable), variable)
     return list(found.values())
+
+
+def tables_of(operation: Any) -> list[Any]:
+    """The variables of which a layer reads rows alone, so that gradients are sparse."""
+    if not isinstance(operation, keras.layers.Embedding):
+        return []
+    return [v for v in operation.variables if v.name == "embeddings"]
 
 
 def _inside(value: Any) -> Iterator[Any]:
