@@ -21,6 +21,7 @@ def faults_of(net: "Net") -> list[str]:
         *_no_output(net),
         *_unused(net),
         *_contradictions(net),
+        *_crowded(net),
     ]
 
 
@@ -111,4 +112,21 @@ def _contradictions(net: "Net") -> list[str]:
                 )
             elif pin_of[name] and pin_of[name] == pin_of[branch.name]:
                 faults.append(f"{head}, but both are on {pin_of[name]}.")
+    return faults
+
+
+def _crowded(net: "Net") -> list[str]:
+    """Towers or slices that are pinned to one device together."""
+    faults = []
+    for branch in net.branches:
+        places = branch.towers.on if branch.towers is not None else branch.slices
+        pins = [one[0] for one in places if len(one) == 1 and ":" in one[0]]
+        share = "tower" if branch.towers is not None else "slice"
+        faults += [
+            f"{branch.where}: {branch.kind} {branch.name!r}: on= names {pin!r} "
+            f"{pins.count(pin)} times. Several {share}s on one device gain nothing; "
+            "give each a device of its own."
+            for pin in dict.fromkeys(pins)
+            if pins.count(pin) > 1
+        ]
     return faults

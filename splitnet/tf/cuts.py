@@ -10,7 +10,7 @@ differently. A weight away from home is fetched once as well.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -23,7 +23,7 @@ from splitnet.tf.variables import variables_of
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
 
-__all__ = ["CARRIED", "Cuts"]
+__all__ = ["CARRIED", "Cuts", "Fetched"]
 
 CARRIED = ("_keras_mask", "_keras_logits")  # what Keras hangs on a tensor
 
@@ -127,5 +127,33 @@ class Cuts:
                 return tf.identity(variable.value)
         place = (id(variable), self._placed.target_of[key])
         if place not in self._arrived:
-            self._arrived[place] = self.arrive(variable.value, key)
+            fetched = self._placed.fetched[-1] if self._placed.fetched else None
+            self._arrived[place] = (
+                self.arrive(variable.value, key)
+                if fetched is None
+                else fetched.at(place, lambda: self.arrive(variable.value, key))
+            )
         return self._arrived[place]
+
+
+class Fetched:
+    """Weights away from home that several runs of one step share.
+
+    Each crosses once, and stands for its variable: `watch` lets a tape take gradients
+    by it, which are summed where it is before they go home.
+    """
+
+    def __init__(self) -> None:
+        self.weights: dict[tuple[int, str], Any] = {}
+        self._tape: Any = None
+
+    def at(self, place: tuple[int, str], fetch: Callable[[], Any]) -> Any:
+        """The weight of a variable's id on a device."""
+        if place not in self.weights:
+            self.weights[place] = tf.stop_gradient(fetch())
+        self._tape.watch(self.weights[place])
+        return self.weights[place]
+
+    def watch(self, tape: Any) -> None:
+        """Let a tape take gradients by weights that are used from now on."""
+        self._tape = tape

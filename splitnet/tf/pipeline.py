@@ -25,6 +25,7 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError
 from splitnet.core.pipeline import Pipeline
 from splitnet.tf import private
+from splitnet.tf.cuts import Fetched
 from splitnet.tf.optimizer import device_of
 from splitnet.tf.rows import Rows
 
@@ -80,12 +81,15 @@ def check_losses(model: Any, pipeline: Pipeline) -> None:
 
 
 def pipelined(
-    model: Any, pipeline: Pipeline, device_of_node: Mapping[int, str]
+    model: Any,
+    pipeline: Pipeline,
+    device_of_node: Mapping[int, str],
+    fetched: list[Fetched],
 ) -> None:
     """Replace one instance's training step by one over micro-batches.
 
     `device_of_node` maps a node's id to the one device that runs it, for those that
-    have one.
+    have one; on `fetched` lies, while a step runs, what its micro-batches share.
     """
     compile_plainly, entry = model.compile, _entry_of(model, device_of_node)
 
@@ -95,7 +99,11 @@ def pipelined(
         check_losses(model, pipeline)
 
     def train_step(data: Any) -> Any:
-        return _Step(model, pipeline, entry).run(data)
+        fetched.append(Fetched())
+        try:
+            return _Step(model, pipeline, entry, fetched[-1]).run(data)
+        finally:
+            fetched.pop()
 
     model.compile = compile_checked
     model.train_step = train_step
@@ -108,6 +116,7 @@ class _Step:
     model: Any
     pipeline: Pipeline
     entry: "_Entry"
+    fetched: Fetched
 
     def run(self, data: Any) -> Any:
         """As `keras.Model.train_step`, micro-batch by micro-batch."""
@@ -135,6 +144,7 @@ class _Step:
         """The outputs and the share of the loss of one micro-batch."""
         model = self.model
         with tf.GradientTape() as tape:
+            self.fetched.watch(tape)
             made = model(x, training=True)
             loss = model._compute_loss(
                 x=x, y=y, y_pred=made, sample_weight=weights, training=True
@@ -143,7 +153,9 @@ class _Step:
             scaled = loss
             if model.optimizer is not None:
                 scaled = model.optimizer.scale_loss(loss)
-        sums.add(tape.gradient(scaled, sums.variables))
+        away = self.fetched.weights
+        own, others = tape.gradient(scaled, (sums.variables, list(away.values())))
+        sums.add(own, dict(zip(away, others)))
         return made, loss
 
     def _held(self, x: Any, number: int, sums: "_Sums") -> Any:
@@ -164,38 +176,50 @@ class _Step:
 
 
 class _Sums:
-    """Gradients of each variable, summed as they come, where the variable is."""
+    """Gradients of each variable, summed as they come, where they are made.
+
+    Those of a variable are summed where it lives, those of what was fetched of it on
+    each device that fetched it, from which one sum goes home.
+    """
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = list(variables)
-        self._sums: list[Any] = [None] * len(self.variables)
-        self._made: list[dict[int, Any]] = []
+        # (id of a variable, device or "" for its home) -> sum
+        self._sums: dict[tuple[int, str], Any] = {}
+        self._made: list[dict[int, list[Any]]] = []
 
-    def add(self, gradients: list[Any]) -> None:
+    def add(self, own: list[Any], away: dict[tuple[int, str], Any]) -> None:
         """Add the gradients of one more micro-batch; None stays out."""
-        self._made.append({id(v): g for v, g in zip(self.variables, gradients)})
-        for number, (variable, gradient) in enumerate(zip(self.variables, gradients)):
-            if gradient is None:
+        made: dict[int, list[Any]] = {}
+        homes = {id(v): device_of(v) for v in self.variables}
+        at_home = {(id(v), ""): g for v, g in zip(self.variables, own)}
+        for (which, device), gradient in (at_home | away).items():
+            if gradient is None or which not in homes:
                 continue
-            before = self._sums[number]
-            if before is None:
-                self._sums[number] = gradient
-                continue
-            with tf.device(device_of(variable)):
-                self._sums[number] = _added(before, gradient)
+            made.setdefault(which, []).append(gradient)
+            before = self._sums.get((which, device))
+            with tf.device(device or homes[which]):
+                self._sums[which, device] = (
+                    gradient if before is None else _added(before, gradient)
+                )
+        self._made.append(made)
 
     def made_by(self, number: int, variables: list[Any]) -> list[Any]:
         """The gradients that a micro-batch made of some variables."""
-        found = [self._made[number].get(id(variable)) for variable in variables]
         return [
             one.values if isinstance(one, tf.IndexedSlices) else one
-            for one in found
-            if one is not None
+            for variable in variables
+            for one in self._made[number].get(id(variable), ())
         ]
 
     def total(self) -> list[Any]:
         """The gradient of the whole batch, for each variable."""
-        return self._sums
+        found = []
+        for variable in self.variables:
+            parts = [s for (which, _), s in self._sums.items() if which == id(variable)]
+            with tf.device(device_of(variable)):
+                found.append(functools.reduce(_added, parts) if parts else None)
+        return found
 
 
 def _kept(value: Any, device: str | None) -> Any:

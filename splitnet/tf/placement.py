@@ -46,7 +46,7 @@ class Placed:
     home. `weight_of` maps a variable's id to the plan's name of it, `replicas` the id
     of a node that runs on towers to them. `segments` are the segments and nodes to
     run, in order, where some run as one. `graphs` holds weak references to the step
-    graphs made last.
+    graphs made last, `fetched` the weights that a step of several runs shares.
     """
 
     plan: Plan
@@ -79,7 +79,7 @@ def lay_over(model: Any, placed: Placed) -> None:
         alone = {n: placed.target_of[k] for n, k in placed.key_of.items()}
         for node in placed.replicas:
             alone.pop(node, None)
-        pipelined(model, placed.pipeline, alone)
+        pipelined(model, placed.pipeline, alone, placed.fetched)
     own = {
         _ATTRIBUTE: placed,
         "call": _call(model, placed),

@@ -171,6 +171,22 @@ def test_towers_in_a_pipeline_train_as_the_unsplit_batch(cluster: sn.Cluster) ->
     sn.audit(placed, None, (X[:12], Y[:12])).check()
 
 
+def test_weights_of_towers_cross_once_for_all_microbatches(
+    cluster: sn.Cluster,
+) -> None:
+    """The audit allows what the plan counts: there once, and one gradient back."""
+    net = sn.Net("wide")
+    x = net.input("x", (8,))
+    on = ["gpu:0", "gpu:1"]
+    a = net.towers("a", x, [layers.Dense(200), layers.Dense(12)], on=on)
+    net.output(net.branch("b", a, layers.Dense(4, activation="softmax"), on="gpu:2"))
+
+    placed, plain, *_ = trained(net, cluster, X, Y, microbatches=4)
+
+    assert difference(placed, plain) < 1e-6
+    sn.audit(placed, None, (X[:12], Y[:12])).check()
+
+
 def test_parts_that_cannot_be_compiled_say_why(cluster: sn.Cluster) -> None:
     """A loop runs without XLA, with a receipt; the rest is compiled."""
     net = sn.Net("mixed")

@@ -295,6 +295,18 @@ def test_a_split_over_one_device_is_refused() -> None:
         net.check()
 
 
+@pytest.mark.parametrize("kind", ["split", "towers"])
+def test_two_shares_on_one_device_are_refused(kind: str) -> None:
+    """They would gain nothing."""
+    net = sn.Net("twice")
+    x = net.input("x", (4,))
+    on = ["gpu:0", "gpu:1", "gpu:0"]
+    net.output(getattr(net, kind)("wide", x, layers.Dense(4), on=on))
+
+    with pytest.raises(sn.DeclarationError, match="names 'gpu:0' 2 times"):
+        net.check()
+
+
 def test_a_split_layer_inside_a_pipeline(cluster: sn.Cluster) -> None:
     """Slices in micro-batches train as the whole layer at once."""
     models = []
