@@ -18,6 +18,7 @@ from splitnet.tf import private
 from splitnet.tf.cuts import CARRIED
 from splitnet.tf.marks import scope_of
 from splitnet.tf.variables import variables_of
+from splitnet.tf.xla import refusal
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
@@ -113,7 +114,7 @@ def _obstacle(node: Any, placed: "Placed", how: str) -> str:
         loops = [x for x in operation._flatten_layers() if isinstance(x, _LOOPING)]
         if loops:
             return "XLA compiles its loop for one length only"
-    return ""
+    return refusal(node) if how == "xla" else ""
 
 
 def _segment(model: Any, placed: "Placed", how: str, nodes: list[Any]) -> Segment:

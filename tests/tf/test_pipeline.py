@@ -200,6 +200,32 @@ def test_parts_that_cannot_be_compiled_say_why(cluster: sn.Cluster) -> None:
     assert difference(placed, plain) < 1e-6
 
 
+@keras.saving.register_keras_serializable("test_pipeline")
+class Outside(layers.Layer):
+    """Doubles in Python, which no compiler sees."""
+
+    def call(self, x: Any) -> Any:
+        """Twice x."""
+        import tensorflow as tf
+
+        made = tf.numpy_function(lambda one: 2 * one, [x], x.dtype)
+        return keras.ops.reshape(made, keras.ops.shape(x)) + x
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """As the input's."""
+        return input_shape
+
+
+def test_layers_that_xla_refuses_are_found_before_they_run(cluster: sn.Cluster) -> None:
+    """A layer of somebody's own is tried; what XLA lacks is in the receipt."""
+    body = [layers.Dense(12), Outside(), layers.LayerNormalization()]
+
+    with pytest.warns(UserWarning, match="xla: 'b' runs as it is: XLA has no kernel"):
+        placed, plain, *_ = trained(chain(body), cluster, X, Y, xla=True)
+
+    assert difference(placed, plain) < 1e-5
+
+
 def test_compiled_batch_norm_and_dropout_keep_their_states(cluster: sn.Cluster) -> None:
     """States leave the compiled function: averages move, seeds go on."""
     body = [
