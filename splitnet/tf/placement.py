@@ -20,7 +20,7 @@ import tensorflow as tf
 from splitnet.core.pipeline import Pipeline
 from splitnet.core.plan import Plan
 from splitnet.tf import private
-from splitnet.tf.cuts import Cuts
+from splitnet.tf.cuts import Cuts, Fetched
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
 from splitnet.tf.ordered import keep_in_order
@@ -60,6 +60,7 @@ class Placed:
     pipeline: Pipeline = field(default_factory=Pipeline)
     segments: tuple[Any, ...] = ()
     graphs: list[Any] = field(default_factory=list)
+    fetched: list[Fetched] = field(default_factory=list)
 
     def device_function(self) -> DeviceFunction:
         """A device function for the graph of one step."""
