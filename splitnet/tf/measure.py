@@ -6,6 +6,7 @@ its first kernel is taken off. Calls that compute the same are measured once.
 
 Then all calls run together, once per kind of device, and the times are scaled to add up
 to that: alone, a call finds its data in the cache and is not fused with its neighbours.
+Steps of seconds are spared that; their calls are too large for a cache anyway.
 """
 
 from collections.abc import Callable
@@ -33,6 +34,7 @@ __all__ = ["measure"]
 
 _UPDATED_BYTES = 16 * 2**20
 _LOOKING_SECONDS = 10.0  # for repetitions of all calls, beside the first run of each
+_LONG_STEP_SECONDS = 2.0
 _LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
 
 
@@ -86,8 +88,11 @@ def measure(
                 call, site, device, idle, batch=batch, enough=enough
             )
         tell(f"all calls on {device.name}")
-        found = together(source, graph, cluster, device)
-        scale = 1.0 if found is None else _scale(found - idle, alone, graph, device)
+        scale, found = 1.0, None
+        if _added_up(alone, graph, device) < _LONG_STEP_SECONDS:
+            found = together(source, graph, cluster, device)
+        if found is not None:
+            scale = _scale(found - idle, alone, graph, device)
         for label in where:
             forward |= {(name, label): f * scale for name, (f, _) in alone.items()}
             backward |= {(name, label): b * scale for name, (_, b) in alone.items()}
@@ -137,14 +142,21 @@ def _scale(
     seconds: float, alone: dict[str, tuple[float, float]], graph: Graph, device: Device
 ) -> float:
     """What to multiply times of calls alone by, so that they add up to `seconds`."""
+    total = _added_up(alone, graph, device)
+    return max(seconds, 0.0) / total if total else 1.0
+
+
+def _added_up(
+    alone: dict[str, tuple[float, float]], graph: Graph, device: Device
+) -> float:
+    """Seconds of all calls, forward and where a gradient flows backward, one by one."""
     costs = Measured(
         forward={(name, device.kind): f for name, (f, _) in alone.items()},
         backward={(name, device.kind): b for name, (_, b) in alone.items()},
     )
     here = Cluster((device,))
     step = step_of(graph, here, costs, training=True, optimizer="sgd")
-    total = sum(step.forward[0]) + sum(step.backward[0])
-    return max(seconds, 0.0) / total if total else 1.0
+    return sum(step.forward[0]) + sum(step.backward[0])
 
 
 def _usual_bytes(graph: Graph) -> int:
