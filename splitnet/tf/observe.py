@@ -26,7 +26,7 @@ from splitnet.tf.variables import variables_of
 
 __all__ = ["as_it_was", "audit", "train_step", "watching"]
 
-_KEPT = ("train_function", "history", "stop_training")
+_KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 
 
 def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
@@ -187,6 +187,7 @@ def _phases(training: bool) -> tuple[str, ...]:
 
 def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     """One step of `fit` on one batch; nothing is printed."""
+    model._initial_epoch = None  # BackupAndRestore leaves the one it began with
     model.fit(
         inputs,
         targets,
