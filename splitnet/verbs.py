@@ -1,10 +1,11 @@
 """The verbs that go through several rooms at once: plan, place, score."""
 
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import keras
 
@@ -25,13 +26,14 @@ def plan(
     *,
     batch: int = 32,
     objective: str = "latency",
-    pins: "Mapping[str, Any] | Callable[[Any], Any] | None" = None,
+    pins: "Mapping[str, Any] | Callable[[Any], Any] | Plan | str | None" = None,
     missing: str = "fallback",
     costs: Any = None,
     optimizer: str = "adam",
     strategy: str = "auto",
     time_limit: float = 5.0,
     parts: int | None = None,
+    nested: "str | Sequence[str]" = "open",
     **more: Any,
 ) -> "Plan":
     """Decide which part lives on which device; builds nothing and runs nothing.
@@ -42,8 +44,8 @@ def plan(
         batch: samples per step. A `Graph` has its own.
         objective: "latency" (one step, in seconds), "throughput" (the busiest device of
             a pipeline) or "memory" (the fullest device, in bytes).
-        pins: name patterns -> `on=`, or a function of a part; they beat the
-            declaration.
+        pins: name patterns -> `on=`, a function of a part, or a plan or its file, maybe
+            edited by hand, to be kept; they beat the declaration.
         missing: a device that is not there: "fallback" (with a
             receipt), "warn" or "error".
         costs: a cost model, or the file of a measured one; None estimates.
@@ -53,6 +55,8 @@ def plan(
         parts: about how many parts the calls of a Keras model are grouped into; None
             takes six for each device that is not a CPU, at least 12 and at most 48.
             The branches of a `Net` and the parts of a `Graph` are as declared.
+        nested: models inside a Keras model: "open", "whole", or patterns of the names
+            of those to open; see `read`.
         **more: `training=False`, `contiguity=`, `seed=`, `slack=`, `on_progress=` of
             the planner.
 
@@ -65,7 +69,8 @@ def plan(
 
     cluster = _this_machine() if cluster is None else cluster
     costs = _costs_of(costs)
-    graph = _graph_of(source, batch)
+    graph = _graph_of(source, batch, nested)
+    pins = _pins_of(pins, graph)
     if not _has_parts(source):
         graph, pins = _grouped(graph, cluster, pins, parts, costs), None
         more = {"slack": _SLACK} | more
@@ -105,6 +110,7 @@ def score(
     *,
     batch: int = 32,
     costs: Any = None,
+    nested: "str | Sequence[str]" = "open",
     **options: Any,
 ) -> "Plan":
     """Judge a placement made by a person: the same figures, none of the choices.
@@ -115,6 +121,7 @@ def score(
         device_of: part -> device, for every part.
         batch: samples per step. A `Graph` has its own.
         costs: a cost model, or the file of a measured one; None estimates.
+        nested: as in `read`.
         **options: `objective=`, `optimizer=`, `training=` of the planner.
 
     Raises:
@@ -124,18 +131,22 @@ def score(
     from splitnet.core.score import score as score_graph
 
     return score_graph(
-        _graph_of(source, batch), cluster, device_of, costs=_costs_of(costs), **options
+        _graph_of(source, batch, nested),
+        cluster,
+        device_of,
+        costs=_costs_of(costs),
+        **options,
     )
 
 
-def _graph_of(source: Any, batch: int) -> "Graph":
+def _graph_of(source: Any, batch: int, nested: Any) -> "Graph":
     from splitnet.core.graph import Graph
 
     if isinstance(source, Graph):
         return source
     from splitnet.tf.read import read
 
-    return read(source, batch)
+    return read(source, batch, nested=nested)
 
 
 def _has_parts(source: Any) -> bool:
@@ -164,6 +175,17 @@ def _grouped(
             model.forward_seconds(call, fast) + model.backward_seconds(call, fast)
         ),
     )
+
+
+def _pins_of(pins: Any, graph: "Graph") -> Any:
+    """Pins as they are, or those that another plan or its file makes."""
+    from splitnet.core.pins import pins_of
+    from splitnet.core.plan import Plan
+    from splitnet.core.planfile import load_plan
+
+    if isinstance(pins, str | PathLike):
+        pins = load_plan(Path(pins))
+    return pins_of(pins, graph) if isinstance(pins, Plan) else pins
 
 
 def _costs_of(costs: Any) -> Any:

@@ -20,6 +20,7 @@ from splitnet.core.errors import DeviceError, PlanFileError
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan
+    from splitnet.core.words import Comparison
 
 __all__ = [
     "add_commands",
@@ -51,6 +52,9 @@ def add_commands(commands: Any) -> None:
         "target", metavar="TARGET", help=TARGET_HELP + "; or a JSON file"
     )
     parser.add_argument("-o", "--out", metavar="FILE", help="save the plan as JSON")
+    parser.add_argument(
+        "--other", metavar="PLAN.json", help="say what moved since this plan"
+    )
     add_planning_options(parser)
     parser.set_defaults(do=run_plan)
 
@@ -212,6 +216,7 @@ def run_plan(arguments: Namespace) -> int:
             show_json(workload_figures(values, arguments))
             return 0
     _, made, seconds = plan_target(arguments)
+    change = _change(arguments, made)
     if arguments.out:
         made.save(arguments.out)
     most = _largest_batch(made)
@@ -220,17 +225,33 @@ def run_plan(arguments: Namespace) -> int:
         if getattr(arguments, "workload", False):
             show_json({name: figures[name] for name in WORKLOAD_FIGURES})
         else:
-            show_json(figures | {"largest_batch": most})
+            moved = {} if change is None else {"moved": change.moved}
+            show_json(figures | {"largest_batch": most} | moved)
         return 0
     from splitnet.view.text import table
 
     show(table(made))
+    if change is not None:
+        show(f"\nsince {arguments.other or arguments.target}: {change}\n")
     if most is not None:
         at_least = " or more" if most == _MOST_BATCH else ""
         show(f"largest batch that fits, placed like this: {most}{at_least}")
     if arguments.out:
         show(f"\nsaved to {arguments.out}")
     return 0
+
+
+def _change(arguments: Namespace, made: "Plan") -> "Comparison | None":
+    """What moved since the plan of `--other`, or since the one planned again."""
+    since = arguments.other
+    saved = arguments.target.endswith(".json")
+    if since is None and saved and kind_of_file(load_json(arguments.target)) == "plan":
+        since = arguments.target
+    if since is None:
+        return None
+    from splitnet.core.planfile import load_plan
+
+    return load_plan(since).compare(made)
 
 
 def _largest_batch(plan: "Plan") -> int | None:

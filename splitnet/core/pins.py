@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
@@ -10,7 +11,10 @@ from splitnet.core.declare import wishes
 from splitnet.core.errors import DeclarationError, DeviceError, listed
 from splitnet.core.graph import Graph, Part
 
-__all__ = ["Pins", "asked_of", "near_groups"]
+if TYPE_CHECKING:
+    from splitnet.core.plan import Plan
+
+__all__ = ["Pins", "asked_of", "near_groups", "pins_of"]
 
 On = str | Sequence[str]
 Pins = Mapping[str, On] | Callable[[Part], On | None]
@@ -53,6 +57,28 @@ def asked_of(
     return declared
 
 
+def pins_of(plan: "Plan", graph: Graph) -> Pins:
+    """The devices of another plan as pins: of its parts, or else of its calls.
+
+    A part of the graph that the other plan does not have is free.
+
+    Raises:
+        DeclarationError: the plan has names that the graph does not have.
+    """
+    mine = [part.name for part in graph.parts if part.kind != "input"]
+    inputs = [part.name for part in graph.parts if part.kind == "input"]
+    table = dict(plan.device_of)
+    if not all(name in table for name in mine):
+        table = {call.name: table[call.part] for call in plan.graph.calls}
+    here = {name: name for name in [*mine, *inputs]}
+    faults = [_no_match(graph, name) for name in table if name not in here]
+    if faults:
+        raise DeclarationError(
+            listed(f"the plan of {plan.graph.name!r} cannot be kept.", faults[:12])
+        )
+    return lambda part: None if part.kind == "input" else table.get(part.name)
+
+
 def _wishes(what: str, name: str, on: On) -> tuple[str, ...]:
     try:
         return wishes(on)
@@ -61,7 +87,7 @@ def _wishes(what: str, name: str, on: On) -> tuple[str, ...]:
 
 
 def _hits(graph: Graph, pattern: str) -> list[str]:
-    """Parts of which the name, a call's name or a layer's name matches; not inputs."""
+    """Parts of which a name matches; not inputs."""
     return [
         part.name
         for part in graph.parts
@@ -71,8 +97,12 @@ def _hits(graph: Graph, pattern: str) -> list[str]:
 
 
 def _names_of(graph: Graph, part: Part) -> list[str]:
+    """Names of a part, its calls, their layers, and the opened models they are in."""
     calls = graph.calls_of[part.name]
     names = [part.name, *(c.name for c in calls), *(c.layer for c in calls)]
+    for call in calls:
+        steps = call.name.split("/")
+        names += ["/".join(steps[:end]) for end in range(1, len(steps))]
     return [name for name in dict.fromkeys(names) if name]
 
 

@@ -1,6 +1,6 @@
 """Say in words what a plan is worth, and what moved from one to another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,7 @@ class Comparison:
     """From one plan to another: `moved` holds (part, from, to); a gone part has "".
 
     `values` are what the objective counts, where both plans have the same one.
+    Where the same calls are grouped into other parts, it holds runs of calls.
     """
 
     moved: tuple[tuple[str, str, str], ...]
@@ -264,14 +265,8 @@ def _dearest(found: Sequence[tuple[float, str]]) -> list[str]:
 
 def compare(plan: "Plan", other: "Plan") -> Comparison:
     """Say what moved from one plan to another, and what that changed."""
-    a, b = plan.device_of, other.device_of
-    parts = list(dict.fromkeys([*a, *b]))
     return Comparison(
-        moved=tuple(
-            (part, a.get(part, ""), b.get(part, ""))
-            for part in parts
-            if a.get(part) != b.get(part)
-        ),
+        moved=tuple(_moved(plan, other)),
         seconds=(plan.seconds, other.seconds),
         transfer_bytes=(
             sum(t.bytes for t in plan.transfers),
@@ -286,3 +281,33 @@ def compare(plan: "Plan", other: "Plan") -> Comparison:
             (plan.value, other.value) if plan.objective == other.objective else None
         ),
     )
+
+
+def _moved(plan: "Plan", other: "Plan") -> list[tuple[str, str, str]]:
+    """What is elsewhere: parts, or calls where the same calls are grouped anew.
+
+    Calls that stand side by side and moved alike are told together.
+    """
+    a: Mapping[str, str] = plan.device_of
+    b: Mapping[str, str] = other.device_of
+    before, after = (_by_call(one) for one in (plan, other))
+    regrouped = list(a) != list(b) and sorted(before) == sorted(after)
+    if regrouped:
+        a, b = before, after
+    moved: list[tuple[str, str, str]] = []
+    last = ""
+    for name in dict.fromkeys([*a, *b]):
+        change = (a.get(name, ""), b.get(name, ""))
+        if change[0] == change[1]:
+            last = ""
+        elif regrouped and last and moved[-1][1:] == change:
+            first = moved[-1][0].partition(" .. ")[0]
+            moved[-1] = (f"{first} .. {name}", *change)
+        else:
+            moved.append((name, *change))
+            last = name
+    return moved
+
+
+def _by_call(plan: "Plan") -> dict[str, str]:
+    return {call.name: plan.device_of[call.part] for call in plan.graph.calls}

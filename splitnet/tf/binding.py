@@ -5,13 +5,29 @@ from typing import Any
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call
 from splitnet.core.plan import Fallback, Plan
-from splitnet.core.towers import fold
+from splitnet.core.towers import fold, towers_in
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
+from splitnet.tf.flow import Flow, opened_in
 from splitnet.tf.placement import Placed
 from splitnet.tf.replicas import Replicas, replicas_of
 from splitnet.tf.variables import variables_of
 
-__all__ = ["bare_placement", "placement", "planned_sites"]
+__all__ = ["bare_placement", "placement", "planned_blueprint", "planned_sites"]
+
+
+def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
+    """The source's blueprint with those nested models opened that the plan has open.
+
+    The names of the plan's calls tell them. Where a rebuilt model counts its nested
+    models on (functional_1, functional_2), all are opened.
+    """
+    if towers_in(plan.graph):  # of a whole model, or of a net
+        return blueprint_of(source)
+    paths = opened_in([call.name for call in plan.graph.calls])
+    found = blueprint_of(source, paths or "whole", strict=False)
+    if paths and not any(found.flow.models.values()):
+        return blueprint_of(source, "open")
+    return found
 
 
 def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
@@ -59,6 +75,7 @@ def _kind_of(site: Site) -> tuple[str, tuple[Any, ...]]:
 
 def placement(
     plan: Plan,
+    flow: Flow,
     sites: list[Site],
     nodes: dict[int, Any],
     targets: dict[str, str],
@@ -71,6 +88,7 @@ def placement(
     replicas = replicas_of(plan, keys)
     return Placed(
         plan=plan,
+        flow=flow,
         key_of={id(node): key for node, key in twins},
         target_of=target_of,
         part_of={key: part for part, key in keys.items()},
@@ -109,11 +127,13 @@ def bare_placement(model: Any, plan: Plan) -> Placed:
     Raises:
         DeclarationError: the plan was made from another model.
     """
-    sites = planned_sites(blueprint_of(model), plan)
+    blueprint = planned_blueprint(model, plan)
+    sites = planned_sites(blueprint, plan)
     keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
     same = {id(site.node): site.node for site in sites}
     return Placed(
         plan=plan,
+        flow=blueprint.flow,
         key_of={id(site.node): keys[site.part] for site in sites},
         target_of={},
         part_of={key: part for part, key in keys.items()},

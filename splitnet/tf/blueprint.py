@@ -19,6 +19,7 @@ from splitnet.core.shares import Towers
 from splitnet.core.towers import tower_part
 from splitnet.tf import private
 from splitnet.tf.copying import functional_of
+from splitnet.tf.flow import Flow, Nested, flow_of
 from splitnet.tf.trace import Trace, trace_of
 
 __all__ = ["Blueprint", "Site", "blueprint_of", "outline"]
@@ -39,18 +40,27 @@ class Site:
 class Blueprint:
     """A functional model with the parts of its calls, in running order.
 
-    `sites` holds a site per call, inputs first; `towers` the parts that are replicated.
+    `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
+    parts that are replicated.
     """
 
     name: str
     model: Any
+    flow: Flow
     parts: tuple[Part, ...]
     sites: tuple[Site, ...]
     towers: Mapping[str, Towers] = field(default_factory=dict)
 
 
-def blueprint_of(source: Any) -> Blueprint:
+def blueprint_of(
+    source: Any, nested: Nested = "whole", *, strict: bool = True
+) -> Blueprint:
     """Bring a net or a Keras model to one form; nothing is allocated.
+
+    Args:
+        source: a net, whose branches are its parts, or a Keras model.
+        nested: which models inside a Keras model are opened; see `flow_of`.
+        strict: as in `flow_of`.
 
     Raises:
         DeclarationError: with every fault of the declaration.
@@ -58,7 +68,7 @@ def blueprint_of(source: Any) -> Blueprint:
     if isinstance(source, Net):
         return _of_net(source)
     if isinstance(source, keras.Model):
-        return _of_model(source)
+        return _of_model(source, nested, strict=strict)
     raise DeclarationError(
         "a model is a splitnet.Net or a keras.Model. Received: "
         f"{source!r} ({type(source).__name__})."
@@ -98,11 +108,12 @@ def _of_net(net: Net) -> Blueprint:
     trace.copies.borrow()
     parts = tuple(part for branch in net.branches for part in _parts(branch))
     order = {part.name: i for i, part in enumerate(parts)}
-    nodes = _input_nodes(model) + private.nodes_of(model)
+    flow = flow_of(model)
+    nodes = _input_nodes(model) + flow.nodes
     nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
     sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
     towers = {b.name: b.towers for b in net.branches if b.towers is not None}
-    return Blueprint(net.name, model, parts, sites, towers)
+    return Blueprint(net.name, model, flow, parts, sites, towers)
 
 
 def _parts(branch: Branch) -> list[Part]:
@@ -178,9 +189,10 @@ def _name_clashes(inputs: Any, outputs: Any) -> list[str]:
     ]
 
 
-def _of_model(source: Any) -> Blueprint:
+def _of_model(source: Any, nested: Nested, *, strict: bool) -> Blueprint:
     model = functional_of(source)
-    nodes = _input_nodes(model) + private.nodes_of(model)
+    flow = flow_of(model, nested, strict=strict)
+    nodes = _input_nodes(model) + flow.nodes
     unbuilt = [
         node.operation.name
         for node in nodes
@@ -198,7 +210,7 @@ def _of_model(source: Any) -> Blueprint:
         Part(site.part, "input" if site.node.is_input else "branch", _home(site.node))
         for site in sites
     )
-    return Blueprint(model.name, model, parts, sites)
+    return Blueprint(model.name, model, flow, parts, sites)
 
 
 def _home(node: Any) -> tuple[str, ...]:
@@ -210,11 +222,14 @@ def _input_nodes(model: Any) -> list[Any]:
 
 
 def _named(pairs: list[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
-    """Name each call for its layer; a second call of it is "name@2"."""
+    """Name each call for its layer; a second call of it is "name@2".
+
+    A call inside an opened model is "model/name".
+    """
     taken: Counter[str] = Counter()
     sites = []
     for part, node in pairs:
-        name = node.operation.name
+        name = getattr(node, "path", "") + node.operation.name
         if prefix and not node.is_input:
             name = f"{part}/{name}"
         taken[name] += 1

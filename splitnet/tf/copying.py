@@ -13,6 +13,7 @@ import keras
 
 from splitnet.core.errors import DeclarationError
 from splitnet.tf import private
+from splitnet.tf.classes import check_class, check_steps, functional
 from splitnet.tf.layers import carry_assets, copy_layer
 from splitnet.tf.sharing import Shared
 from splitnet.tf.variables import variables_of
@@ -66,8 +67,16 @@ class Copies:
 
     def _copy_functional(self, model: Any) -> Any:
         inputs = keras.tree.map_structure(copy_input, model._inputs_struct)
-        outputs, _ = replay(model, inputs, self.of)
-        return functional(model, inputs, outputs)
+        outputs, nodes = replay(model, inputs, self.of)
+        return functional(model, inputs, outputs, nodes=nodes, twin_of=self.beside)
+
+    def beside(self, layer: Any) -> Any:
+        """The twin of a layer that may be no part of the graph, built as it is."""
+        with private.without_values(), private.same_random_state():
+            twin = self.of(layer)
+            if layer.built and not twin.built:
+                twin.build_from_config(layer.get_build_config() or {})
+        return twin
 
     def leaves(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of (original, twin) that are layers and not nested models.
@@ -132,15 +141,6 @@ def copy_input(tensor: Any) -> Any:
     )
 
 
-def functional(model: Any, inputs: Any, outputs: Any) -> Any:
-    """A functional model of the same class and name, over other tensors."""
-    kind = type(model)
-    plain = kind is keras.Sequential or not issubclass(kind, private.Functional)
-    made = (keras.Model if plain else kind)(inputs, outputs, name=model.name)
-    made.trainable = model.trainable if not model.trainable else made.trainable
-    return made
-
-
 def functional_of(model: Any) -> Any:
     """The functional form of a Keras model, over its own layers and nodes.
 
@@ -153,8 +153,10 @@ def functional_of(model: Any) -> Any:
                 f"the Sequential model {model.name!r} is not built, so its shapes are "
                 "not known. Start it with keras.Input(shape), or call model.build()."
             )
+        check_steps(model)
         return keras.Model(model.inputs, model.outputs, name=model.name)
     if isinstance(model, private.Functional):
+        check_class(model)
         return model
     raise DeclarationError(
         f"model {getattr(model, 'name', model)!r} ({type(model).__qualname__}) is "
@@ -179,14 +181,42 @@ def replay(
     nodes: dict[int, Any] = {}
     for node in private.nodes_of(model):
         twin = twin_of(node.operation)
-        args, kwargs = node.arguments.fill_in(tensors)
-        outputs = keras.tree.flatten(twin(*args, **kwargs))
+        outputs = _called(node, twin, tensors)
         for old, new in zip(node.outputs, outputs):
             tensors[id(old)] = new
         nodes[id(node)] = private.producer(outputs[0]) if outputs else None
     structure = model._outputs_struct
     flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
     return keras.tree.pack_sequence_as(structure, flat), nodes
+
+
+def _called(node: Any, twin: Any, tensors: dict[int, Any]) -> list[Any]:
+    """The outputs of a call of a twin, like those of its original.
+
+    A call of Keras' own that is built as its original is noted and not worked out: the
+    shapes are known, and working them out is most of what building a model takes.
+    """
+    args, kwargs = node.arguments.fill_in(tensors)
+    if not _built_alike(node.operation, twin):
+        return keras.tree.flatten(twin(*args, **kwargs))
+    return private.note_call(node, twin, args, kwargs, tensors)
+
+
+def _built_alike(original: Any, twin: Any) -> bool:
+    """Build a twin of Keras' own kind as its original was; whether that can be."""
+    kind = type(original)
+    if kind is not type(twin) or not kind.__module__.startswith("keras."):
+        return False
+    if not isinstance(twin, keras.layers.Layer):
+        return True
+    if not twin.built:
+        shapes = original.get_build_config() if original.built else None
+        lazily = kind.build is keras.layers.Layer.build and variables_of(original)
+        if not shapes or lazily:
+            return False
+        twin.build_from_config(shapes)
+    mine, its = variables_of(original), variables_of(twin)
+    return [v.shape for v in mine] == [v.shape for v in its]
 
 
 def _matching(original: Any, twin: Any) -> list[Any]:

@@ -12,12 +12,14 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
 from splitnet.core.towers import split_layers, tower_part, towers_in, weights_part
 from splitnet.tf import private
-from splitnet.tf.binding import placement, planned_sites
+from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
+from splitnet.tf.classes import functional
 from splitnet.tf.config import announce
 from splitnet.tf.context import settle
-from splitnet.tf.copying import Copies, copy_input, functional, replay
-from splitnet.tf.optimizer import copy_state
+from splitnet.tf.copying import Copies, copy_input, replay
+from splitnet.tf.flow import Flow, flow_of
+from splitnet.tf.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement import lay_over, placed_of
 from splitnet.tf.summary import with_devices
 from splitnet.tf.targets import targets_of
@@ -60,13 +62,13 @@ def emit(
             cannot be cut as asked.
     """
     way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
-    blueprint = blueprint_of(source)
+    blueprint = planned_blueprint(source, plan)
     sites = planned_sites(blueprint, plan)
     targets, receipts = targets_of(plan)
     copies = Copies()
     with private.same_random_state():
-        model, nodes = _copy(blueprint, copies)
-    placed = placement(plan, sites, nodes, targets, receipts)
+        model, flow, nodes = _copy(blueprint, copies)
+    placed = placement(plan, flow, sites, nodes, targets, receipts)
     _give_values(blueprint, plan, sites, copies, targets)
     copies.carry_assets()
     settle()
@@ -88,16 +90,22 @@ def emit(
     return model
 
 
-def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, dict[int, Any]]:
-    """A copy of the template, and the new node of each old one, inputs included."""
+def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, Flow, dict[int, Any]]:
+    """A copy of the template, what it runs, and the new node of each old one."""
     template = blueprint.model
     with private.without_values():
         inputs = keras.tree.map_structure(copy_input, template._inputs_struct)
         outputs, nodes = replay(template, inputs, copies.of)
-        model = functional(template, inputs, outputs)
+        model = functional(
+            template, inputs, outputs, nodes=nodes, twin_of=copies.beside
+        )
     for old, new in zip(template.inputs, model.inputs):
         nodes[id(private.producer(old))] = private.producer(new)
-    return model, nodes
+    opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
+    flow = flow_of(model, opened, strict=False)
+    for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
+        nodes.setdefault(id(old), new)
+    return model, flow, nodes
 
 
 def _give_values(
@@ -107,7 +115,12 @@ def _give_values(
     copies: Copies,
     targets: dict[str, str],
 ) -> None:
-    """Give each variable its value on the device of the first part that calls it."""
+    """Give each variable its value on the device of the first part that calls it.
+
+    What no call uses, as a layer that only a model's own `train_step` calls, has its
+    value on the default device.
+    """
+    default = tf.config.list_logical_devices()[0].name
     home: dict[int, str] = {}
     replicated = towers_in(plan.graph)
     for site in sites:
@@ -116,7 +129,7 @@ def _give_values(
             home.setdefault(id(variable), targets[part])
     for original, twin in copies.pairs():
         if not private.has_value(twin):
-            private.give_value(twin, original, home[id(original)])
+            private.give_value(twin, original, home.get(id(original), default))
 
 
 def _running(plan: Plan, part: str) -> list[str]:
@@ -168,9 +181,20 @@ def _carry_compilation(source: Any, model: Any) -> None:
             stacklevel=3,
         )
         return
-    if source.optimizer is not None and source.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-        copy_state(source.optimizer, model.optimizer)
+    _carry_optimizers(source, model)
+
+
+def _carry_optimizers(source: Any, model: Any) -> None:
+    """The state of the optimizer, and of those that a step of its own uses."""
+    twin = {id(its): mine for its, mine in zip(source.variables, model.variables)}
+    for name, theirs in vars(source).items():
+        if not isinstance(theirs, keras.optimizers.Optimizer) or not theirs.built:
+            continue
+        mine = getattr(model, name)
+        trained = getattr(all_optimizers(theirs)[-1], "_trainable_variables", [])
+        known = [twin[id(v)] for v in trained if id(v) in twin]
+        mine.build(known or model.trainable_variables)
+        copy_state(theirs, mine)
 
 
 def plan_of(model: Any) -> Plan:
@@ -199,7 +223,7 @@ def unplace(model: Any) -> Any:
     blueprint = blueprint_of(model)
     copies = Copies()
     with private.same_random_state():
-        plain, _ = _copy(blueprint, copies)
+        plain, _, _ = _copy(blueprint, copies)
     device = tf.config.list_logical_devices()[0].name
     for original, twin in copies.pairs():
         if not private.has_value(twin):

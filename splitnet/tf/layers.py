@@ -4,14 +4,18 @@ A layer is copied as a `.keras` file would carry it, but in memory and without a
 registry; what its configuration forgets is refused with its name.
 """
 
+import functools
 import tempfile
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, first_line
 
-__all__ = ["carry_assets", "copy_layer"]
+__all__ = ["carry_assets", "copy_layer", "hidden_in"]
 
 
 def copy_layer(layer: Any) -> Any:
@@ -57,7 +61,7 @@ def _classes_in(layer: Any) -> dict[str, type]:
 
 
 def _copy_lambda(layer: Any) -> Any:
-    hidden = [what for what in _closed_over(layer.function) if _has_variables(what)]
+    hidden = hidden_in(layer.function)
     if hidden:
         names = ", ".join(getattr(what, "name", type(what).__name__) for what in hidden)
         raise DeclarationError(
@@ -77,17 +81,75 @@ def _copy_lambda(layer: Any) -> Any:
     )
 
 
-def _closed_over(function: Any) -> list[Any]:
-    """What a function holds on to: its closure, and the globals that it names."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+def hidden_in(function: Any) -> list[Any]:
+    """Variables, and layers with some, that a function reaches and no model sees.
+
+    Followed are closures, defaults, globals that its code names, functions that it
+    calls, bound objects' attributes, and what stands in lists, tuples and dicts.
+    """
+    found: dict[int, Any] = {}
+    seen: set[int] = set()
+    todo = [function]
+    while todo:
+        value = todo.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, keras.Variable | tf.Variable):
+            found[id(value)] = value
+        elif isinstance(value, keras.layers.Layer):
+            if not value.built or value.variables:
+                found[id(value)] = value
+        else:
+            todo += _held_by(value)
+    return list(found.values())
+
+
+def _held_by(value: Any) -> list[Any]:
+    """What a value holds on to, one step further; nothing of a module or a class."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if not isinstance(value, types.FunctionType):
+        return _attributes(value)
+    if _is_framework(value):
         return []
-    held = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-    return held + [
-        function.__globals__[name]
+    cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+    named = [
+        value.__globals__[name]
+        for code in _codes(value.__code__)
         for name in code.co_names
-        if name in function.__globals__
+        if name in value.__globals__
     ]
+    return [*cells, *(value.__defaults__ or ()), *named]
+
+
+def _attributes(value: Any) -> list[Any]:
+    """The layers and variables that an object of a stranger's class keeps."""
+    if isinstance(value, types.ModuleType | type) or _is_framework(type(value)):
+        return []
+    kinds = (keras.Variable, tf.Variable, keras.layers.Layer, list, tuple, dict)
+    return [
+        one for one in getattr(value, "__dict__", {}).values() if isinstance(one, kinds)
+    ]
+
+
+def _is_framework(what: Any) -> bool:
+    module = getattr(what, "__module__", None) or ""
+    return module.partition(".")[0] in ("keras", "tensorflow", "numpy")
+
+
+def _codes(code: Any) -> Iterator[Any]:
+    """The code of a function and of those that are written inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
 
 
 def _filled(cell: Any) -> bool:
@@ -96,14 +158,6 @@ def _filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _has_variables(value: Any) -> bool:
-    if isinstance(value, keras.Variable):
-        return True
-    return isinstance(value, keras.layers.Layer) and (
-        not value.built or bool(value.variables)
-    )
 
 
 def _copy_initializers(layer: Any, twin: Any) -> None:

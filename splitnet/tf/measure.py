@@ -68,7 +68,7 @@ def measure(
         DeclarationError: the source cannot be read.
     """
     _check_here(cluster)
-    blueprint = blueprint_of(source)
+    blueprint = blueprint_of(source, "open")
     graph = graph_of(blueprint, batch)
     jobs = _jobs(blueprint.sites, graph)
     groups = _groups(cluster)

@@ -83,15 +83,21 @@ def check_losses(model: Any, pipeline: Pipeline) -> None:
 def pipelined(
     model: Any,
     pipeline: Pipeline,
+    nodes: list[Any],
     device_of_node: Mapping[int, str],
     fetched: list[Fetched],
 ) -> None:
     """Replace one instance's training step by one over micro-batches.
 
-    `device_of_node` maps a node's id to the one device that runs it, for those that
-    have one; on `fetched` lies, while a step runs, what its micro-batches share.
+    Args:
+        model: an emitted model.
+        pipeline: how the batch is cut.
+        nodes: what the model runs, in order.
+        device_of_node: the one device that runs a node, by its id, for those that have
+            one.
+        fetched: where, while a step runs, what its micro-batches share lies.
     """
-    compile_plainly, entry = model.compile, _entry_of(model, device_of_node)
+    compile_plainly, entry = model.compile, _entry_of(model, nodes, device_of_node)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
@@ -268,11 +274,13 @@ class _Entry:
     reader: dict[str, str | None]
 
 
-def _entry_of(model: Any, device_of_node: Mapping[int, str]) -> _Entry:
+def _entry_of(
+    model: Any, nodes: list[Any], device_of_node: Mapping[int, str]
+) -> _Entry:
     reached: set[int] = set()
     found: dict[int, Any] = {}
     readers: dict[int, set[str | None]] = {id(t): set() for t in model.inputs}
-    for node in private.nodes_of(model):
+    for node in nodes:
         for tensor in node.input_tensors:
             if id(tensor) in readers:
                 readers[id(tensor)].add(device_of_node.get(id(node)))

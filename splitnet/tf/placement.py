@@ -21,6 +21,7 @@ from splitnet.core.pipeline import Pipeline
 from splitnet.core.plan import Plan
 from splitnet.tf import private
 from splitnet.tf.cuts import Cuts, Fetched
+from splitnet.tf.flow import Flow
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
 from splitnet.tf.ordered import keep_in_order
@@ -40,16 +41,18 @@ private.scope_custom_gradients(lambda scope: key_in(scope) is not None)
 class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
-    `key_of` maps a node's id to the key of its part, `target_of` a key to the device
-    TensorFlow is told (none where a model is only marked), `part_of` a key to the
-    part's name, `home_of` the id of a variable that several parts use to the key of its
-    home. `weight_of` maps a variable's id to the plan's name of it, `replicas` the id
-    of a node that runs on towers to them. `segments` are the segments and nodes to
-    run, in order, where some run as one. `graphs` holds weak references to the step
-    graphs made last, `fetched` the weights that a step of several runs shares.
+    `flow` is what it runs. `key_of` maps a node's id to the key of its part,
+    `target_of` a key to the device TensorFlow is told (none where a model is only
+    marked), `part_of` a key to the part's name, `home_of` the id of a variable that
+    several parts use to the key of its home. `weight_of` maps a variable's id to the
+    plan's name of it, `replicas` the id of a node that runs on towers to them.
+    `segments` are the segments and nodes to run, in order, where some run as one.
+    `graphs` holds weak references to the step graphs made last, `fetched` the weights
+    that a step of several runs shares.
     """
 
     plan: Plan
+    flow: Flow
     key_of: Mapping[int, str]
     target_of: Mapping[str, str]
     part_of: Mapping[str, str]
@@ -80,7 +83,7 @@ def lay_over(model: Any, placed: Placed) -> None:
         alone = {n: placed.target_of[k] for n, k in placed.key_of.items()}
         for node in placed.replicas:
             alone.pop(node, None)
-        pipelined(model, placed.pipeline, alone, placed.fetched)
+        pipelined(model, placed.pipeline, placed.flow.nodes, alone, placed.fetched)
     own = {
         _ATTRIBUTE: placed,
         "call": _call(model, placed),
@@ -114,7 +117,7 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
     """Run the nodes in Keras' own order; an optional input that is None stays None."""
     tensors = {id(old): new for old, new in zip(model.inputs, inputs)}
     cuts = Cuts(placed)
-    towers = TowerRun(placed, cuts, leaving(model, placed), context)
+    towers = TowerRun(placed, cuts, leaving(placed), context)
 
     def run_node(node: Any, tensors: dict[int, Any]) -> None:
         if any(id(tensor) not in tensors for tensor in node.input_tensors):
@@ -136,13 +139,13 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
         for old, new in zip(node.outputs, keras.tree.flatten(outputs)):
             tensors[id(old)] = new
 
-    for step in placed.segments or private.nodes_of(model):
+    for step in placed.segments or placed.flow.nodes:
         if isinstance(step, Segment):
             run_segment(step, tensors, run_node, context)
         else:
             run_node(step, tensors)
     structure = model._outputs_struct
-    flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
+    flat = [tensors[id(tensor)] for tensor in placed.flow.outputs]
     packed = keras.tree.pack_sequence_as(structure, flat)
     single = isinstance(packed, list | tuple) and len(packed) == 1
     return packed[0] if single else packed
@@ -171,11 +174,24 @@ def _step(model: Any, step: Callable[..., Any], placed: Placed) -> Callable[...,
     @functools.wraps(step)
     def placed_step(*args: Any, **kwargs: Any) -> Any:
         _refuse_xla(model)
-        place_optimizer(getattr(model, "optimizer", None))
+        for optimizer in _optimizers(model):
+            place_optimizer(optimizer)
         with _graph_scope(placed):
             return step(*args, **kwargs)
 
     return placed_step
+
+
+def _optimizers(model: Any) -> list[Any]:
+    """Those a model was compiled with or keeps for a step of its own."""
+    kept = [
+        value
+        for value in vars(model).values()
+        if isinstance(value, keras.optimizers.Optimizer)
+    ]
+    return list(
+        {id(one): one for one in [getattr(model, "optimizer", None), *kept]}.values()
+    )
 
 
 def _refuse_xla(model: Any) -> None:

@@ -19,7 +19,9 @@ from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.models.functional import Functional, operation_fn
 from keras.src.ops.function import Function
+from keras.src.ops.node import Node
 from keras.src.ops.operation import Operation
+from keras.src.ops.symbolic_arguments import SymbolicArguments
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 
@@ -30,15 +32,19 @@ __all__ = [
     "Function",
     "Functional",
     "Operation",
+    "SymbolicArguments",
     "TFOptimizer",
     "borrow_value",
     "compile_arguments",
     "context_is_up",
+    "functional_inside",
     "give_value",
     "has_value",
     "in_stateless_scope",
+    "made_by",
     "move_value",
     "nodes_of",
+    "note_call",
     "number_of",
     "operation_fn",
     "partition_graphs",
@@ -46,6 +52,7 @@ __all__ = [
     "same_random_state",
     "scope_custom_gradients",
     "watch_graphs",
+    "with_values",
     "without_values",
 ]
 
@@ -116,10 +123,44 @@ def nodes_of(model: Any) -> list[Any]:
 
 def producer(tensor: Any) -> Any:
     """The node that made a symbolic tensor; None for one that nothing made."""
+    inner = getattr(tensor, "_splitnet_node", None)
+    if inner is not None:
+        return inner
     history = getattr(tensor, "_keras_history", None)
     if history is None or history.operation is None:
         return None
     return history.operation._inbound_nodes[history.node_index]
+
+
+def note_call(
+    node: Any, operation: Any, args: Any, kwargs: Any, tensors: dict[int, Any]
+) -> list[Any]:
+    """Note a call of an operation on symbolic tensors, with outputs like a node's.
+
+    `tensors` maps old tensors to new ones, for the masks that hang on outputs.
+    """
+    outputs = [
+        keras.KerasTensor(
+            old.shape, old.dtype, sparse=old.sparse, ragged=old.ragged, name=old.name
+        )
+        for old in node.outputs
+    ]
+    Node(operation=operation, call_args=args, call_kwargs=kwargs, outputs=outputs)
+    for old, new in zip(node.outputs, outputs):
+        mask = getattr(old, "_keras_mask", None)
+        if id(mask) in tensors:
+            new._keras_mask = tensors[id(mask)]
+    return outputs
+
+
+def made_by(tensor: Any, node: Any) -> None:
+    """Note the call inside an opened model that makes a symbolic tensor."""
+    tensor._splitnet_node = node
+
+
+def functional_inside(model: Any) -> Any:
+    """The functional model that a Sequential one runs; None before it is built."""
+    return model._functional
 
 
 @contextlib.contextmanager
@@ -164,6 +205,17 @@ def _patient_variables() -> Iterator[None]:
         yield
     finally:
         kind.__init__ = plainly
+
+
+@contextlib.contextmanager
+def with_values() -> Iterator[None]:
+    """Make variables with memory of their own inside `without_values`: of metrics."""
+    outer = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", outer)
 
 
 def _waiting() -> list[Any]:

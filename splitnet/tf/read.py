@@ -12,13 +12,14 @@ from splitnet.tf import private
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import Size, size_of
 from splitnet.tf.flops import cost_of
+from splitnet.tf.flow import Nested
 from splitnet.tf.replicas import check_towers
 from splitnet.tf.variables import tables_of, variables_of
 
 __all__ = ["graph_of", "read"]
 
 
-def read(source: Any, batch: int = 32) -> Graph:
+def read(source: Any, batch: int = 32, *, nested: Nested = "open") -> Graph:
     """Read a net or a Keras model as a graph of calls for one batch.
 
     Nothing is run and no variable is given memory. For a net the parts are its
@@ -27,6 +28,11 @@ def read(source: Any, batch: int = 32) -> Graph:
     Args:
         source: a `Net`, a functional or Sequential `keras.Model`, or a `Graph`.
         batch: samples per step, a whole number of at least 1.
+        nested: functional and Sequential models inside a Keras model: "open" to have
+            their calls, named "model/layer", "whole" to have each as one call, or a
+            list of patterns of the names of those to open. One that changes its inputs
+            before its first call, by a cast or another rank, stays whole, and so does
+            one with a `call` of its own.
 
     Raises:
         DeclarationError: with every fault of the declaration, or because the model
@@ -38,7 +44,7 @@ def read(source: Any, batch: int = 32) -> Graph:
         raise DeclarationError(
             f"batch must be a whole number of at least 1. Received: {batch!r}."
         )
-    return graph_of(blueprint_of(source), batch)
+    return graph_of(blueprint_of(source, nested), batch)
 
 
 def graph_of(blueprint: Blueprint, batch: int) -> Graph:
@@ -149,6 +155,6 @@ def _tensors(
 
 def _outputs(blueprint: Blueprint, site_of: dict[int, Site]) -> list[str]:
     made = [
-        site_of[id(private.producer(tensor))].call for tensor in blueprint.model.outputs
+        site_of[id(private.producer(tensor))].call for tensor in blueprint.flow.outputs
     ]
     return list(dict.fromkeys(made))

@@ -39,11 +39,11 @@ class Replicas:
         return self.join == others.join or same
 
 
-def leaving(model: Any, placed: "Placed") -> frozenset[int]:
+def leaving(placed: "Placed") -> frozenset[int]:
     """The tensors of towers, by id, that others read or that the model returns."""
     replicas = placed.replicas
-    found = {id(t) for t in model.outputs}
-    for node in private.nodes_of(model):
+    found = {id(t) for t in placed.flow.outputs}
+    for node in placed.flow.nodes:
         mine = replicas.get(id(node))
         for tensor in node.input_tensors:
             theirs = replicas.get(id(private.producer(tensor)))
@@ -79,7 +79,7 @@ def check_towers(blueprint: "Blueprint") -> None:
         if site.part in blueprint.towers
         for t in site.node.outputs
     }
-    read: dict[int, set[str]] = {id(t): {""} for t in blueprint.model.outputs}
+    read: dict[int, set[str]] = {id(t): {""} for t in blueprint.flow.outputs}
     for site in blueprint.sites:
         for tensor in site.node.input_tensors:
             read.setdefault(id(tensor), set()).add(site.part)

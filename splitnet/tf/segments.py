@@ -56,13 +56,12 @@ class Segment:
 
 
 def segments_of(
-    model: Any, placed: "Placed", how: str, wanted: Callable[[str], bool]
+    placed: "Placed", how: str, wanted: Callable[[str], bool]
 ) -> tuple[tuple[Any, ...], list[Fallback]]:
     """Group a model's calls; what cannot be grouped stays a call, with a receipt.
 
     Args:
-        model: an emitted model.
-        placed: its placement.
+        placed: the placement of an emitted model.
         how: "recompute" or "xla".
         wanted: whether the part of a key shall run so.
 
@@ -73,7 +72,7 @@ def segments_of(
     color: dict[int, tuple[str, str]] = {}
     groups: dict[tuple[int, str, str], list[Any]] = {}
     receipts: dict[tuple[str, str], Fallback] = {}
-    for number, node in enumerate(private.nodes_of(model)):
+    for number, node in enumerate(placed.flow.nodes):
         key = placed.key_of[id(node)]
         why = _obstacle(node, placed, how) if wanted(key) else "not asked"
         own = (placed.target_of[key], "") if not why else ("", f"{number:06d}")
@@ -87,12 +86,12 @@ def segments_of(
         )
         color[id(node)] = own
         groups.setdefault((level[id(node)], *own), []).append(node)
-    order = {id(node): i for i, node in enumerate(private.nodes_of(model))}
+    order = {id(node): i for i, node in enumerate(placed.flow.nodes)}
     ranked = sorted(
         groups.items(), key=lambda item: (item[0][0], order[id(item[1][0])])
     )
     steps = [
-        _segment(model, placed, how, nodes) if target else nodes[0]
+        _segment(placed, how, nodes) if target else nodes[0]
         for (_, target, _), nodes in ranked
     ]
     return tuple(steps), list(receipts.values())
@@ -117,7 +116,7 @@ def _obstacle(node: Any, placed: "Placed", how: str) -> str:
     return refusal(node) if how == "xla" else ""
 
 
-def _segment(model: Any, placed: "Placed", how: str, nodes: list[Any]) -> Segment:
+def _segment(placed: "Placed", how: str, nodes: list[Any]) -> Segment:
     key = placed.key_of[id(nodes[0])]
     mine = {id(node) for node in nodes}
     reads: dict[int, Any] = {}
@@ -125,9 +124,9 @@ def _segment(model: Any, placed: "Placed", how: str, nodes: list[Any]) -> Segmen
         for tensor in node.input_tensors:
             if id(private.producer(tensor)) not in mine:
                 reads[id(tensor)] = tensor
-    elsewhere = {id(t) for t in model.outputs} | {
+    elsewhere = {id(t) for t in placed.flow.outputs} | {
         id(t)
-        for node in private.nodes_of(model)
+        for node in placed.flow.nodes
         if id(node) not in mine
         for t in node.input_tensors
     }

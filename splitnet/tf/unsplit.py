@@ -13,7 +13,8 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf import private
-from splitnet.tf.copying import Copies, copy_input, functional, replay
+from splitnet.tf.classes import functional
+from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.split import COUNTED, cut_axis, matched
 

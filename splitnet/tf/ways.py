@@ -74,7 +74,7 @@ def lay_out(model: Any, placed: Placed, way: Way) -> Placed:
             call.forward_flops for call in plan.graph.calls_of[part]
         )
 
-    segments, receipts = segments_of(model, placed, way.how, wanted)
+    segments, receipts = segments_of(placed, way.how, wanted)
     for receipt in receipts:
         warnings.warn(
             f"{receipt.asked}: {receipt.part!r} runs {receipt.got}: {receipt.why}.",

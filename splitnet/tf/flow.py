@@ -1,0 +1,253 @@
+"""Flows: the calls that a model runs, in order, its nested models kept whole or opened.
+
+An opened model stays one layer of the Keras model, with its weights, name and place in
+a file; only its calls are run one by one, so that they can be on several devices. They
+are the calls that Keras would make inside it, in the same order and with the same
+arguments.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import DeclarationError, listed
+from splitnet.tf import private
+
+__all__ = ["Flow", "InnerNode", "Nested", "flow_of", "opened_in"]
+
+Nested = str | Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class InnerNode:
+    """A call inside an opened model: what Keras' node is at the top.
+
+    `path` is that of the opened model, with a slash at its end.
+    """
+
+    operation: Any
+    arguments: Any
+    path: str
+    outputs: list[Any] = field(default_factory=list)
+    is_input = False
+
+    @property
+    def input_tensors(self) -> list[Any]:
+        """The symbolic tensors among its arguments."""
+        return list(self.arguments.keras_tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """What a model runs: `nodes` in running order, without those of its inputs.
+
+    `outputs` are symbolic tensors, flat. `models` names the nested models that were
+    met: path without counts -> whether it was opened.
+    """
+
+    nodes: list[Any]
+    outputs: list[Any]
+    models: dict[str, bool]
+
+
+def flow_of(model: Any, nested: Nested = "whole", *, strict: bool = True) -> Flow:
+    """The calls of a functional model; nothing is added to it or to its layers.
+
+    Args:
+        model: a functional model.
+        nested: "whole" or "open" for all nested models, or patterns of the names of
+            those to open. A model inside another is named "outer/inner"; to open it
+            opens the outer one.
+        strict: refuse a pattern that matches nothing.
+
+    Raises:
+        DeclarationError: a pattern that matches no nested model.
+    """
+    opening = _Opening(_chooser(nested))
+    tensors = {id(tensor): tensor for tensor in model.inputs}
+    opening.follow(model, tensors, _Place())
+    if strict and not isinstance(nested, str):
+        _check_patterns(model, nested, list(opening.models))
+    outputs = [tensors[id(tensor)] for tensor in model.outputs]
+    return Flow(opening.nodes, outputs, opening.models)
+
+
+def opened_in(names: Sequence[str]) -> list[str]:
+    """The paths of opened models that names of calls tell, without counts."""
+    found: dict[str, None] = {}
+    for name in names:
+        path = [step.partition("@")[0] for step in name.split("/")[:-1]]
+        for end in range(1, len(path) + 1):
+            found["/".join(path[:end])] = None
+    return list(found)
+
+
+def _chooser(nested: Nested) -> Callable[[str], bool]:
+    if isinstance(nested, str):
+        if nested not in ("whole", "open"):
+            raise DeclarationError(
+                "nested= must be 'whole', 'open', or a list of patterns of nested "
+                f"models to open. Received: {nested!r}."
+            )
+        return lambda path: nested == "open"
+
+    def wanted(path: str) -> bool:
+        return any(
+            fnmatchcase(path, str(pattern)) or str(pattern).startswith(f"{path}/")
+            for pattern in nested
+        )
+
+    return wanted
+
+
+def _check_patterns(model: Any, patterns: Sequence[str], names: list[str]) -> None:
+    faults = []
+    for pattern in patterns:
+        if not any(fnmatchcase(name, str(pattern)) for name in names):
+            close = difflib.get_close_matches(str(pattern), names, n=3, cutoff=0.5)
+            known = (
+                f"did you mean {' or '.join(map(repr, close))}?"
+                if close
+                else f"the nested models are {', '.join(names[:8]) or 'none'}"
+            )
+            faults.append(f"pattern {pattern!r} matches no nested model; {known}")
+    if faults:
+        raise DeclarationError(
+            listed(f"nested= of model {model.name!r} cannot be kept.", faults)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where calls stand: in which opened call, of which model, told what of training.
+
+    `path` has the number of a second call of the same model, `bare` has none.
+    """
+
+    path: str = ""
+    bare: str = ""
+    training: bool | None = None
+
+
+class _Opening:
+    """One walk over a model and what is opened of it."""
+
+    def __init__(self, wanted: Callable[[str], bool]) -> None:
+        self.nodes: list[Any] = []
+        self.models: dict[str, bool] = {}
+        self._wanted = wanted
+        self._calls: Counter[str] = Counter()
+
+    def follow(self, model: Any, tensors: dict[int, Any], place: _Place) -> None:
+        """Walk over the calls of a model; `tensors` maps its tensors to the flow's."""
+        for node in private.nodes_of(model):
+            inner = _inside(node.operation)
+            bare = place.bare + node.operation.name
+            opened = inner is not None and self._wanted(bare)
+            opened = opened and _can_open(node, inner, tensors)
+            if inner is not None:
+                self.models[bare] = opened
+            made = (
+                self._open(node, inner, tensors, place)
+                if opened
+                else self._one(node, tensors, place)
+            )
+            tensors.update({id(old): new for old, new in zip(node.outputs, made)})
+
+    def _open(
+        self, node: Any, inner: Any, tensors: dict[int, Any], place: _Place
+    ) -> list[Any]:
+        name = place.path + node.operation.name
+        self._calls[name] += 1
+        call = name if self._calls[name] == 1 else f"{name}@{self._calls[name]}"
+        training = node.arguments.kwargs.get("training")
+        training = place.training if training is None else training
+        given = [tensors[id(tensor)] for tensor in node.input_tensors]
+        local = {id(old): new for old, new in zip(inner.inputs, given)}
+        bare = place.bare + node.operation.name
+        self.follow(inner, local, _Place(f"{call}/", f"{bare}/", training))
+        return [local[id(tensor)] for tensor in inner.outputs]
+
+    def _one(self, node: Any, tensors: dict[int, Any], place: _Place) -> list[Any]:
+        same = all(tensors[id(t)] is t for t in node.input_tensors)
+        if same and not place.path:
+            self.nodes.append(node)
+            return list(node.outputs)
+        made = _inner_node(node, tensors, place)
+        self.nodes.append(made)
+        return made.outputs
+
+
+def _inside(operation: Any) -> Any:
+    """The functional model inside a nested one; None for what runs code of its own."""
+    kind = type(operation)
+    if isinstance(operation, keras.Sequential):
+        base, inner = keras.Sequential, private.functional_inside(operation)
+    elif isinstance(operation, private.Functional):
+        base, inner = private.Functional, operation
+    else:
+        return None
+    own = kind.call is not base.call or kind.__call__ is not base.__call__
+    return None if own else inner
+
+
+def _can_open(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
+    """Whether the calls inside see just what the model is given: nothing is cast.
+
+    Else the model would change its inputs first, in ways that are its own.
+    """
+    args, kwargs = node.arguments.args, node.arguments.kwargs
+    if len(args) != 1 or any(name != "training" for name in kwargs):
+        return False
+    given, wanted = keras.tree.flatten(args[0]), inner.inputs
+    if len(given) != len(wanted) or not _same_structure(args[0], inner._inputs_struct):
+        return False
+    dtype = None
+    if isinstance(node.operation, keras.Sequential):
+        dtype = node.operation.compute_dtype
+    for old, new in zip(given, wanted):
+        if not isinstance(old, keras.KerasTensor):
+            return False
+        actual = tensors[id(old)]
+        if len(actual.shape) != len(new.shape) or actual.sparse != new.sparse:
+            return False
+        floating = keras.backend.is_float_dtype(actual.dtype)
+        if actual.dtype != new.dtype or (floating and dtype not in (None, new.dtype)):
+            return False
+    return node.operation.activity_regularizer is None
+
+
+def _same_structure(given: Any, wanted: Any) -> bool:
+    if isinstance(given, keras.KerasTensor):
+        return len(keras.tree.flatten(wanted)) == 1
+    one, other = (keras.tree.map_structure(lambda _: 0, s) for s in (given, wanted))
+    return bool(one == other)
+
+
+def _inner_node(node: Any, tensors: dict[int, Any], place: _Place) -> InnerNode:
+    """The same call on the flow's tensors; its shapes anew if they differ."""
+    args, kwargs = node.arguments.fill_in(tensors)
+    told = {}
+    if place.training is not None and isinstance(node.operation, keras.layers.Layer):
+        told = {"training": place.training}
+    made = InnerNode(
+        node.operation, private.SymbolicArguments(*args, **kwargs | told), place.path
+    )
+    alike = all(tensors[id(t)].shape == t.shape for t in node.input_tensors)
+    specs = (
+        node.outputs
+        if alike
+        else keras.tree.flatten(node.operation.compute_output_spec(*args, **kwargs))
+    )
+    for spec in specs:
+        tensor = keras.KerasTensor(
+            spec.shape, spec.dtype, sparse=spec.sparse, name=spec.name
+        )
+        private.made_by(tensor, made)
+        made.outputs.append(tensor)
+    return made

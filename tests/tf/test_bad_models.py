@@ -1,0 +1,259 @@
+"""Models that cannot be placed: the layer is named, and nothing is changed."""
+
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = pytest.mark.tf
+
+
+class Silent(layers.Layer):
+    """A layer that tells nothing of its arguments."""
+
+    def __init__(self, function: Any, **more: Any) -> None:
+        super().__init__(**more)
+        self.function = function
+
+    def call(self, inputs: Any) -> Any:
+        """Apply it."""
+        return self.function(inputs)
+
+
+class Forgetful(layers.Layer):
+    """A layer whose configuration lacks what its weights depend on."""
+
+    def __init__(self, units: int = 2, **more: Any) -> None:
+        super().__init__(**more)
+        self.units = units
+
+    def build(self, shape: Any) -> None:
+        """One weight."""
+        self.w = self.add_weight(shape=(shape[-1], self.units), name="w")
+
+    def call(self, inputs: Any) -> Any:
+        """A product."""
+        return inputs @ self.w
+
+    def get_config(self) -> dict[str, Any]:
+        """Without the units."""
+        return super().get_config()
+
+
+class Late(layers.Layer):
+    """A layer that makes its weight when it is called."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.w: Any = None
+
+    def call(self, inputs: Any) -> Any:
+        """Make the weight, if it is the first call."""
+        if self.w is None:
+            self.w = self.add_weight(shape=(inputs.shape[-1],), name="w")
+        return inputs * self.w
+
+
+class Builder:
+    """Holds a layer that a Lambda reaches through it."""
+
+    def __init__(self) -> None:
+        self.dense = layers.Dense(3, name="kept")
+        self.dense.build((None, 3))
+
+    def step(self, t: Any) -> Any:
+        """Use it."""
+        return self.dense(t)
+
+
+def hidden(name: str) -> Callable[[Any], Any]:
+    """A function for a Lambda that hides a variable in one of many ways."""
+    dense = layers.Dense(3, name="kept")
+    dense.build((None, 3))
+    variable = tf.Variable(np.ones(3, "float32"), name="kept")
+    held = {"a": [dense]}
+    builder = Builder()
+
+    def helper(t: Any) -> Any:
+        return dense(t)
+
+    ways: dict[str, Callable[[Any], Any]] = {
+        "closure": lambda t: dense(t),
+        "tf.Variable": lambda t: t * variable,
+        "list": lambda t: held["a"][0](t),
+        "helper": lambda t: helper(t) + 1,
+        "inner function": lambda t: (lambda u: dense(u))(t),
+        "partial": functools.partial(lambda layer, t: layer(t), dense),
+        "default": lambda t, layer=dense: layer(t),
+        "bound": builder.step,
+        "object": lambda t: builder.dense(t),
+    }
+    return ways[name]
+
+
+WAYS = (
+    *("closure", "tf.Variable", "list", "helper", "inner function"),
+    *("partial", "default", "bound", "object"),
+)
+
+
+def around(layer: Any) -> Any:
+    """A model of three layers, the middle one strange."""
+    x = keras.Input((3,), name="x")
+    seen = layers.Dense(3, name="first")(x)
+    return keras.Model(x, layers.Dense(2, name="last")(layer(seen)), name="odd")
+
+
+def fingerprint(model: Any) -> list[Any]:
+    """Everything that an attempt must leave alone."""
+    return [
+        sorted(vars(model)),
+        [(layer.name, sorted(vars(layer))) for layer in model._flatten_layers()],
+        [len(layer._inbound_nodes) for layer in model._flatten_layers()],
+        [len(layer._outbound_nodes) for layer in model._flatten_layers()],
+        [(v.path, v.numpy().tolist()) for v in model.variables],
+        model.compiled,
+        random.getstate(),
+    ]
+
+
+def refused(model: Any, cluster: sn.Cluster) -> str:
+    """The message, of a model that is as it was afterwards."""
+    before = fingerprint(model)
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.place(model, cluster, batch=4, time_limit=0.1)
+    assert fingerprint(model) == before
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lambda_that_hides_variables_is_named(way: str, cluster: sn.Cluster) -> None:
+    """However its function reaches them."""
+    told = refused(around(layers.Lambda(hidden(way), name="sly")), cluster)
+
+    assert "layer 'sly' (Lambda) hides variables: its function uses kept" in told
+    assert "a Layer that owns them" in told
+
+
+def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
+    """Constants, modules, activations and plain helpers hide nothing."""
+    scale, relu = np.float32(2), layers.ReLU()
+    relu.build((None, 3))
+    model = around(layers.Lambda(lambda t: relu(keras.ops.abs(t)) * scale, name="open"))
+    x = np.ones((2, 3), "float32")
+    placed = sn.place(model, cluster, batch=4, time_limit=0.1)
+
+    np.testing.assert_array_equal(placed(x), model(x))
+
+
+def test_layer_without_get_config_is_named(cluster: sn.Cluster) -> None:
+    """What Keras cannot describe of itself, a copy cannot be made of."""
+    told = refused(around(Silent(lambda t: t + 1, name="mute")), cluster)
+
+    assert "layer 'mute'" in told
+    assert "Silent) cannot be copied from its configuration" in told
+    assert "get_config() that returns every argument of __init__" in told
+
+
+def test_layer_whose_copy_has_other_weights_is_named(cluster: sn.Cluster) -> None:
+    """A configuration that forgets an argument shows in the weights."""
+    told = refused(around(Forgetful(5, name="loose")), cluster)
+
+    assert "layer 'loose'" in told
+    assert "has the variables w(3, 5), but a copy of it builds w(3, 2)" in told
+
+
+def test_layer_that_makes_variables_in_call_is_named(cluster: sn.Cluster) -> None:
+    """In a model, where Keras itself lets it pass; and as the body of a branch."""
+    told = refused(around(Late(name="late")), cluster)
+    assert "layer 'late'" in told
+    assert "__init__ or build()" in told
+    net = sn.Net("odd")
+    net.output(net.branch("a", net.input("x", (3,)), Late(name="late")))
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.read(net)
+    assert "branch 'a'" in str(caught.value)
+    assert "late" in str(caught.value)
+
+
+class Own(keras.Model):
+    """Functional inside, with a call of its own."""
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """Twice what the graph gives."""
+        return 2 * super().call(inputs, training=training)
+
+
+class Steps(keras.Sequential):
+    """Sequential, with a step of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        """Do nothing."""
+        return {}
+
+
+def subclassed(kind: type) -> Any:
+    """A model of the class, functional or sequential."""
+    if issubclass(kind, keras.Sequential):
+        return kind([keras.Input((3,)), layers.Dense(2)], name="mine")
+    x = keras.Input((3,))
+    return kind(x, layers.Dense(2)(x), name="mine")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Own, ["'mine' (Own) is subclassed: its Own.call", "body of a branch"]),
+        (Steps, ["'mine' (Steps) has train_step of its own", "from keras.Model"]),
+    ],
+)
+def test_code_beside_the_graph_is_refused(
+    kind: type, words: list[str], cluster: sn.Cluster
+) -> None:
+    """Calls that the graph does not have would be lost without a word."""
+    told = refused(subclassed(kind), cluster)
+
+    for word in words:
+        assert word in told
+
+
+def test_a_graph_with_a_cycle_is_refused() -> None:
+    """The cycle is shown, call by call."""
+    graph = sn.read(around(layers.Dense(3, name="middle")))
+    turned = replace(graph.tensors[1], source="last", target="first")
+    with pytest.raises(
+        sn.SplitnetError, match="cycle: first -> middle -> last -> first"
+    ):
+        replace(graph, tensors=(*graph.tensors, turned))
+
+
+def test_an_input_that_nothing_reads_stays_an_input(cluster: sn.Cluster) -> None:
+    """Keras allows it, and so the placed model takes the same inputs."""
+    a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
+    model = keras.Model([a, b], layers.Dense(2)(a))
+    placed = sn.place(model, cluster, batch=4, time_limit=0.1)
+    x = [np.ones((2, 3), "float32"), np.ones((2, 2), "float32")]
+
+    np.testing.assert_array_equal(placed(x), model(x))
+
+
+def test_a_disconnected_net_is_refused() -> None:
+    """An output that no input leads to, and an input that leads nowhere."""
+    net = sn.Net("apart")
+    x = net.input("x", (3,))
+    net.input("idle", (3,))
+    net.output(net.branch("a", x, lambda t: keras.ops.ones((2, 3))))
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.read(net)
+
+    assert "input 'idle'" in str(caught.value)
+    assert "branch 'a'" in str(caught.value)

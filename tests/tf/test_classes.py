@@ -1,0 +1,229 @@
+"""Models of a user's class, functional inside: steps, attributes, own arguments."""
+
+from types import MethodType
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from tests.tf.test_transparency import assert_same
+from tests.tf.zoo import exactly
+
+pytestmark = [
+    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
+    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+]
+
+
+class Tracker(keras.Model):
+    """A step and a metric of its own, as Keras' guides write them."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.tracker = keras.metrics.Mean(name="mine")
+        self.factor = 3.0
+
+    @property
+    def metrics(self) -> list[Any]:
+        """The one of its own."""
+        return [self.tracker]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Gradient descent on a loss times the factor."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.factor * keras.ops.mean((self(x, training=True) - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights))
+        self.tracker.update_state(loss)
+        return {"mine": self.tracker.result()}
+
+
+class Extra(keras.Model):
+    """Layers beside the graph, two optimizers, a variable, its own compile."""
+
+    def __init__(self, inputs: Any, outputs: Any, width: int, **more: Any) -> None:
+        super().__init__(inputs, outputs, **more)
+        self.augment = keras.Sequential([layers.Dense(width), layers.Dropout(0.5)])
+        self.augment.build((None, 6))
+        self.second = keras.optimizers.SGD(0.1, momentum=0.9)
+        self.steps = keras.Variable(0.0, trainable=False, name="steps")
+        self.blocks = [self.get_layer("a"), self.get_layer("b")]
+        self.middle = {"a": self.get_layer("a").output}
+
+    def compile(self, *args: Any, weight: float = 2.0, **more: Any) -> None:
+        """With the weight of the loss."""
+        super().compile(*args, **more)
+        self.weight = weight
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Each block by an optimizer of its own, on augmented data."""
+        x, y = data
+        x = self.augment(x, training=True)
+        with tf.GradientTape(persistent=True) as tape:
+            made = self(x, training=True)
+            loss = self.weight * self.compute_loss(x=x, y=y, y_pred=made)
+        one, two = (block.trainable_weights for block in self.blocks)
+        self.optimizer.apply(tape.gradient(loss, one), one)
+        self.second.apply(tape.gradient(loss, two), two)
+        self.steps.assign_add(1.0)
+        return {"loss": loss, "steps": self.steps + 0.0}
+
+
+class Backbone(keras.Model):
+    """Makes its graph from arguments of its own, as model libraries do."""
+
+    def __init__(self, units: int, depth: int = 2, **more: Any) -> None:
+        x = keras.Input((6,), name="x")
+        t = x
+        for i in range(depth):
+            t = layers.Dense(units, "relu", name="ab"[i])(t)
+        super().__init__(inputs=x, outputs=t, **more)
+        self.units, self.depth = units, depth
+        self.last = self.get_layer("b")
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {"units": self.units, "depth": self.depth, "name": self.name}
+
+
+def graph(kind: type, **more: Any) -> Any:
+    """Two branches, a sum and a head, of the class."""
+    x = keras.Input((6,), name="x")
+    a, b = layers.Dense(5, "tanh", name="a")(x), layers.Dense(5, name="b")(x)
+    return kind(x, layers.Dense(2, name="c")(a + b), **more)
+
+
+def late() -> Any:
+    """An attribute that was changed and one that was added after it was made."""
+    model = graph(Tracker)
+    model.factor = 7.0
+    model.note = "mine"
+    return model
+
+
+def instance() -> Any:
+    """A step bound to one model of Keras' own class."""
+    model = graph(keras.Model)
+
+    def train_step(self: Any, data: Any) -> dict[str, Any]:
+        return {"total": keras.ops.sum(self(data[0], training=True))}
+
+    model.train_step = MethodType(train_step, model)
+    return model
+
+
+def inside() -> Any:
+    """A backbone in a model."""
+    x = keras.Input((6,))
+    return keras.Model(x, layers.Dense(2, name="c")(Backbone(4, name="body")(x)))
+
+
+MODELS = {
+    "tracker": lambda: graph(Tracker),
+    "late": late,
+    "extra": lambda: graph(Extra, width=6),
+    "backbone": lambda: Backbone(4),
+    "inside": inside,
+    "instance": instance,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_a_class_train_as_they_do_plain(
+    name: str, cluster: sn.Cluster
+) -> None:
+    """Same logs, weights and predictions; the class and what hangs on it are kept."""
+    keras.utils.set_random_seed(0)
+    model = MODELS[name]()
+    plan = sn.plan(
+        model, cluster, batch=4, pins={"a": "gpu:0", "b": "gpu:1"}, time_limit=0.1
+    )
+    placed = sn.emit(model, plan)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 6)).astype("float32")
+    y = np.zeros((12, model.output.shape[-1]), "float32")
+    found = []
+    for one in (placed, model):
+        one.compile(keras.optimizers.Adam(0.01), "mse")
+        with exactly():
+            made = one.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+            found.append([made.history, one.get_weights(), one.predict(x, verbose=0)])
+
+    assert_same(*found)
+    assert type(placed) is type(model)
+    if name != "instance":  # it trains nothing, so there is no backward pass to see
+        sn.audit(placed, plan, (x[:4], y[:4])).check()
+    hung = {n for n in vars(model) if not n.startswith("_")} - {"history"}
+    assert hung <= {*vars(placed)} | {"stop_predicting"}
+    again = sn.place(placed, cluster, batch=4, time_limit=0.1)
+    with exactly():
+        assert_same(
+            again.predict(x, verbose=0), sn.unplace(placed).predict(x, verbose=0)
+        )
+
+
+def test_what_hangs_on_a_model_is_its_own(cluster: sn.Cluster) -> None:
+    """Metrics, variables, optimizers and layers are copies, tensors are the copy's."""
+    model = graph(Extra, width=6)
+    placed = sn.place(model, cluster, batch=4, time_limit=0.1)
+    placed.steps.assign(5.0)
+
+    assert float(model.steps) == 0.0
+    assert placed.second is not model.second
+    assert placed.blocks[0] is placed.get_layer("a")
+    assert placed.middle["a"] is placed.get_layer("a").output
+    assert placed.augment is not model.augment
+    assert_same(placed.augment.get_weights(), model.augment.get_weights())
+
+
+def test_state_of_every_optimizer_goes_along(cluster: sn.Cluster) -> None:
+    """A compiled model with two optimizers goes on where it was."""
+    keras.utils.set_random_seed(0)
+    model = graph(Extra, width=6)
+    x, y = np.ones((8, 6), "float32"), np.zeros((8, 2), "float32")
+    model.compile("adam", "mse", weight=1.0)
+    model.fit(x, y, batch_size=4, verbose=0)
+    placed = sn.place(model, cluster, batch=4, time_limit=0.1)
+    placed.compile(placed.optimizer, "mse", weight=1.0)
+    assert int(placed.second.iterations) == 2
+    with exactly():
+        for one in (placed, model):
+            one.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+
+    assert_same(placed.get_weights(), model.get_weights())
+
+
+def test_a_wrapper_trains_a_placed_model_by_the_scope(cluster: sn.Cluster) -> None:
+    """A subclassed model around an emitted one opens the scope in its own step."""
+
+    class Wrapper(keras.Model):
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            return self.inner(inputs, training=training)
+
+        def train_step(self, data: Any) -> Any:
+            with sn.placement_scope(self.inner, self.optimizer):
+                return super().train_step(data)
+
+    keras.utils.set_random_seed(0)
+    plain = graph(keras.Model)
+    pins = {"a": "gpu:0", "b": "gpu:1"}
+    placed = sn.place(plain, cluster, batch=4, pins=pins, time_limit=0.1)
+    x, y = np.ones((8, 6), "float32"), np.zeros((8, 2), "float32")
+    for one in (placed, plain):
+        wrapper = Wrapper(one)
+        wrapper.compile("adam", "mse")
+        with exactly():
+            wrapper.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        slots = {v.value.device[-5:] for v in wrapper.optimizer.variables}
+        assert len(slots) == (3 if one is placed else 1)
+
+    assert_same(placed.get_weights(), plain.get_weights())

@@ -1,0 +1,208 @@
+"""Models inside models: opened, so that their calls can be split, or kept whole."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import splitnet as sn
+from tests.tf.test_transparency import assert_same
+from tests.tf.zoo import exactly
+
+pytestmark = [
+    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
+    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+]
+
+
+def stem() -> Any:
+    """A functional model with state, chance, and another model inside."""
+    x = keras.Input((5, 4), name="steps")
+    inner = keras.Sequential(
+        [keras.Input((5, 4)), layers.Dense(4, "relu", name="d"), layers.Dropout(0.3)],
+        name="inner",
+    )
+    y = layers.BatchNormalization(name="norm")(inner(x))
+    return keras.Model(x, layers.Add(name="sum")([x, y]), name="stem")
+
+
+def nested() -> Any:
+    """One model called twice, once frozen in its mode, and a head named like a layer.
+
+    Masks of the embedding pass through the stem to the LSTM.
+    """
+    words = keras.Input((5,), dtype="int32", name="words")
+    known = layers.Embedding(9, 4, mask_zero=True, name="embed")(words)
+    body = stem()
+    seen = body(body(known), training=False)
+    read = layers.LSTM(4, name="read")(seen)
+    head = keras.Sequential([layers.Dense(4, "tanh", name="d"), layers.Dense(2)])
+    head.name = "head"
+    return keras.Model(words, head(read), name="nested")
+
+
+def data() -> tuple[Any, Any]:
+    """Nine samples, some padded."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 9, (9, 5)).astype("int32")
+    return words, rng.normal(size=(9, 2)).astype("float32")
+
+
+def trained(model: Any) -> list[Any]:
+    """Predictions, the losses of three steps, weights, predictions."""
+    x, y = data()
+    model.compile("adam", "mse")
+    with exactly():
+        before = model.predict(x, verbose=0)
+        made = model.fit(x, y, batch_size=4, epochs=1, shuffle=False, verbose=0)
+        after = model.predict(x, verbose=0)
+    return [before, made.history["loss"], model.get_weights(), after]
+
+
+def names(graph: sn.Graph) -> list[str]:
+    """The calls that are no inputs."""
+    inputs = {part.name for part in graph.parts if part.kind == "input"}
+    return [call.name for call in graph.calls if call.name not in inputs]
+
+
+OPEN = {
+    "stem/inner/d": "gpu:0",
+    "stem/norm": "gpu:1",
+    "stem@2/inner/d": "gpu:1",
+    "stem@2/norm": "gpu:0",
+    "head/d": "gpu:2",
+}
+
+
+def test_calls_of_opened_models_have_their_path() -> None:
+    """Each call of the model has calls of its own; weights are counted once."""
+    graph = sn.read(nested(), batch=4)
+
+    found = [name for name in names(graph) if "dropout" not in name]
+    assert [name for name in found if not name.startswith("head/dense")] == [
+        "embed",
+        "stem/inner/d",
+        "stem/norm",
+        "stem/sum",
+        "stem@2/inner/d",
+        "stem@2/norm",
+        "stem@2/sum",
+        "read",
+        "head/d",
+    ]
+    by_name = {call.name: call for call in graph.calls}
+    assert by_name["stem/norm"].weights == by_name["stem@2/norm"].weights
+    assert by_name["stem/norm"].output_shapes == ((4, 5, 4),)
+
+
+def test_whole_and_chosen() -> None:
+    """Kept whole by choice: all, or all but those that a pattern names."""
+    model = nested()
+
+    whole = ["embed", "stem", "stem@2", "read", "head"]
+    assert names(sn.read(model, nested="whole")) == whole
+    some = names(sn.read(model, nested=["stem"]))
+    assert "stem/inner" in some
+    assert "stem@2/inner" in some
+    assert "head" in some
+    assert "stem/inner/d" in names(sn.read(model, nested=["stem/in*"]))
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (["stam"], "'stam' matches no nested model; did you mean 'stem'"),
+        (
+            ["zzz"],
+            "the nested models are stem, head",
+        ),
+        ("all", "nested= must be 'whole', 'open', or a list .* Received: 'all'"),
+    ],
+)
+def test_wrong_choice_is_told(choice: Any, words: str) -> None:
+    """The message has what was asked and what there is."""
+    with pytest.raises(sn.DeclarationError, match=words):
+        sn.read(nested(), nested=choice)
+
+
+@pytest.mark.parametrize("choice", ["open", "whole"])
+def test_placed_equals_plain_opened_or_whole(
+    choice: str, cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """Outputs, losses and weights, a file of weights too; and all where planned."""
+    keras.utils.set_random_seed(0)
+    model = nested()
+    nodes = [len(layer._inbound_nodes) for layer in model._flatten_layers()]
+    pins = OPEN if choice == "open" else {"stem*": "gpu:0", "head": "gpu:1"}
+    plan = sn.plan(
+        model, cluster, batch=4, pins=pins, nested=choice, time_limit=0.1, parts=9
+    )
+    plan.save(tmp_path / "plan.json")
+    placed = sn.emit(model, sn.load_plan(tmp_path / "plan.json"))
+
+    assert [len(layer._inbound_nodes) for layer in model._flatten_layers()] == nodes
+    assert [layer.name for layer in placed.layers] == [la.name for la in model.layers]
+    assert_same(trained(placed), trained(model))
+    x, y = data()
+    sn.audit(placed, plan, (x[:4], y[:4])).check()
+    placed.save_weights(tmp_path / "placed.weights.h5")
+    model.load_weights(tmp_path / "placed.weights.h5")
+    assert_same(placed.get_weights(), sn.unplace(placed).get_weights())
+
+
+def test_pins_name_an_opened_model(cluster: sn.Cluster) -> None:
+    """The name of a nested model stands for all its calls."""
+    model = nested()
+    pins = {"stem": "gpu:0", "stem@2": "gpu:1", "head": "gpu:2"}
+    plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)
+    where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
+
+    assert where["stem/inner/d"] == where["stem/sum"] == "gpu:0"
+    assert where["stem@2/norm"] == "gpu:1"
+    assert where["head/d"] == "gpu:2"
+
+
+def test_opened_calls_run_as_segments(cluster: sn.Cluster) -> None:
+    """Recomputation reaches into an opened model."""
+    keras.utils.set_random_seed(0)
+    model = nested()
+    plan = sn.plan(model, cluster, batch=4, pins=OPEN, time_limit=0.1)
+    placed = sn.emit(model, plan, recompute=True)
+
+    ours, theirs = trained(placed), trained(model)
+    for mine, its in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs)):
+        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-6)
+
+
+def test_opening_waits_where_inputs_are_changed() -> None:
+    """A model that casts its input, or has a call of its own, stays one call."""
+
+    class Twice(keras.Model):
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            return 2 * super().call(inputs, training=training)
+
+    whole = keras.Input((4,), dtype="float64", name="whole")
+    casts = keras.Model(whole, layers.Dense(2, dtype="float64")(whole), name="casts")
+    x = keras.Input((4,), name="x")
+    own = Twice(x, layers.Dense(2)(x), name="own")
+    top = keras.Input((4,), name="top")
+    model = keras.Model(top, [casts(top), own(top)])
+
+    assert names(sn.read(model)) == ["casts", "own"]
+
+
+def test_a_rebuilt_model_is_emitted_by_an_older_plan(cluster: sn.Cluster) -> None:
+    """Names that Keras counts on are matched by position, inside as outside."""
+
+    def build() -> Any:
+        x = keras.Input((4,))
+        inner = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(4)])
+        return keras.Model(x, layers.Dense(2)(inner(x)))
+
+    plan = sn.plan(build(), cluster, batch=4, time_limit=0.1)
+    model = sn.emit(build(), plan)
+
+    assert len(model.get_weights()) == 6
