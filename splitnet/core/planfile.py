@@ -6,6 +6,7 @@ edited by hand, or by an enemy, cannot say what is not so. The file's own figure
 there for people to read.
 """
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -201,7 +202,9 @@ def _checked_devices(
     device_of: dict[str, str] = {}
     for name, device in values.items():
         if name not in parts:
-            faults.append(f"there is no part {name!r} in its graph")
+            near = difflib.get_close_matches(str(name), list(parts), n=2)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            faults.append(f"there is no part {name!r} in its graph{hint}")
             continue
         try:
             device_of[name] = cluster[device_name(device)].name
