@@ -179,12 +179,14 @@ def replay(
         id(old): new for old, new in zip(model.inputs, keras.tree.flatten(inputs))
     }
     nodes: dict[int, Any] = {}
-    for node in private.nodes_of(model):
+    running = private.nodes_of(model)
+    for node in running:
         twin = twin_of(node.operation)
         outputs = _called(node, twin, tensors)
         for old, new in zip(node.outputs, outputs):
             tensors[id(old)] = new
         nodes[id(node)] = private.producer(outputs[0]) if outputs else None
+    private.hang_masks(running, tensors)
     structure = model._outputs_struct
     flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
     return keras.tree.pack_sequence_as(structure, flat), nodes
@@ -199,7 +201,7 @@ def _called(node: Any, twin: Any, tensors: dict[int, Any]) -> list[Any]:
     args, kwargs = node.arguments.fill_in(tensors)
     if not _built_alike(node.operation, twin):
         return keras.tree.flatten(twin(*args, **kwargs))
-    return private.note_call(node, twin, args, kwargs, tensors)
+    return private.note_call(node, twin, args, kwargs)
 
 
 def _built_alike(original: Any, twin: Any) -> bool:

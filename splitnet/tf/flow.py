@@ -167,7 +167,8 @@ class _Opening:
         call = name if self._calls[name] == 1 else f"{name}@{self._calls[name]}"
         training = node.arguments.kwargs.get("training")
         training = place.training if training is None else training
-        given = [tensors[id(tensor)] for tensor in node.input_tensors]
+        flat = keras.tree.flatten(node.arguments.args[0])
+        given = [tensors[id(tensor)] for tensor in flat]
         local = {id(old): new for old, new in zip(inner.inputs, given)}
         bare = place.bare + node.operation.name
         self.follow(inner, local, _Place(f"{call}/", f"{bare}/", training))
@@ -202,7 +203,9 @@ def _can_open(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
     Else the model would change its inputs first, in ways that are its own.
     """
     args, kwargs = node.arguments.args, node.arguments.kwargs
-    if len(args) != 1 or any(name != "training" for name in kwargs):
+    if len(args) != 1 or any(name not in ("training", "mask") for name in kwargs):
+        return False
+    if not _own_mask(args[0], kwargs.get("mask")):
         return False
     given, wanted = keras.tree.flatten(args[0]), inner.inputs
     if len(given) != len(wanted) or not _same_structure(args[0], inner._inputs_struct):
@@ -220,6 +223,13 @@ def _can_open(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
         if actual.dtype != new.dtype or (floating and dtype not in (None, new.dtype)):
             return False
     return node.operation.activity_regularizer is None
+
+
+def _own_mask(given: Any, mask: Any) -> bool:
+    """Whether a mask is what hangs on the inputs anyway, as Keras fills it in."""
+    masks = keras.tree.flatten(mask)
+    hung = [getattr(t, "_keras_mask", None) for t in keras.tree.flatten(given)]
+    return all(one is None or any(one is other for other in hung) for one in masks)
 
 
 def _same_structure(given: Any, wanted: Any) -> bool:

@@ -39,6 +39,7 @@ __all__ = [
     "context_is_up",
     "functional_inside",
     "give_value",
+    "hang_masks",
     "has_value",
     "in_stateless_scope",
     "made_by",
@@ -132,13 +133,8 @@ def producer(tensor: Any) -> Any:
     return history.operation._inbound_nodes[history.node_index]
 
 
-def note_call(
-    node: Any, operation: Any, args: Any, kwargs: Any, tensors: dict[int, Any]
-) -> list[Any]:
-    """Note a call of an operation on symbolic tensors, with outputs like a node's.
-
-    `tensors` maps old tensors to new ones, for the masks that hang on outputs.
-    """
+def note_call(node: Any, operation: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Note a call of an operation on symbolic tensors, with outputs like a node's."""
     outputs = [
         keras.KerasTensor(
             old.shape, old.dtype, sparse=old.sparse, ragged=old.ragged, name=old.name
@@ -146,11 +142,16 @@ def note_call(
         for old in node.outputs
     ]
     Node(operation=operation, call_args=args, call_kwargs=kwargs, outputs=outputs)
-    for old, new in zip(node.outputs, outputs):
-        mask = getattr(old, "_keras_mask", None)
-        if id(mask) in tensors:
-            new._keras_mask = tensors[id(mask)]
     return outputs
+
+
+def hang_masks(nodes: list[Any], tensors: dict[int, Any]) -> None:
+    """Let the same masks hang on new outputs as on old ones; `tensors` maps both."""
+    for node in nodes:
+        for old in node.outputs:
+            mask = getattr(old, "_keras_mask", None)
+            if id(mask) in tensors:
+                tensors[id(old)]._keras_mask = tensors[id(mask)]
 
 
 def made_by(tensor: Any, node: Any) -> None:
