@@ -212,7 +212,8 @@ def _worked_out(
 
 def _nested(case: Case) -> CallCost:
     """Sum over the calls inside, at the sizes of this call."""
-    given = [keras.KerasTensor(s.shape, s.dtype) for s in case.inputs]
+    count = len(_graph_of(case.operation).inputs)  # a mask may come after them
+    given = [keras.KerasTensor(s.shape, s.dtype) for s in case.inputs[:count]]
     calls, given, made = calls_inside(case.operation, case.batch, given)
     return _summed(case, calls, given, made)
 

@@ -25,6 +25,7 @@ def copy_layer(layer: Any) -> Any:
         DeclarationError: the layer cannot be described by its configuration.
     """
     kind = type(layer)
+    _check_seen(layer)
     try:
         if isinstance(layer, keras.layers.Lambda):
             twin = _copy_lambda(layer)
@@ -44,6 +45,27 @@ def copy_layer(layer: Any) -> Any:
     _copy_initializers(layer, twin)
     twin.trainable = layer.trainable
     return twin
+
+
+def _check_seen(layer: Any) -> None:
+    """Refuse a layer with variables that are TensorFlow's own, made by no add_weight.
+
+    Raises:
+        DeclarationError: names the layer and the attributes.
+    """
+    own = [
+        name
+        for one in layer._flatten_layers()
+        if not type(one).__module__.startswith("keras.")
+        for name, value in vars(one).items()
+        if isinstance(value, tf.Variable)
+    ]
+    if own:
+        raise DeclarationError(
+            f"layer {layer.name!r} ({type(layer).__qualname__}) keeps variables that "
+            f"Keras does not see ({', '.join(own)}), so they could be neither placed "
+            "nor saved. Make them with add_weight() in __init__ or build()."
+        )
 
 
 def _unbuilt(config: Any) -> Any:

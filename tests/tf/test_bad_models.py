@@ -172,11 +172,36 @@ def test_layer_whose_copy_has_other_weights_is_named(cluster: sn.Cluster) -> Non
     assert "has the variables w(3, 5), but a copy of it builds w(3, 2)" in told
 
 
-def test_layer_that_makes_variables_in_call_is_named(cluster: sn.Cluster) -> None:
-    """In a model, where Keras itself lets it pass; and as the body of a branch."""
-    told = refused(around(Late(name="late")), cluster)
+class Secretive(layers.Layer):
+    """A layer that makes a variable of TensorFlow's when it is called."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.w: Any = None
+
+    def call(self, inputs: Any) -> Any:
+        """Make the weight, if it is the first call."""
+        if self.w is None:
+            with tf.init_scope():
+                self.w = tf.Variable(np.ones(3, "float32"), name="secret")
+        return inputs * self.w
+
+
+def test_layer_that_makes_a_tensorflow_variable_in_call_is_named(
+    cluster: sn.Cluster,
+) -> None:
+    """Keras lets it pass and loses it when it saves; a copy would lose it too."""
+    told = refused(around(Secretive(name="late")), cluster)
+
     assert "layer 'late'" in told
-    assert "__init__ or build()" in told
+    assert "keeps variables that Keras does not see (w)" in told
+    assert "add_weight() in __init__ or build()" in told
+
+
+def test_layer_that_makes_variables_in_call_is_named_in_a_net() -> None:
+    """In a model Keras itself refuses it; as the body of a branch it is told."""
+    with pytest.raises(ValueError, match="late"):
+        around(Late(name="late"))
     net = sn.Net("odd")
     net.output(net.branch("a", net.input("x", (3,)), Late(name="late")))
     with pytest.raises(sn.DeclarationError) as caught:

@@ -15,6 +15,7 @@ from tests.tf.zoo import exactly
 pytestmark = [
     pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
     pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Layer 'stem':UserWarning"),  # of masks, by Keras
 ]
 
 
@@ -63,9 +64,10 @@ def trained(model: Any) -> list[Any]:
 
 
 def names(graph: sn.Graph) -> list[str]:
-    """The calls that are no inputs."""
+    """The calls that are no inputs, without the one that makes the mask."""
     inputs = {part.name for part in graph.parts if part.kind == "input"}
-    return [call.name for call in graph.calls if call.name not in inputs]
+    found = [call.name for call in graph.calls if call.name not in inputs]
+    return [name for name in found if not name.startswith("not_equal")]
 
 
 OPEN = {
@@ -191,7 +193,7 @@ def test_opening_waits_where_inputs_are_changed() -> None:
     top = keras.Input((4,), name="top")
     model = keras.Model(top, [casts(top), own(top)])
 
-    assert names(sn.read(model)) == ["casts", "own"]
+    assert sorted(names(sn.read(model))) == ["casts", "own"]
 
 
 def test_a_rebuilt_model_is_emitted_by_an_older_plan(cluster: sn.Cluster) -> None:
