@@ -15,7 +15,7 @@ from tests.tf.zoo import exactly
 pytestmark = [
     pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
     pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Layer 'stem':UserWarning"),  # of masks, by Keras
+    pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning"),
 ]
 
 
