@@ -42,8 +42,9 @@ def asked_of(
         if not hits:
             faults.append(_no_match(graph, str(pattern)))
         for name in hits:
-            if name in pins and not fnmatchcase(name, str(pattern)):
-                continue  # another call of the layer, that has a pin of its own
+            own = _own_names(graph, graph.part[name])
+            if any(n in pins for n in own) and not _any_fits(own, str(pattern)):
+                continue  # another call of the layer or model, with a pin of its own
             matched.setdefault(name, []).append(str(pattern))
             declared[name] = (_wishes("pin", str(pattern), on), True)
     faults += [
@@ -91,19 +92,30 @@ def _hits(graph: Graph, pattern: str) -> list[str]:
     return [
         part.name
         for part in graph.parts
-        if part.kind != "input"
-        and any(fnmatchcase(name, pattern) for name in _names_of(graph, part))
+        if part.kind != "input" and _any_fits(_names_of(graph, part), pattern)
     ]
+
+
+def _any_fits(names: list[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _names_of(graph: Graph, part: Part) -> list[str]:
     """Names of a part, its calls, their layers, and the opened models they are in."""
     calls = graph.calls_of[part.name]
-    names = [part.name, *(c.name for c in calls), *(c.layer for c in calls)]
-    for call in calls:
+    own = _own_names(graph, part)
+    bare = ["/".join(s.partition("@")[0] for s in name.split("/")) for name in own[1:]]
+    names = [*own, *(c.name for c in calls), *(c.layer for c in calls), *bare]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def _own_names(graph: Graph, part: Part) -> list[str]:
+    """A part's name, and the opened models, call by call, that it is in."""
+    names = [part.name]
+    for call in graph.calls_of[part.name]:
         steps = call.name.split("/")
         names += ["/".join(steps[:end]) for end in range(1, len(steps))]
-    return [name for name in dict.fromkeys(names) if name]
+    return list(dict.fromkeys(names))
 
 
 def _no_match(graph: Graph, pattern: str) -> str:
