@@ -167,18 +167,6 @@ def test_pins_name_an_opened_model(cluster: sn.Cluster) -> None:
     assert where["head/d"] == "gpu:2"
 
 
-def test_opened_calls_run_as_segments(cluster: sn.Cluster) -> None:
-    """Recomputation reaches into an opened model."""
-    keras.utils.set_random_seed(0)
-    model = nested()
-    plan = sn.plan(model, cluster, batch=4, pins=OPEN, time_limit=0.1)
-    placed = sn.emit(model, plan, recompute=True)
-
-    ours, theirs = trained(placed), trained(model)
-    for mine, its in zip(keras.tree.flatten(ours), keras.tree.flatten(theirs)):
-        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-6)
-
-
 def test_opening_waits_where_inputs_are_changed() -> None:
     """A model that casts its input, or has a call of its own, stays one call."""
 
