@@ -7,7 +7,6 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import PlanFileError
-from splitnet.tf import private
 from splitnet.tf.placement import placed_of
 
 __all__ = ["summary", "with_devices"]
@@ -77,12 +76,13 @@ def _devices(model: Any) -> dict[str, str]:
         for call in plan.graph.calls
         if call.kind == "InputLayer"
     }
-    for node in private.nodes_of(model):
+    for node in placed.flow.nodes:
+        opened = getattr(node, "path", "").partition("/")[0].partition("@")[0]
         replicas = placed.replicas.get(id(node))
         for key in replicas.keys if replicas else (placed.key_of[id(node)],):
             part = placed.part_of[key]
             device = moved.get(part) or plan.device_of[part]
-            found.setdefault(node.operation.name, {})[device] = None
+            found.setdefault(opened or node.operation.name, {})[device] = None
     return {name: ", ".join(devices) for name, devices in found.items()}
 
 
