@@ -196,3 +196,34 @@ def test_state_of_every_optimizer_goes_along(cluster: sn.Cluster) -> None:
             one.fit(x, y, batch_size=4, shuffle=False, verbose=0)
 
     assert_same(placed.get_weights(), model.get_weights())
+
+
+def test_a_wrapper_trains_a_placed_model_by_the_scope(cluster: sn.Cluster) -> None:
+    """A subclassed model around an emitted one opens the scope in its own step."""
+
+    class Wrapper(keras.Model):
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            return self.inner(inputs, training=training)
+
+        def train_step(self, data: Any) -> Any:
+            with sn.placement_scope(self.inner, self.optimizer):
+                return super().train_step(data)
+
+    keras.utils.set_random_seed(0)
+    plain = graph(keras.Model)
+    pins = {"a": "gpu:0", "b": "gpu:1"}
+    placed = sn.place(plain, cluster, batch=4, pins=pins, time_limit=0.1)
+    x, y = np.ones((8, 6), "float32"), np.zeros((8, 2), "float32")
+    for one in (placed, plain):
+        wrapper = Wrapper(one)
+        wrapper.compile("adam", "mse")
+        with exactly():
+            wrapper.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        slots = {v.value.device[-5:] for v in wrapper.optimizer.variables}
+        assert len(slots) == (3 if one is placed else 1)
+
+    assert_same(placed.get_weights(), plain.get_weights())
