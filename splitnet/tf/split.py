@@ -52,8 +52,11 @@ class _SliceOf:
 
     @property
     def value(self) -> Any:
-        """The slice, cut on the host: the whole may have no room on a device."""
-        with tf.device("/device:CPU:0"):
+        """The slice, cut on the host: the whole may have no room on a device.
+
+        Scopes merge: without None, a worker's CPU would be the host.
+        """
+        with tf.device(None), tf.device("/device:CPU:0"):
             whole = tf.convert_to_tensor(self._whole.value)
             begin = [0] * len(whole.shape)
             begin[self._axis] = self._start
