@@ -226,7 +226,7 @@ def test_options_in_pages_exist() -> None:
     from splitnet.cli.parser import make_parser
 
     others = {"--index", "--no-deps", "--target", "--strict", "--rounds", "--oneline"}
-    others |= {"--devices", "--save", "--others"}  # of benchmarks/zoo.py
+    others |= {"--all", "--devices", "--save", "--others"}  # of benchmarks/zoo.py
     known = options_of(make_parser()) | others
     strays = [
         f"{page.name}: {option}"
