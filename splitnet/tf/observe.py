@@ -17,7 +17,7 @@ from splitnet.core.audit import Audit, Observation, SeenVariable
 from splitnet.core.errors import AuditError, first_line
 from splitnet.core.judge import judge
 from splitnet.core.plan import Plan
-from splitnet.tf import private
+from splitnet.tf import internals, private
 from splitnet.tf.binding import bare_placement
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.partitions import Names, seen_copies, seen_ops
@@ -90,7 +90,7 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
         )
     plan = placed.plan
     placed.graphs.clear()
-    with private.watch_graphs() as functions:
+    with internals.watch_graphs() as functions:
         yield lambda: judge(
             plan,
             _seen(
@@ -122,7 +122,7 @@ def _observe(
     graphs: list[Any] = []
     if not training:
         notes.append("no targets or not compiled: only the forward pass was watched.")
-    with as_it_was(model, training=training), private.watch_graphs() as functions:
+    with as_it_was(model, training=training), internals.watch_graphs() as functions:
         placed_graphs = marks.graphs
         placed_graphs.clear()
         try:
@@ -165,7 +165,7 @@ def _seen(
     names = Names(plan, marks, getattr(model, "optimizer", None))
     nodes = [
         partition
-        for partition in private.partition_graphs(functions)
+        for partition in internals.partition_graphs(functions)
         if any("sn-" in node.name for node in partition)
     ]
     slots = _slots(model, names) if training else ()

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from splitnet.core.pipeline import Pipeline
 from splitnet.core.plan import Plan
-from splitnet.tf import private
+from splitnet.tf import internals, private
 from splitnet.tf.cuts import Cuts, Fetched
 from splitnet.tf.flow import Flow
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
@@ -34,7 +34,7 @@ __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 
 _ATTRIBUTE = "_splitnet"
 
-private.scope_custom_gradients(lambda scope: key_in(scope) is not None)
+internals.scope_custom_gradients(lambda scope: key_in(scope) is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,8 @@ so that a Keras that lost one is refused with words instead of failing inside a 
 """
 
 import contextlib
-import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -36,7 +35,6 @@ __all__ = [
     "TFOptimizer",
     "borrow_value",
     "compile_arguments",
-    "context_is_up",
     "functional_inside",
     "give_value",
     "hang_masks",
@@ -48,11 +46,8 @@ __all__ = [
     "note_call",
     "number_of",
     "operation_fn",
-    "partition_graphs",
     "producer",
     "same_random_state",
-    "scope_custom_gradients",
-    "watch_graphs",
     "with_values",
     "without_values",
 ]
@@ -233,37 +228,6 @@ def same_random_state() -> Iterator[None]:
         random.setstate(state)
 
 
-def scope_custom_gradients(wanted: Callable[[str], bool]) -> None:
-    """Give a gradient function the name scope of its call, as TensorFlow gives an op's.
-
-    TensorFlow makes the gradient ops of an ordinary op under
-    "gradient_tape/<scope of the op>", but those of a `tf.custom_gradient` (swish, say)
-    and of a called function under no scope at all. From here on they get it too, in
-    graphs, where `wanted` says so of the scope of the call; all else stays as it is.
-    """
-    record = tf_record.record_operation
-
-    @functools.wraps(record)
-    def record_scoped(
-        op_type: str,
-        output_tensors: Any,
-        input_tensors: Any,
-        backward_function: Callable[..., Any],
-        *forward: Any,
-        **named: Any,
-    ) -> None:
-        scope = "" if tf.executing_eagerly() else tf.get_current_name_scope()
-
-        def backward_scoped(*gradients: Any) -> Any:
-            with tf.name_scope(f"gradient_tape/{scope}/"):
-                return backward_function(*gradients)
-
-        backward = backward_scoped if wanted(scope) else backward_function
-        record(op_type, output_tensors, input_tensors, backward, *forward, **named)
-
-    tf_record.record_operation = record_scoped
-
-
 def give_value(variable: Any, source: Any, device: str) -> None:
     """Bring a variable without a value to life on `device`, equal to `source`."""
     variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
@@ -300,11 +264,6 @@ def in_stateless_scope() -> bool:
     return global_state.get_global_attribute("stateless_scope") is not None
 
 
-def context_is_up() -> bool:
-    """Whether TensorFlow has started its devices, after which settings are fixed."""
-    return tf_context.context()._context_handle is not None
-
-
 def compile_arguments(model: Any) -> dict[str, Any]:
     """What a model was compiled with; what has state of its own is made anew."""
     arguments = dict(model._compile_config.config)
@@ -321,30 +280,3 @@ def compile_arguments(model: Any) -> dict[str, Any]:
             arguments.get(key),
         )
     return arguments
-
-
-@contextlib.contextmanager
-def watch_graphs() -> Iterator[list[Any]]:
-    """Collect the partitioned graphs that TensorFlow instantiates in this block.
-
-    The list is filled when the block ends. A function that ran before is not
-    instantiated again, so trace it anew.
-    """
-    context = tf_context.context()
-    context.ensure_initialized()
-    context.enable_graph_collection()
-    found: list[Any] = []
-    try:
-        yield found
-    finally:
-        metadata = context.export_run_metadata()
-        context.disable_graph_collection()
-        found.extend(metadata.function_graphs)
-
-
-def partition_graphs(function_graphs: list[Any]) -> list[list[Any]]:
-    """The nodes of each watched function, over all its devices."""
-    return [
-        [node for graph in function.partition_graphs for node in graph.node]
-        for function in function_graphs
-    ]

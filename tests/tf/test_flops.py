@@ -360,7 +360,8 @@ def test_cost_of_does_not_start_the_runtime() -> None:
     code = (
         "import keras\n"
         "from splitnet.tf.flops import cost_of\n"
-        "from splitnet.tf.private import context_is_up, without_values\n"
+        "from splitnet.tf.context import started\n"
+        "from splitnet.tf.private import without_values\n"
         "class Own(keras.layers.Dense):\n"
         "    def call(self, x):\n"
         "        return super().call(x) * 2.0\n"
@@ -368,7 +369,7 @@ def test_cost_of_does_not_start_the_runtime() -> None:
         "    x = keras.Input((8,))\n"
         "    layer = Own(4)\n"
         "    y = layer(x)\n"
-        "print(cost_of(layer, [x], [y], 4).note, context_is_up())\n"
+        "print(cost_of(layer, [x], [y], 4).note, started())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,0 +1,73 @@
+"""What TensorFlow makes of a step: names of gradients, graphs per device.
+
+Its private names that this takes stand here; `private.check_versions` looks for them.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as tf_context
+from tensorflow.python.eager import record as tf_record
+
+__all__ = ["partition_graphs", "scope_custom_gradients", "watch_graphs"]
+
+
+def scope_custom_gradients(wanted: Callable[[str], bool]) -> None:
+    """Give a gradient function the name scope of its call, as TensorFlow gives an op's.
+
+    TensorFlow makes the gradient ops of an ordinary op under
+    "gradient_tape/<scope of the op>", but those of a `tf.custom_gradient` (swish, say)
+    and of a called function under no scope at all. From here on they get it too, in
+    graphs, where `wanted` says so of the scope of the call; all else stays as it is.
+    """
+    record = tf_record.record_operation
+
+    @functools.wraps(record)
+    def record_scoped(
+        op_type: str,
+        output_tensors: Any,
+        input_tensors: Any,
+        backward_function: Callable[..., Any],
+        *forward: Any,
+        **named: Any,
+    ) -> None:
+        scope = "" if tf.executing_eagerly() else tf.get_current_name_scope()
+
+        def backward_scoped(*gradients: Any) -> Any:
+            with tf.name_scope(f"gradient_tape/{scope}/"):
+                return backward_function(*gradients)
+
+        backward = backward_scoped if wanted(scope) else backward_function
+        record(op_type, output_tensors, input_tensors, backward, *forward, **named)
+
+    tf_record.record_operation = record_scoped
+
+
+@contextlib.contextmanager
+def watch_graphs() -> Iterator[list[Any]]:
+    """Collect the partitioned graphs that TensorFlow instantiates in this block.
+
+    The list is filled when the block ends. A function that ran before is not
+    instantiated again, so trace it anew.
+    """
+    context = tf_context.context()
+    context.ensure_initialized()
+    context.enable_graph_collection()
+    found: list[Any] = []
+    try:
+        yield found
+    finally:
+        metadata = context.export_run_metadata()
+        context.disable_graph_collection()
+        found.extend(metadata.function_graphs)
+
+
+def partition_graphs(function_graphs: list[Any]) -> list[list[Any]]:
+    """The nodes of each watched function, over all its devices."""
+    return [
+        [node for graph in function.partition_graphs for node in graph.node]
+        for function in function_graphs
+    ]
