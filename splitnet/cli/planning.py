@@ -19,8 +19,8 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeviceError, PlanFileError
 
 if TYPE_CHECKING:
+    from splitnet.core.comparison import Comparison
     from splitnet.core.plan import Plan
-    from splitnet.core.words import Comparison
 
 __all__ = [
     "add_commands",

@@ -14,8 +14,9 @@ from splitnet.core.timeline import Timeline
 from splitnet.core.units import format_seconds
 
 if TYPE_CHECKING:
+    from splitnet.core.comparison import Comparison
     from splitnet.core.explain import Explanation
-    from splitnet.core.words import Comparison, Verdict
+    from splitnet.core.words import Verdict
 
 __all__ = ["Fallback", "Memory", "Placement", "Plan", "Transfer"]
 
@@ -165,7 +166,7 @@ class Plan:
 
     def compare(self, other: "Plan") -> "Comparison":
         """Say what moved from this plan to another, and what that changed."""
-        from splitnet.core.words import compare
+        from splitnet.core.comparison import compare
 
         return compare(self, other)
 
