@@ -44,9 +44,9 @@ class Machine:
             "compute_capability": (8, 0),
         }
 
-    def physical(self, kind: str) -> list[Any]:
+    def physical(self, kind: str = "") -> list[Any]:
         """As `list_physical_devices`."""
-        return self.gpus if kind == "GPU" else [self.cpu]
+        return {"GPU": self.gpus, "": [self.cpu, *self.gpus]}.get(kind, [self.cpu])
 
     def set_logical(self, device: Any, parts: list[Any]) -> None:
         """As TensorFlow, refuse what growth excludes."""
