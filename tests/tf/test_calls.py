@@ -71,6 +71,25 @@ def nests_in_and_out() -> Case:
 
 
 @case
+def masks_made_and_given() -> Case:
+    """Masks of embeddings cross devices; another is an input of booleans."""
+    words = keras.Input((5,), dtype="int64", name="words")
+    steps, mask = keras.Input((5, 4), name="steps"), keras.Input((5,), dtype="bool")
+    known = layers.Embedding(7, 4, mask_zero=True, name="known")(words)
+    heard = layers.Embedding(7, 4, mask_zero=True, name="heard")(words)
+    read = layers.LSTM(3, name="read")(known)
+    told = layers.SimpleRNN(3, name="told")(steps, mask=mask)
+    seen = layers.MultiHeadAttention(2, 3, name="seen")(known, heard)
+    mean = layers.GlobalAveragePooling1D(name="mean")(seen)
+    out = layers.Concatenate(name="out")([read, told, mean])
+    model = keras.Model([words, steps, mask], out)
+    ids = np.arange(30).reshape(6, 5) % 7
+    where = {"known": "gpu:0", "heard": "gpu:1", "read": "gpu:1", "told": "gpu:2"}
+    pins = where | {"seen": "gpu:2"}
+    return Case(model, pins, [ids, numbers(5, 4), ids % 3 > 0], numbers(10))
+
+
+@case
 def training_said_in_the_call() -> Case:
     """A Dropout that is always on, a BatchNormalization that never learns."""
     x = keras.Input((4,), name="x")
@@ -79,6 +98,18 @@ def training_said_in_the_call() -> Case:
     model = keras.Model(x, layers.Dense(2, name="head")(norm))
     pins = {"always": "gpu:0", "norm": "gpu:1", "head": "gpu:2"}
     return Case(model, pins, numbers(4), numbers(2))
+
+
+@case
+def states_of_recurrent_layers() -> Case:
+    """States handed on to another layer, and kept from batch to batch."""
+    x, y = keras.Input((5, 3), batch_size=6), keras.Input((5, 3), batch_size=6)
+    _, *states = layers.LSTM(4, return_state=True, name="encoder")(x)
+    decoded = layers.LSTM(4, name="decoder")(y, initial_state=states)
+    kept = layers.SimpleRNN(4, stateful=True, name="kept")(x)
+    model = keras.Model([x, y], layers.Add(name="add")([decoded, kept]))
+    pins = {"encoder": "gpu:0", "decoder": "gpu:1", "kept": "gpu:2"}
+    return Case(model, pins, [numbers(5, 3), numbers(5, 3) + 1], numbers(4))
 
 
 @case

@@ -4,6 +4,7 @@ A feature is a function of a model that is not compiled and a folder; it returns
 numbers. The source itself is the plain model: emission leaves it as it was.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -285,7 +286,6 @@ def not_a_number(model: Any, folder: Path) -> Any:
 @feature
 def tensorboard(model: Any, folder: Path) -> Any:
     """Writes its events, histograms of weights and the graph among them."""
-    pytest.importorskip("tensorboard")
     board = callbacks.TensorBoard(folder / "logs", histogram_freq=1)
     found = fit(compiled(model), callbacks=[board], validation_data=data())
     assert list((folder / "logs").rglob("events*"))
@@ -384,3 +384,39 @@ def test_feature_gives_the_numbers_of_the_plain_model(
         if not placed.compiled:
             compiled(placed)
         sn.audit(placed, plan, batch).check()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Skipping variable loading:UserWarning")
+def test_a_tuner_searches_over_placed_models(
+    cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """KerasTuner builds, trains, saves and loads them: scores and the best as plain."""
+    import keras_tuner as tuning
+
+    x, y = data()
+
+    def build(hp: Any, *, placed: bool) -> Any:
+        keras.utils.set_random_seed(1)
+        model = source()
+        if placed:
+            model = sn.place(model, cluster, batch=BATCH, pins=PINS, time_limit=0.1)
+        rate = hp.Choice("rate", [0.1, 0.01])
+        return compiled(model, optimizer=keras.optimizers.Adam(rate))
+
+    found = []
+    for placed in (False, True):
+        tuner = tuning.GridSearch(
+            functools.partial(build, placed=placed),
+            objective=tuning.Objective("loss", "min"),
+            directory=tmp_path / str(placed),
+            seed=0,
+        )
+        with exactly():
+            tuner.search(x, y, batch_size=BATCH, shuffle=False, verbose=0)
+        best = tuner.get_best_models(1)[0]
+        assert (best.get_layer("right").kernel.value.device[-5:] == "CPU:2") is placed
+        trials = tuner.oracle.get_best_trials(2)
+        found.append([[t.score for t in trials], best(x)])
+
+    assert_same(*found)

@@ -9,6 +9,8 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.placement import placed_of
+from splitnet.tf.segments import Segment
 from tests.tf.test_transparency import assert_same
 from tests.tf.zoo import exactly
 
@@ -155,6 +157,23 @@ def test_placed_equals_plain_opened_or_whole(
     placed.save_weights(tmp_path / "placed.weights.h5")
     model.load_weights(tmp_path / "placed.weights.h5")
     assert_same(placed.get_weights(), sn.unplace(placed).get_weights())
+
+
+def test_opened_calls_run_as_segments(cluster: sn.Cluster) -> None:
+    """Recomputation reaches into an opened model."""
+    keras.utils.set_random_seed(0)
+    model = nested()
+    pins = {"stem": "gpu:0", "stem@2": "gpu:0", "head": "gpu:1"}
+    plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)
+    placed = sn.emit(model, plan, recompute=True)
+
+    runs = placed_of(placed)
+    segments = [one for one in runs.segments if isinstance(one, Segment)]
+    found = [
+        {runs.part_of[runs.key_of[id(node)]] for node in one.nodes} for one in segments
+    ]
+    assert any({"stem/inner/d", "stem@2/norm"} <= names for names in found), found
+    assert_same(trained(placed), trained(model))
 
 
 def test_pins_name_an_opened_model(cluster: sn.Cluster) -> None:
