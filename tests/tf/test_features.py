@@ -5,6 +5,7 @@ numbers. The source itself is the plain model: emission leaves it as it was.
 """
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,18 @@ def intermediate_outputs(model: Any, folder: Path) -> Any:
     fit(compiled(model))
     middle = keras.Model(model.inputs, model.get_layer("both").output)
     return middle.predict(data()[0], verbose=0)
+
+
+@feature
+def drawn(model: Any, folder: Path) -> Any:
+    """What keras.utils.plot_model hands to Graphviz, its numbers of objects aside."""
+    dot = keras.utils.model_to_dot(
+        model, show_shapes=True, expand_nested=True, show_trainable=True
+    )
+    seen: dict[str, str] = {}
+    return re.sub(
+        r"\d{9,}", lambda n: seen.setdefault(n[0], f"n{len(seen)}"), dot.to_string()
+    )
 
 
 @feature
