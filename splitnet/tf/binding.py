@@ -84,6 +84,7 @@ def placement(
     """What a model that was copied by a plan remembers of it."""
     keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
     twins = [(nodes[id(site.node)], keys[site.part]) for site in sites]
+    owned = [variables_of(nodes[id(site.node)].operation) for site in sites]
     target_of = {key: targets[part] for part, key in keys.items()}
     replicas = replicas_of(plan, keys)
     return Placed(
@@ -92,8 +93,8 @@ def placement(
         key_of={id(node): key for node, key in twins},
         target_of=target_of,
         part_of={key: part for part, key in keys.items()},
-        home_of=_homes(_users(sites, nodes, keys, replicas), target_of),
-        weight_of=_weight_names(plan, sites, nodes),
+        home_of=_homes(_users(sites, owned, keys, replicas), target_of),
+        weight_of=_weight_names(plan, sites, owned),
         receipts=tuple(receipts),
         replicas={
             id(nodes[id(site.node)]): replicas[site.part]
@@ -105,14 +106,14 @@ def placement(
 
 def _users(
     sites: list[Site],
-    nodes: dict[int, Any],
+    owned: list[list[Any]],
     keys: dict[str, str],
     replicas: dict[str, Replicas],
-) -> list[tuple[Any, str]]:
-    """Each call with the keys it uses weights under, towers' home first."""
+) -> list[tuple[list[Any], str]]:
+    """Each call's variables with the keys it uses them under, towers' home first."""
     return [
-        (nodes[id(site.node)], key)
-        for site in sites
+        (variables, key)
+        for site, variables in zip(sites, owned)
         for key in (
             (replicas[site.part].home, *replicas[site.part].keys)
             if site.part in replicas
@@ -130,7 +131,7 @@ def bare_placement(model: Any, plan: Plan) -> Placed:
     blueprint = planned_blueprint(model, plan)
     sites = planned_sites(blueprint, plan)
     keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
-    same = {id(site.node): site.node for site in sites}
+    owned = [variables_of(site.node.operation) for site in sites]
     return Placed(
         plan=plan,
         flow=blueprint.flow,
@@ -138,12 +139,12 @@ def bare_placement(model: Any, plan: Plan) -> Placed:
         target_of={},
         part_of={key: part for part, key in keys.items()},
         home_of={},
-        weight_of=_weight_names(plan, sites, same),
+        weight_of=_weight_names(plan, sites, owned),
     )
 
 
 def _weight_names(
-    plan: Plan, sites: list[Site], nodes: dict[int, Any]
+    plan: Plan, sites: list[Site], owned: list[list[Any]]
 ) -> dict[int, str]:
     """The plan's name of each variable, by the id of the model's own variable."""
     names: dict[int, str] = {}
@@ -152,21 +153,21 @@ def _weight_names(
         for bare in (True, False)
         for call in fold(plan.graph, bare=bare)
     }
-    for site in sites:
-        operation = nodes[id(site.node)].operation
-        variables = map(id, variables_of(operation))
-        names.update(zip(variables, weights[site.call]))
+    for site, variables in zip(sites, owned):
+        names.update(zip(map(id, variables), weights[site.call]))
     return names
 
 
-def _homes(twins: list[tuple[Any, str]], target_of: dict[str, str]) -> dict[int, str]:
+def _homes(
+    users: list[tuple[list[Any], str]], target_of: dict[str, str]
+) -> dict[int, str]:
     """The home of each variable used on several devices: the first of them."""
-    users: dict[int, list[str]] = {}
-    for node, key in twins:
-        for variable in variables_of(node.operation):
-            users.setdefault(id(variable), []).append(key)
+    keys_of: dict[int, list[str]] = {}
+    for variables, key in users:
+        for variable in variables:
+            keys_of.setdefault(id(variable), []).append(key)
     return {
         number: keys[0]
-        for number, keys in users.items()
+        for number, keys in keys_of.items()
         if len({target_of[key] for key in keys}) > 1
     }

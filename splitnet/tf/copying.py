@@ -97,9 +97,7 @@ class Copies:
         """
         found: dict[int, tuple[Any, Any]] = {}
         for original, twin in self.leaves():
-            for mine, its in zip(
-                variables_of(original), _matching(original, twin), strict=True
-            ):
+            for mine, its in _matching(original, twin):
                 found.setdefault(id(its), (mine, its))
         return list(found.values())
 
@@ -108,9 +106,7 @@ class Copies:
         for original, twin in self.leaves():
             if not original.built:
                 continue
-            for mine, its in zip(
-                variables_of(original), _matching(original, twin), strict=True
-            ):
+            for mine, its in _matching(original, twin):
                 if not private.has_value(its):
                     private.borrow_value(its, mine)
 
@@ -221,8 +217,8 @@ def _built_alike(original: Any, twin: Any) -> bool:
     return [v.shape for v in mine] == [v.shape for v in its]
 
 
-def _matching(original: Any, twin: Any) -> list[Any]:
-    """The twin's variables, in the original's order, alike in shape and type.
+def _matching(original: Any, twin: Any) -> list[tuple[Any, Any]]:
+    """Pairs of a layer's variables and its twin's, alike in shape and type.
 
     Raises:
         DeclarationError: they differ.
@@ -235,10 +231,11 @@ def _matching(original: Any, twin: Any) -> list[Any]:
             "layer must create its variables in __init__ or build(), from its "
             "configuration alone."
         )
-    for one, other in zip(mine, its):
+    pairs = list(zip(mine, its))
+    for one, other in pairs:
         if one.trainable != other.trainable:
             other.trainable = one.trainable
-    return its
+    return pairs
 
 
 def _shapes(variables: Iterable[Any]) -> str:

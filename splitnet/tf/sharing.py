@@ -12,6 +12,9 @@ from splitnet.tf import private
 
 __all__ = ["Shared"]
 
+_SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
+_MODELS = (keras.Sequential, private.Functional)
+
 
 class Shared:
     """The twins of layers, of what layers hold, and of seeds, one each."""
@@ -51,6 +54,4 @@ class Shared:
 
 def _is_shareable(value: Any) -> bool:
     """Models are not: they are copied call by call."""
-    if isinstance(value, keras.Sequential | private.Functional):
-        return False
-    return isinstance(value, keras.layers.Layer | keras.random.SeedGenerator)
+    return isinstance(value, _SHARED) and not isinstance(value, _MODELS)

@@ -1,11 +1,14 @@
 """The variables of an operation, also those that Keras does not list."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 
 __all__ = ["tables_of", "variables_of"]
+
+_HOLDERS = (keras.Variable, list, tuple, dict)
+_PLAIN = frozenset((bool, int, float, str, type(None)))  # most attributes, told fast
 
 
 def variables_of(operation: Any) -> list[Any]:
@@ -17,9 +20,7 @@ def variables_of(operation: Any) -> list[Any]:
     found = {id(v): v for v in getattr(operation, "variables", ())}
     if isinstance(operation, keras.layers.Layer):
         for layer in operation._flatten_layers():
-            for value in vars(layer).values():
-                for variable in _inside(value):
-                    found.setdefault(id(variable), variable)
+            _gather(vars(layer).values(), found)
     return list(found.values())
 
 
@@ -30,12 +31,12 @@ def tables_of(operation: Any) -> list[Any]:
     return [v for v in operation.variables if v.name == "embeddings"]
 
 
-def _inside(value: Any) -> Iterator[Any]:
-    """The variables in what an attribute holds, lists in lists included."""
-    if isinstance(value, keras.Variable):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _inside(one)
-    elif isinstance(value, dict):
-        yield from _inside(list(value.values()))
+def _gather(values: Iterable[Any], found: dict[int, Any]) -> None:
+    """Add the variables among what attributes hold, lists in lists included."""
+    for value in values:
+        if type(value) in _PLAIN or not isinstance(value, _HOLDERS):
+            continue
+        if isinstance(value, keras.Variable):
+            found.setdefault(id(value), value)
+        else:
+            _gather(value.values() if isinstance(value, dict) else value, found)

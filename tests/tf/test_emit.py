@@ -1,6 +1,7 @@
 """Emitted models: whose layers they have, when memory is used, how they run."""
 
 import copy
+import gc
 import pickle
 import warnings
 from typing import Any
@@ -60,6 +61,19 @@ def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
     assert [set(vars(layer)) for layer in mine] == [set(one) for one in before]
     assert [layer._inbound_nodes for layer in mine] == [[], [], []]
     assert model.get_layer("l") is not mine[0]
+
+
+def test_emit_leaves_the_garbage_collector_as_it_was(cluster: sn.Cluster) -> None:
+    """It is paused for the copies; on or off before, it is so again afterwards."""
+    case = two_branches(layers.Dense(4, name="l"), layers.Dense(4, name="r"))
+    try:
+        for turn in (gc.disable, gc.enable):
+            turn()
+            before = gc.isenabled()
+            emitted(case, cluster)
+            assert gc.isenabled() is before
+    finally:
+        gc.enable()
 
 
 def test_emit_twice_gives_independent_models_that_start_equal(
