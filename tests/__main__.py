@@ -13,7 +13,7 @@ CHECKS = (
     ("lint", ["ruff", "check", "."]),
     ("format", ["ruff", "format", "--check", "."]),
     ("types", ["mypy"]),
-    ("tests", ["pytest", *sys.argv[1:]]),
+    ("tests", ["pytest", "-n", "2", "--dist", "loadfile", *sys.argv[1:]]),
 )
 
 
