@@ -109,7 +109,7 @@ class Recorder:
         folder = tempfile.TemporaryDirectory(prefix="splitnet-")
         try:
             tf.profiler.experimental.start(folder.name, options)
-        except BaseException:
+        except BaseException:  # leave no folder behind, whatever ended it
             folder.cleanup()
             raise
         self._folder = folder

@@ -140,7 +140,7 @@ def local_workers(
         rooms = _wait(workers.processes, folder)
         workers.cluster = _with_rooms(cluster, rooms)
         write_cluster(workers.cluster, file)
-    except BaseException:
+    except BaseException:  # leave no process behind, Ctrl-C included
         workers.stop()
         raise
     return workers
