@@ -7,6 +7,7 @@ TensorFlow is imported inside the commands that need it, and only there.
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser().parse_args(argv)
     arguments.began = began
     try:
-        return int(arguments.do(arguments))
+        with warnings.catch_warnings():
+            warnings.showwarning = _say_warning
+            return int(arguments.do(arguments))
     except (InfeasibleError, AuditError) as error:
         print(f"splitnet: {type(error).__name__}: {error}", file=sys.stderr)
         return NO
@@ -41,3 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone, as `| head` does; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+
+
+def _say_warning(message: Warning | str, *_where: object) -> None:
+    """Print a warning's words alone: its line of code helps nobody here."""
+    print(f"splitnet: warning: {message}", file=sys.stderr)

@@ -76,6 +76,7 @@ def dot_of(
             "nodesep": "0.22",
             "ranksep": "0.5",
             "newrank": "true",
+            "outputorder": "edgesfirst",  # no line strikes through a box's words
             "tooltip": graphviz.escape(clean(plan.graph.name)),
         },
         node_attr={
@@ -97,12 +98,15 @@ def dot_of(
     )
     sheet = _Sheet(plan, colors, other is not None, _direction(shown) == "LR")
     _add_devices(dot, shown, sheet)
+    _add_columns(dot, shown)
     add_lines(dot, shown, colors)
     return str(dot.source)
 
 
 def _direction(shown: Boxes) -> str:
     """Left to right, where lines keep clear of titles, unless that is far too wide."""
+    if any(box.group.column for box in shown.boxes):
+        return "LR"
     depth: dict[str, int] = {box.id: 0 for box in shown.boxes}
     order = {box.id: number for number, box in enumerate(shown.boxes)}
     for link in sorted(shown.links, key=lambda link: order[link.source]):
@@ -112,6 +116,21 @@ def _direction(shown: Boxes) -> str:
     places = list(depth.values())
     widest = max((places.count(rank) for rank in range(ranks)), default=1)
     return "TB" if ranks * 270 > 8 * (widest * 75 + 150) else "LR"
+
+
+def _add_columns(dot: graphviz.Digraph, shown: Boxes) -> None:
+    """Set the boxes of a folded tangle below each other, stretch by stretch."""
+    columns: dict[int, list[str]] = {}
+    for box in shown.boxes:
+        if box.group.column:
+            columns.setdefault(box.group.column, []).append(box.id)
+    for number, boxes in columns.items():
+        with dot.subgraph(name=f"column_{number}", graph_attr={"rank": "same"}) as row:
+            for name in boxes:
+                row.node(name)
+    firsts = [columns[number][0] for number in sorted(columns)]
+    for one, other in zip(firsts, firsts[1:], strict=False):
+        dot.edge(one, other, style="invis")
 
 
 @dataclass(frozen=True, slots=True)

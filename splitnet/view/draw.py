@@ -10,8 +10,10 @@ from splitnet.core.timeline import Timeline
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.dot import dot_of
 from splitnet.view.facts import part_facts
+from splitnet.view.letters import warn_of_boxes
 from splitnet.view.render import format_of, render_dot, write_beside
 from splitnet.view.scene import dot_of_scene, svg_of_scene
+from splitnet.view.settle import render_diagram
 from splitnet.view.text import table
 from splitnet.view.timeline import gantt_of
 from splitnet.view.words import counted, escaped
@@ -71,6 +73,7 @@ def draw(
     text = dot_of(thing, other=other, calls=calls, audit=audit)
     if kind == "dot":
         return write_beside(path, text.encode())
+    warn_of_boxes(text, kind)
     return write_beside(path, _rendered(text, kind, Path(path)))
 
 
@@ -95,7 +98,8 @@ def _draw_timeline(
     text = dot_of_scene(scene)
     if kind == "dot":
         return write_beside(path, text.encode())
-    return write_beside(path, _rendered(text, kind, Path(path), "nop2"))
+    warn_of_boxes(text, kind)
+    return write_beside(path, _rendered(text, kind, Path(path), chart=True))
 
 
 def _timeline(thing: Plan | Timeline) -> Timeline:
@@ -108,10 +112,12 @@ def _timeline(thing: Plan | Timeline) -> Timeline:
     )
 
 
-def _rendered(text: str, kind: str, path: Path, program: str = "dot") -> bytes:
+def _rendered(text: str, kind: str, path: Path, *, chart: bool = False) -> bytes:
     """The picture; if there is no Graphviz, leave its DOT text behind and say so."""
     try:
-        return render_dot(text, kind, program=program)
+        if chart:
+            return render_dot(text, kind, program="nop2")
+        return render_diagram(text, kind)
     except SplitnetError as error:
         left = write_beside(path.with_suffix(".dot"), text.encode())
         raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
@@ -119,7 +125,7 @@ def _rendered(text: str, kind: str, path: Path, program: str = "dot") -> bytes:
 
 def svg_of(plan: Plan, audit: Audit | None = None) -> str:
     """Draw a plan as SVG text, for a notebook or a page; no XML prolog."""
-    picture = render_dot(dot_of(plan, audit=audit), "svg").decode()
+    picture = render_diagram(dot_of(plan, audit=audit), "svg").decode()
     return picture[picture.index("<svg") :]
 
 

@@ -7,23 +7,26 @@ fold first; unequal ones only if that did not make the picture small enough.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Group", "fold"]
 
 _LONGEST_PERIOD = 8
+_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Members drawn as one box; `times` is how often the pattern repeats, 0 if unequal.
 
-    `way` is "" for one member, "in a row", "side by side" or "mixed".
+    `way` is "" for one member, "in a row", "side by side" or "mixed". `column` counts
+    from 1 where a tangle was folded into a grid, and is 0 elsewhere.
     """
 
     members: tuple[str, ...]
     times: int = 1
     way: str = ""
+    column: int = 0
 
     @property
     def period(self) -> int:
@@ -172,24 +175,24 @@ def fold(
         while changed and len(state.groups) > most:
             changed = any(step() for step in steps[:allowed])
     if len(state.groups) > 2 * most:
-        _fold_by_depth(state, most)
+        _fold_by_depth(state)
     return [state.groups[vertex] for vertex in sorted(state.groups)]
 
 
-def _fold_by_depth(state: _Folding, most: int) -> None:
-    """Fold what is tangled: vertices of one place, about as far from the start."""
+def _fold_by_depth(state: _Folding) -> None:
+    """Fold what is tangled into a grid: a row per place, a column per stretch."""
     depth: dict[int, int] = {}
     for vertex in sorted(state.groups):
         depth[vertex] = max(
             (depth.get(b, 0) + 1 for b in state.before[vertex]), default=0
         )
-    places = len({state.place[v] for v in state.groups})
-    bands = max(most // max(places, 1), 1)
     deepest = max(depth.values(), default=0) + 1
-    classes: dict[Hashable, list[int]] = {}
+    cells: dict[tuple[Hashable, int], list[int]] = {}
     for vertex in sorted(state.groups):
-        band = depth[vertex] * bands // deepest
-        classes.setdefault((state.place[vertex], band), []).append(vertex)
-    for members in classes.values():
+        column = depth[vertex] * _COLUMNS // deepest
+        cells.setdefault((state.place[vertex], column), []).append(vertex)
+    for (_, column), members in cells.items():
         if len(members) > 1:
             state.join(members, 0, "mixed")
+        first = members[0]
+        state.groups[first] = replace(state.groups[first], column=column + 1)

@@ -110,7 +110,7 @@ def _legend(shown: Boxes, compared: bool) -> str:
         entries.append(("double edge", INK, "output"))
     if any(box.fallback_why for box in boxes):
         entries.append(("dashed edge", ALARM, "not where it was asked"))
-    if any(len(box.group.members) > 1 for box in boxes):
+    if any(box.group.times > 1 for box in boxes):
         entries.append(("×n", INK, "n like branches in one box"))
     if any(box.strayed for box in boxes):
         entries.append(("thick edge", ALARM, "ran elsewhere"))

@@ -73,7 +73,7 @@ def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
 
     Args:
         text: a graph in the DOT language.
-        kind: "svg", "png" or "pdf".
+        kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
         program: the layout, "dot", or "nop2" for positions that stand already.
 
     Raises:
@@ -96,7 +96,7 @@ def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
             return picture
         faults.append(f"{name}: {fault}")
     raise SplitnetError(
-        f"Graphviz could not make the {kind} ({'; '.join(faults)}). Install it with "
+        f"Graphviz could not make the picture ({'; '.join(faults)}). Install it with "
         "`pip install 'pygraphviz>=2'`, whose wheels carry Graphviz, or draw to a .dot "
         "file and render that elsewhere."
     )

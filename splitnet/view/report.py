@@ -16,8 +16,9 @@ from splitnet.view.colors import colors_of
 from splitnet.view.dot import dot_of
 from splitnet.view.facts import PartFacts, audit_row, objective_text, part_facts
 from splitnet.view.memory import memory_scene
-from splitnet.view.render import render_dot, write_beside
+from splitnet.view.render import write_beside
 from splitnet.view.scene import svg_of_scene
+from splitnet.view.settle import render_diagram
 from splitnet.view.timeline import gantt_of
 from splitnet.view.words import bytes_or_dash, clean, counted, shape_text
 
@@ -105,7 +106,7 @@ def _plan_and_audit(
 
 def _diagram(plan: Plan, audit: Audit | None) -> str:
     """The placement as SVG that fills its frame: the page sets the size."""
-    text = render_dot(dot_of(plan, audit=audit), "svg").decode()
+    text = render_diagram(dot_of(plan, audit=audit), "svg").decode()
     text = text[text.index("<svg") :]
     return _WIDTHS.sub("<svg", text, count=1)
 

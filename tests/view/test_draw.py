@@ -1,6 +1,7 @@
 """Files: every format, whole or not at all, from names that nobody would choose."""
 
 import subprocess
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -137,7 +138,9 @@ def test_draw_shows_nasty_names_in_a_timeline(tmp_path: Path) -> None:
     """The timeline's SVG parses too, and so does its DOT for png."""
     tree = ElementTree.parse(draw(nasty_plan(), tmp_path / "x.svg", what="timeline"))
     assert not list(tree.iter(f"{SVG}script"))
-    png = draw(nasty_plan(), tmp_path / "x.png", what="timeline").read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a machine may lack letters for the names
+        png = draw(nasty_plan(), tmp_path / "x.png", what="timeline").read_bytes()
     assert png.startswith(MAGIC["png"])
 
 
@@ -155,7 +158,7 @@ def test_draw_uses_an_installed_dot_when_pygraphviz_fails(
     monkeypatch.setattr(render.shutil, "which", lambda name: "/opt/dot")
     draw(plans.one(), tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text() == "<svg/>"
-    assert len(taken) == 2
+    assert set(taken[1::2]) == {"/opt/dot"}
 
 
 def test_draw_leaves_the_dot_text_when_there_is_no_graphviz(

@@ -146,3 +146,6 @@ def test_fold_takes_a_tangle_down_to_a_bearable_number() -> None:
     place = {name: (n * 5) % 4 for n, name in enumerate(names)}
     groups = fold(names, edges, place, {n: n for n in names}, most=24)
     assert len(groups) <= 24
+    assert sorted({group.column for group in groups}) == [1, 2, 3, 4]
+    rows = {place[group.members[0]] for group in groups}
+    assert len({(place[g.members[0]], g.column) for g in groups}) == 4 * len(rows)
