@@ -56,7 +56,7 @@ window.addEventListener("load", () => {
   const nodes = [...svg.querySelectorAll("g.node[tabindex]")];
   nodes[0].dispatchEvent(new PointerEvent("pointerenter"));
   found.hover_tells = !facts.hidden && facts.textContent.includes("because");
-  facts.hidden = true; nodes.at(-1).focus();
+  facts.hidden = true; window.focus(); nodes.at(-1).focus();
   found.focus_tells = !facts.hidden && facts.textContent.length > 10;
   const edge = svg.querySelector("g.edge");
   if (edge) {

@@ -44,6 +44,7 @@ def dot_of(
     calls: str | None = None,
     audit: Audit | None = None,
     most: int = 24,
+    headed: bool = True,
 ) -> str:
     """Write a plan's placement diagram as DOT text, without laying it out.
 
@@ -53,6 +54,7 @@ def dot_of(
         calls: a part to open into its calls.
         audit: what was seen when the plan ran; what strayed is marked.
         most: about how many boxes to draw; more parts are folded where they repeat.
+        headed: with title, totals and verdict above; a page has its own.
 
     Raises:
         SplitnetError: `calls` names no part.
@@ -65,7 +67,7 @@ def dot_of(
         name="placement",
         graph_attr={
             "rankdir": _direction(shown),
-            "label": header_label(plan, shown, other, audit),
+            "label": header_label(plan, shown, other, audit, headed=headed),
             "labelloc": "t",
             "labeljust": "l",
             "fontname": _FONT,

@@ -35,7 +35,12 @@ _NAME_WIDTH = 30
 
 
 def header_label(
-    plan: Plan, shown: Boxes, other: Plan | None, audit: Audit | None
+    plan: Plan,
+    shown: Boxes,
+    other: Plan | None,
+    audit: Audit | None,
+    *,
+    headed: bool = True,
 ) -> str:
     """The title, the totals, the verdict and the legend, above the picture."""
     moved = sum(t.bytes for t in plan.transfers)
@@ -54,6 +59,8 @@ def header_label(
         label_text(" · ".join(facts)),
         label_text(verdict_line(plan)),
     ]
+    if not headed:
+        rows.clear()
     if audit is not None:
         found = counted(len(audit.findings), "thing")
         said = "all as planned" if audit.ok else f"{found} did not run as planned"

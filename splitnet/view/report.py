@@ -25,7 +25,7 @@ from splitnet.view.words import bytes_or_dash, clean, counted, shape_text
 __all__ = ["report", "report_html"]
 
 _MOST_ROWS = 1000
-_WIDTHS = re.compile(r'<svg width="[^"]*" height="[^"]*"')
+_WIDTHS = re.compile(r'<svg width="(\d+)[^"]*" height="(\d+)[^"]*"')
 
 
 def report(
@@ -82,8 +82,9 @@ def report_html(
         verdict=[clean(line) for line in str(plan.verdict).splitlines()],
         losing=plan.verdict.losing,
         figures=_figures(plan),
-        diagram=Markup(_diagram(plan, found)),
+        **_diagram(plan, found),
         timeline=Markup(svg_of_scene(gantt, prefix="timeline")),
+        tall_timeline=gantt.height > gantt.width,
         memory=Markup(svg_of_scene(memory_scene(plan), prefix="memory")),
         measured=measured is not None,
         **_tables(plan),
@@ -104,11 +105,23 @@ def _plan_and_audit(
     return thing.plan, thing
 
 
-def _diagram(plan: Plan, audit: Audit | None) -> str:
-    """The placement as SVG that fills its frame: the page sets the size."""
-    text = render_diagram(dot_of(plan, audit=audit), "svg").decode()
+def _diagram(plan: Plan, audit: Audit | None) -> Mapping[str, Any]:
+    """The placement as SVG that fills its frame, and its size in points.
+
+    The title, the totals and the verdict are the page's.
+    """
+    from markupsafe import Markup
+
+    dot = dot_of(plan, audit=audit, headed=False)
+    text = render_diagram(dot, "svg").decode()
     text = text[text.index("<svg") :]
-    return _WIDTHS.sub("<svg", text, count=1)
+    match = _WIDTHS.search(text)
+    wide, tall = (int(match[1]), int(match[2])) if match else (3, 2)
+    return {
+        "diagram": Markup(_WIDTHS.sub("<svg", text, count=1)),
+        "wide": wide,
+        "tall": tall,
+    }
 
 
 def _figures(plan: Plan) -> list[tuple[str, str]]:

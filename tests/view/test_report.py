@@ -1,5 +1,6 @@
 """The report: one page, complete, without a network, safe against names."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -144,3 +145,25 @@ def test_report_refuses_what_is_no_plan(tmp_path: Path) -> None:
     """A timeline alone is no report."""
     with pytest.raises(SplitnetError, match="cannot report on a Timeline"):
         report(plans.one().timeline, tmp_path / "x.html")  # type: ignore[arg-type]  # the fault on trial
+
+
+@pytest.mark.parametrize(
+    ("plan", "shape"), [(plans.tangle(300), "wide"), (plans.tangle(30), "tall")]
+)
+def test_report_fits_its_frame_and_its_paper_to_the_diagram(
+    plan: Plan, shape: str
+) -> None:
+    """The frame has the diagram's sides, and a tall one prints upright."""
+    text = report_html(plan)
+    match = re.search(r"--wide: (\d+); --tall: (\d+)", text)
+    assert match is not None
+    assert (int(match[1]) > int(match[2])) == (shape == "wide")
+    assert f'<section id="placement" class="{shape}-picture">' in text
+
+
+def test_report_says_the_verdict_once() -> None:
+    """Title, totals and verdict are the page's; the diagram has its legend."""
+    plan = plans.siamese()
+    text = report_html(plan)
+    assert text.count(str(plan.verdict).splitlines()[0]) == 1
+    assert "crosses devices" in text

@@ -56,6 +56,10 @@
     if (group.classList.contains("node")) { group.setAttribute("tabindex", "0"); group.setAttribute("aria-label", text); }
   }
   for (const link of svg.querySelectorAll("a")) link.setAttribute("tabindex", "-1");
+  window.addEventListener("beforeprint", () => {
+    fit();
+    for (const hidden of document.querySelectorAll("details")) hidden.open = true;
+  });
   const filter = document.querySelector(".filter input");
   if (filter) filter.addEventListener("input", () => {
     const wanted = filter.value.toLowerCase();
