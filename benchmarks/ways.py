@@ -2,19 +2,19 @@
 
 Two worker processes, a core and a thread each. Each model is measured once call by call
 (`sn.measure`); `sn.ways` then weighs one device, the plan, towers and a pipeline with
-those costs, and each of them is built and run with plain `fit`, in turn.
+those costs, and each of them is built and run with plain `fit`, in turn. A step is
+timed from the end of one to the end of the next within an epoch.
 
     python benchmarks/ways.py [MODEL ...] [--rounds N]
 """
 
 import argparse
 import re
-import time
 
 from common import heading, quartiles, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
-STEPS = 4
+STEPS = 9
 MODELS = {"branches": 512, "chain": 1024, "small": 16}
 
 
@@ -26,12 +26,13 @@ def build(name):
     width, depth = {"branches": (512, 6), "chain": (512, 8), "small": (64, 2)}[name]
     entry = keras.Input((width,))
 
-    def stack(x):
-        for _ in range(depth):
-            x = layers.Dense(width, "relu")(x)
+    def stack(x, side):
+        for i in range(depth):
+            x = layers.Dense(width, "relu", name=f"{side}_{i}")(x)
         return x
 
-    sides = [stack(entry), stack(entry)] if name == "branches" else [stack(entry)]
+    names = ["left", "right"] if name == "branches" else ["stack"]
+    sides = [stack(entry, side) for side in names]
     x = layers.Concatenate()(sides) if len(sides) > 1 else sides[0]
     return keras.Model(entry, layers.Dense(1)(x))
 
@@ -42,8 +43,9 @@ def plan_of(sn, name, model, cluster, batch, costs):
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     rest = [part.name for part in graph.parts if part.kind != "input"]
     where = dict.fromkeys(inputs, "cpu:0") | dict.fromkeys(rest, WORKERS[0])
-    dense = [n for n in rest if n.startswith("dense")]
-    second = dense[6:12] if name == "branches" else rest[len(rest) // 2 :]
+    second = rest[len(rest) // 2 :]
+    if name == "branches":
+        second = [n for n in rest if "right" in n]
     where |= dict.fromkeys(second, WORKERS[1])
     return sn.score(model, cluster, where, batch=batch, costs=costs, optimizer="sgd")
 
@@ -82,6 +84,8 @@ def main():
         sn.connect(cluster)
         import numpy as np
 
+        from splitnet.tf.whole import StepTimes
+
         print("  model     way         predicted, ms  measured, ms       ratio")
         for name in options.models:
             model, batch = build(name), MODELS[name]
@@ -101,9 +105,9 @@ def main():
             with undisturbed(*pids):
                 for _ in range(options.rounds):
                     for made, took in zip(models, seconds):
-                        began = time.perf_counter()
-                        made.fit(x, y, **fit)
-                        took.append((time.perf_counter() - began) / STEPS)
+                        times = StepTimes()
+                        made.fit(x, y, callbacks=[times], **fit)
+                        took += times.seconds
             for way, took in zip(ways, seconds):
                 low, middle, high = quartiles(took)
                 print(

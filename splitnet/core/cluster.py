@@ -26,6 +26,8 @@ class Link:
     `source` or `target` "*" stands for every device that no other link names.
     `busy_share`, 0 to 1, is the share of a copy's time in which the processors at both
     ends work for it, and so compute nothing: 0 where the hardware copies by itself.
+    `crowding`, 0 to 1, says how far both ends share processors: what takes each of them
+    a second alone takes 1 + `crowding` seconds at once.
     """
 
     source: str
@@ -33,6 +35,7 @@ class Link:
     bytes_per_second: float
     latency_seconds: float = 0.0
     busy_share: float = 0.0
+    crowding: float = 0.0
 
     def seconds(self, count: float) -> float:
         """The time that `count` bytes take, in seconds."""
@@ -78,11 +81,12 @@ class Cluster:
                 link.bytes_per_second > 0
                 and link.latency_seconds >= 0
                 and 0 <= link.busy_share <= 1
+                and 0 <= link.crowding <= 1
             ):
                 faults.append(
                     f"link {link.source} -> {link.target} has impossible figures: "
                     f"{link.bytes_per_second!r} B/s, {link.latency_seconds!r} s, busy "
-                    f"for {link.busy_share!r} of it"
+                    f"for {link.busy_share!r} of it, crowded by {link.crowding!r}"
                 )
         if faults:
             raise DeviceError(listed("this cluster cannot be.", faults))
@@ -244,9 +248,11 @@ def link_to_dict(link: Link) -> dict[str, object]:
     ['bytes_per_second', 'latency_seconds', 'source', 'target']
     """
     values: dict[str, object] = asdict(link)
-    if not link.busy_share:
-        del values["busy_share"]
-    return values
+    return {
+        name: value
+        for name, value in values.items()
+        if value or name not in ("busy_share", "crowding")
+    }
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -104,13 +104,14 @@ def _checked_link(entry: object) -> Link:
         target,
         positive_speed(parse_bandwidth(values["bytes_per_second"], "link")),
         parse_seconds(values.get("latency_seconds", 0.0), "latency"),
-        _checked_share(values.get("busy_share", 0.0)),
+        _checked_share("busy_share", values.get("busy_share", 0.0)),
+        _checked_share("crowding", values.get("crowding", 0.0)),
     )
 
 
-def _checked_share(value: object) -> float:
+def _checked_share(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DeviceError(f"busy_share is a number from 0 to 1. Received: {value!r}.")
+        raise DeviceError(f"{name} is a number from 0 to 1. Received: {value!r}.")
     return float(value)
 
 

@@ -91,6 +91,7 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
         latency=step.latency,
         seconds_per_byte=step.seconds_per_byte,
         busy_share=step.busy_share,
+        crowds=step.crowds,
         start=step.start,
         slot_copies=step.slot_copies,
         training=step.training,

@@ -181,6 +181,7 @@ def _link(entry: object, where: str) -> Link:
     link = value_from_dict(Link, entry, where)
     if link.bytes_per_second <= 0:
         raise PlanFileError(f"{where}.bytes_per_second must be more than zero.")
-    if link.busy_share > 1:
-        raise PlanFileError(f"{where}.busy_share must be at most 1.")
+    for name in ("busy_share", "crowding"):
+        if getattr(link, name) > 1:
+            raise PlanFileError(f"{where}.{name} must be at most 1.")
     return link

@@ -8,6 +8,7 @@ Every device and every direction of every link serves one thing at a time, in th
 in which things became ready, ties in order of the graph; a unit of zero seconds
 occupies nothing. So does TensorFlow's executor with one stream per device. Where a copy
 is the work of the processors at its ends, what they compute next starts later by that.
+Devices that share processors slow each other down while both are at work.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from splitnet.core.step import Step
+from splitnet.core.tables import Crowd
 
 __all__ = ["COPY_KINDS", "Moved", "Run", "run_step", "run_within"]
 
@@ -107,6 +109,7 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
     heap: list[tuple[float, int]] = []
     free, left = list(step.start), [0.0] * step.device_count
     link_free: dict[tuple[int, int], float] = {}
+    crowds = step.crowds if any(step.crowds) else None
     for unit, where in enumerate(device):
         left[where] += step.unit_seconds[where][unit]
     if max(left) > limit:
@@ -144,7 +147,10 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
             copy.stop = link_free[road] = copy.start + known
             if share := step.busy_share[road[0]][road[1]]:
                 for end in road:
-                    free[end] = max(free[end], copy.start) + share * known
+                    work = share * known
+                    if crowds:
+                        work = _slowed(crowds[end], copy.start, work, free)
+                    free[end] = max(free[end], copy.start) + work
             for waiter in waiting[number]:
                 arrive(waiter, copy.stop)
             continue
@@ -156,6 +162,8 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
             if time + left[where] > limit or time + seconds + tail[task] > limit:
                 return None
             left[where] -= seconds
+            if crowds:
+                seconds = _slowed(crowds[where], time, seconds, free)
             free[where] = time + seconds
         start[task] = time
         stop[task] = time = time + seconds
@@ -191,6 +199,25 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
                 copy = Moved(debt.kind, debt.item, where, home, size)
                 send(last, copy, (debt.task,))
     return Run(start, stop, ran, copies)
+
+
+def _slowed(
+    crowd: Sequence[Crowd], time: float, seconds: float, free: list[float]
+) -> float:
+    """The seconds that work takes beside those at work on the same processors.
+
+    They are slowed as well, for as long as both are at work.
+    """
+    beside = [one for one in crowd if free[one[0]] > time]
+    if not beside:
+        return seconds
+    longest = seconds * (1.0 + sum(crowding for _, crowding in beside))
+    slowed = seconds
+    for other, crowding in beside:
+        left = free[other] - time
+        slowed += crowding * min(seconds, left)
+        free[other] += crowding * min(longest / (1.0 + crowding), left)
+    return slowed
 
 
 def _owed(step: Step, place: Sequence[int], pending: list[int]) -> list[dict[int, int]]:

@@ -12,7 +12,13 @@ from functools import cached_property
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, slots_of
 from splitnet.core.graph import Graph
-from splitnet.core.tables import road_tables, seconds_tables, start_table
+from splitnet.core.tables import (
+    Crowd,
+    crowd_table,
+    road_tables,
+    seconds_tables,
+    start_table,
+)
 from splitnet.core.wires import Net, Shared, Wires, tails_of, wires_of
 
 __all__ = ["Net", "Shared", "Step", "Wires", "step_of"]
@@ -23,7 +29,8 @@ class Step:
     """Times are per device (outer index) and unit (inner index), in seconds.
 
     Roads are per device and device: latency, seconds per byte, and the share of a copy
-    in which both ends are busy with it. `start` holds when each device may begin.
+    in which both ends are busy with it. `start` holds when each device may begin,
+    `crowds` the devices that share its processors.
 
     `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
     home is the unit, `own_trained` those of them that are updated. `waits` holds pairs
@@ -47,6 +54,7 @@ class Step:
     latency: Sequence[Sequence[float]]
     seconds_per_byte: Sequence[Sequence[float]]
     busy_share: Sequence[Sequence[float]]
+    crowds: Sequence[Sequence[Crowd]]
     start: Sequence[float]
     slot_copies: int
     training: bool
@@ -145,6 +153,7 @@ def step_of(
         latency=roads[0],
         seconds_per_byte=roads[1],
         busy_share=roads[2],
+        crowds=crowd_table(cluster, costs),
         start=start_table(cluster, costs),
         slot_copies=slots_of(optimizer) if training else 0,
         training=training,

@@ -7,9 +7,19 @@ from splitnet.core.cost import CostModel, Measured, Roofline
 from splitnet.core.devices import Device
 from splitnet.core.graph import Graph
 
-__all__ = ["Table", "road_tables", "seconds_tables", "start_table"]
+__all__ = [
+    "Crowd",
+    "Table",
+    "crowd_table",
+    "road_tables",
+    "seconds_tables",
+    "start_table",
+]
 
 Table = list[list[float]]
+
+Crowd = tuple[int, float]
+"""Another device, and the `crowding` of the road to it."""
 
 
 def seconds_tables(
@@ -60,6 +70,18 @@ def start_table(cluster: Cluster, costs: CostModel) -> list[float]:
     """Seconds of a step before each device computes; 0 where nobody measured them."""
     known: Mapping[str, float] = getattr(costs, "start_seconds", {})
     return [known.get(d.name, known.get(d.kind, 0.0)) for d in cluster]
+
+
+def crowd_table(cluster: Cluster, costs: CostModel) -> list[list[Crowd]]:
+    """For each device, those that share its processors; none where nobody measured."""
+    return [
+        [
+            (i, costs.link(a.name, b.name, cluster).crowding)
+            for i, b in enumerate(cluster)
+            if a.name != b.name and costs.link(a.name, b.name, cluster).crowding
+        ]
+        for a in cluster
+    ]
 
 
 def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, Table, Table]:

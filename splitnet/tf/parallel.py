@@ -58,12 +58,11 @@ def data_parallel(
         batch_norm,
         tuple(broadcast),
     )
-    return emit(
-        model, plan_graph(towers_of(model, towers, batch), cluster, **plan_options)
-    )
+    graph = towers_of(model, towers, batch, join_on=cluster.home.name)
+    return emit(model, plan_graph(graph, cluster, **plan_options))
 
 
-def towers_of(model: Any, towers: Towers, batch: int) -> Graph:
+def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
     """Read a Keras model as towers of itself; nothing is run.
 
     Raises:
@@ -91,7 +90,7 @@ def towers_of(model: Any, towers: Towers, batch: int) -> Graph:
     return graph_of(
         replace(
             blueprint,
-            parts=(*parts, Part(name, "towers", ("cpu",))),
+            parts=(*parts, Part(name, "towers", (join_on,))),
             sites=(*inputs, *calls),
             towers={name: towers},
         ),

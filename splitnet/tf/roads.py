@@ -3,7 +3,8 @@
 A road is timed in both directions at once: a tensor goes there and back several times
 within one step, so that neither the start of a step nor the way home to this program
 counts. Then both ends compute while others send: what that takes longer than computing
-alone is what the copies took of the processors.
+alone is what the copies took of the processors. So is what both take longer to compute
+at once than alone what they share of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ _COPIES = 24
 _SIZE = 256  # of the matrices that keep a processor busy
 _MOST_PRODUCTS = 400
 _LEAST_SECONDS = 1e-7
+_LARGE, _PRODUCTS = 512, 8  # matrices large enough for every thread there is
+_LEAST_CROWDING = 0.1  # less is noise
 
 
 def roads(
@@ -34,7 +37,7 @@ def roads(
         alike: device name -> a number that devices of one kind share.
         typical_bytes: the size of what the roads will carry.
     """
-    known: dict[tuple[int, int, bool], tuple[float, float, float]] = {}
+    known: dict[tuple[int, int, bool], tuple[float, ...]] = {}
     links = []
     for one in cluster:
         for other in cluster:
@@ -48,12 +51,12 @@ def roads(
     return tuple(links)
 
 
-def _road(one: Device, other: Device, count: int) -> tuple[float, float, float]:
-    """Bytes per second, seconds before the first, and the ends' share of the work."""
+def _road(one: Device, other: Device, count: int) -> tuple[float, ...]:
+    """The figures of a link, in their order."""
     small, large = _hop_seconds(one, other, 4), _hop_seconds(one, other, count)
     hop = max(large, small, _LEAST_SECONDS)
     speed = count / max(large - small, _LEAST_SECONDS)
-    return speed, small, _busy_share(one, other, count, hop)
+    return speed, small, _busy_share(one, other, count, hop), _crowding(one, other)
 
 
 def _hop_seconds(one: Device, other: Device, count: int) -> float:
@@ -131,3 +134,34 @@ def _busy(
             return tf.add_n(ends)
 
     return lambda: run().numpy()
+
+
+def _crowding(one: Device, other: Device) -> float:
+    """What both take longer to compute at once than each alone, as a share, 0 to 1."""
+    ends = (one, other)
+    each = [seconds_of(_products({end: _PRODUCTS})) for end in ends]
+    pair = {end: round(_PRODUCTS * max(each) / own) for end, own in zip(ends, each)}
+    alone = max(seconds_of(_products({end: pair[end]})) for end in pair)
+    lost = seconds_of(_products(pair)) / max(alone, _LEAST_SECONDS) - 1.0
+    return min(lost, 1.0) if lost > _LEAST_CROWDING else 0.0
+
+
+def _products(numbers: Mapping[Device, int]) -> Callable[[], Any]:
+    """Each device multiplies so many large matrices, one after the other."""
+    factors = []
+    for end in numbers:
+        with tf.device(end.target):
+            factors.append(tf.Variable(tf.eye(_LARGE)))
+
+    @tf.function
+    def run() -> Any:
+        ends = []
+        for (end, number), factor in zip(numbers.items(), factors):
+            with tf.device(end.target):
+                value = made = factor.read_value()
+                for _ in range(number):
+                    made = tf.matmul(made, value)
+                ends.append(made[0, :1])
+        return ends
+
+    return lambda: [end.numpy() for end in run()]

@@ -265,6 +265,21 @@ def test_cost_table_round_trips(tmp_path):
             },
             "busy_share must be at most 1",
         ),
+        (
+            {
+                "splitnet_costs": 1,
+                "model": "measured",
+                "links": [
+                    {
+                        "source": "gpu:0",
+                        "target": "gpu:1",
+                        "bytes_per_second": 1e9,
+                        "crowding": 1.5,
+                    }
+                ],
+            },
+            "crowding must be at most 1",
+        ),
     ],
 )
 def test_cost_table_names_the_field_at_fault(tmp_path, values, message):

@@ -105,6 +105,49 @@ def test_simulate_copies_may_keep_both_ends_busy():
     assert times[0.5]["b"] == times[0.0]["b"]
 
 
+def test_simulate_slows_devices_that_share_processors():
+    """What runs at once takes longer by their share; what runs alone does not."""
+    calls = [source("x"), call("a", flops=1e10), call("b", flops=1e10)]
+    calls.append(call("c", flops=1e10))
+    graph = graph_of("both", calls, [("x", "a"), ("x", "b"), ("a", "c"), ("b", "c")])
+    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
+    road = Link("*", "*", 1e15, 0.0)
+    times = {}
+    for share in (0.0, 0.5, 1.0):
+        box = replace(BOX, links=(replace(road, crowding=share),))
+        timeline = simulate_step(graph, box, device_of, training=False)
+        times[share] = {task.call: task.stop - task.start for task in timeline.tasks}
+
+    alone = times[0.0]["a"]
+    for share in (0.5, 1.0):
+        assert times[share]["b"] == pytest.approx(alone * (1 + share), rel=1e-3)
+        assert times[share]["c"] == pytest.approx(alone)
+
+
+def test_simulate_lets_copies_take_processors_of_neighbours():
+    """A copy's work slows what computes on the same processors as its ends."""
+    calls = [source("x"), call("a", flops=1e10), call("b", flops=1e10)]
+    calls.append(call("c", flops=1e10))
+    graph = graph_of("near", calls, [("x", "a"), ("a", "c"), ("x", "b")])
+    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
+    starts = []
+    for share in (0.0, 1.0):
+        pairs = (("cpu:0", "gpu:0"), ("gpu:0", "cpu:0"))
+        crowd = [Link(*pair, 1e9, 0.0, 0.5, share) for pair in pairs]
+        box = replace(BOX, links=(*crowd, Link("*", "*", 1e9, 0.0, 0.5)))
+        wide = replace(graph, tensors=tuple(_wide(t, "b") for t in graph.tensors))
+        timeline = simulate_step(wide, box, device_of, training=False)
+        starts.append(next(t.start for t in timeline.tasks if t.call == "c"))
+
+    assert starts[1] > starts[0]
+
+
+def _wide(tensor, target):
+    """The tensor, a hundred times as large if it goes to the target."""
+    many = 100 if tensor.target == target else 1
+    return replace(tensor, bytes=many * tensor.bytes, index=int(many > 1))
+
+
 def test_simulate_begins_when_each_device_may():
     """What was measured to come before the first call of a step does so."""
     device_of = {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0", "c2": "gpu:1"}

@@ -61,6 +61,7 @@ def test_measure_times_updates_and_roads(costs: Measured) -> None:
     assert len(ends) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
     assert all(0 <= link.busy_share <= 1 for link in costs.links)
+    assert all(0 <= link.crowding <= 1 for link in costs.links)
 
 
 def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None:

@@ -8,6 +8,8 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.core.shares import Towers
+from splitnet.tf.parallel import towers_of
 
 pytestmark = pytest.mark.tf
 
@@ -307,6 +309,18 @@ def test_data_parallel_trains_as_the_model_it_copies(cluster: sn.Cluster) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_data_parallel_joins_outputs_where_data_come_in() -> None:
+    """Among workers' processors, the join is on this program's own."""
+    names = ("worker:0/cpu:0", "worker:1/cpu:0")
+    machine = sn.Cluster.of("cpu:0", *names)
+    towers = Towers(tuple((name,) for name in names), (names[0],))
+    home = machine.home.name
+    plan = sn.plan(towers_of(branched(), towers, 8, join_on=home), machine)
+
+    assert plan[plan.graph.name].device == home == "cpu:0"
+    assert [plan[f"{plan.graph.name}/{i}"].device for i in range(2)] == list(names)
+
+
 def test_data_parallel_restores_on_fewer_towers_and_on_the_cpu(
     cluster: sn.Cluster, tmp_path: Any
 ) -> None:
