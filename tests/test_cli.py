@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -559,3 +560,31 @@ def test_version_is_the_packages() -> None:
     from splitnet import __version__
 
     assert child("--version").stdout.strip() == f"splitnet {__version__}"
+
+
+def test_plan_shows_its_best_so_far_on_a_terminal(graph_file: str) -> None:
+    """A person sees a bar and the best step yet, in units; the answer stays clean."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    arguments = ("plan", graph_file, "--cluster", "2*gpu,cpu", "--time-limit", "1")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "splitnet", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while piece := os.read(ours, 65536):
+            said += piece
+    except OSError:  # Linux ends a terminal whose last writer is gone like this
+        pass
+    finally:
+        os.close(ours)
+    answer, _ = child.communicate(timeout=60)
+
+    assert child.returncode == 0
+    assert re.search(rb"planning.*best [\d.]+ (us|ms|s)\b", said)
+    assert b"\x1b" not in answer

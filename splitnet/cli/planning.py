@@ -17,6 +17,7 @@ from splitnet.cli.sources import (
 from splitnet.cli.workloads import is_figures_only, workload_figures
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeviceError, PlanFileError
+from splitnet.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from splitnet.core.comparison import Comparison
@@ -119,12 +120,13 @@ def plan_target(arguments: Namespace) -> "tuple[Any, Plan, float]":
     source, cluster = source_and_cluster(arguments)
     options = planner_options(arguments)
     began = time.perf_counter()
+    written = format_bytes if arguments.objective == "memory" else format_seconds
     with progress("planning", total=1.0) as advance:
         made = plan(
             source,
             cluster,
             batch=arguments.batch,
-            on_progress=lambda share, best: advance(share, f"best {best:.4g}"),
+            on_progress=lambda share, best: advance(share, f"best {written(best)}"),
             **options,
         )
     return source, made, time.perf_counter() - began

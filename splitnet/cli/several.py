@@ -129,7 +129,8 @@ def run_measure(arguments: Namespace) -> int:
             on_progress=advance,
         )
     save_costs(found, arguments.out)
-    show(f"{len(found.forward)} rows of costs in {arguments.out}: use --costs")
+    show(f"{len(found.forward)} rows of costs are in {arguments.out}")
+    show(f"plan with them: splitnet plan TARGET --costs {arguments.out}")
     return 0
 
 
