@@ -1,5 +1,6 @@
 """Bars of a timeline: one per call that can be seen, one for many that cannot."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from splitnet.core.timeline import Task
@@ -13,6 +14,7 @@ __all__ = ["LANE", "NARROW", "task_marks"]
 LANE = 30.0
 NARROW = 2.0
 _POINTS_PER_LETTER = 5.6
+_NUMBER = re.compile(r"\d+$")
 
 Scale = Callable[[float], float]
 """Seconds to points."""
@@ -59,9 +61,9 @@ def _bar_name(
 ) -> list[Mark | Words]:
     """The name in the middle of its bar, if there is room; on hatching, on a plate."""
     letters = int((right - x - 6) / _POINTS_PER_LETTER)
-    if letters < min(len(name), 4):
-        return []
     text = shortened(name, letters) if letters > 7 else _ending(name, letters)
+    if not text:
+        return []
     middle = (x + right) / 2
     half = _POINTS_PER_LETTER * len(text) / 2 + 3
     ground = {
@@ -83,9 +85,16 @@ def _bar_name(
 
 
 def _ending(name: str, letters: int) -> str:
-    """The end of a name, where numbers stand, if the whole does not fit."""
+    """A short name, or its number alone; nothing if neither fits.
+
+    >>> _ending("tower_12", 5), _ending("head", 5), _ending("decoder", 5)
+    ('12', 'head', '')
+    """
     name = clean(name)
-    return name if len(name) <= letters else "…" + name[1 - letters :]
+    if len(name) <= letters:
+        return name
+    number = _NUMBER.search(name)
+    return number[0] if number and len(number[0]) <= letters else ""
 
 
 def _coalesced(tasks: Sequence[Task], x_of: Scale) -> list[list[Task]]:

@@ -17,12 +17,31 @@ __all__ = [
     "known_shape",
     "objective_text",
     "part_facts",
+    "search_text",
     "sharings_of",
     "strayed_of",
     "verdict_line",
 ]
 
 Shape = tuple[int | None, ...]
+
+_SOUGHT = {
+    "latency": "the fastest step",
+    "throughput": "the least busy devices",
+    "memory": "the smallest peak of memory",
+    "call_latency": "the fastest single sample",
+}
+_FOUND = {
+    "single_device": "trying each device alone",
+    "earliest_finish": "serving each part where it ends first",
+    "simple": "serving each part where it ends first",
+    "chain": "cutting the chain of parts",
+    "fitted": "serving parts with room to spare",
+    "multilevel": "placing blocks of neighbours first",
+    "refine": "moving parts while it helped",
+    "program": "an integer program",
+    "exhaustive": "trying everything",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +239,15 @@ def objective_text(plan: Plan) -> tuple[str, str]:
         return "one sample", format_seconds(plan.value)
     kind = "training" if plan.training else "inference"
     return f"{kind} step", format_seconds(plan.timeline.seconds)
+
+
+def search_text(plan: Plan) -> str:
+    """Say what was sought and how the plan was found, without a program's names."""
+    sought = _SOUGHT.get(plan.objective, plan.objective)
+    if plan.strategy == "given":
+        return f"{sought}: a placement that was given"
+    found = _FOUND.get(plan.strategy, plan.strategy.replace("_", " "))
+    return f"{sought}, found by {found}"
 
 
 def verdict_line(plan: Plan) -> str:

@@ -14,7 +14,13 @@ from splitnet.core.timeline import PHASES, Timeline
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.colors import colors_of
 from splitnet.view.dot import dot_of
-from splitnet.view.facts import PartFacts, audit_row, objective_text, part_facts
+from splitnet.view.facts import (
+    PartFacts,
+    audit_row,
+    objective_text,
+    part_facts,
+    search_text,
+)
 from splitnet.view.memory import memory_scene
 from splitnet.view.render import write_beside
 from splitnet.view.scene import svg_of_scene
@@ -87,6 +93,7 @@ def report_html(
         tall_timeline=gantt.height > gantt.width,
         memory=Markup(svg_of_scene(memory_scene(plan), prefix="memory")),
         measured=measured is not None,
+        search=search_text(plan),
         **_tables(plan),
         audit=_audit(found),
     )

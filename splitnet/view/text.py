@@ -15,7 +15,13 @@ from splitnet.core.timeline import PHASES
 from splitnet.core.units import format_bytes, format_count, format_seconds
 from splitnet.view.chart import chart
 from splitnet.view.columns import WIDTH, columns
-from splitnet.view.facts import PartFacts, audit_row, objective_text, part_facts
+from splitnet.view.facts import (
+    PartFacts,
+    audit_row,
+    objective_text,
+    part_facts,
+    search_text,
+)
 from splitnet.view.words import bytes_or_dash, clean, counted, shortened
 
 __all__ = ["chart", "table"]
@@ -175,7 +181,7 @@ def _fallbacks_table(plan: Plan) -> str:
 
 def _verdict(plan: Plan) -> str:
     """Whether it pays, what cannot be beaten, and advice; wrapped to the width."""
-    lines = [f"{plan.objective}, by {plan.strategy}", *str(plan.verdict).split("\n")]
+    lines = [search_text(plan), *str(plan.verdict).split("\n")]
     return "\n".join(
         textwrap.fill(line, WIDTH, subsequent_indent="    ") for line in lines
     )

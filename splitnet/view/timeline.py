@@ -69,7 +69,7 @@ def gantt_of(
             y, drawn = lane
             items += drawn
         for device in timeline.devices:
-            if timeline.memory.get(device):
+            if timeline.peak_bytes.get(device):
                 known = cluster is not None and device in cluster
                 limit = cluster[device].memory_bytes if cluster and known else 0
                 items += memory_lane(timeline, device, colors[device], x_of, y, limit)
@@ -81,7 +81,7 @@ def gantt_of(
 def _height(timeline: Timeline) -> float:
     """The height of one timeline's lanes, in points."""
     links = min(len(_links(timeline)), _MOST_LINKS)
-    held = sum(1 for device in timeline.devices if timeline.memory.get(device))
+    held = sum(1 for device in timeline.devices if timeline.peak_bytes.get(device))
     return (
         16
         + len(timeline.devices) * (LANE + _GAP)

@@ -4,8 +4,15 @@ import dataclasses
 
 import pytest
 
+from splitnet.core.strategies import STRATEGIES
 from splitnet.view.boxes import boxes_of
-from splitnet.view.facts import flows_of, objective_text, part_facts, sharings_of
+from splitnet.view.facts import (
+    flows_of,
+    objective_text,
+    part_facts,
+    search_text,
+    sharings_of,
+)
 from tests.view import plans
 
 
@@ -116,3 +123,12 @@ def test_objective_text_says_what_the_value_counts(
     """A pipeline's value is no step, and a memory plan's value is no time."""
     plan = dataclasses.replace(plans.siamese(), objective=objective, value=2.0)
     assert objective_text(plan) == words
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "given"])
+def test_search_text_has_words_for_every_strategy(strategy: str) -> None:
+    """No table shows the name of a function in the place of words."""
+    said = search_text(dataclasses.replace(plans.siamese(), strategy=strategy))
+    assert said.startswith("the fastest step")
+    assert "_" not in said
+    assert said not in ("the fastest step", "the fastest step, found by ")
