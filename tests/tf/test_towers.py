@@ -308,7 +308,6 @@ def test_data_parallel_trains_as_the_model_it_copies(cluster: sn.Cluster) -> Non
     sn.audit(placed, None, (x[:8], y[:8])).check()
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_data_parallel_joins_outputs_where_data_come_in() -> None:
     """Among workers' processors, the join is on this program's own."""
     names = ("worker:0/cpu:0", "worker:1/cpu:0")
@@ -321,6 +320,7 @@ def test_data_parallel_joins_outputs_where_data_come_in() -> None:
     assert [plan[f"{plan.graph.name}/{i}"].device for i in range(2)] == list(names)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_data_parallel_restores_on_fewer_towers_and_on_the_cpu(
     cluster: sn.Cluster, tmp_path: Any
 ) -> None:
