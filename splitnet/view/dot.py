@@ -26,6 +26,7 @@ from splitnet.view.lines import add_lines
 from splitnet.view.words import (
     clean,
     counted,
+    label_text,
     shortened,
 )
 
@@ -162,7 +163,7 @@ def _add_devices(dot: graphviz.Digraph, shown: Boxes, sheet: _Sheet) -> None:
         with dot.subgraph(name=f"cluster_host_{number}") as frame:
             if len(hosts) > 1:
                 frame.attr(
-                    label=graphviz.escape(clean(host or "this machine")),
+                    label=f"<{label_text(host or 'this machine')}>",
                     style="rounded,dashed",
                     color=QUIET,
                     fontsize="11",

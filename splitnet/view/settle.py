@@ -30,7 +30,7 @@ _GAPS = (4.0, 10.0)
 _INSET = 7.0
 _PLATE = "#ffffffcc"
 _OWNER = re.compile(
-    r'^\s*subgraph (cluster_device_\d+) \{$|\bid="(link-\d+)"'
+    r'^\s*subgraph (\w+) \{$|\bid="(link-\d+)"'
     r'|^\s*label=(?:<(.*)>|""),$|\blp="([\d.,e+-]+)"',
     re.M,
 )
@@ -224,11 +224,16 @@ def _frame(cluster: Mapping[str, Any], ink: _Ink) -> Iterator[_Label]:
     rect = _words(cluster)
     if rect is None or "lp" not in cluster:
         return
+    if cluster["name"] == "cluster_opened":
+        ink.add(rect, _WORDS)
+        return
     anchor = _point(cluster["lp"])
     rests = [left + _INSET - rect[0], 0.0, right - _INSET - rect[2]]
     rises = [0.0, bottom + _INSET - rect[1], top - _INSET - rect[3]]
     places = [(anchor[0] + dx, anchor[1] + dy) for dy in rises for dx in rests]
-    yield _Label(cluster["name"], anchor, rect, places, cluster["fillcolor"])
+    yield _Label(
+        cluster["name"], anchor, rect, places, cluster.get("fillcolor", "#ffffff")
+    )
 
 
 def _line(edge: Mapping[str, Any], ink: _Ink) -> Iterator[_Label]:
