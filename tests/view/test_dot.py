@@ -172,8 +172,8 @@ def test_dot_of_frames_hosts_when_there_are_several() -> None:
         "verdict": "worker:0/cpu:0",
     }
     text = dot_of(plans.plan_by_hand(plan.graph, cluster, places))
-    assert 'label=<worker:0>' in text
-    assert 'label=<worker:1>' in text
+    assert "label=<worker:0>" in text
+    assert "label=<worker:1>" in text
 
 
 def test_dot_of_says_which_devices_are_stand_ins() -> None:
