@@ -8,16 +8,12 @@ with all its atoms) or one atom on the host.
 
 from collections.abc import Sequence
 from math import inf
-from random import Random
 
-from splitnet.core.search.contract import contract
 from splitnet.core.search.latency import topological
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.state import Fixed, State
 
-__all__ = ["CallGraph", "CallState", "coarsen_calls"]
-
-NOISE = 0.9
+__all__ = ["CallGraph", "CallState"]
 
 
 class CallGraph:
@@ -25,6 +21,7 @@ class CallGraph:
 
     __slots__ = (
         "after",
+        "around",
         "atoms",
         "before",
         "fixed",
@@ -74,38 +71,72 @@ class CallGraph:
         self.atoms: list[list[int]] = [[] for _ in range(coarse.group_count)]
         for index, cluster in enumerate(self.owner):
             self.atoms[cluster].append(index)
+        self.around = [self._around(inside) for inside in self.atoms]
+
+    def _around(self, atoms: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the clusters that send to a cluster, and those that hear from it."""
+        own = self.owner[atoms[0]] if atoms else -1
+        before = {self.owner[b]: None for a in atoms for b in self.before[a]}
+        after = {self.owner[b]: None for a in atoms for b in self.after[a]}
+        before.pop(own, None)
+        after.pop(own, None)
+        return tuple(before), tuple(after)
 
 
 class CallState:
-    """An assignment of clusters with its latency, changed by `move`."""
+    """An assignment of clusters with its latency, changed by `move`.
 
-    __slots__ = ("graph", "held", "members", "pending", "state", "unit")
+    `pending` counts the edges that a unit waits for; `out` counts, per accelerator, its
+    edges to every other unit, so that a finished call is passed on in as many steps as
+    it has followers, however many atoms it holds.
+    """
+
+    __slots__ = ("graph", "held", "out", "pending", "state", "unit")
 
     def __init__(self, graph: CallGraph, assignment: Sequence[int]) -> None:
         """Count the edges between units; O(atoms + edges)."""
         self.graph = graph
         self.state = State(graph.fixed, assignment)
         width, pool = graph.fixed.devices, graph.pool
-        self.members: list[list[int]] = [[] for _ in range(width)]
         self.held = [0] * width
         self.unit = [
             width + atom if assignment[cluster] == pool else assignment[cluster]
             for atom, cluster in enumerate(graph.owner)
         ]
         for cluster, device in enumerate(assignment):
-            self.members[device].append(cluster)
             self.held[device] += len(graph.atoms[cluster])
         self.pending = [0] * (width + len(graph.owner))
+        self.out: list[dict[int, int]] = [{} for _ in range(width)]
         for atom, targets in enumerate(graph.after):
+            here = self.unit[atom]
             for target in targets:
-                if self.unit[target] != self.unit[atom]:
-                    self.pending[self.unit[target]] += 1
+                there = self.unit[target]
+                if there != here:
+                    self.pending[there] += 1
+                    if here < width:
+                        self.out[here][there] = self.out[here].get(there, 0) + 1
 
-    def move(self, cluster: int, target: int) -> float:
-        """Move a cluster; return the change of the sum of all loads."""
-        graph, unit, pending = self.graph, self.unit, self.pending
+    def encloses(self, cluster: int, target: int) -> bool:
+        """Whether one call sends to the cluster and hears from it, moved to `target`.
+
+        Then each waits for the other. Other circles only `latency` finds. On the host
+        it is so for a cluster of one atom; several need no path from first to last.
+        """
+        graph, device = self.graph, self.state.device
+        before, after = graph.around[cluster]
+        if target == graph.pool and len(graph.atoms[cluster]) > 1:
+            return False
+        senders = [device[other] for other in before]
+        for other in after:
+            there = device[other]
+            if there != target and there != graph.pool and there in senders:
+                return True
+        return False
+
+    def move(self, cluster: int, target: int, old: float, new: float) -> None:
+        """Move a cluster; `old` and `new` are what `state.change` returned."""
+        graph, unit, pending, out = self.graph, self.unit, self.pending, self.out
         source = self.state.device[cluster]
-        old, new = self.state.change(cluster, target)
         self.state.move(cluster, target, old, new)
         atoms = graph.atoms[cluster]
         width, host = graph.fixed.devices, target == graph.pool
@@ -115,28 +146,36 @@ class CallState:
                 from_unit = unit[other]
                 if from_unit != here:
                     pending[here] -= 1
+                    if from_unit < width:
+                        _less(out[from_unit], here)
                 if from_unit != there:
                     pending[there] += 1
+                    if from_unit < width:
+                        row = out[from_unit]
+                        row[there] = row.get(there, 0) + 1
             for other in graph.after[atom]:
                 to_unit = unit[other]
                 if to_unit != here:
                     pending[to_unit] -= 1
+                    if here < width:
+                        _less(out[here], to_unit)
                 if to_unit != there:
                     pending[to_unit] += 1
+                    if there < width:
+                        row = out[there]
+                        row[to_unit] = row.get(to_unit, 0) + 1
             unit[atom] = there
-        self.members[source].remove(cluster)
-        self.members[target].append(cluster)
         self.held[source] -= len(atoms)
         self.held[target] += len(atoms)
-        return old + new
 
     def latency(self, limit: float = inf) -> float:
         """Return the latency; infinite above `limit` or when calls wait in a circle.
 
-        O(atoms + edges), one pass over the units in topological order.
+        One pass over the units in topological order: O(atoms and edges on the host +
+        pairs of units).
         """
         graph, unit, load = self.graph, self.unit, self.state.load
-        after, host, atoms = graph.after, graph.host, graph.atoms
+        after, host, out = graph.after, graph.host, self.out
         width, pool = graph.fixed.devices, graph.pool
         pending = self.pending.copy()
         start = [0.0] * len(pending)
@@ -169,95 +208,19 @@ class CallState:
             if stop > last:
                 last = stop
             seen += self.held[here]
-            for cluster in self.members[here]:
-                for atom in atoms[cluster]:
-                    for target in after[atom]:
-                        there = unit[target]
-                        if there == here:
-                            continue
-                        if stop > start[there]:
-                            start[there] = stop
-                        left = pending[there] - 1
-                        pending[there] = left
-                        if not left:
-                            ready.append(there)
+            for there, number in out[here].items():
+                if stop > start[there]:
+                    start[there] = stop
+                left = pending[there] - number
+                pending[there] = left
+                if not left:
+                    ready.append(there)
         return last if seen == len(unit) else inf
 
 
-def coarsen_calls(
-    problem: Problem,
-    target: int,
-    random: Random,
-    room: float,
-    *,
-    keep: Sequence[int],
-) -> tuple[Problem, list[int]]:
-    """Merge ends of expensive edges, never closing a circle, until `target` are left.
-
-    An edge merges if it is the only one out of its source or the only one into its
-    target: then no other path joins the two. Only groups with equal numbers in `keep`
-    merge, and none past `room` bytes. O(rounds x edges log edges).
-    """
-    after, before = _weighted_edges(problem)
-    count = left = problem.group_count
-    size, parent = list(problem.size_bytes), list(range(count))
-    while left > target:
-        ranked = sorted(
-            (-weight * (1 + NOISE * (2 * random.random() - 1)), a, b)
-            for a, row in enumerate(after)
-            for b, weight in row.items()
-        )
-        merged = 0
-        for _, a, b in ranked:
-            if left - merged <= target:
-                break
-            if b not in after[a] or (len(after[a]) > 1 and len(before[b]) > 1):
-                continue
-            if size[a] + size[b] > room or keep[a] != keep[b]:
-                continue
-            if problem.allowed[a] != problem.allowed[b]:
-                continue
-            size[a] += size[b]
-            parent[b] = a
-            _absorb(after, before, a, b)
-            merged += 1
-        left -= merged
-        if not merged:
-            break
-    numbers: dict[int, int] = {}
-    cluster = []
-    for group in range(count):
-        while parent[group] != group:
-            group = parent[group]
-        cluster.append(numbers.setdefault(group, len(numbers)))
-    return contract(problem, cluster), cluster
-
-
-Weights = list[dict[int, float]]
-
-
-def _weighted_edges(problem: Problem) -> tuple[Weights, Weights]:
-    after: Weights = [{} for _ in range(problem.group_count)]
-    before: Weights = [{} for _ in range(problem.group_count)]
-    for a, b in problem.forward:
-        after[a][b] = before[b][a] = 0.0
-    for net in problem.nets:
-        share = max(net.seconds) / len(net.consumers)
-        for consumer in net.consumers:
-            if consumer in after[net.producer]:
-                after[net.producer][consumer] += share
-                before[consumer][net.producer] += share
-    return after, before
-
-
-def _absorb(after: Weights, before: Weights, a: int, b: int) -> None:
-    """Hang all edges of b on a."""
-    del after[a][b]
-    for other, weight in after[b].items():
-        after[a][other] = before[other][a] = after[a].get(other, 0.0) + weight
-        del before[other][b]
-    for other, weight in before[b].items():
-        if other != a:
-            before[a][other] = after[other][a] = before[a].get(other, 0.0) + weight
-            del after[other][b]
-    after[b], before[b] = {}, {}
+def _less(row: dict[int, int], unit: int) -> None:
+    """Count one edge less."""
+    if row[unit] == 1:
+        del row[unit]
+    else:
+        row[unit] -= 1

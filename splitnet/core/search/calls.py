@@ -5,11 +5,14 @@ from math import inf, log
 from random import Random
 
 from splitnet.core.search.call_chain import chain_calls
-from splitnet.core.search.call_graph import CallGraph, CallState, coarsen_calls
+from splitnet.core.search.call_clusters import coarsen_calls
+from splitnet.core.search.call_graph import CallGraph, CallState
 from splitnet.core.search.clock import Budget
-from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
+from splitnet.core.search.elite import Elite
+from splitnet.core.search.orders import ancestry, depth_first, frontier, fuse_cycles
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.recombine import recombine
+from splitnet.core.search.rounds import Rounds
 
 __all__ = ["anneal_calls", "search_calls"]
 
@@ -28,6 +31,12 @@ FEWEST_BLOCKS = 60
 CHAIN_SECONDS = 1e-6
 EDGE_SECONDS = 6e-5
 STEPS_PER_CHAIN = 5000
+ROUND_SHARE = 0.08
+ROUND_SECONDS = 2e-6
+ROUND_TRIES = 40
+LEVELLED = 0.5
+STEPS_PER_ROUNDS = 2000
+HOPELESS = 1.1
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -72,16 +81,21 @@ def anneal_calls(
                 there = row[int(draw() * len(row))]
             if here == there or not state.fits(group, there):
                 continue
-            extra = calls.move(group, there)
-            rest = weight * (total + extra)
-            ceiling = cost - scale * log(1.0 - draw())
-            value = calls.latency(ceiling - rest)
-            if value + rest <= ceiling and value < inf:
-                cost, total = value + rest, total + extra
+            if calls.encloses(group, there):
+                continue
+            out, into = state.change(group, there)
+            rest = weight * (total + out + into)
+            ceiling = cost - scale * log(1.0 - draw()) - rest
+            if there != pool and state.load[there] + into > ceiling:
+                continue
+            calls.move(group, there, out, into)
+            value = calls.latency(ceiling)
+            if value < inf:
+                cost, total = value + rest, total + out + into
                 if value < best * (1 - 1e-12):
                     best, best_plan = value, list(device)
             else:
-                calls.move(group, here)
+                calls.move(group, here, *state.change(group, here))
         budget.spend(STRIDE * 8)
     return best, best_plan
 
@@ -89,59 +103,37 @@ def anneal_calls(
 def search_calls(
     problem: Problem, budget: Budget, random: Random, report: Report
 ) -> None:
-    """Cut many orders into calls, then anneal clusters of the best plans in cycles.
+    """Begin with rounds and chains, then anneal clusters of the best plans in cycles.
 
     Objective: call latency; plans with one call per accelerator. `report` judges every
     plan by the exact latency and is infinite for one that does not fit. No guarantee.
     """
     fused, cluster = fuse_cycles(problem)
     node_groups = [cluster[group] for group in problem.nodes.group]
-    elite: list[tuple[float, list[int]]] = []
+    elite = Elite(ELITE)
 
-    def keep(plan: Sequence[int], name: str) -> None:
+    def keep(plan: Sequence[int], name: str) -> float:
         value = report([plan[owner] for owner in cluster], name)
-        if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in elite):
-            elite.append((value, list(plan)))
-            elite.sort(key=lambda row: row[0])
-            del elite[ELITE:]
+        elite.add(value, plan)
+        return value
 
-    room = max((d.capacity_bytes for d in fused.devices if not d.pooled), default=inf)
-    length = LONGEST_ORDER
-    if not budget.counts_steps:
-        length = min(length, int((budget.usable * CHAIN_SHARE / CHAIN_SECONDS) ** 0.5))
-    affordable = budget.counts_steps or budget.usable > EDGE_SECONDS * fused.group_count
-    if length >= min(FEWEST_BLOCKS, fused.group_count) and affordable:
-        part = budget.slice(CHAIN_SHARE)
-        short, owner = fused, list(range(fused.group_count))
-        if fused.group_count > length:
-            same = [0] * fused.group_count
-            short, owner = coarsen_calls(fused, length, random, room, keep=same)
-        node_short = [owner[group] for group in node_groups]
-        for order in _orders(short, random):
-            if short.group_count > LONGEST_ORDER:
-                break
-            before = part.left
-            plan = chain_calls(short, order, node_short, problem)
-            budget.spend(STEPS_PER_CHAIN)
-            if plan is not None:
-                keep([plan[index] for index in owner], "chain of calls")
-            if part.left <= before - part.left:
-                break
-    if not elite:
+    _rounds(fused, budget, random, keep)
+    _chains(problem, fused, node_groups, budget, random, keep, elite)
+    if not elite.rows:
         host = [i for i, d in enumerate(fused.devices) if d.pooled]
         for device in host[:1] or range(len(fused.devices)):
             keep([device] * fused.group_count, "single device")
-    whole = budget.left
     low, high = CLUSTERS
     high = max(2 * low, min(high, fused.group_count))
     least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count
-    cycle = whole * CYCLE_SHARE
+    cycle = budget.left * CYCLE_SHARE
     if not budget.counts_steps:
         cycle = min(cycle, max(LONGEST_CYCLE, 2 * least))
-    while elite and budget.usable > least:
-        plan = elite[int(random.random() ** 2 * len(elite))][1]
-        if len(elite) > 1 and random.random() < RECOMBINED:
-            plan = _child(fused, [row[1] for row in elite], random) or plan
+    room = _room(fused)
+    while elite.rows and budget.usable > least:
+        plan = elite.draw(random)
+        if len(elite.rows) > 1 and random.random() < RECOMBINED:
+            plan = _child(fused, [row[1] for row in elite.rows], random) or plan
         target = int(low * (high / low) ** random.random())
         coarse, owner = coarsen_calls(fused, target, random, room, keep=plan)
         start = [0] * coarse.group_count
@@ -151,6 +143,70 @@ def search_calls(
         part = budget.limited(cycle)
         found = anneal_calls(graph, start, part, random, hot=random.choice(HOTS))[1]
         keep([found[index] for index in owner], "multilevel calls")
+
+
+def _room(problem: Problem) -> float:
+    sizes = [d.capacity_bytes for d in problem.devices if not d.pooled]
+    return max(sizes, default=inf)
+
+
+def _rounds(problem: Problem, budget: Budget, random: Random, keep: Report) -> None:
+    """Build plans in rounds for a small share of the budget."""
+    makes = Rounds(problem)
+    part = budget.slice(ROUND_SHARE)
+    need = ROUND_SECONDS * problem.group_count * ROUND_TRIES
+    while not part.spent and (budget.counts_steps or part.usable > need):
+        order = frontier(problem, random, noise=random.choice((0.0, 0.3, 1.0)))
+        if random.random() < LEVELLED:
+            order = _by_level(problem, order)
+        plan = makes.plan(order, random, tries=ROUND_TRIES)
+        budget.spend(STEPS_PER_ROUNDS)
+        if plan is not None:
+            keep(plan, "rounds of calls")
+
+
+def _by_level(problem: Problem, order: Sequence[int]) -> list[int]:
+    """Sort an order by the number of groups on the longest path to each."""
+    before, level = ancestry(problem)[0], [0] * len(order)
+    for group in order:
+        level[group] = 1 + max([level[other] for other in before[group]], default=0)
+    return sorted(order, key=level.__getitem__)
+
+
+def _chains(
+    problem: Problem,
+    fused: Problem,
+    node_groups: Sequence[int],
+    budget: Budget,
+    random: Random,
+    keep: Report,
+    elite: Elite,
+) -> None:
+    """Cut orders into calls, for as long as that finds the best plans."""
+    length = LONGEST_ORDER
+    if not budget.counts_steps:
+        length = min(length, int((budget.usable * CHAIN_SHARE / CHAIN_SECONDS) ** 0.5))
+        if budget.usable < EDGE_SECONDS * fused.group_count:
+            return
+    if length < min(FEWEST_BLOCKS, fused.group_count):
+        return
+    part = budget.slice(CHAIN_SHARE)
+    short, owner = fused, list(range(fused.group_count))
+    if fused.group_count > length:
+        same = [0] * fused.group_count
+        short, owner = coarsen_calls(fused, length, random, _room(fused), keep=same)
+    if short.group_count > LONGEST_ORDER:
+        return
+    node_short = [owner[group] for group in node_groups]
+    for order in _orders(short, random):
+        before, best = part.left, elite.rows[0][0] if elite.rows else inf
+        plan = chain_calls(short, order, node_short, problem)
+        budget.spend(STEPS_PER_CHAIN)
+        value = inf
+        if plan is not None:
+            value = keep([plan[index] for index in owner], "chain of calls")
+        if value > HOPELESS * best or part.left <= before - part.left:
+            break
 
 
 def _child(

@@ -1,5 +1,6 @@
 """Plans for one sample's latency: cuts into calls, and children of two plans."""
 
+from math import inf
 from random import Random
 
 from hypothesis import assume, given, settings
@@ -7,10 +8,12 @@ from hypothesis import strategies as st
 
 from splitnet.core.search import Problem, build_problem, check
 from splitnet.core.search.call_chain import chain_calls
-from splitnet.core.search.latency import call_latency
+from splitnet.core.search.elite import Elite
+from splitnet.core.search.latency import call_latency, is_convex
 from splitnet.core.search.orders import depth_first, fuse_cycles
 from splitnet.core.search.problem import Device
 from splitnet.core.search.recombine import recombine
+from splitnet.core.search.rounds import Rounds
 
 from .problems import feasible_plans, problems
 
@@ -100,3 +103,59 @@ def test_accelerators_across_the_cut_go_on() -> None:
     right = [1, 1, 1, 1, 1, 1, 0, 0]
     order = list(range(8))
     assert recombine(problem, left, right, order, 2) == [0, 0, 0, 0, 0, 0, 1, 1]
+
+
+def lanes(*, length: int, links: tuple[tuple[int, int], ...] = ()) -> Problem:
+    """Two chains of calls, `a0 -> a1 ...` before `b0 -> b1 ...`, and a link or two."""
+    names = [f"{lane}{row}" for lane in "ab" for row in range(length)]
+    edges = [(n, n + 1) for n in range(2 * length - 1) if n != length - 1]
+    return build_problem(
+        names,
+        seconds=[(1.0, 10.0)] * len(names),
+        size_bytes=[1.0] * len(names),
+        edges=[*edges, *links],
+        transfer_seconds=[(0.0, 0.0)] * len(names),
+        devices=[Device(f"gpu:{n}", 0, 9e9) for n in range(5)]
+        + [Device("cpu:0", 1, pooled=True)],
+    )
+
+
+def test_a_round_runs_lanes_side_by_side() -> None:
+    """Two lanes that never meet take half the time of all calls, and so do crossed."""
+    crossed = ((3, 12), (10, 5))
+    for links in ((), crossed):
+        problem = lanes(length=8, links=links)
+        makes, random = Rounds(problem), Random(0)
+        plans = [makes.plan(depth_first(problem), random, tries=9) for _ in range(9)]
+        found = [call_latency(problem, plan) for plan in plans if plan is not None]
+        assert min(found) <= 10.0
+
+
+@given(problem=problems(max_nodes=12), seed=st.integers(0, 99))
+@quick
+def test_rounds_are_single_calls_that_can_run(problem: Problem, seed: int) -> None:
+    """A plan is whole, convex on every accelerator, and never waits in a circle."""
+    fused, cluster = fuse_cycles(problem)
+    assume(sum(device.pooled for device in problem.devices) <= 1)
+    assume(not any(problem.nodes.backward))
+    random = Random(seed)
+    plan = Rounds(fused).plan(depth_first(fused, random), random, tries=4)
+    if plan is None:
+        return
+    accelerators = [i for i, d in enumerate(problem.devices) if not d.pooled]
+    spread = [plan[owner] for owner in cluster]
+    assert call_latency(problem, spread) < inf
+    if not any(problem.devices[device].pooled for device in spread):
+        assert is_convex(problem, spread)
+    if len({problem.devices[d].capacity_bytes for d in accelerators}) <= 1:
+        faults = [f for f in check(problem, spread) if "bytes" in f]
+        assert not faults
+
+
+def test_elite_keeps_the_best_of_different_values() -> None:
+    """Equal values count once, infinite ones never, and the worst leaves first."""
+    elite = Elite(2)
+    for value in (3.0, 1.0, 1.0, inf, 2.0):
+        elite.add(value, [int(value)] if value < inf else [])
+    assert elite.rows == [(1.0, [1]), (2.0, [2])]
+    assert elite.draw(Random(0)) in ([1], [2])

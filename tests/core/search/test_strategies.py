@@ -1,6 +1,7 @@
 """Certificates for every strategy and every bound on its own."""
 
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 import pytest
@@ -151,12 +152,31 @@ def test_call_moves_keep_the_latency_exact(problem: Problem, seed: int) -> None:
         group = random.randrange(problem.group_count)
         target = random.choice(problem.allowed[group])
         if target != calls.state.device[group]:
-            calls.move(group, target)
+            calls.move(group, target, *calls.state.change(group, target))
         plan = calls.state.device
         single = max((call for _, call in calls_of(problem, plan)), default=0)
         fast, exact = calls.latency(), call_latency(problem, plan)
         if all(n <= 1 for d, n in calls_of(problem, plan) if d >= 0) and single >= 0:
             assert fast == pytest.approx(exact, rel=1e-9, abs=1e-9)
+
+
+@given(problem=problems(max_nodes=14, kinds=3), seed=st.integers(0, 999))
+@quick
+def test_what_a_call_encloses_cannot_leave_it(problem: Problem, seed: int) -> None:
+    """A move that is refused before it is made would have made calls wait in a circle.
+
+    But for clusters of several atoms that go to the host, which are never refused.
+    """
+    random = Random(seed)
+    graph = CallGraph(problem, problem, problem.nodes.group)
+    calls = CallState(graph, some_plan(problem, random))
+    for group in range(problem.group_count):
+        for target in problem.allowed[group]:
+            here = calls.state.device[group]
+            if target != here and calls.encloses(group, target):
+                calls.move(group, target, *calls.state.change(group, target))
+                assert calls.latency() == inf
+                calls.move(group, here, *calls.state.change(group, here))
 
 
 @given(problem=problems(max_nodes=14, kinds=3), seed=st.integers(0, 999))
