@@ -95,4 +95,5 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
         start=step.start,
         slot_copies=step.slot_copies,
         training=step.training,
+        deep_first=step.deep_first,
     )

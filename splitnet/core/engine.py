@@ -9,8 +9,14 @@ in which things became ready, ties in order of the graph; a unit of zero seconds
 occupies nothing. So does TensorFlow's executor with one stream per device. Where a copy
 is the work of the processors at its ends, what they compute next starts later by that.
 Devices that share processors slow each other down while both are at work.
+
+A processor of a worker goes deep first: it follows what it has just computed, the last
+of its readers before the others, and turns to what others sent when nothing is left of
+that. TensorFlow's executor does so with one thread. Gradients for another device leave
+it before those of its own weights are computed (`splitnet/tf/sends.py`).
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -108,6 +114,10 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
     waiting: list[Sequence[int]] = []
     heap: list[tuple[float, int]] = []
     free, left = list(step.start), [0.0] * step.device_count
+    deep, late = step.deep_first, step.late_shares
+    waits_here: list[list[int]] = [[] for _ in free]  # of devices that go deep first
+    sent_here: list[deque[int]] = [deque() for _ in free]
+    came = [False] * top
     link_free: dict[tuple[int, int], float] = {}
     crowds = step.crowds if any(step.crowds) else None
     for unit, where in enumerate(device):
@@ -144,15 +154,37 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
                 known = step.latency[road[0]][road[1]]
                 known += copy.bytes * step.seconds_per_byte[road[0]][road[1]]
             copy.start = max(time, link_free.get(road, 0.0))
-            copy.stop = link_free[road] = copy.start + known
-            if share := step.busy_share[road[0]][road[1]]:
+            copy.stop = copy.start + known
+            if work := known * step.busy_share[road[0]][road[1]]:
+                # A receiver that computes shares its processor with what arrives.
+                copy.stop += max(min(work, free[copy.target] - copy.start), 0.0)
                 for end in road:
-                    work = share * known
+                    taken = work
                     if crowds:
-                        work = _slowed(crowds[end], copy.start, work, free)
-                    free[end] = max(free[end], copy.start) + work
+                        taken = _slowed(crowds[end], copy.start, work, free)
+                    free[end] = max(free[end], copy.start) + taken
+            link_free[road] = copy.stop
             for waiter in waiting[number]:
+                came[waiter] = True
                 arrive(waiter, copy.stop)
+            continue
+        if task >= top:
+            where = task - top
+            mine, sent = waits_here[where], sent_here[where]
+            if free[where] > time:
+                heappush(heap, (free[where], task))
+                continue
+            task = mine.pop() if mine else sent.popleft()
+            if mine or sent:
+                heappush(heap, (time, top + where))
+        elif deep and deep[where := place[task]] and seconds_of[where][task] > 0.0:
+            mine, sent = waits_here[where], sent_here[where]
+            if not (mine or sent):
+                heappush(heap, (max(time, free[where]), top + where))
+            if came[task]:
+                sent.append(task)
+            else:
+                mine.append(task)
             continue
         where = place[task]
         seconds = seconds_of[where][task]
@@ -184,18 +216,22 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
                     send(time, Moved(0, number, where, target, net.bytes), readers)
             continue
         for number in owes[task]:
-            owed[number][where] -= 1
-            if owed[number][where]:
-                continue
             debt = debts[number]
-            last = max(
-                stop[sender] for sender in debt.senders if place[sender] == where
-            )
             home = place[debt.task]
+            alone = deep and deep[where] and home != where and debt.kind == 1
+            owed[number][where] -= 1
+            if owed[number][where] and not alone:
+                continue
+            if alone:
+                here = [task]
+                last = time - late[task] * seconds
+            else:
+                here = [s for s in debt.senders if place[s] == where]
+                last = max(stop[sender] for sender in here)
             if home == where:
                 arrive(debt.task, last)
             else:
-                size = debt.bytes_from([place[s] == where for s in debt.senders])
+                size = debt.bytes_from([s in here for s in debt.senders])
                 copy = Moved(debt.kind, debt.item, where, home, size)
                 send(last, copy, (debt.task,))
     return Run(start, stop, ran, copies)
@@ -223,14 +259,19 @@ def _slowed(
 def _owed(step: Step, place: Sequence[int], pending: list[int]) -> list[dict[int, int]]:
     """How many tasks on each device still owe their share of a debt.
 
-    Whoever gets the gradients waits for one per device.
+    Whoever gets the gradients waits for one per device, or where a device goes deep
+    first for one per reader there: each crosses by itself.
     """
+    deep = step.deep_first
     owed = []
     for debt in step.wires.debts:
         left: dict[int, int] = {}
         for sender in debt.senders:
             left[place[sender]] = left.get(place[sender], 0) + 1
-        pending[debt.task] += len(left)
+        home = place[debt.task]
+        for where, count in left.items():
+            alone = deep and deep[where] and where != home and debt.kind == 1
+            pending[debt.task] += count if alone else 1
         owed.append(left)
     return owed
 

@@ -7,8 +7,9 @@ Five kinds of bytes come and go as the step runs; weights and optimizer slots st
     gradients     from the backward pass of the weight's owner to the end of the step
     activations   an output while somebody reads it, and what backward needs of it
     transfers     what came from another device, while it is read
-    workspace     what a call or an update needs while it runs, and gradients on their
-                  way back
+    workspace     what a call or an update needs while it runs, gradients on their way
+                  back, and on a worker's processor what its process needs to run calls
+                  at all and the network's copy of what arrives
 
 A device's `Memory` takes each kind at its own fullest, so its total is never less than
 the peak of the sum: an allocator that keeps what it once had needs that much.
@@ -26,6 +27,10 @@ _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _TRANSFERS, _WORKSPACE = range(6)
 
 Interval = tuple[int, int, float, float, int]
 """Device, kind, seconds from and to, bytes."""
+
+# Measured on CPU workers beside their tensors: kernels with their generated code, graphs
+# and executors, per call and altogether.
+_CALL_BYTES, _PROCESS_BYTES = 300_000, 8_000_000
 
 Curve = tuple[tuple[float, int], ...]
 
@@ -60,6 +65,7 @@ def memory_of(
         *_activations(step, device, run),
         *_received(step, device, run),
         *_workspace(step, device, run),
+        *_process(step, device, run),
     ]
     real = [i for i in intervals if i[4] > 0 and i[3] > i[2]]
     where = np.array([i[0] for i in real], dtype=np.int64)
@@ -195,6 +201,24 @@ def _workspace(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
         for where, start in born.items():
             gone = sent.get((number, where), run.stop[n + net.source])
             found.append((where, _WORKSPACE, start, gone, net.bytes))
+    return found
+
+
+def _process(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
+    """What a worker's process needs besides tensors, on the processors of workers.
+
+    A message is whole before its tensor is made from it, so it is there twice.
+    """
+    found: list[Interval] = []
+    for where, worker in enumerate(step.deep_first):
+        calls = sum(1 for one in device if one == where)
+        if worker and calls:
+            size = _PROCESS_BYTES + calls * _CALL_BYTES
+            found.append((where, _WORKSPACE, 0.0, run.seconds, size))
+    for copy in run.copies:
+        if step.deep_first and step.deep_first[copy.target]:
+            times = copy.start, copy.stop
+            found.append((copy.target, _WORKSPACE, *times, copy.bytes))
     return found
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, slots_of
+from splitnet.core.cost import CostModel, late_share, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.tables import (
     Crowd,
     crowd_table,
+    deep_first,
     road_tables,
     seconds_tables,
     start_table,
@@ -30,7 +31,11 @@ class Step:
 
     Roads are per device and device: latency, seconds per byte, and the share of a copy
     in which both ends are busy with it. `start` holds when each device may begin,
-    `crowds` the devices that share its processors.
+    `crowds` the devices that share its processors, `deep_first` which of them follow
+    what they have just computed (none if empty).
+
+    `late_share` is the part of each unit's backward pass in which only gradients of its
+    own weights are computed.
 
     `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
     home is the unit, `own_trained` those of them that are updated. `waits` holds pairs
@@ -59,6 +64,8 @@ class Step:
     slot_copies: int
     training: bool
     waits: Sequence[tuple[int, int]] = ()
+    deep_first: Sequence[bool] = ()
+    late_share: Sequence[float] = ()
 
     @property
     def count(self) -> int:
@@ -92,6 +99,14 @@ class Step:
         return _per_device(
             self, lambda f, b, u: [x + y + z for x, y, z in zip(f, b, u)]
         )
+
+    @cached_property
+    def late_shares(self) -> Sequence[float]:
+        """The `late_share` of every task (see `Wires`): of backward ones alone."""
+        if not self.late_share:
+            return [0.0] * 3 * self.count
+        nothing = [0.0] * self.count
+        return [*nothing, *reversed(self.late_share), *nothing]
 
     @cached_property
     def tails(self) -> Sequence[float]:
@@ -157,6 +172,8 @@ def step_of(
         start=start_table(cluster, costs),
         slot_copies=slots_of(optimizer) if training else 0,
         training=training,
+        deep_first=deep_first(cluster),
+        late_share=[late_share(call) for call in graph.calls],
     )
 
 

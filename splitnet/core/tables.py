@@ -11,6 +11,7 @@ __all__ = [
     "Crowd",
     "Table",
     "crowd_table",
+    "deep_first",
     "road_tables",
     "seconds_tables",
     "start_table",
@@ -82,6 +83,16 @@ def crowd_table(cluster: Cluster, costs: CostModel) -> list[list[Crowd]]:
         ]
         for a in cluster
     ]
+
+
+def deep_first(cluster: Cluster) -> list[bool]:
+    """Which devices follow what they have just computed: processors of workers.
+
+    A device that takes what is ready in turn is a GPU; a client's own processor has
+    threads enough to do so as well. Empty where there is no worker.
+    """
+    found = [device.kind == "cpu" and bool(device.host) for device in cluster]
+    return found if any(found) else []
 
 
 def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, Table, Table]:

@@ -10,6 +10,7 @@ Steps of seconds are spared that; their calls are too large for a cache anyway.
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import keras
@@ -160,9 +161,11 @@ def _added_up(
 
 
 def _usual_bytes(graph: Graph) -> int:
-    """The size of what goes from call to call, in the middle."""
-    sizes = sorted(tensor.bytes for tensor in graph.tensors) or [0]
-    return min(max(sizes[len(sizes) // 2], _LEAST_SENT), _MOST_SENT)
+    """The size of what goes from call to call: half of all bytes go in larger ones."""
+    sizes = sorted(tensor.bytes for tensor in graph.tensors)
+    sums = list(accumulate(sizes, initial=0))
+    middle = next((s for s, n in zip(sizes, sums[1:]) if 2 * n >= sums[-1]), 0)
+    return min(max(middle, _LEAST_SENT), _MOST_SENT)
 
 
 def _check_here(cluster: Cluster) -> None:

@@ -36,7 +36,11 @@ def recurrent(case: Case) -> Work | None:
             return None
         found = _plus(found, _cell(case, cell, steps, features))
         features = cell.units
-    return replace(found, moved_bytes=_moved(case, found, steps))
+    turned = case.input.bytes  # the time axis comes first inside, and last goes back
+    if cell_sequences(case):
+        turned += case.output.bytes
+    moved = _moved(case, found, steps)
+    return replace(found, moved_bytes=moved, transient_bytes=turned)
 
 
 def _cell(case: Case, cell: Any, steps: int, features: int) -> Work:
