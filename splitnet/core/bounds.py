@@ -59,13 +59,15 @@ def _critical_path(board: Board) -> float:
                 ready[reader] = max(ready[reader], done[call])
     best = max(done, default=0.0)
     back = [0.0] * n
+    late = step.late_share or [0.0] * n
     for call in reversed(range(n)):
         if not step.has_backward[call]:
             continue
         start = done[call]
         for number in outgoing[call]:
             for reader in step.nets[number].backward:
-                start = max(start, back[reader])
+                sent = back[reader] - late[reader] * backward[reader]
+                start = max(start, sent)
         back[call] = start + backward[call]
         best = max(best, back[call])
     ends = [back[call] + update[call] for call in range(n) if step.has_update[call]]

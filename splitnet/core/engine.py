@@ -114,7 +114,7 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
     waiting: list[Sequence[int]] = []
     heap: list[tuple[float, int]] = []
     free, left = list(step.start), [0.0] * step.device_count
-    deep, late = step.deep_first, step.late_shares
+    deep, late = step.deep_first, step.late_of_task
     waits_here: list[list[int]] = [[] for _ in free]  # of devices that go deep first
     sent_here: list[deque[int]] = [deque() for _ in free]
     came = [False] * top

@@ -28,8 +28,8 @@ _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _TRANSFERS, _WORKSPACE = range(6)
 Interval = tuple[int, int, float, float, int]
 """Device, kind, seconds from and to, bytes."""
 
-# Measured on CPU workers beside their tensors: kernels with their generated code, graphs
-# and executors, per call and altogether.
+# Measured on CPU workers beside their tensors: kernels and the code they generate,
+# graphs, executors; per call and altogether.
 _CALL_BYTES, _PROCESS_BYTES = 300_000, 8_000_000
 
 Curve = tuple[tuple[float, int], ...]

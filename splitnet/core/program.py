@@ -139,7 +139,9 @@ class _Program:
                 entries = [(f[v], 1.0), (f[u], -1.0), *self._took(step.forward, u)]
                 rows.row([*entries, *self._copied(net.bytes, net.seconds, u, v)], 0.0)
             for v in net.backward:
-                entries = [(b[u], 1.0), (b[v], -1.0), *self._took(step.backward, v)]
+                sent = 1.0 - step.late_share[v] if step.late_share else 1.0
+                took = [(x, sent * s) for x, s in self._took(step.backward, v)]
+                entries = [(b[u], 1.0), (b[v], -1.0), *took]
                 rows.row([*entries, *self._copied(net.bytes, net.seconds, v, u)], 0.0)
         for c in range(step.count):
             forward = self._took(step.forward, c)

@@ -101,18 +101,17 @@ class Step:
         )
 
     @cached_property
-    def late_shares(self) -> Sequence[float]:
-        """The `late_share` of every task (see `Wires`): of backward ones alone."""
-        if not self.late_share:
-            return [0.0] * 3 * self.count
-        nothing = [0.0] * self.count
-        return [*nothing, *reversed(self.late_share), *nothing]
-
-    @cached_property
     def tails(self) -> Sequence[float]:
         """The least seconds from the end of every task to the end of the step."""
-        fastest = [min(times) for times in zip(*self.task_seconds)]
-        return tails_of(self.wires, self.nets, fastest)
+        times = list(zip(*self.task_seconds))
+        early = [max(each) * late for each, late in zip(times, self.late_of_task)]
+        return tails_of(self.wires, self.nets, [min(each) for each in times], early)
+
+    @cached_property
+    def late_of_task(self) -> Sequence[float]:
+        """The `late_share` of every task (see `Wires`): of backward ones alone."""
+        late = self.late_share or [0.0] * self.count
+        return [*[0.0] * self.count, *reversed(late), *[0.0] * self.count]
 
 
 def _per_device(step: Step, row: Callable[..., list[float]]) -> list[list[float]]:
@@ -147,6 +146,7 @@ def step_of(
     own, trained = _owned(graph, weights)
     tables = seconds_tables(graph, cluster, costs, has_backward, trained, optimizer)
     roads = road_tables(cluster, costs)
+    deep = deep_first(cluster)
     return Step(
         names=tuple(index),
         forward=tables[0],
@@ -172,8 +172,8 @@ def step_of(
         start=start_table(cluster, costs),
         slot_copies=slots_of(optimizer) if training else 0,
         training=training,
-        deep_first=deep_first(cluster),
-        late_share=[late_share(call) for call in graph.calls],
+        deep_first=deep,
+        late_share=[late_share(call) if deep else 0.0 for call in graph.calls],
     )
 
 

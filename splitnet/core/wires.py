@@ -134,23 +134,29 @@ def wires_of(
 
 
 def tails_of(
-    wires: Wires, nets: Sequence[Net], fastest: Sequence[float]
+    wires: Wires,
+    nets: Sequence[Net],
+    fastest: Sequence[float],
+    early: Sequence[float],
 ) -> list[float]:
     """The least seconds from the end of every task to the end of the step.
 
     With every task as `fastest` as it can be and copies free; a task that waits for
-    one of a later number is left out. O(units + edges).
+    one of a later number is left out. `early` are the most seconds before its end at
+    which a task's gradients may leave. O(units + edges).
     """
     n = len(wires.outgoing)
     tails = [0.0] * len(fastest)
     for task in reversed(range(len(fastest))):
-        after = [*wires.follows[task], *(wires.debts[i].task for i in wires.owes[task])]
+        after = list(wires.follows[task])
         if task < n:
             after += [
                 reader for i in wires.outgoing[task] for reader in nets[i].readers
             ]
+        owed = [wires.debts[i].task for i in wires.owes[task]]
+        rest = [(other, 0.0) for other in after] + [(o, early[task]) for o in owed]
         tails[task] = max(
-            (fastest[other] + tails[other] for other in after if other > task),
-            default=0.0,
+            (fastest[o] + tails[o] - lead for o, lead in rest if o > task), default=0.0
         )
+        tails[task] = max(tails[task], 0.0)
     return tails

@@ -4,6 +4,7 @@ import pytest
 
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.cost import Measured
+from splitnet.core.devices import Device
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Part
 from splitnet.core.planner import plan_graph
@@ -146,6 +147,74 @@ def _wide(tensor, target):
     """The tensor, a hundred times as large if it goes to the target."""
     many = 100 if tensor.target == target else 1
     return replace(tensor, bytes=many * tensor.bytes, index=int(many > 1))
+
+
+def workers(share: float = 0.0) -> Cluster:
+    """Two processors of workers, and a road that keeps both busy for a share of it."""
+    names = ("cpu:0", "worker:0/cpu:0", "worker:1/cpu:0")
+    road = Link("*", "*", 1e9, 0.0, share)
+    return Cluster(tuple(Device.of(name) for name in names), (road,))
+
+
+def test_simulate_lets_a_worker_follow_what_it_has_just_computed():
+    """Where a GPU takes calls in turn, a worker ends one chain before the other."""
+    calls = [source("x"), *(call(n) for n in ("a1", "b1", "a2", "b2"))]
+    wires = [("x", "a1"), ("x", "b1"), ("a1", "a2"), ("b1", "b2")]
+    graph = graph_of("chains", calls, wires)
+    order = {}
+    for box, home in ((BOX, "gpu:0"), (workers(), "worker:0/cpu:0")):
+        device_of = dict.fromkeys(("x", "a1", "b1", "a2", "b2"), home)
+        timeline = simulate_step(graph, box, device_of, training=False)
+        order[home] = [task.call for task in timeline.tasks]
+
+    assert order["gpu:0"] == ["x", "a1", "b1", "a2", "b2"]
+    assert order["worker:0/cpu:0"] == ["x", "b1", "b2", "a1", "a2"]
+
+
+def test_simulate_sends_a_gradient_before_those_of_the_weights():
+    """On a worker it leaves when half of the pass of a dense call is done."""
+    calls = [source("x"), call("a", weights=("a/w",)), call("b", weights=("b/w",))]
+    graph = graph_of("pair", calls, [("x", "a"), ("a", "b")])
+    device_of = {"x": "worker:0/cpu:0", "a": "worker:0/cpu:0", "b": "worker:1/cpu:0"}
+    timeline = simulate_step(graph, workers(), device_of)
+    [back] = [t for t in timeline.tasks if (t.call, t.phase) == ("b", "backward")]
+    [gradient] = [c for c in timeline.copies if c.kind == "gradient"]
+
+    assert gradient.start == pytest.approx((back.start + back.stop) / 2)
+
+
+def test_simulate_sends_gradients_of_a_workers_readers_one_by_one():
+    """TensorFlow adds them up where they arrive."""
+    calls = [source("x"), call("a", weights=("w",))]
+    calls += [call(n, weights=(f"{n}/w",)) for n in ("b", "c")]
+    graph = graph_of("fan", calls, [("x", "a"), ("a", "b"), ("a", "c")])
+    one, other = "worker:0/cpu:0", "worker:1/cpu:0"
+    device_of = {"x": one, "a": one, "b": other, "c": other}
+    timeline = simulate_step(graph, workers(), device_of)
+    start = {
+        task.call: task.start for task in timeline.tasks if task.phase == "backward"
+    }
+    arrived = [copy.stop for copy in timeline.copies if copy.kind == "gradient"]
+
+    assert len(arrived) == 2
+    assert start["a"] == max(arrived)
+
+
+def test_simulate_slows_what_arrives_at_a_processor_that_computes():
+    """The copy and the call share it for as long as the copy needs it."""
+    calls = [source("x"), call("a", flops=1e8), call("b", flops=1e9), call("c")]
+    graph = graph_of("late", calls, [("x", "a"), ("x", "b"), ("a", "c")])
+    one, other = "worker:0/cpu:0", "worker:1/cpu:0"
+    device_of = {"x": "cpu:0", "a": one, "b": other, "c": other}
+    seconds = {}
+    for share in (0.0, 0.5):
+        copies = simulate_step(graph, workers(share), device_of, training=False).copies
+        [last] = [copy for copy in copies if copy.source == "a"]
+        seconds[share] = last.stop - last.start
+
+    copy = MIB / 1e9
+    assert seconds[0.0] == pytest.approx(copy)
+    assert seconds[0.5] == pytest.approx(1.5 * copy)
 
 
 def test_simulate_begins_when_each_device_may():
