@@ -18,7 +18,13 @@ from activations import build as build_other
 from common import heading
 
 STEPS = 4
-LARGER = {"u_net": 4, "transformer": 3, "lstm": 2, "wide_mlp": 4}  # batches
+LARGER = {  # batches
+    "u_net": 4,
+    "transformer": 3,
+    "lstm": 2,
+    "wide_mlp": 4,
+    "text_conv": 8,
+}
 MODELS = (
     "wide_dense",
     "resnet50",
@@ -28,6 +34,8 @@ MODELS = (
     "lstm",
     "wide_mlp",
     "recommender",
+    "densenet121",
+    "text_conv",
 )
 
 

@@ -50,12 +50,56 @@ def build(name):
             side = layers.Conv2D(32, size, padding="same", activation="relu")(side)
             sides.append(layers.GlobalAveragePooling2D()(side))
         return keras.Model(entry, layers.Dense(1)(layers.Concatenate()(sides))), 64
+    if name != "attention":
+        return build_more(name)
     x = entry = keras.Input((64, 64))
     for _ in range(3):
         x = layers.Add()([x, layers.MultiHeadAttention(4, 16)(x, x)])
         x = layers.LayerNormalization()(layers.Dense(64, "gelu")(x))
     x = layers.GlobalAveragePooling1D()(x)
     return keras.Model(entry, layers.Dense(1)(x)), 64
+
+
+def build_more(name):
+    """Models that nothing here was made for, and their batch."""
+    import keras
+    from keras import layers
+
+    x = entry = keras.Input((256,))
+    if name == "batch_norm":
+        for _ in range(5):
+            x = layers.ReLU()(layers.BatchNormalization()(layers.Dense(512)(x)))
+        return keras.Model(entry, layers.Dense(1)(x)), 256
+    if name == "four_branches":
+        ends = []
+        for width, depth in ((256, 6), (512, 3), (384, 4), (256, 2)):
+            x = entry
+            for _ in range(depth):
+                x = layers.Dense(width, "tanh")(x)
+            ends.append(layers.Dense(64)(x))
+        return keras.Model(entry, layers.Dense(1)(layers.Add()(ends))), 512
+    if name == "autoencoder":
+        for width in (768, 384, 96, 384, 768, 256):
+            x = layers.Dense(width, "elu")(x)
+        return keras.Model(entry, layers.Dense(1)(x)), 384
+    if name == "grus":
+        entry = keras.Input((20, 32))
+        sides = [layers.GRU(64)(entry) for _ in range(2)]
+        return keras.Model(entry, layers.Dense(1)(layers.Concatenate()(sides))), 128
+    if name == "text_cnn":
+        entry = keras.Input((60, 48))
+        sides = []
+        for size in (3, 4, 5):
+            side = layers.Conv1D(96, size, activation="relu")(entry)
+            sides.append(layers.GlobalMaxPooling1D()(side))
+        x = layers.Dense(128, "relu")(layers.Concatenate()(sides))
+        return keras.Model(entry, layers.Dense(1)(x)), 128
+    if name == "separable":
+        x = entry = keras.Input((32, 32, 8))
+        for filters in (16, 32, 32, 64):
+            x = layers.SeparableConv2D(filters, 3, padding="same", activation="relu")(x)
+        return keras.Model(entry, layers.Dense(1)(layers.GlobalMaxPooling2D()(x))), 64
+    raise SystemExit(f"no model {name!r}; there are {', '.join(MODELS)}")
 
 
 MODELS = (
@@ -65,6 +109,12 @@ MODELS = (
     "residual",
     "conv",
     "attention",
+    "batch_norm",
+    "four_branches",
+    "autoencoder",
+    "grus",
+    "text_cnn",
+    "separable",
 )
 
 
