@@ -17,10 +17,10 @@ from common import heading
 
 WORKERS = ["worker:0/cpu:0", "worker:1/cpu:0"]
 BATCH, STEPS = 64, 3
-# 0.4 GB of weights: with Adam's two slots 1.2 GB, with a dense gradient 1.6 GB, and
-# what updates and TensorFlow's server need comes on top.
-ROWS, WIDTH = 500_000, 200
-INPUTS, OUTPUTS = 10_000, 9_000
+# 0.24 GB of weights: with Adam's two slots 0.7 GB, with a dense gradient 1 GB, and what
+# updates and TensorFlow's server (0.7 GB) need comes on top.
+ROWS, WIDTH = 300_000, 200
+INPUTS, OUTPUTS = 10_000, 6_000
 
 
 def declare(sn, layer, split):
@@ -49,6 +49,7 @@ def train(limit, layer, split):
 
     with sn.local_workers(2, pin=True, memory_limit=limit) as workers:
         sn.connect(workers.cluster)
+        import keras
         import numpy as np
 
         net = declare(sn, layer, split)
@@ -56,7 +57,7 @@ def train(limit, layer, split):
         where = {part: place(part, split) for part in parts}
         plan = sn.score(net, workers.cluster, where, batch=BATCH)
         model = sn.emit(net, plan)
-        model.compile("adam", "mse")
+        model.compile(keras.optimizers.Adam(1e-5), "mse")
         rng = np.random.default_rng(0)
         if layer == "embedding":
             x = rng.integers(0, ROWS, (BATCH * STEPS, 8)).astype("int32")
@@ -65,7 +66,15 @@ def train(limit, layer, split):
         y = np.zeros((BATCH * STEPS, 1), "float32")
         history = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0).history
         peaks = [peak(workers.pid(i)) for i in range(2)]
-        print(f"trained, loss {history['loss'][-1]:.2e}; peaks {peaks} MB")
+        losses = " to ".join(f"{loss:.3f}" for loss in history["loss"])
+        print(f"trained, loss {losses}; peaks {peaks} MB")
+
+
+def reason(text):
+    """The line of an error's text that says why, or else its last."""
+    lines = text.strip().splitlines() or [""]
+    why = [line for line in lines if "OOM when" in line or "closed" in line]
+    return (why or lines)[0 if why else -1]
 
 
 def place(part, split):
@@ -104,8 +113,7 @@ def main():
             text=True,
             check=False,
         )
-        last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1:]
-        said = last[0][:150] if last else ""
+        said = (done.stdout.strip() or reason(done.stderr))[:120]
         print(f"  {which} worker(s) of {options.limit}: exit {done.returncode}: {said}")
 
 

@@ -2,8 +2,8 @@
 
 Two worker processes, a stage of Dense layers on each, activations far larger than
 weights. A row is a process with workers of its own: the most resident memory of each
-worker beyond what it had before the first step, beside what the simulator says that the
-step adds to the weights.
+worker beyond what it had after steps of a few samples, beside what the simulator says
+that the step adds to the weights.
 
     python benchmarks/pipeline_memory.py [--microbatches 16]
 """
@@ -59,6 +59,7 @@ def train(way, count):
         model.compile("sgd", "mse")
         x = np.zeros((2 * BATCH, WIDTH), "float32")
         y = np.zeros((2 * BATCH, 1), "float32")
+        model.fit(x[:256], y[:256], batch_size=128, shuffle=False, verbose=0)
         idle = [memory(workers.pid(i), "VmRSS") for i in range(2)]
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         peak = [memory(workers.pid(i), "VmHWM") for i in range(2)]

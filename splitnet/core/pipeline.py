@@ -1,7 +1,7 @@
 """Pipelines on plain values: a step of several micro-batches, played forward.
 
-gpu:0  |F0|F1|F2|F3|        |B0|B1|B2|B3|        F forward, B backward
-gpu:1     |F0|F1|F2|F3|B0|B1|B2|B3|              of micro-batch 0, 1, ...
+gpu:0  |F0|F1|F2|F3|B0|  |B1|  |B2|  |B3|        F forward, B backward
+gpu:1     |F0|B0|F1|B1|F2|B2|F3|B3|              of micro-batch 0, 1, ...
                                                  blank: the bubble
 """
 
@@ -188,10 +188,11 @@ def _kept_small(call: Call, recompute: bool) -> Call:
 def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, int]]:
     """Pairs (unit, other): the unit's forward pass waits for the other's backward.
 
-    The first stage waits for room. The last finishes a micro-batch before it begins
-    another, as TensorFlow's executor follows a chain before it takes up the next.
+    The first stage waits for room, if that is bounded. The last finishes a micro-batch
+    before it begins another, as TensorFlow's executor follows a chain before it takes
+    up the next.
     """
-    if pipeline.window is None:
+    if pipeline.microbatches == 1:
         return ()
     count = len(plain.calls)
     index = {call.name: i for i, call in enumerate(plain.calls)}
@@ -214,9 +215,10 @@ def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, 
         if step.has_backward[i]
         and not any(step.has_backward[j] for j in readers.get(i, ()))
     ]
+    window = pipeline.window or pipeline.microbatches
     room = [
-        (m * count + i, (m - pipeline.window) * count + j)
-        for m in range(pipeline.window, pipeline.microbatches)
+        (m * count + i, (m - window) * count + j)
+        for m in range(window, pipeline.microbatches)
         for i in inputs
         for j in entry
     ]

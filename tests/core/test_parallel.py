@@ -166,6 +166,16 @@ def test_one_forward_one_backward_bounds_activations() -> None:
     assert peak(big, schedule="1f1b") < 0.4 * peak(big)
 
 
+def test_last_stage_holds_one_microbatch_at_a_time() -> None:
+    """It goes back as soon as it has come forward, whatever the schedule."""
+    timeline = sn.simulate(two_stages(), microbatches=4)
+    last = [t for t in timeline.tasks if t.device == "gpu:1" and t.phase != "update"]
+
+    assert [(t.microbatch, t.phase) for t in last if t.stop > t.start] == [
+        (m, phase) for m in range(4) for phase in ("forward", "backward")
+    ]
+
+
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
 def test_one_forward_one_backward_costs_no_time(count: int) -> None:
     """What is in flight suffices: two equal stages are as fast as with all at once."""
