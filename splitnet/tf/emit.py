@@ -16,6 +16,7 @@ from splitnet.core.towers import split_layers, tower_part, towers_in, weights_pa
 from splitnet.tf import private
 from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
+from splitnet.tf.brisk import setting_plainly
 from splitnet.tf.classes import functional
 from splitnet.tf.config import announce
 from splitnet.tf.context import settle
@@ -111,7 +112,7 @@ def _uncollected() -> Iterator[None]:
 def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, Flow, dict[int, Any]]:
     """A copy of the template, what it runs, and the new node of each old one."""
     template = blueprint.model
-    with private.without_values():
+    with private.without_values(), setting_plainly():
         inputs = keras.tree.map_structure(copy_input, template._inputs_struct)
         outputs, nodes = replay(template, inputs, copies.of)
         model = functional(

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, first_line
+from splitnet.tf.brisk import PLAIN
 
 __all__ = ["carry_assets", "copy_layer", "hidden_in"]
 
@@ -202,8 +203,10 @@ def _copy_initializers(layer: Any, twin: Any) -> None:
         if type(one) is not type(other):
             return
         for name, value in vars(one).items():
-            if isinstance(value, keras.initializers.Initializer) and name in vars(
-                other
+            if (
+                type(value) not in PLAIN
+                and isinstance(value, keras.initializers.Initializer)
+                and name in vars(other)
             ):
                 vars(other)[name] = value
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from splitnet.tf import private
+from splitnet.tf.brisk import PLAIN
 
 __all__ = ["Shared"]
 
@@ -31,6 +32,8 @@ class Shared:
         self._known[id(original)] = (original, twin)
         held = vars(twin)
         for name, one in vars(original).items():
+            if type(one) in PLAIN:
+                continue
             other = held.get(name)
             if isinstance(one, list) and isinstance(other, list):
                 for i, pair in enumerate(zip(one, other)):

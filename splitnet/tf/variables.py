@@ -5,10 +5,11 @@ from typing import Any
 
 import keras
 
+from splitnet.tf.brisk import PLAIN
+
 __all__ = ["tables_of", "variables_of"]
 
 _HOLDERS = (keras.Variable, list, tuple, dict)
-_PLAIN = frozenset((bool, int, float, str, type(None)))  # most attributes, told fast
 
 
 def variables_of(operation: Any) -> list[Any]:
@@ -34,7 +35,7 @@ def tables_of(operation: Any) -> list[Any]:
 def _gather(values: Iterable[Any], found: dict[int, Any]) -> None:
     """Add the variables among what attributes hold, lists in lists included."""
     for value in values:
-        if type(value) in _PLAIN or not isinstance(value, _HOLDERS):
+        if type(value) in PLAIN or not isinstance(value, _HOLDERS):
             continue
         if isinstance(value, keras.Variable):
             found.setdefault(id(value), value)

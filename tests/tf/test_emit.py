@@ -14,6 +14,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.planner import score
+from splitnet.tf.brisk import setting_plainly
 from tests.tf.zoo import BATCH, ZOO, Case, exactly, numbers, two_branches, words
 
 pytestmark = [
@@ -409,3 +410,68 @@ def test_frozen_layers_stay_frozen(cluster: sn.Cluster) -> None:
     np.testing.assert_array_equal(before[0], model.get_layer("frozen").get_weights()[0])
     assert len(model.trainable_variables) == 4
     sn.audit(model, None, (case.x, case.y)).check()
+
+
+class Guarded(layers.Layer):
+    """A layer with a property of its own, and a part that does not train."""
+
+    def __init__(self, gain: float = 1.0, **options: Any) -> None:
+        self.before = "set before Keras' own"
+        super().__init__(**options)
+        self.inner = layers.Dense(2, trainable=False, name="i")
+        self.gain = gain
+        self.trainable = True  # says nothing new, and so leaves `inner` frozen
+        self.table = {"of": [layers.Dense(3, name="t"), None]}
+
+    @property
+    def gain(self) -> float:
+        """Twice what was given."""
+        return self._gain
+
+    @gain.setter
+    def gain(self, value: float) -> None:
+        self._gain = 2 * value
+
+    def build(self, shape: Any) -> None:
+        """Make all variables."""
+        self.inner.build(shape)
+        self.table["of"][0].build(shape)
+        self.scale = self.add_weight(shape=(), name="scale")
+
+    def call(self, x: Any) -> Any:
+        """Use the parts."""
+        return self.table["of"][0](x) + self.scale
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Guarded(3.0, name="g"),
+        lambda: layers.LSTM(4, dropout=0.5, seed=1, name="l"),
+        lambda: layers.MultiHeadAttention(2, 3, name="m"),
+        lambda: layers.Bidirectional(layers.GRU(2, name="r"), name="b"),
+    ],
+)
+def test_layers_made_briskly_are_as_others(make: Any) -> None:
+    """Past the trackers, a layer has the same attributes, variables and parts."""
+    with setting_plainly():
+        brisk = make()
+    usual = make()
+
+    assert told(brisk) == told(usual)
+    assert keras.layers.Layer.__setattr__.__module__.startswith("keras.")
+
+
+def told(layer: Any) -> list[Any]:
+    """What a layer and its parts say of themselves: attributes, variables, tracking."""
+    if isinstance(layer, Guarded):
+        layer.build((None, 2))
+    return [
+        (
+            {k: v if type(v) in (bool, int, str) else type(v) for k, v in held.items()},
+            [(v.name, v.trainable, tuple(v.shape)) for v in one.variables],
+            [name for name in one._trackable_children() if name != "_tracker"],
+        )
+        for one in layer._flatten_layers()
+        for held in [vars(one)]
+    ]
