@@ -1,5 +1,7 @@
 """The verbs that go through several rooms at once: plan, place, score."""
 
+from contextlib import suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,23 +60,27 @@ def plan(
         nested: models inside a Keras model: "open", "whole", or patterns of the names
             of those to open; see `read`.
         **more: `training=False`, `contiguity=`, `seed=`, `slack=`, `on_progress=` of
-            the planner.
+            the planner. For the throughput of a Keras model `contiguity` is "convex",
+            so that no device is returned to, unless nothing fits so.
 
     Raises:
         DeclarationError: the source cannot be read; with every fault found.
         DeviceError: an impossible pin, or a device that is missing under "error".
         InfeasibleError: nothing fits; with what would make it fit.
     """
+    from splitnet.core.errors import InfeasibleError
     from splitnet.core.planner import plan_graph
 
     cluster = _this_machine() if cluster is None else cluster
     costs = _costs_of(costs)
     graph = _graph_of(source, batch, nested)
     pins = _pins_of(pins, graph)
-    if not _has_parts(source):
+    own = not _has_parts(source)
+    if own:
         graph, pins = _grouped(graph, cluster, pins, parts, costs), None
         more = {"slack": _SLACK} | more
-    return plan_graph(
+    ask = partial(
+        plan_graph,
         graph,
         cluster,
         objective=objective,
@@ -84,8 +90,11 @@ def plan(
         optimizer=optimizer,
         strategy=strategy,
         time_limit=time_limit,
-        **more,
     )
+    if own and objective == "throughput" and more.get("contiguity") is None:
+        with suppress(InfeasibleError):  # as where pins ask for a return
+            return ask(**more | {"contiguity": "convex"})
+    return ask(**more)
 
 
 def place(

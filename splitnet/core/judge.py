@@ -251,7 +251,10 @@ def _handed_on(plan: Plan, source: str, target: str, actual: int) -> bool:
         )
         reached += [term for term in terms if term in sums and term not in reached]
     short = sum(
-        t.bytes for t in gradients if t.source in reached and t.target_device == target
+        t.bytes
+        for t in graph.tensors
+        if graph.call[t.target].part in reached
+        and plan.device_of[graph.call[t.source].part] == target
     )
     return 0 < actual <= short + _SMALL_BYTES
 

@@ -3,10 +3,10 @@
 TensorFlow itself moves a tensor once to each device that reads it, but knows nothing of
 cuts: its optimizers fuse an addition into a product on another device, and a loop that
 reads from afar waits for it in every turn. So what crosses arrives by an identity on
-the reader's device, before the reader starts. Each reader has its own, so that the
-gradients of several readers are summed in the order of plain Keras; only what a single
-call reads more than once is summed where it is, before it crosses back, which may round
-differently. A weight away from home is fetched once as well.
+the reader's device, before the reader starts. Gradients are summed in the order of
+plain Keras, from the last reader to the first: those of the last readers, if on one
+device, among themselves before they cross back together, all others one by one. A
+weight away from home is fetched once as well.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf import private
+from splitnet.tf.internals import same_to_tapes
 from splitnet.tf.marks import scope_of
 from splitnet.tf.variables import variables_of
 
@@ -34,17 +35,19 @@ class Cuts:
     def __init__(self, placed: "Placed") -> None:
         self._placed = placed
         self._arrived: dict[tuple[int, str], Any] = {}
+        self._last_readers = _last_readers(placed)
+        self._shared: dict[int, Any] = {}
 
     def seen_from(self, key: str, node: Any, tensors: dict[int, Any]) -> dict[int, Any]:
         """The values of a node's inputs as its part sees them, by tensor id."""
         if not self._placed.target_of:
             return tensors
         return {
-            id(tensor): self._seen(key, tensor, tensors[id(tensor)])
+            id(tensor): self._seen(key, node, tensor, tensors[id(tensor)])
             for tensor in node.input_tensors
         }
 
-    def _seen(self, key: str, tensor: Any, value: Any) -> Any:
+    def _seen(self, key: str, node: Any, tensor: Any, value: Any) -> Any:
         """A value as it is, or arrived from elsewhere with all that hangs on it."""
         placed = self._placed
         source = placed.key_of[id(private.producer(tensor))]
@@ -52,7 +55,14 @@ class Cuts:
             return value
         if not isinstance(value, tf.Tensor):
             return value
-        local = self.arrive(value, key)
+        if self._placed.segments:  # functions of their own sum what they read
+            local = self.arrive(value, key)
+        elif id(node) not in self._last_readers[id(tensor)]:
+            local = self.arrive(value, key, same_to_tapes)
+        else:
+            if id(tensor) not in self._shared:
+                self._shared[id(tensor)] = self.arrive(value, key)
+            local = self._shared[id(tensor)]
         for name in CARRIED:
             hung = getattr(value, name, None)
             if hung is not None:
@@ -71,10 +81,12 @@ class Cuts:
             if mine is not value and getattr(value, CARRIED[0], None) is not None:
                 setattr(value, CARRIED[0], getattr(mine, CARRIED[0], None))
 
-    def arrive(self, value: Any, key: str) -> Any:
+    def arrive(
+        self, value: Any, key: str, copy: Callable[[Any], Any] = tf.identity
+    ) -> Any:
         """The value on the device of part `key`."""
         with tf.name_scope(scope_of(key)), tf.device(self._placed.target_of[key]):
-            return tf.identity(value)
+            return copy(value)
 
     @contextlib.contextmanager
     def weights_at(self, key: str, operation: Any) -> Iterator[None]:
@@ -134,6 +146,27 @@ class Cuts:
                 else fetched.at(place, lambda: self.arrive(variable.value, key))
             )
         return self._arrived[place]
+
+
+def _last_readers(placed: "Placed") -> dict[int, dict[int, None]]:
+    """The last calls in a row that read a tensor on one device; by ids.
+
+    None of an output, which the loss reads after all calls, and no towers.
+    """
+    found: dict[int, dict[int, None]] = {}
+    where: dict[int, str] = {}
+    for node in placed.flow.nodes:
+        at = (
+            ""
+            if id(node) in placed.replicas
+            else placed.target_of.get(placed.key_of[id(node)])
+        )
+        for tensor in node.input_tensors:
+            if where.get(id(tensor)) != at:
+                found[id(tensor)] = {}
+            where[id(tensor)] = at
+            found[id(tensor)][id(node)] = None
+    return found | {id(tensor): {} for tensor in placed.flow.outputs}
 
 
 class Fetched:

@@ -12,7 +12,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 
-__all__ = ["partition_graphs", "scope_custom_gradients", "watch_graphs"]
+__all__ = [
+    "partition_graphs",
+    "same_to_tapes",
+    "scope_custom_gradients",
+    "watch_graphs",
+]
 
 
 def scope_custom_gradients(wanted: Callable[[str], bool]) -> None:
@@ -44,6 +49,20 @@ def scope_custom_gradients(wanted: Callable[[str], bool]) -> None:
         record(op_type, output_tensors, input_tensors, backward, *forward, **named)
 
     tf_record.record_operation = record_scoped
+
+
+def same_to_tapes(value: Any) -> Any:
+    """A copy of a graph's tensor that gradient tapes take for the tensor itself.
+
+    Each op that reads it has its gradient summed with those of the tensor's readers, in
+    their order; an identity's readers would be summed among themselves first.
+    """
+    if tf.executing_eagerly():
+        return tf.identity(value)
+    with tf_record.stop_recording():
+        copy = tf.identity(value)
+    copy._id = value._id
+    return copy
 
 
 @contextlib.contextmanager

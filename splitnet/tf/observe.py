@@ -130,14 +130,14 @@ def _observe(
                 model.train_function = None  # what ran before is not shown again
                 train_step(model, inputs, targets, weights)
             else:
-                _forward(model, inputs)
+                graphs = _forward(model, inputs)
         except Exception as error:  # whatever a model makes of a batch
             raise AuditError(
                 f"the watched step of model {model.name!r} failed: "
                 f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
                 "that model.fit takes."
             ) from error
-        graphs = [g for ref in placed_graphs if (g := ref()) is not None]
+        graphs += [g for ref in placed_graphs if (g := ref()) is not None]
     size = _batch_size(inputs)
     return _seen(model, plan, marks, functions, graphs, size, training, notes)
 
@@ -199,9 +199,26 @@ def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     )
 
 
-def _forward(model: Any, inputs: Any) -> None:
-    step = tf.function(lambda x: model(x, training=False))
-    step(keras.tree.map_structure(tf.convert_to_tensor, inputs))
+def _forward(model: Any, inputs: Any) -> list[Any]:
+    """One forward pass, its outputs left where they are; the graph that was traced."""
+    graphs = []
+
+    @tf.function
+    def step(given: Any) -> Any:
+        graphs.append(tf.compat.v1.get_default_graph())
+        held.enter_context(graphs[0].device(_where_it_is))
+        return model(given, training=False)
+
+    with contextlib.ExitStack() as held:  # TensorFlow adds an identity to each output
+        step(keras.tree.map_structure(tf.convert_to_tensor, inputs))
+    return graphs
+
+
+def _where_it_is(op: Any) -> str:
+    """The device of an op; of an identity without any, that of what it hands on."""
+    if op.type == "Identity" and not op.device:
+        return str(op.inputs[0].device)
+    return str(op.device)
 
 
 def _batch_size(inputs: Any) -> int:

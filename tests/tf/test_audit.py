@@ -185,6 +185,22 @@ def test_audit_without_targets_watches_the_forward_pass(cluster: sn.Cluster) -> 
     assert (rows["left"].forward, rows["left"].backward) == ("gpu:0", "")
 
 
+def test_audit_of_a_forward_pass_leaves_outputs_where_they_are(
+    cluster: sn.Cluster,
+) -> None:
+    """What the watched function hands to its caller is no transfer of the model."""
+    first = keras.Input((6,))
+    made = layers.Dense(64, name="made")(first)
+    ends = [layers.Dense(64, name=name)(made) for name in ("near", "far")]
+    model = keras.Model(first, ends)
+    pins = {"made": "gpu:0", "near": "gpu:0", "far": "gpu:1"}
+    placed = sn.emit(model, sn.plan(model, cluster, batch=32, pins=pins))
+    audit = sn.audit(placed, None, np.ones((32, 6), "float32")).check()
+
+    assert audit.moved["gpu:0", "gpu:1", "activation"] == (8192, 8192)
+    assert not any(target == "cpu:0" for _, target, _ in audit.moved)
+
+
 def test_audit_of_run_eagerly_says_what_it_cannot_see(cluster: sn.Cluster) -> None:
     """Eager ops are in no graph: variables and slots are judged, the rest is noted."""
     model = emitted(cluster)

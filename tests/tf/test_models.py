@@ -31,10 +31,12 @@ CHOSEN = (
     "shared_inside",
     "outputs_along_the_way",
     "numbers_of_other_kinds",
+    "transformer_decoder",
+    "transformer_encoder_decoder",
 )
-
-# One call reads twice what is read on another device too: see docs/placement.md.
-ROUNDED = ("shared_inside", "variational_autoencoder")
+# A weight that one call reads several times away from home: its gradients are summed
+# before they go there.
+ROUNDED = ("shared_inside",)
 
 
 def two_steps(model: Any, one: Subject) -> list[np.ndarray]:
@@ -70,3 +72,36 @@ def test_a_model_that_nobody_declared_stays_itself(
             np.testing.assert_array_equal(mine, its)
     assert set(plan.device_of.values()) >= {"gpu:0", "gpu:1", "gpu:2"}
     sn.audit(placed, plan, (one.x, one.y)).check()
+
+
+READERS = {
+    "normalization": lambda x: keras.layers.BatchNormalization(name="reader")(x),
+    "attention": lambda x: keras.layers.MultiHeadAttention(2, 4, name="reader")(x, x),
+}
+# Where the first reader, and then two sums that read the same tensor, are.
+ROADS = (("gpu:1", "gpu:2", "gpu:0"), ("gpu:1", "gpu:1", "gpu:1"))
+
+
+@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("kind", READERS)
+def test_sums_of_gradients_keep_their_order_over_devices(
+    kind: str, road: tuple[str, ...], cluster: sn.Cluster
+) -> None:
+    """A call may read a tensor several times that calls elsewhere read as well."""
+    keras.utils.set_random_seed(3)
+    first = keras.Input((5, 8))
+    read = keras.layers.Dense(8, name="made")(first)
+    found = keras.layers.Add(name="one")([read, READERS[kind](read)])
+    found = keras.layers.Add(name="two")([found, read])
+    model = keras.Model(first, keras.layers.Dense(2, name="head")(found))
+    x, y = (tf.random.stateless_normal((13, 5, n), (n, 1)) for n in (8, 2))
+    one = Subject(model, x, y, "mse")
+    pins = dict(zip(("reader", "one", "two"), road)) | {"made": "gpu:0"}
+    plan = sn.plan(model, cluster, batch=13, pins=pins | {"head": "gpu:2"})
+    placed = sn.emit(model, plan)
+    with exactly():
+        ours, theirs = (two_steps(model, one) for model in (placed, one.model))
+
+    for mine, its in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(mine, its)
+    sn.audit(placed, plan, (x, y)).check()

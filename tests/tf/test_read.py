@@ -214,3 +214,23 @@ def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
         "read": False,
         "planned": False,
     }
+
+
+def test_throughput_of_a_keras_model_returns_to_no_device(cluster: sn.Cluster) -> None:
+    """Data goes through the devices in one order, unless pins ask for a return."""
+    first = x = keras.Input((16,))
+    for i in range(9):
+        y = layers.Dense(16 * (i % 3 + 1), name=f"in{i}")(x)
+        x = layers.Add(name=f"sum{i}")([x, layers.Dense(16, name=f"out{i}")(y)])
+    model = keras.Model(first, x)
+
+    def way(**options: Any) -> list[str]:
+        plan = sn.plan(
+            model, cluster, objective="throughput", time_limit=0.4, **options
+        )
+        devices = [plan.device_of[part.name] for part in plan.graph.parts]
+        return [d for i, d in enumerate(devices) if i == 0 or devices[i - 1] != d]
+
+    assert len(way()) == len(set(way())) > 2
+    there_and_back = {"in0": "gpu:0", "in4": "gpu:1", "in8": "gpu:0"}
+    assert way(pins=there_and_back).count("gpu:0") > 1
