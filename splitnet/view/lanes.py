@@ -98,7 +98,7 @@ def memory_lane(
     top = max(peak, limit if near else 0, 1) * 1.08
     said = f"{format_bytes(peak)} at most"
     items: list[Mark | Words] = [
-        Words(16, y + 10, f"memory of {shortened(device, 12)}", 9.5, room=134),
+        Words(16, y + 10, f"memory of {shortened(device, 16)}", 9.5, room=134),
         Words(16, y + 23, said, 9, QUIET, room=134),
         Mark(LEFT, y, WIDE, MEMORY_LANE, "#f4f6f8"),
     ]
