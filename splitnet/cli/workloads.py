@@ -5,14 +5,12 @@ longer than reading them. A program that asks for the benchmark's figures needs 
 that, so that nearly all of its time limit is left for the search.
 """
 
-import gc
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from splitnet.cli.screen import progress
+from splitnet.core.garbage import uncollected
 
 __all__ = ["is_figures_only", "workload_figures"]
 
@@ -38,20 +36,8 @@ def workload_figures(values: object, arguments: Namespace) -> dict[str, Any]:
         PlanFileError: the workload is broken.
         InfeasibleError: nothing fits.
     """
-    with _uncollected():
+    with uncollected():
         return _figures(values, arguments)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Let garbage wait: among a million values, looking for it takes a quarter."""
-    collected = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collected:
-            gc.enable()
 
 
 def _figures(values: object, arguments: Namespace) -> dict[str, Any]:

@@ -1,16 +1,15 @@
 """Plans to models: copies of the source's layers, born and run where the plan says."""
 
-import contextlib
 import functools
-import gc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError
+from splitnet.core.garbage import uncollected
 from splitnet.core.plan import Plan
 from splitnet.core.towers import split_layers, tower_part, towers_in, weights_part
 from splitnet.tf import private
@@ -69,7 +68,7 @@ def emit(
     sites = planned_sites(blueprint, plan)
     targets, receipts = targets_of(plan)
     copies = Copies()
-    with _uncollected():
+    with uncollected():
         with private.same_random_state():
             model, flow, nodes = _copy(blueprint, copies)
         placed = placement(plan, flow, sites, nodes, targets, receipts)
@@ -92,21 +91,6 @@ def emit(
         )
     announce(plan)
     return model
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause the garbage collector, if it is on: all that is made here is kept.
-
-    It would go through whatever Keras and TensorFlow hold, a fifth of emission's time.
-    """
-    collected = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collected:
-            gc.enable()
 
 
 def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, Flow, dict[int, Any]]:
