@@ -10,10 +10,11 @@ costs a few operations on sets of bits.
 """
 
 from collections.abc import Callable, Sequence
-from math import exp, inf
 from random import Random
 
 from splitnet.core.search.clock import Budget
+from splitnet.core.search.elite import Elite
+from splitnet.core.search.energy import Energy
 from splitnet.core.search.latency import topological
 from splitnet.core.search.orders import depth_first
 from splitnet.core.search.problem import Problem
@@ -22,7 +23,6 @@ from splitnet.core.search.state import Fixed, State
 __all__ = ["Reach", "anneal_convex", "search_convex"]
 
 STRIDE = 128
-FROZEN = 20.0
 NEAR = 0.7
 SWAPS = 0.2
 FRESH = 0.2
@@ -94,9 +94,7 @@ def anneal_convex(
     best, best_plan = max(load), list(device)
     movable = [g for g in range(fixed.groups) if len(fixed.allowed[g]) > 1]
     while movable and (spent := budget.fraction) < 1.0:
-        scale = 1.0 / (max(load) or 1.0)
-        energy = [max(0.0, x * scale) ** power for x in load]
-        heat = hot * (cold / hot) ** spent * (sum(energy) or 1.0)
+        energy = Energy(load, power, hot * (cold / hot) ** spent)
         for _ in range(STRIDE):
             group, other = movable[int(random.random() * len(movable))], -1
             here, near = device[group], fixed.neighbors[group]
@@ -120,12 +118,8 @@ def anneal_convex(
             state.move(group, there, *state.change(group, there))
             if other >= 0:
                 state.move(other, here, *state.change(other, here))
-            left = max(0.0, load[here] * scale) ** power
-            right = max(0.0, load[there] * scale) ** power
-            rise = left + right - energy[here] - energy[there]
-            refused = rise > 0 and (
-                rise > FROZEN * heat or random.random() >= exp(-rise / heat)
-            )
+            loads = load[here], load[there]
+            refused = not energy.takes(here, there, loads, random)
             if not refused:
                 _exchange(members, group, other, here, there)
                 if not all(reach.is_convex(list(members[d])) for d in (here, there)):
@@ -137,7 +131,7 @@ def anneal_convex(
                     state.move(other, there, *state.change(other, there))
                 load[here], load[there] = before
                 continue
-            energy[here], energy[there] = left, right
+            energy.settle(here, there, loads)
             if load[here] < best and load[there] < best:
                 top = max(load)
                 if top < best * (1 - 1e-9):
@@ -175,21 +169,18 @@ def search_convex(
         budget.spend(STRIDE)
     if start is None:
         return
-    elite = [(report(start, "convex"), list(start))]
+    elite = Elite(ELITE)
+    elite.add(report(start, "convex"), start)
     share = budget.left * RUN_SHARE
-    while not budget.spent:
-        plan = elite[int(random.random() ** 2 * len(elite))][1]
+    while elite.rows and not budget.spent:
+        plan = elite.draw(random)
         if random.random() < FRESH:
             order = depth_first(problem, random)
             plan = _fill(problem, reach, order, random) or plan
         part = budget.limited(share)
         hot = random.choice(HOTS)
         plan = anneal_convex(reach, fixed, plan, part, random, hot=hot)
-        value = report(plan, "annealed convex sets")
-        if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in elite):
-            elite.append((value, plan))
-            elite.sort(key=lambda row: row[0])
-            del elite[ELITE:]
+        elite.add(report(plan, "annealed convex sets"), plan)
 
 
 def _fill(

@@ -1,7 +1,6 @@
 """Search over pipelines: cuts of many orders, each around the best plan so far."""
 
 from collections.abc import Callable, Sequence
-from math import inf
 from random import Random
 
 from splitnet.core.search.chain import (
@@ -10,6 +9,7 @@ from splitnet.core.search.chain import (
     chain_partition,
 )
 from splitnet.core.search.clock import Budget
+from splitnet.core.search.elite import Elite
 from splitnet.core.search.orders import depth_first, frontier
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.stages import anneal_stages
@@ -63,21 +63,17 @@ def iterated_chains(
     a cut is never worse than the plan it started from. Annealing moves single groups
     between stages. Objective: max-load of a pipeline. No further guarantee.
     """
-    elite: list[tuple[float, list[int]]] = []
+    elite = Elite(ELITE)
 
     def keep(plan: Sequence[int], name: str) -> None:
-        value = report(plan, name)
-        if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in elite):
-            elite.append((value, list(plan)))
-            elite.sort(key=lambda row: row[0])
-            del elite[ELITE:]
+        elite.add(report(plan, name), plan)
 
     for plan in starts:
         keep(plan, "chain")
-    fixed = Fixed(problem) if elite else None
+    fixed = Fixed(problem) if elite.rows else None
     whole = budget.left
     while not budget.spent:
-        chosen = elite[int(random.random() ** 2 * len(elite))][1] if elite else None
+        chosen = elite.draw(random) if elite.rows else None
         stage = stages_of(problem, chosen) if chosen is not None else None
         if fixed and chosen and stage and random.random() < ANNEALED:
             part = budget.limited(whole * ANNEAL_SHARE)

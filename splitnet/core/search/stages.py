@@ -6,10 +6,10 @@ are on stage 1 or later
 """
 
 from collections.abc import Sequence
-from math import exp
 from random import Random
 
 from splitnet.core.search.clock import Budget
+from splitnet.core.search.energy import Energy
 from splitnet.core.search.orders import ancestry
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.state import Fixed, State
@@ -17,7 +17,6 @@ from splitnet.core.search.state import Fixed, State
 __all__ = ["anneal_stages"]
 
 STRIDE = 128
-FROZEN = 20.0
 
 
 def anneal_stages(
@@ -46,9 +45,7 @@ def anneal_stages(
     best, best_plan = max(load), list(device)
     movable = [g for g in range(fixed.groups) if len(fixed.allowed[g]) > 1]
     while movable and (spent := budget.fraction) < 1.0:
-        scale = 1.0 / (max(load) or 1.0)
-        energy = [max(0.0, x * scale) ** power for x in load]
-        heat = hot * (cold / hot) ** spent * (sum(energy) or 1.0)
+        energy = Energy(load, power, hot * (cold / hot) ** spent)
         for _ in range(STRIDE):
             group = movable[int(random.random() * len(movable))]
             here = device[group]
@@ -62,14 +59,10 @@ def anneal_stages(
             if used[there] + fixed.size[group] > fixed.capacity[there]:
                 continue
             out, into = state.change(group, there)
-            left = max(0.0, (load[here] + out) * scale) ** power
-            right = max(0.0, (load[there] + into) * scale) ** power
-            rise = left + right - energy[here] - energy[there]
-            if rise > 0 and (
-                rise > FROZEN * heat or random.random() >= exp(-rise / heat)
-            ):
+            loads = load[here] + out, load[there] + into
+            if not energy.takes(here, there, loads, random):
                 continue
-            energy[here], energy[there] = left, right
+            energy.settle(here, there, loads)
             state.move(group, there, out, into)
             if load[here] < best and load[there] < best:
                 top = max(load)
