@@ -155,8 +155,9 @@ def _readers(nodes: Iterable[Any]) -> dict[str, list[str]]:
         for source in node.input:
             if not source.startswith("^"):
                 name = source.partition(":")[0]
+                sent = node.attr["tensor_name"].s.decode() if node.op in _SENDS else ""
                 found[received.get(name, _PREFIX.sub("", name))].append(
-                    _PREFIX.sub("", node.name)
+                    sent or _PREFIX.sub("", node.name)
                 )
     return found
 
@@ -257,10 +258,11 @@ def _kind(
     if consumers and all("/AssignVariableOp" in f"/{each}" for each in consumers):
         return "state"
     if "gradient_tape/" in name or name.startswith("AddN"):
-        sums = [
-            r for c in consumers if c.startswith("AddN") for r in readers.get(c, ())
-        ]
-        backward = any("gradient_tape/" in each for each in (*consumers, *sums))
+        found = list(dict.fromkeys(consumers))
+        for each in found:  # grows: sums of sums, sent on to further devices
+            if "AddN" in each and "gradient_tape/" not in each:
+                found += [r for r in readers.get(each, ()) if r not in found]
+        backward = any("gradient_tape/" in each for each in found)
         return "gradient" if backward else "weights gradient"
     if name.startswith("compile_loss/"):
         return "target"
