@@ -1,14 +1,17 @@
 """How near does a pipeline of two equal stages come to the ideal, on two workers?
 
 Two TensorFlow worker processes, each pinned to a core with one thread, and a stage of
-equal Dense layers on each; plain `fit`. The same plan is emitted with one micro-batch
-and with several, in turn; a row is the median over the pairs. The ideal is M*S/(M+S-1).
-What the simulator says with the machine's estimated costs stands beside it.
+equal Dense layers on each; plain `fit`. A row is how many times faster several
+micro-batches are than both stages on one worker, and than the same plan with one
+micro-batch, whose stages overlap already where a gradient of weights is not waited for;
+in turn, medians over the pairs. The ideal, against no overlap, is M*S/(M+S-1). What the
+simulator says against one micro-batch, with estimated costs, stands beside it.
 
     python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8]
 """
 
 import argparse
+import statistics
 
 from common import heading, paired, spread, undisturbed
 
@@ -55,27 +58,37 @@ def main():
         x = rng.normal(size=(count, WIDTH)).astype("float32")
         y = rng.normal(size=(count, 1)).astype("float32")
 
-        def runner(**way):
+        def runner(plan, **way):
             model = sn.emit(net, plan, **way)
             model.compile("sgd", "mse")
             fit = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
             model.fit(x[:BATCH], y[:BATCH], **fit)
             return lambda: model.fit(x, y, **fit)
 
-        plain = runner()
-        print("  schedule  M  times faster            ideal  of ideal  simulated")
+        parts = [part.name for part in plan.graph.parts]
+        alone = dict.fromkeys(parts, HOMES[0]) | {"x": "cpu:0"}
+        single = runner(sn.score(net, workers.cluster, alone, batch=BATCH))
+        plain = runner(plan)
+        print(
+            "  schedule  M  ideal  faster than one worker  of ideal  "
+            "than one piece  of ideal  simulated"
+        )
         for schedule in ("gpipe", "1f1b"):
             for number in options.microbatches:
-                cut = runner(microbatches=number, schedule=schedule)
+                cut = runner(plan, microbatches=number, schedule=schedule)
                 with undisturbed(*(workers.pid(i) for i in range(2))):
-                    one, other = paired(plain, cut, rounds=options.rounds)
-                ratios = sorted(a / b for a, b in zip(one, other))
+                    pairs = [
+                        paired(base, cut, rounds=options.rounds)
+                        for base in (single, plain)
+                    ]
+                ratios = [[a / b for a, b in zip(*pair)] for pair in pairs]
                 ideal = 2 * number / (number + 1)
+                one, same = (statistics.median(each) / ideal for each in ratios)
                 said = sn.simulate(plan, microbatches=number, schedule=schedule)
-                share = ratios[len(ratios) // 2] / ideal
                 print(
-                    f"  {schedule:8}  {number}  {spread(ratios)}  {ideal:.2f}   "
-                    f"{share:7.0%}  {plan.seconds / said.seconds:9.2f}",
+                    f"  {schedule:8}  {number}  {ideal:.2f}   {spread(ratios[0])}  "
+                    f"{one:5.0%}   {spread(ratios[1])}  {same:5.0%}"
+                    f"  {plan.seconds / said.seconds:9.2f}",
                     flush=True,
                 )
 
