@@ -24,9 +24,21 @@ from splitnet.tf.variables import variables_of
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
 
-__all__ = ["CARRIED", "Cuts", "Fetched"]
+__all__ = ["CARRIED", "Cuts", "Fetched", "StateScope"]
 
 CARRIED = ("_keras_mask", "_keras_logits")  # what Keras hangs on a tensor
+
+
+class StateScope(keras.StatelessScope):
+    """A stateless scope in which no gradient flows through what a call assigns.
+
+    A variable that is read again after an assignment passes none on, either.
+    """
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Note what a variable is assigned."""
+        variable, value = update
+        super().add_update((variable, tf.stop_gradient(value)))
 
 
 class Cuts:
@@ -96,7 +108,7 @@ class Cuts:
             yield
             return
         local = {id(v): self.weight_at(v, key) for v in away}
-        with keras.StatelessScope(
+        with StateScope(
             [(v, local[id(v)]) for v in away],
             collect_losses=True,
             initialize_variables=False,

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from splitnet.core.plan import Fallback
 from splitnet.tf import private
-from splitnet.tf.cuts import CARRIED
+from splitnet.tf.cuts import CARRIED, StateScope
 from splitnet.tf.marks import scope_of
 from splitnet.tf.variables import variables_of
 from splitnet.tf.xla import refusal
@@ -240,7 +240,7 @@ class _Run:
         made = _Made()
         mapping = list(zip(self._states, states))
         for node in segment.nodes:
-            with keras.StatelessScope(
+            with StateScope(
                 mapping, collect_losses=True, initialize_variables=False
             ) as scope:
                 self._run_node(node, local)

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf import private
-from splitnet.tf.cuts import CARRIED, Cuts
+from splitnet.tf.cuts import CARRIED, Cuts, StateScope
 from splitnet.tf.marks import scope_of
 from splitnet.tf.replicas import Replicas
 from splitnet.tf.rows import Rows
@@ -219,7 +219,7 @@ class _States:
                 given.setdefault(id(v), v.value)
         given |= self._seeds
         mapping = [(v, given[id(v)]) for v in self._variables if id(v) in given]
-        with keras.StatelessScope(
+        with StateScope(
             mapping, collect_losses=True, initialize_variables=False
         ) as scope:
             self._given.append({id(v): scope.get_current_value(v) for v, _ in mapping})

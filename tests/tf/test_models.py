@@ -105,3 +105,37 @@ def test_sums_of_gradients_keep_their_order_over_devices(
     for mine, its in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(mine, its)
     sn.audit(placed, plan, (x, y)).check()
+
+
+class Centred(keras.layers.Layer):
+    """Takes off a mean that each call in training moves first."""
+
+    def build(self, shape: Any) -> None:
+        """Make the mean."""
+        self.mean = self.add_weight(
+            shape=(shape[-1],), initializer="zeros", trainable=False
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Assign, and read what was assigned."""
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, 0))
+        return x - self.mean
+
+
+def test_no_gradient_flows_through_a_state_that_is_away(cluster: sn.Cluster) -> None:
+    """As in plain Keras, which reads a variable again after an assignment."""
+    keras.utils.set_random_seed(3)
+    first, centred = keras.Input((6,)), Centred(name="c")
+    found = keras.layers.Dense(5, name="d")(centred(keras.layers.Dense(5)(first)))
+    model = keras.Model(first, keras.layers.Dense(2, name="e")(centred(found)))
+    x, y = (tf.random.stateless_normal((4, n), (n, 1)) for n in (6, 2))
+    pins = {"c": "gpu:1", "c@2": "gpu:0", "d": "gpu:2"}
+    placed = sn.emit(model, sn.plan(model, cluster, batch=4, pins=pins))
+    with exactly():
+        ours, theirs = (
+            two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
+        )
+
+    for mine, its in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-6, atol=1e-7)
