@@ -35,6 +35,10 @@ ROUND_SHARE = 0.08
 ROUND_SECONDS = 2e-6
 ROUND_TRIES = 40
 LEVELLED = 0.5
+FIRST_PASS = 3.0  # seconds
+NEXT_PASS = 3.0
+LAST_PASS = 4.0
+PASS_SECONDS = 2e-3  # for each group, where that is more
 STEPS_PER_ROUNDS = 2000
 HOPELESS = 1.1
 Report = Callable[[Sequence[int], str], float]
@@ -105,6 +109,7 @@ def search_calls(
 ) -> None:
     """Begin with rounds and chains, then anneal clusters of the best plans in cycles.
 
+    A long search does so in passes, each longer than the one before.
     Objective: call latency; plans with one call per accelerator. `report` judges every
     plan by the exact latency and is infinite for one that does not fit. No guarantee.
     """
@@ -117,12 +122,38 @@ def search_calls(
         elite.add(value, plan)
         return value
 
-    _rounds(fused, budget, random, keep)
-    _chains(problem, fused, node_groups, budget, random, keep, elite)
-    if not elite.rows:
-        host = [i for i, d in enumerate(fused.devices) if d.pooled]
-        for device in host[:1] or range(len(fused.devices)):
-            keep([device] * fused.group_count, "single device")
+    for part in _passes(fused, budget):
+        _rounds(fused, part, random, keep)
+        _chains(problem, fused, node_groups, part, random, keep, elite)
+        if not elite.rows:
+            host = [i for i, d in enumerate(fused.devices) if d.pooled]
+            for device in host[:1] or range(len(fused.devices)):
+                keep([device] * fused.group_count, "single device")
+        _anneal_elite(problem, fused, node_groups, part, random, keep, elite)
+
+
+def _passes(problem: Problem, budget: Budget) -> Iterator[Budget]:
+    """A short pass over everything first, then longer ones; all there is at the end.
+
+    So an early end finds plans that were annealed, and not only beginnings.
+    """
+    first = max(FIRST_PASS, PASS_SECONDS * problem.group_count)
+    while not budget.counts_steps and budget.left > LAST_PASS * first:
+        yield budget.limited(first)
+        first *= NEXT_PASS
+    yield budget
+
+
+def _anneal_elite(
+    problem: Problem,
+    fused: Problem,
+    node_groups: Sequence[int],
+    budget: Budget,
+    random: Random,
+    keep: Report,
+    elite: Elite,
+) -> None:
+    """Anneal clusters of the best plans, and of their children, until time is up."""
     low, high = CLUSTERS
     high = max(2 * low, min(high, fused.group_count))
     least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count

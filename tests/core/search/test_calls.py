@@ -1,13 +1,17 @@
 """Plans for one sample's latency: cuts into calls, and children of two plans."""
 
+from collections.abc import Sequence
 from math import inf
 from random import Random
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.search import Problem, build_problem, check
 from splitnet.core.search.call_chain import chain_calls
+from splitnet.core.search.calls import search_calls
+from splitnet.core.search.clock import Budget
 from splitnet.core.search.elite import Elite
 from splitnet.core.search.latency import call_latency, is_convex
 from splitnet.core.search.orders import depth_first, fuse_cycles
@@ -150,6 +154,23 @@ def test_rounds_are_single_calls_that_can_run(problem: Problem, seed: int) -> No
     if len({problem.devices[d].capacity_bytes for d in accelerators}) <= 1:
         faults = [f for f in check(problem, spread) if "bytes" in f]
         assert not faults
+
+
+def test_a_long_search_anneals_soon() -> None:
+    """An interrupt after seconds of ten minutes finds plans from every strategy."""
+    problem = lanes(length=30, links=((3, 35), (50, 22)))
+    budget, seen = Budget(600.0), list[str]()
+
+    def report(plan: Sequence[int], name: str) -> float:
+        assert budget.left > 590.0
+        seen.append(name)
+        if name == "multilevel calls":
+            raise KeyboardInterrupt
+        return call_latency(problem, plan)
+
+    with pytest.raises(KeyboardInterrupt):
+        search_calls(problem, budget, Random(0), report)
+    assert {"rounds of calls", "chain of calls", "multilevel calls"} <= set(seen)
 
 
 def test_elite_keeps_the_best_of_different_values() -> None:
