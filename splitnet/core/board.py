@@ -83,7 +83,7 @@ class Board:
             need[group] += (
                 step.own_bytes[unit]
                 + per_trained * step.own_trained[unit]
-                + step.activation_bytes[unit]
+                + step.kept_bytes[unit]
             )
         return need
 

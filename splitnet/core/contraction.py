@@ -87,6 +87,7 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
         own_trained=total(step.own_trained),
         output_bytes=largest(step.output_bytes),
         activation_bytes=total(step.activation_bytes),
+        kept_bytes=total(step.kept_bytes),
         workspace_bytes=largest(step.workspace_bytes),
         latency=step.latency,
         seconds_per_byte=step.seconds_per_byte,

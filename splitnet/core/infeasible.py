@@ -80,7 +80,7 @@ def _need(case: Case, group: int) -> Memory:
     units = case.board.units
     mine = [u for u, g in enumerate(case.board.group_of_unit) if g == group]
     trained = sum(units.own_trained[u] for u in mine) if units.training else 0
-    kept = sum(units.activation_bytes[u] for u in mine)
+    kept = sum(units.kept_bytes[u] for u in mine)
     return Memory(
         weights=sum(units.own_bytes[u] for u in mine),
         gradients=trained,

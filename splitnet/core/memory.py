@@ -38,7 +38,7 @@ Curve = tuple[tuple[float, int], ...]
 def standing_bytes(step: Step, device: Sequence[int]) -> list[int]:
     """What each device holds whatever the schedule: a lower bound, cheap to get.
 
-    Weights, slots, gradients, and in training what backward needs.
+    Weights, slots, gradients, and in training what is kept for backward at once.
     """
     held = [0] * step.device_count
     per_trained = 1 + step.slot_copies if step.training else 0
@@ -46,7 +46,7 @@ def standing_bytes(step: Step, device: Sequence[int]) -> list[int]:
         held[where] += (
             step.own_bytes[unit]
             + per_trained * step.own_trained[unit]
-            + step.activation_bytes[unit]
+            + step.kept_bytes[unit]
         )
     return held
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, late_share, slots_of
 from splitnet.core.graph import Graph
+from splitnet.core.kept import kept_at_once
 from splitnet.core.tables import (
     Crowd,
     crowd_table,
@@ -38,7 +39,8 @@ class Step:
     own weights are computed.
 
     `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
-    home is the unit, `own_trained` those of them that are updated. `waits` holds pairs
+    home is the unit, `own_trained` those of them that are updated; `kept_bytes` are the
+    activations that are held together whatever the schedule. `waits` holds pairs
     (unit, other): the unit's forward pass starts after the other's backward pass.
     """
 
@@ -55,6 +57,7 @@ class Step:
     own_trained: Sequence[int]
     output_bytes: Sequence[int]
     activation_bytes: Sequence[int]
+    kept_bytes: Sequence[int]
     workspace_bytes: Sequence[int]
     latency: Sequence[Sequence[float]]
     seconds_per_byte: Sequence[Sequence[float]]
@@ -144,6 +147,11 @@ def step_of(
     has_backward = grads or [False] * len(graph.calls)
     weights = _weight_use(graph, index, has_backward)
     own, trained = _owned(graph, weights)
+    nets = _nets(graph, index, has_backward)
+    activations = [
+        call.activation_bytes if kept else 0
+        for call, kept in zip(graph.calls, has_backward)
+    ]
     tables = seconds_tables(graph, cluster, costs, has_backward, trained, optimizer)
     roads = road_tables(cluster, costs)
     deep = deep_first(cluster)
@@ -155,15 +163,13 @@ def step_of(
         has_backward=has_backward,
         has_update=[count > 0 for count in trained],
         explicit_backward=[call.backward for call in graph.calls],
-        nets=_nets(graph, index, has_backward),
+        nets=nets,
         shared=tuple(one for one in weights if len(one.users) > 1),
         own_bytes=own,
         own_trained=trained,
         output_bytes=[call.output_bytes for call in graph.calls],
-        activation_bytes=[
-            call.activation_bytes if kept else 0
-            for call, kept in zip(graph.calls, has_backward)
-        ],
+        activation_bytes=activations,
+        kept_bytes=kept_at_once(nets, has_backward, activations),
         workspace_bytes=[call.workspace_bytes for call in graph.calls],
         latency=roads[0],
         seconds_per_byte=roads[1],
