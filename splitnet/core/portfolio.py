@@ -93,7 +93,7 @@ def best_assignment(
             complete = tried.add(name, STRATEGIES[name](search))
             if name == "exhaustive" and complete and tried.score.feasible:
                 bound = tried.score.value
-            if tried.meets(bound):
+            if tried.meets(bound) or tried.score.feasible and tried.late:
                 break
         if strategy == "auto" and not tried.meets(bound) and not tried.late:
             solved = solved_program(board, tried.deadline - monotonic())

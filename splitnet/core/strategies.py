@@ -8,6 +8,7 @@ from time import monotonic
 from splitnet.core.blocks import Blocks, blocks_of
 from splitnet.core.board import Assignment, Board, Score
 from splitnet.core.chains import chain_cuts
+from splitnet.core.dispatch import dispatched
 from splitnet.core.program import Solved, is_small, solve
 from splitnet.core.refine import refine
 from splitnet.core.schedule import earliest_finish, one_device, ranks
@@ -85,11 +86,15 @@ def single_device(search: Search) -> Iterator[Assignment]:
 
 
 def list_schedules(search: Search) -> Iterator[Assignment]:
-    """Earliest finish, in order of the graph and in order of HEFT's rank."""
-    yield from _list_schedules(search.board)
+    """Earliest finish: as the step runs, in order of the graph, of HEFT's rank."""
+    for chosen in _list_schedules(search.board):
+        yield chosen
+        if search.late() and search.judged(chosen).feasible:
+            return
 
 
 def _list_schedules(board: Board) -> Iterator[Assignment]:
+    yield dispatched(board)
     units = range(board.units.count)
     rank = ranks(board)
     order = sorted(units, key=lambda unit: (-rank[unit], unit))
