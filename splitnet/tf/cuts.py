@@ -47,7 +47,7 @@ class Cuts:
     def __init__(self, placed: "Placed") -> None:
         self._placed = placed
         self._arrived: dict[tuple[int, str], Any] = {}
-        self._last_readers = _last_readers(placed)
+        self._last_readers = _last_readers(placed) if placed.target_of else {}
         self._shared: dict[int, Any] = {}
 
     def seen_from(self, key: str, node: Any, tensors: dict[int, Any]) -> dict[int, Any]:
@@ -171,7 +171,7 @@ def _last_readers(placed: "Placed") -> dict[int, dict[int, None]]:
         at = (
             ""
             if id(node) in placed.replicas
-            else placed.target_of.get(placed.key_of[id(node)])
+            else placed.target_of[placed.key_of[id(node)]]
         )
         for tensor in node.input_tensors:
             if where.get(id(tensor)) != at:
