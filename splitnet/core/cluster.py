@@ -247,12 +247,8 @@ def link_to_dict(link: Link) -> dict[str, object]:
     >>> sorted(link_to_dict(Link("*", "*", 1e9)))
     ['bytes_per_second', 'latency_seconds', 'source', 'target']
     """
-    values: dict[str, object] = asdict(link)
-    return {
-        name: value
-        for name, value in values.items()
-        if value or name not in ("busy_share", "crowding")
-    }
+    unless_zero = ("busy_share", "crowding")
+    return {k: v for k, v in asdict(link).items() if v or k not in unless_zero}
 
 
 def _repeated(names: list[str]) -> list[str]:

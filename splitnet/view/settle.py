@@ -8,22 +8,20 @@ its own. Lines and boxes stay where they are.
 """
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from splitnet.core.errors import SplitnetError
+from splitnet.view.curves import CELL, Point, between, curve
 from splitnet.view.render import render_dot
 
 __all__ = ["render_diagram", "settled"]
 
-Point = tuple[float, float]
 Rect = tuple[float, float, float, float]
 """Left, bottom, right, top, in points; Graphviz counts from the bottom."""
 
-_CELL = 3.0
 _LINE, _BOX, _WORDS, _FRAME = 1.0, 6.0, 6.0, 0.2
 _CLEAR = 0.9  # less ink than of one line in one cell
 _GAPS = (4.0, 10.0)
@@ -128,7 +126,7 @@ class _Ink:
 
     def add_line(self, points: Iterable[Point], weight: float) -> None:
         """A line counts once in each cell that it runs through."""
-        for cell in {(int(x // _CELL), int(y // _CELL)) for x, y in points}:
+        for cell in {(int(x // CELL), int(y // CELL)) for x, y in points}:
             self.cells[cell] = self.cells.get(cell, 0.0) + weight
 
     def add(self, rect: Rect, weight: float) -> None:
@@ -142,7 +140,7 @@ class _Ink:
 
 
 def _cells(rect: Rect) -> Iterator[tuple[int, int]]:
-    left, bottom, right, top = (int(edge // _CELL) for edge in rect)
+    left, bottom, right, top = (int(edge // CELL) for edge in rect)
     for column in range(left, right + 1):
         for row in range(bottom, top + 1):
             yield column, row
@@ -220,7 +218,7 @@ def _frame(cluster: Mapping[str, Any], ink: _Ink) -> Iterator[_Label]:
         return
     corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
     for one, other in zip(corners, corners[1:] + corners[:1], strict=True):
-        ink.add_line(_between(one, other), _FRAME)
+        ink.add_line(between(one, other), _FRAME)
     rect = _words(cluster)
     if rect is None or "lp" not in cluster:
         return
@@ -242,7 +240,7 @@ def _line(edge: Mapping[str, Any], ink: _Ink) -> Iterator[_Label]:
         point
         for op in edge.get("_draw_", ())
         if op["op"] in "bB"
-        for point in _curve([(x, y) for x, y in op["points"]])
+        for point in curve([(x, y) for x, y in op["points"]])
     ]
     ink.add_line(points, _LINE)
     rect = _words(edge)
@@ -280,26 +278,3 @@ def _words(thing: Mapping[str, Any]) -> Rect | None:
         return None
     lefts, bottoms, rights, tops = zip(*rects, strict=True)
     return min(lefts) - 2, min(bottoms), max(rights) + 2, max(tops)
-
-
-def _curve(points: Sequence[Point]) -> Iterator[Point]:
-    """Walk along a chain of Bézier curves in steps shorter than a cell."""
-    for at in range(0, len(points) - 3, 3):
-        a, b, c, d = points[at : at + 4]
-        length = math.dist(a, b) + math.dist(b, c) + math.dist(c, d)
-        steps = max(int(length / _CELL * 2), 1)
-        for step in range(steps + 1):
-            t = step / steps
-            u = 1 - t
-            w = (u * u * u, 3 * u * u * t, 3 * u * t * t, t * t * t)
-            yield (
-                sum(k * p[0] for k, p in zip(w, (a, b, c, d), strict=True)),
-                sum(k * p[1] for k, p in zip(w, (a, b, c, d), strict=True)),
-            )
-
-
-def _between(one: Point, other: Point) -> Iterator[Point]:
-    steps = max(int(math.dist(one, other) / _CELL * 2), 1)
-    for step in range(steps + 1):
-        t = step / steps
-        yield one[0] + t * (other[0] - one[0]), one[1] + t * (other[1] - one[1])

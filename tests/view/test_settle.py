@@ -8,7 +8,7 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
-from splitnet.view import settle
+from splitnet.view import curves, settle
 from splitnet.view.dot import dot_of
 from splitnet.view.render import render_dot
 from splitnet.view.settle import render_diagram, settled
@@ -53,7 +53,7 @@ def lines_of(layout: dict[str, Any]) -> list[tuple[float, float]]:
         for edge in layout["edges"]
         for op in edge.get("_draw_", ())
         if op["op"] == "b"
-        for point in settle._curve([tuple(p) for p in op["points"]])
+        for point in curves.curve([tuple(p) for p in op["points"]])
     ]
 
 
