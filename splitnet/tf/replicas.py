@@ -10,6 +10,7 @@ from splitnet.core.declare import raise_faults
 from splitnet.core.plan import Plan
 from splitnet.core.towers import tower_part, towers_in, weights_part
 from splitnet.tf import private
+from splitnet.tf.sparse import is_sparse
 
 if TYPE_CHECKING:
     from splitnet.tf.blueprint import Blueprint
@@ -96,7 +97,7 @@ def _unsplittable(
     who = f"{part.where + ': ' if part.where else ''}towers {site.part!r}"
     node = site.node
     for tensor in node.input_tensors:
-        if id(tensor) not in inside and getattr(tensor, "sparse", False):
+        if id(tensor) not in inside and is_sparse(tensor):
             yield (
                 f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
                 "split by samples; make it dense, or use net.branch."

@@ -17,6 +17,7 @@ from splitnet.core.plan import Fallback
 from splitnet.tf import private
 from splitnet.tf.cuts import CARRIED, StateScope
 from splitnet.tf.marks import scope_of
+from splitnet.tf.sparse import is_sparse
 from splitnet.tf.variables import variables_of
 from splitnet.tf.xla import refusal
 
@@ -107,7 +108,7 @@ def _obstacle(node: Any, placed: "Placed", how: str) -> str:
     kinds = [*node.input_tensors, *node.outputs]
     if any(keras.backend.standardize_dtype(t.dtype) == "string" for t in kinds):
         return "it works on text"
-    if any(getattr(t, "sparse", False) for t in kinds):
+    if any(map(is_sparse, kinds)):
         return "it works on sparse tensors"
     if how == "xla" and isinstance(operation, keras.layers.Layer):
         loops = [x for x in operation._flatten_layers() if isinstance(x, _LOOPING)]
