@@ -3,7 +3,7 @@
 Every architecture of `keras.applications` (small inputs, random weights) and the models
 of `tests/tf/models`, cut into a pipeline over 2 and 4 stand-ins and held against the
 very model that was given: outputs, gradients, two training steps, audit. One process
-per row, so that a large model leaves nothing behind.
+per model, so that a large one leaves nothing behind and trains itself only once.
 
     python benchmarks/zoo.py                      # one architecture of each family
     python benchmarks/zoo.py --all                # all of them; takes hours
@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -78,7 +79,8 @@ def main() -> None:
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
-        print("ROW " + json.dumps(row(arguments.row, arguments.devices[0])))
+        for found in rows(arguments.row, arguments.devices):
+            print("ROW " + json.dumps(found), flush=True)
         return
     from benchmarks.common import heading
 
@@ -87,13 +89,13 @@ def main() -> None:
     print("| " + " | ".join(COLUMNS.values()) + " |")
     print("|" + "---|" * len(COLUMNS))
     for name in arguments.models or names(arguments):
+        new = [n for n in arguments.devices if (name, n) not in known]
+        made = in_a_process(name, new, arguments.minutes) if new else {}
         for devices in arguments.devices:
-            found = known.get((name, devices))
-            if found is None:
-                found = in_a_process(name, devices, arguments.minutes)
-                if arguments.save:
-                    with arguments.save.open("a") as file:
-                        file.write(json.dumps(found) + "\n")
+            found = made.get(devices) or known[name, devices]
+            if arguments.save and devices in made:
+                with arguments.save.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
             print("| " + " | ".join(map(cell, cells_of(found))) + " |", flush=True)
 
 
@@ -134,44 +136,72 @@ def cell(value: object) -> str:
     return str(value)
 
 
-def in_a_process(name: str, devices: int, minutes: float) -> dict[str, object]:
-    """One row; what failed stands in the audit column."""
-    command = [sys.executable, __file__, "--row", name, "--devices", str(devices)]
+def in_a_process(
+    name: str, devices: list[int], minutes: float
+) -> dict[int, dict[str, object]]:
+    """The rows of one model; what failed stands in the audit column."""
+    command = [sys.executable, __file__, "--row", name, "--devices", *map(str, devices)]
     environment = os.environ | {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_NUM_INTRAOP_THREADS": "1",  # sums in one order
     }
-    failed = {"model": name, "devices": devices}
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
             env=environment,
-            timeout=60 * minutes,
+            timeout=60 * minutes * len(devices),
         )
-    except subprocess.TimeoutExpired:
-        return failed | {"audit": f"not within {minutes:g} minutes"}
-    for line in done.stdout.splitlines():
-        if line.startswith("ROW "):
-            found: dict[str, object] = json.loads(line[4:])
-            return found
-    why = (done.stderr.strip().splitlines() or ["killed"])[-1]
-    return failed | {"audit": f"FAILED: {why}"}
+        out, why = done.stdout, (done.stderr.strip().splitlines() or ["killed"])[-1]
+    except subprocess.TimeoutExpired as late:
+        out = bytes(late.stdout or b"").decode()
+        why = f"not within {minutes * len(devices):g} minutes"
+    found = [json.loads(line[4:]) for line in out.splitlines() if line[:4] == "ROW "]
+    failed = {"model": name, "audit": f"FAILED: {why}"}
+    return {n: failed | {"devices": n} for n in devices} | {
+        row["devices"]: row for row in found
+    }
 
 
-def row(name: str, devices: int) -> dict[str, object]:
-    """Split one model and hold it against itself."""
+def rows(name: str, devices: list[int]) -> Iterator[dict[str, object]]:
+    """Split one model in several ways and hold each against the model itself."""
     import keras
     import tensorflow as tf
 
     import splitnet as sn
 
-    cluster = sn.local_cluster(stand_in_gpus=devices)
+    sn.local_cluster(stand_in_gpus=max(devices))
     keras.utils.set_random_seed(0)
     source, x, y, loss = subject(name)
     x, y = keras.tree.map_structure(tf.convert_to_tensor, (x, y))
+    ways = [(count, *split(source, count)) for count in devices]
+    its = figures(source, x, y, loss)
+    del source
+    while ways:
+        count, plan, placed, seconds = ways.pop(0)
+        mine = figures(placed, x, y, loss)
+        audit = sn.audit(placed, plan, (x, y))
+        yield {
+            "model": name,
+            "devices": count,
+            "calls": len(plan.graph.calls),
+            "parts": len(plan.graph.parts),
+            "used": len(dict.fromkeys(plan.device_of.values())),
+            "cut_bytes": sum(t.bytes for t in plan.transfers),
+            **{what: difference(mine[what], its[what]) for what in mine},
+            "audit": "clean" if audit.ok else f"{len(audit.findings)} findings",
+            "findings": [str(finding) for finding in audit.findings],
+            **seconds,
+        }
+        del placed
 
+
+def split(source: object, devices: int) -> tuple[object, object, dict[str, float]]:
+    """A model's plan over so many stand-ins, the model placed, and seconds for both."""
+    import splitnet as sn
+
+    cluster = sn.local_cluster(stand_in_gpus=devices)
     start = time.perf_counter()
     plan = sn.plan(
         source, cluster, batch=BATCH, objective="throughput", contiguity="pipeline"
@@ -179,29 +209,14 @@ def row(name: str, devices: int) -> dict[str, object]:
     planned = time.perf_counter()
     placed = sn.emit(source, plan)
     emitted = time.perf_counter()
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    outputs = difference(placed(x), source(x))
-    found = [two_steps(model, x, y, loss) for model in (placed, source)]
-    gradients, losses = map(difference, *found)
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-    audit = sn.audit(placed, plan, (x, y))
-    return {
-        "model": name,
-        "devices": devices,
-        "calls": len(plan.graph.calls),
-        "parts": len(plan.graph.parts),
-        "used": len(dict.fromkeys(plan.device_of.values())),
-        "cut_bytes": sum(t.bytes for t in plan.transfers),
-        "outputs": outputs,
-        "gradients": gradients,
-        "losses": losses,
-        "weights": difference(placed.variables, source.variables),
-        "audit": "clean" if audit.ok else f"{len(audit.findings)} findings",
-        "findings": [str(finding) for finding in audit.findings],
-        "plan_seconds": round(planned - start, 2),
-        "emit_seconds": round(emitted - planned, 2),
-    }
+    return (
+        plan,
+        placed,
+        {
+            "plan_seconds": round(planned - start, 2),
+            "emit_seconds": round(emitted - planned, 2),
+        },
+    )
 
 
 def subject(name: str) -> tuple[object, object, object, object]:
@@ -236,23 +251,40 @@ def architecture(build: object) -> object:
     return build(weights=None, input_shape=(96, 96, 3), classes=10)
 
 
-def two_steps(model: object, x: object, y: object, loss: object) -> tuple[object, ...]:
-    """The gradients of the first training step, and the losses of two.
+def figures(model: object, x: object, y: object, loss: object) -> dict[str, object]:
+    """Outputs, the gradients of the first training step, the losses of two, weights.
 
     With `beta_1=0` the first slot of Adam is the gradient.
     """
     import keras
-    import numpy as np
+    import tensorflow as tf
 
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    outputs = numbers(model(x))
     model.compile(keras.optimizers.Adam(1e-3, beta_1=0.0), loss)
+    model.optimizer.build(model.trainable_variables)  # else a step is traced twice
     keras.utils.set_random_seed(1)
     losses = [model.train_on_batch(x, y)]
-    gradients = [
-        np.array(slot)
-        for slot in model.optimizer.variables
-        if slot.path.endswith("momentum")
-    ]
-    return gradients, [*losses, model.train_on_batch(x, y)]
+    gradients = numbers(
+        slot for slot in model.optimizer.variables if slot.path.endswith("momentum")
+    )
+    losses.append(model.train_on_batch(x, y))
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    return {
+        "outputs": outputs,
+        "gradients": gradients,
+        "losses": numbers(losses),
+        "weights": numbers(model.variables),
+    }
+
+
+def numbers(values: object) -> list[object]:
+    """Copies of a structure of numbers, flat."""
+    import keras
+    import numpy as np
+
+    values = values if isinstance(values, dict) else list(values)
+    return [np.array(value) for value in keras.tree.flatten(values)]
 
 
 def difference(one: object, other: object) -> float:
