@@ -60,8 +60,9 @@ def plan(
         nested: models inside a Keras model: "open", "whole", or patterns of the names
             of those to open; see `read`.
         **more: `training=False`, `contiguity=`, `seed=`, `slack=`, `on_progress=` of
-            the planner. For the throughput of a Keras model `contiguity` is "convex",
-            so that no device is returned to, unless nothing fits so.
+            the planner. For the throughput of a Keras model, and for the memory of any
+            but a `Graph`, `contiguity` is "convex", so that no device is returned to,
+            unless nothing fits so.
 
     Raises:
         DeclarationError: the source cannot be read; with every fault found.
@@ -69,16 +70,16 @@ def plan(
         InfeasibleError: nothing fits; with what would make it fit.
     """
     from splitnet.core.errors import InfeasibleError
+    from splitnet.core.graph import Graph
     from splitnet.core.planner import plan_graph
 
     cluster = _this_machine() if cluster is None else cluster
     costs = _costs_of(costs)
     graph = _graph_of(source, batch, nested)
     pins = _pins_of(pins, graph)
-    own = not _has_parts(source)
+    own, whole = not _has_parts(source), not isinstance(source, Graph)
     if own:
         graph, pins = _grouped(graph, cluster, pins, parts, costs), None
-        more = {"slack": _SLACK} | more
     ask = partial(
         plan_graph,
         graph,
@@ -91,7 +92,10 @@ def plan(
         strategy=strategy,
         time_limit=time_limit,
     )
-    if own and objective == "throughput" and more.get("contiguity") is None:
+    if own or whole and objective == "memory":
+        more = {"slack": _SLACK} | more
+    calm = objective == "throughput" and own or objective == "memory" and whole
+    if calm and more.get("contiguity") is None:
         with suppress(InfeasibleError):  # as where pins ask for a return
             return ask(**more | {"contiguity": "convex"})
     return ask(**more)

@@ -190,7 +190,8 @@ class Board:
         excess = sum(max(0, used - top) for used, top in zip(held, self.capacity))
         fullest = float(max(held))
         if self.objective == "memory":
-            return Score(broken, excess, fullest, seconds)
+            value = fullest if seconds < inf else inf
+            return Score(broken, excess, value, seconds)
         return Score(broken, excess, seconds, fullest)
 
     @cached_property

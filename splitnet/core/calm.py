@@ -40,7 +40,7 @@ def calmed(
         return judged.feasible and judged.value <= limit
 
     now = chosen
-    for other in _cuts(board):
+    for other in _cuts(board, limit):
         now = other if fewer(now, other) else now
     moved = True
     while moved and not late():
@@ -53,8 +53,14 @@ def calmed(
     return now
 
 
-def _cuts(board: Board) -> Iterator[Assignment]:
-    """The best cuts; for one that does not fit, those that leave its copies room."""
+def _cuts(board: Board, limit: float) -> Iterator[Assignment]:
+    """The best cuts; for one that does not fit, those that leave its copies room.
+
+    Where bytes count, only cuts that may be within the limit.
+    """
+    if board.objective == "memory":
+        room = tuple(min(top, int(limit)) for top in board.capacity)
+        board = replace(board, capacity=room)
     for cut in chain_cuts(board):
         yield cut
         if not board.exact(cut).feasible:

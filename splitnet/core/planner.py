@@ -67,9 +67,9 @@ def plan_graph(
         strategy: "auto", or one of `STRATEGIES`.
         time_limit: Seconds after which the best so far is taken.
         training: Whether backward and update belong to the step.
-        contiguity: For "throughput": "free", "convex" or "pipeline".
+        contiguity: For "throughput" and "memory": "free", "convex" or "pipeline".
         seed: Of the random moves; equal seeds give equal plans.
-        slack: The share of the seconds to give up for fewer crossings.
+        slack: The share of seconds or bytes to give up for fewer crossings.
         on_progress: Called with the share done and the best value so far.
 
     Raises:
@@ -93,11 +93,12 @@ def plan_graph(
         missing=missing,
     )
 
-    calm = slack > 0 and objective != "memory"
+    calm = slack > 0
+    shaped = objective == "memory" and contiguity not in (None, "free")
     search_seconds = (0.95 if calm else 1.0) * time_limit
 
     def searched(groups: list[Group], board: Board) -> Found:
-        if objective in STEADY:
+        if objective in STEADY or shaped:
             return search_steady(
                 request.steady(groups),
                 board,
@@ -116,7 +117,7 @@ def plan_graph(
         )
 
     wishes, groups, board, found = _answer(request, searched)
-    if objective in STEADY:
+    if objective in STEADY or shaped:
         board = replace(board, worth=request.steady(groups).worth(contiguity))
     chosen = found.chosen
     if calm:

@@ -136,21 +136,39 @@ def steady_of(
     optimizer: str,
     training: bool,
 ) -> Steady:
-    """Lay out a graph for the search engine, but for `apart`."""
+    """Lay out a graph for the search engine, but for `apart`.
+
+    For the objective "memory" the engine is told bytes for seconds, and that copies
+    take none: the busiest device is then the one that holds most all along. Calls
+    that read something and have no choice, such as merges on the CPU, are left out of
+    the contiguity: whatever else is there, data comes back to them.
+    """
     group = {name: i for i, one in enumerate(groups) for name in one.parts}
     group_of = [group[call.part] for call in graph.calls]
     kinds, devices, number_of = _devices(cluster, objective)
     first = {kind: _first(cluster, kind) for kind in kinds}
     index = {call.name: i for i, call in enumerate(graph.calls)}
+    unseen = [call.backward for call in graph.calls]
+    if objective == "memory":
+        objective = "throughput"
+        fixed = [len(group.allowed) == 1 for group in groups]
+        for tensor in graph.tensors:
+            reader = index[tensor.target]
+            unseen[reader] = unseen[reader] or fixed[group_of[reader]]
+        seconds = _held(graph, step, kinds)
+        transfers = [(0.0,) * len(kinds)] * step.count
+    else:
+        seconds = _seconds(graph, step, kinds, first)
+        transfers = _transfers(graph, cluster, step, costs, kinds, first)
     problem = build_problem(
         [call.name for call in graph.calls],
-        seconds=_seconds(graph, step, kinds, first),
+        seconds=seconds,
         size_bytes=_sizes(step, optimizer, training),
         edges=[(index[t.source], index[t.target]) for t in graph.tensors],
-        transfer_seconds=_transfers(graph, cluster, step, costs, kinds, first),
+        transfer_seconds=transfers,
         devices=devices,
         together=group_of,
-        backward=[call.backward for call in graph.calls],
+        backward=unseen,
         pins=_pins(groups, group_of, number_of, len(devices)),
     )
     position = {device.name: i for i, device in enumerate(cluster)}
@@ -214,6 +232,22 @@ def _seconds(
             for kind, (f, b, u) in zip(kinds, tables)
         )
         for i, call in enumerate(graph.calls)
+    ]
+
+
+def _held(graph: Graph, step: Step, kinds: Sequence[Kind]) -> list[tuple[float, ...]]:
+    """The bytes that a call holds all along; infinite where it has no kernel."""
+    per_trained = 1 + step.slot_copies if step.training else 0
+    return [
+        tuple(
+            inf
+            if call.cpu_only and kind[0] != "cpu"
+            else float(own + per_trained * trained + kept)
+            for kind in kinds
+        )
+        for call, own, trained, kept in zip(
+            graph.calls, step.own_bytes, step.own_trained, step.kept_bytes
+        )
     ]
 
 

@@ -34,8 +34,10 @@ def search_steady(
     seed: int,
     on_progress: Callable[[float, float], None] | None,
 ) -> Found:
-    """The best placement for "throughput" or "call_latency" that keeps every promise.
+    """The best placement for what the engine counts that keeps every promise.
 
+    That is "throughput", "call_latency", or "memory" in a contiguity: there it looks
+    away from copies, so that the search goes on where its own count is proven.
     `strategy` is "auto", or one of `STRATEGIES` instead of the engine.
 
     Raises:
@@ -60,12 +62,12 @@ def search_steady(
         except InfeasibleError as error:
             refused, strategy = error, "simple"
     if engine and engine.feasible:
-        value = board.worth(engine.chosen) if board.worth else 0.0
+        value = board.exact(engine.chosen).value
         if on_progress and not board.roomy:
             on_progress(min(1.0, (monotonic() - began) / max(1e-9, time_limit)), value)
         if large or value <= engine.bound * (1 + 1e-9):
             return engine
-        strategy = "refine"
+        strategy = "auto" if board.objective == "memory" else "refine"
     found = best_assignment(
         board,
         strategy=strategy,

@@ -1,5 +1,6 @@
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -133,6 +134,40 @@ def test_plan_for_memory_spreads_bytes():
 
     assert plan.value == max(m.total for m in plan.memory.values())
     assert plan.value < max(m.total for m in alone.memory.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plan_for_memory_in_one_piece_each(seed):
+    """A convex plan for memory returns to no device, and is no worse than cuts."""
+    graph = chain(9)
+    draw = random.Random(seed)
+    weights = tuple(
+        replace(one, bytes=draw.randint(1, 9) * MIB) for one in graph.weights
+    )
+    graph = replace(graph, weights=weights)
+    plan = plan_graph(
+        graph, BOX, objective="memory", contiguity="convex", time_limit=1.0, seed=seed
+    )
+    at = [plan.device_of[part.name] for part in graph.parts]
+    runs = [d for i, d in enumerate(at) if not i or at[i - 1] != d]
+
+    assert len(runs) == len(set(runs)) > 1
+    assert plan.bound <= plan.value == max(m.total for m in plan.memory.values())
+    for one, two in combinations(range(len(at) + 1), 2):
+        cut = ["cpu:0"] * one + ["gpu:0"] * (two - one) + ["gpu:1"] * (len(at) - two)
+        there = dict(zip([part.name for part in graph.parts], cut))
+        other = score(graph, BOX, there | {"x": "cpu:0"}, objective="memory")
+        assert plan.value <= other.value
+
+
+def test_plan_for_memory_goes_round_what_is_pinned():
+    """Merges on the CPU do not bring everything else there."""
+    graph = wide(4)
+    plan = plan_graph(graph, BOX, objective="memory", contiguity="convex")
+    free = plan_graph(graph, BOX, objective="memory")
+
+    assert plan.device_of["join"] == "cpu:0"
+    assert plan.value == free.value
 
 
 def test_plan_keeps_parts_apart():

@@ -216,7 +216,10 @@ def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
     }
 
 
-def test_throughput_of_a_keras_model_returns_to_no_device(cluster: sn.Cluster) -> None:
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_plans_of_a_keras_model_return_to_no_device(
+    objective: str, cluster: sn.Cluster
+) -> None:
     """Data goes through the devices in one order, unless pins ask for a return."""
     first = x = keras.Input((16,))
     for i in range(9):
@@ -225,9 +228,7 @@ def test_throughput_of_a_keras_model_returns_to_no_device(cluster: sn.Cluster) -
     model = keras.Model(first, x)
 
     def way(**options: Any) -> list[str]:
-        plan = sn.plan(
-            model, cluster, objective="throughput", time_limit=0.4, **options
-        )
+        plan = sn.plan(model, cluster, objective=objective, time_limit=0.4, **options)
         devices = [plan.device_of[part.name] for part in plan.graph.parts]
         return [d for i, d in enumerate(devices) if i == 0 or devices[i - 1] != d]
 
