@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from splitnet.core.errors import SplitnetError
 from splitnet.core.units import parse_bytes
 
 __all__ = ["ENVIRONMENT_PREFIX", "OPTIONS", "Option"]
@@ -39,9 +40,12 @@ def _share(value: object) -> float:
 
 
 def _amount(value: object) -> int:
-    count = parse_bytes(value, "it")
+    try:
+        count = parse_bytes(value, "memory")
+    except SplitnetError:
+        count = 0
     if count < 2**20:
-        raise ValueError("must be at least 1 MiB, such as '4 GiB'")
+        raise ValueError("must be 1 MiB or more, such as '4 GiB' or a number of bytes")
     return count
 
 

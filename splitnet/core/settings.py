@@ -117,13 +117,22 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
     for place in (folder, *folder.parents):
         if (place / "splitnet.toml").is_file():
             return place / "splitnet.toml"
-        project = place / "pyproject.toml"
-        try:
-            if "[tool.splitnet" in project.read_text(encoding="utf-8"):
-                return project
-        except (OSError, UnicodeDecodeError):
-            continue
+        if _speaks_of_us(place / "pyproject.toml"):
+            return place / "pyproject.toml"
     return None
+
+
+def _speaks_of_us(project: Path) -> bool:
+    """Whether a project file has a table for splitnet, however TOML spells it."""
+    try:
+        text = project.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    try:
+        tool = tomllib.loads(text).get("tool")
+    except tomllib.TOMLDecodeError:
+        return "[tool.splitnet]" in text
+    return isinstance(tool, dict) and "splitnet" in tool
 
 
 def _from_file(
@@ -142,6 +151,9 @@ def _from_file(
         return []
     if path.name == "pyproject.toml":
         table = table.get("tool", {}).get("splitnet", {})
+    if not isinstance(table, dict):
+        faults.append(f"tool.splitnet ({path.name}) must be a table, not {table!r}")
+        return []
     return [(name, value, path.name) for name, value in table.items()]
 
 

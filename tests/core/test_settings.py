@@ -101,7 +101,7 @@ def test_memory_limit_reads_quantities(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["4 parsecs", "12 B", -1])
 def test_memory_limit_refuses_what_is_no_amount(tmp_path: Path, given: object) -> None:
     """An unknown unit, next to nothing, less than nothing."""
-    with pytest.raises(ConfigError, match="memory_limit"):
+    with pytest.raises(ConfigError, match="memory_limit must be 1 MiB or more"):
         settled(tmp_path, {"memory_limit": given})
 
 
@@ -234,6 +234,26 @@ def test_settings_file_may_be_the_projects(tmp_path: Path) -> None:
     (inner / "pyproject.toml").write_text("[tool.other]\n")
 
     assert resolve({}, {}, inner)["cpu_threads"] == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["tool.splitnet.cpu_threads = 5", "[tool]\nsplitnet = {cpu_threads = 5}"]
+)
+def test_settings_of_a_project_may_be_spelled_as_toml_allows(
+    tmp_path: Path, text: str
+) -> None:
+    """Dotted keys and inline tables are the same table; none is passed over."""
+    (tmp_path / "pyproject.toml").write_text(text)
+
+    assert resolve({}, {}, tmp_path)["cpu_threads"] == 5
+
+
+def test_settings_of_a_project_are_a_table(tmp_path: Path) -> None:
+    """Anything else is named."""
+    (tmp_path / "pyproject.toml").write_text("[tool]\nsplitnet = 3")
+
+    with pytest.raises(ConfigError, match=r"tool\.splitnet .* must be a table"):
+        resolve({}, {}, tmp_path)
 
 
 def test_settings_file_can_be_named(tmp_path: Path) -> None:
