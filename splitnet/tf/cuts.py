@@ -10,6 +10,7 @@ weight away from home is fetched once as well.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import tensorflow as tf
 from splitnet.tf import private
 from splitnet.tf.internals import same_to_tapes
 from splitnet.tf.marks import scope_of
-from splitnet.tf.variables import variables_of
+from splitnet.tf.variables import variables_of, weights_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
@@ -146,7 +147,7 @@ class Cuts:
 
     def weight_at(self, variable: Any, key: str) -> Any:
         """A weight on the device of part `key`; what calls change is read each time."""
-        if not variable.trainable:
+        if not variable.trainable and id(variable) not in self._weights:
             with tf.device(self._placed.target_of[key]):
                 return tf.identity(variable.value)
         place = (id(variable), self._placed.target_of[key])
@@ -155,9 +156,19 @@ class Cuts:
             self._arrived[place] = (
                 self.arrive(variable.value, key)
                 if fetched is None
-                else fetched.at(place, lambda: self.arrive(variable.value, key))
+                else fetched.at(
+                    place,
+                    lambda: self.arrive(variable.value, key),
+                    trained=variable.trainable,
+                )
             )
         return self._arrived[place]
+
+    @functools.cached_property
+    def _weights(self) -> frozenset[int]:
+        """What calls only read, frozen or not, by the ids of variables."""
+        operations = {id(n.operation): n.operation for n in self._placed.flow.nodes}
+        return frozenset(id(v) for one in operations.values() for v in weights_of(one))
 
 
 def _last_readers(placed: "Placed") -> dict[int, dict[int, None]]:
@@ -185,19 +196,25 @@ class Fetched:
     """Weights away from home that several runs of one step share.
 
     Each crosses once, and stands for its variable: `watch` lets a tape take gradients
-    by it, which are summed where it is before they go home.
+    by it, which are summed where it is before they go home. `weights` are those that
+    are trained.
     """
 
     def __init__(self) -> None:
         self.weights: dict[tuple[int, str], Any] = {}
+        self._frozen: dict[tuple[int, str], Any] = {}
         self._tape: Any = None
 
-    def at(self, place: tuple[int, str], fetch: Callable[[], Any]) -> Any:
+    def at(
+        self, place: tuple[int, str], fetch: Callable[[], Any], *, trained: bool
+    ) -> Any:
         """The weight of a variable's id on a device."""
-        if place not in self.weights:
-            self.weights[place] = tf.stop_gradient(fetch())
-        self._tape.watch(self.weights[place])
-        return self.weights[place]
+        known = self.weights if trained else self._frozen
+        if place not in known:
+            known[place] = tf.stop_gradient(fetch())
+        if trained:
+            self._tape.watch(known[place])
+        return known[place]
 
     def watch(self, tape: Any) -> None:
         """Let a tape take gradients by weights that are used from now on."""

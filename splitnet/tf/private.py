@@ -41,6 +41,7 @@ __all__ = [
     "has_value",
     "in_stateless_scope",
     "made_by",
+    "made_to_train",
     "move_value",
     "nodes_of",
     "note_call",
@@ -105,6 +106,11 @@ def check_versions() -> None:
 
 
 check_versions()
+
+
+def made_to_train(layer: Any) -> list[Any]:
+    """A layer's own variables that were added as trainable, frozen or not."""
+    return list(layer._trainable_variables)
 
 
 def nodes_of(model: Any) -> list[Any]:

@@ -5,9 +5,10 @@ from typing import Any
 
 import keras
 
+from splitnet.tf import private
 from splitnet.tf.brisk import PLAIN
 
-__all__ = ["tables_of", "variables_of"]
+__all__ = ["tables_of", "variables_of", "weights_of"]
 
 _HOLDERS = (keras.Variable, list, tuple, dict)
 
@@ -23,6 +24,17 @@ def variables_of(operation: Any) -> list[Any]:
         for layer in operation._flatten_layers():
             _gather(vars(layer).values(), found)
     return list(found.values())
+
+
+def weights_of(operation: Any) -> list[Any]:
+    """The variables that were made to be trained, frozen or not: no call changes them.
+
+    Those that were not, such as moving averages and seeds, may change in any call.
+    """
+    if not isinstance(operation, keras.layers.Layer):
+        return []
+    layers = operation._flatten_layers()
+    return [v for layer in layers for v in private.made_to_train(layer)]
 
 
 def tables_of(operation: Any) -> list[Any]:

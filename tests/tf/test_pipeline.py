@@ -187,6 +187,24 @@ def test_weights_of_towers_cross_once_for_all_microbatches(
     sn.audit(placed, None, (X[:12], Y[:12])).check()
 
 
+def test_frozen_weights_of_towers_cross_once_as_well(cluster: sn.Cluster) -> None:
+    """No gradient comes back; what a call changes is no weight and read each time."""
+    frozen = layers.Dense(200)
+    frozen.trainable = False
+    net = sn.Net("wide")
+    x = net.input("x", (8,))
+    on = ["gpu:0", "gpu:1"]
+    a = net.towers("a", x, [frozen, layers.Dense(4, activation="softmax")], on=on)
+    net.output(a)
+
+    placed, plain, *_ = trained(net, cluster, X, Y, microbatches=4)
+    audit = sn.audit(placed, None, (X[:12], Y[:12])).check()
+
+    assert difference(placed, plain) < 1e-6
+    sent = sum(4 * weight.size for weight in plain.get_weights())
+    assert audit.moved["cpu:0", "gpu:0", "weights"] == (sent, sent)
+
+
 def test_parts_that_cannot_be_compiled_say_why(cluster: sn.Cluster) -> None:
     """A loop runs without XLA, with a receipt; the rest is compiled."""
     net = sn.Net("mixed")
