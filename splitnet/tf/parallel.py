@@ -48,7 +48,7 @@ def data_parallel(
         **plan_options: as `plan`: `missing=`, `costs=`, `optimizer=` and so on.
 
     Raises:
-        DeviceError: fewer than two devices.
+        DeviceError: fewer than two devices, or one of them twice.
         DeclarationError: the model cannot be split by samples.
     """
     cluster = local_cluster() if cluster is None else cluster
@@ -127,7 +127,7 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     """The devices of the towers.
 
     Raises:
-        DeviceError: fewer than two, or more than there are.
+        DeviceError: fewer than two, more than there are, or one of them twice.
     """
     gpus = [device.name for device in cluster if device.kind == "gpu"]
     if isinstance(asked, str):
@@ -145,4 +145,11 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
             f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
             "train the model itself."
         )
+    pins = [wish for one in found for wish in wishes(one) if ":" in wish]
+    for pin in dict.fromkeys(pins):
+        if pins.count(pin) > 1:
+            raise DeviceError(
+                f"data_parallel: devices= names {pin!r} {pins.count(pin)} times. "
+                "Several towers on one device gain nothing; give each one of its own."
+            )
     return found

@@ -386,6 +386,8 @@ def test_data_parallel_says_what_it_needs(cluster: sn.Cluster) -> None:
         sn.data_parallel(model, cluster, devices=["gpu:0"])
     with pytest.raises(sn.DeviceError, match="there are 3 here"):
         sn.data_parallel(model, cluster, devices=9)
+    with pytest.raises(sn.DeviceError, match="names 'gpu:0' 2 times"):
+        sn.data_parallel(model, cluster, devices=["gpu:0", "gpu:1", "GPU:0"])
     with pytest.raises(sn.DeclarationError, match="'tabel', which is not an input"):
         sn.data_parallel(model, cluster, broadcast=["tabel"])
     fixed = keras.Input(batch_shape=(8, 4), name="fixed")
