@@ -100,10 +100,12 @@ def run_devices(arguments: Namespace) -> int:
 def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
     hush()
     from splitnet.tf.nvml import cards
-    from splitnet.tf.runtime import gpu_details, local_cluster
+    from splitnet.tf.runtime import gpu_details, host_details, local_cluster
 
     cluster = local_cluster(stand_in_gpus=stand_ins)
     details = {} if stand_ins else gpu_details(cards())
+    host = host_details()
+    details |= {device.name: host for device in cluster if device.kind == "cpu"}
     return [
         {
             "name": device.name,

@@ -4,6 +4,7 @@ Finding devices starts nothing and claims no memory.
 """
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from splitnet.tf.early import cpu_devices, make_cpu_devices
 from splitnet.tf.nvml import Card, cards
 from splitnet.tf.quiet import hushed, import_frameworks
 
-__all__ = ["configure", "force_cpu", "gpu_details", "local_cluster", "make_room"]
+__all__ = [
+    "configure",
+    "force_cpu",
+    "gpu_details",
+    "host_details",
+    "local_cluster",
+    "make_room",
+]
 
 MIB = 2**20
 _MOST_STAND_INS = 256
@@ -202,12 +210,8 @@ def host_memory_bytes() -> int:
 
 
 def _meminfo_bytes(key: str) -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    found = next((line.split()[1] for line in lines if line.startswith(key)), "0")
-    return int(found) * 1024
+    words = _first_value("/proc/meminfo", key).split()
+    return int(words[0]) * 1024 if words else 0
 
 
 def _number_in(path: str) -> int | None:
@@ -241,3 +245,46 @@ def gpu_details(known: tuple[Card, ...]) -> dict[str, dict[str, Any]]:
         for _ in tf.config.get_logical_device_configuration(gpu) or [None]:
             found[f"gpu:{len(found)}"] = row
     return found
+
+
+def host_details() -> dict[str, Any]:
+    """What else is known of the processor, which all CPU devices share; takes 0.1 s."""
+    total = _meminfo_bytes("MemTotal") or None
+    limit = _number_in("/sys/fs/cgroup/memory.max")
+    return {
+        "model": _first_value("/proc/cpuinfo", "model name"),
+        "capability": "",
+        "memory_bytes": min(filter(None, (total, limit)), default=None),
+        "busy": _busy(0.1),
+        "watts": None,
+        "used_by": [],
+        "links": [],
+    }
+
+
+def _busy(seconds: float) -> float | None:
+    """The share of the processor's time that was used while this waits."""
+    before = _ticks()
+    time.sleep(seconds)
+    passed = [after - earlier for earlier, after in zip(before, _ticks())]
+    if not sum(passed):
+        return None
+    return 1 - sum(passed[3:5]) / sum(passed)  # idle, and waiting for a disk
+
+
+def _ticks() -> list[int]:
+    """What the processor did since its start, in ticks, by kind."""
+    try:
+        line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+    except OSError:
+        return []
+    return [int(word) for word in line.split()[1:9]]
+
+
+def _first_value(path: str, key: str) -> str:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    found = next((line for line in lines if line.startswith(key)), "")
+    return found.partition(":")[2].strip()
