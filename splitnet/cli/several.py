@@ -173,7 +173,7 @@ def run_up(arguments: Namespace) -> int:
 
     if arguments.allow_remote:
         print(_EXPOSED, file=sys.stderr)
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # clean up as well
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as well
     with local_workers(
         arguments.workers,
         pin=arguments.pin,
@@ -204,15 +204,41 @@ def _program(arguments: Namespace) -> list[str]:
 
 
 def _run(program: list[str], environ: "os._Environ[str] | dict[str, str]") -> int:
+    """Run a program in this one's place: its signals are passed on, its code is ours.
+
+    It ends when this process does, even if that is killed.
+    """
+    from splitnet.tf.seclude import end_with_parent
+
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        if not running:
+            raise KeyboardInterrupt
+        if number != signal.SIGINT or not _hears_ctrl_c():
+            running[0].send_signal(number)
+
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with subprocess.Popen(program, env=environ) as process:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                process.terminate()
-                return process.wait()
+        running.append(
+            subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
+        )
+        code = running[0].wait()
     except OSError as error:
         raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code  # as a shell says it of a signal
+
+
+def _hears_ctrl_c() -> bool:
+    """Whether the terminal sends Ctrl-C to this process, and so to what it runs."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def run_join(arguments: Namespace) -> int:

@@ -3,13 +3,13 @@
 import re
 import tomllib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from splitnet.core.devices import Device, device_name, is_kind
 from splitnet.core.errors import DeviceError, SplitnetError, listed
-from splitnet.core.hosts import Host, hosts_to
+from splitnet.core.hosts import Host
 from splitnet.core.units import parse_bandwidth, parse_seconds
 
 __all__ = ["Cluster", "Device", "Link"]
@@ -208,6 +208,19 @@ class Cluster:
         """The devices of one kind, "gpu" or "cpu"."""
         return tuple(device for device in self.devices if device.kind == kind)
 
+    def without(self, *names: str) -> "Cluster":
+        """What is left without some devices, or all of a host such as "worker:1".
+
+        Raises:
+            DeviceError: no such device or host here, or nothing is left.
+        """
+        hosts = {device.host for device in self.devices}
+        gone = {name if name in hosts else self[name].name for name in names}
+        kept = [d for d in self.devices if not gone & {d.name, d.host}]
+        ends = {*(device.name for device in kept), "*"}
+        links = tuple(x for x in self.links if ends >= {x.source, x.target})
+        return replace(self, devices=tuple(kept), links=links)
+
     @property
     def home(self) -> Device:
         """Where data comes in and merges live: the first CPU, else the first device."""
@@ -223,11 +236,9 @@ class Cluster:
 
     def to_dict(self) -> dict[str, object]:
         """The cluster as plain values, for a JSON file."""
-        return {
-            "devices": [asdict(device) for device in self.devices],
-            "links": [link_to_dict(link) for link in self.links],
-            **({"hosts": hosts_to(self.hosts)} if self.hosts else {}),
-        }
+        from splitnet.core.clusterfile import cluster_to_dict
+
+        return cluster_to_dict(self)
 
     @classmethod
     def from_dict(cls, values: object) -> "Cluster":
@@ -239,16 +250,6 @@ class Cluster:
         from splitnet.core.clusterfile import cluster_from_dict
 
         return cluster_from_dict(values)
-
-
-def link_to_dict(link: Link) -> dict[str, object]:
-    """A link as plain values; what is zero everywhere but in measurements is left out.
-
-    >>> sorted(link_to_dict(Link("*", "*", 1e9)))
-    ['bytes_per_second', 'latency_seconds', 'source', 'target']
-    """
-    unless_zero = ("busy_share", "crowding")
-    return {k: v for k, v in asdict(link).items() if v or k not in unless_zero}
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -1,15 +1,20 @@
 """Clusters from files: TOML that a person wrote, JSON that a stranger may have."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 
 from splitnet.core.cluster import Cluster, Device, Link, default_link, positive_speed
 from splitnet.core.devices import device_name, tensorflow_name
 from splitnet.core.errors import DeviceError, SplitnetError, listed
-from splitnet.core.hosts import Host, hosts_from
+from splitnet.core.hosts import Host, hosts_from, hosts_to
 from splitnet.core.units import parse_bandwidth, parse_seconds
 
-__all__ = ["cluster_from_dict", "cluster_from_toml"]
+__all__ = [
+    "cluster_from_dict",
+    "cluster_from_toml",
+    "cluster_to_dict",
+    "link_to_dict",
+]
 
 _DEVICE_KEYS = {"name", "memory", "speed", "bandwidth", "overhead", "preset"}
 _LINK_KEYS = {"between", "bandwidth", "latency"}
@@ -150,3 +155,22 @@ def cluster_from_dict(values: object) -> Cluster:
         tuple(_checked_link(entry) for entry in links),
         hosts_from(values.get("hosts", {})),
     )
+
+
+def cluster_to_dict(cluster: Cluster) -> dict[str, object]:
+    """The cluster as plain values, for a JSON file."""
+    return {
+        "devices": [asdict(device) for device in cluster.devices],
+        "links": [link_to_dict(link) for link in cluster.links],
+        **({"hosts": hosts_to(cluster.hosts)} if cluster.hosts else {}),
+    }
+
+
+def link_to_dict(link: Link) -> dict[str, object]:
+    """A link as plain values; what is zero everywhere but in measurements is left out.
+
+    >>> sorted(link_to_dict(Link("*", "*", 1e9)))
+    ['bytes_per_second', 'latency_seconds', 'source', 'target']
+    """
+    unless_zero = ("busy_share", "crowding")
+    return {k: v for k, v in asdict(link).items() if v or k not in unless_zero}

@@ -6,7 +6,8 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.cluster import Cluster, Link, link_to_dict
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.clusterfile import link_to_dict
 from splitnet.core.cost import CostModel, Measured, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph

@@ -10,13 +10,15 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, WorkerError, listed
 from splitnet.core.hosts import CLIENT, Host
-from splitnet.tf.context import started, starter
+from splitnet.tf.context import guard, rejoin, started, starter
+from splitnet.tf.failure import ended_words, is_about_workers, lost_words
 from splitnet.tf.hangup import hang_up
 from splitnet.tf.health import Health, probe, without_proxy
 from splitnet.tf.serve import VERSION_MARK, check_network, spec_of
@@ -25,6 +27,7 @@ from splitnet.tf.workers import CLUSTER_VARIABLE
 __all__ = ["Connection", "connect"]
 
 _PATIENCE = 2  # questions without an answer before a worker counts as hung
+_LONG_SECONDS = 8.0  # for a second answer, before work is refused
 _joined: list["Connection"] = []
 
 
@@ -36,7 +39,7 @@ class Connection:
 
     def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
         self.cluster = cluster
-        self._workers = tuple(h for h in cluster.hosts if h.job == "worker")
+        self._workers = _workers_of(cluster)
         self._every = watch_seconds
         self._over = threading.Event()
         self._lost: dict[str, Health] = {}
@@ -52,13 +55,14 @@ class Connection:
         self._over.set()
 
     def _watch(self) -> None:
-        missed: dict[str, int] = {}
+        missed = dict.fromkeys((worker.name for worker in self._workers), 0)
         while not self._over.wait(self._every):
             for found in self.health(timeout_seconds=max(self._every, 0.5)):
                 name = found.host.name
-                missed[name] = missed.get(name, 0) + 1 if found.state != "well" else 0
+                missed[name] = missed[name] + 1 if found.state != "well" else 0
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow calls again
-                    self._lost[name] = found
+                    waited = found.seconds * min(missed[name], _PATIENCE)
+                    self._lost[name] = replace(found, seconds=waited)
                     hang_up(found.host.address)
 
     def __enter__(self) -> "Connection":
@@ -75,44 +79,27 @@ class Connection:
         Raises:
             WorkerError: a worker died, hangs or is another process than before.
         """
-        if error is not None and _is_about_workers(error):
-            found = {h.host.name: h for h in self.health()}
-            bad = {n: h for n, h in found.items() if h.state != "well"} | self._lost
-            self._lost = {}
-            raise WorkerError(_lost_words(bad, error)) from error
+        if error is not None and is_about_workers(error):
+            bad, self._lost = self._lost or self._unwell(), {}
+            raise WorkerError(ended_words(bad, error)) from error
 
+    def check(self, ask: bool) -> None:
+        """Refuse to go on while a worker is lost.
 
-def _is_about_workers(error: BaseException) -> bool:
-    import tensorflow as tf
+        Args:
+            ask: ask all workers now; else only if the watch missed an answer.
 
-    kinds = (
-        tf.errors.UnavailableError,
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
-    )
-    return isinstance(error, kinds) or (
-        isinstance(error, tf.errors.InvalidArgumentError)
-        and "remote_handle" in str(error)
-    )
+        Raises:
+            WorkerError: names them.
+        """
+        if ask or self._lost:
+            self._lost = self._unwell() and self._unwell(_LONG_SECONDS)
+        if self._lost:
+            raise WorkerError(lost_words(self._lost))
 
-
-def _lost_words(bad: dict[str, Health], error: BaseException) -> str:
-    remedy = (
-        "Start it again if it is gone, call sn.connect(cluster) again, emit the model "
-        "anew (or plan it for the workers that are left) and fit with the same "
-        "keras.callbacks.BackupAndRestore: training goes on from its last backup."
-    )
-    if bad:
-        return listed(
-            f"the step ended because a worker failed. {remedy}",
-            [health.words for health in bad.values()],
-        )
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return (
-        "the step ended because a worker was lost; all of them answer now, so one was "
-        f"started anew and what it held is gone ({first[:200]}). {remedy}"
-    )
+    def _unwell(self, timeout_seconds: float = 2.0) -> dict[str, Health]:
+        found = self.health(timeout_seconds=timeout_seconds)
+        return {h.host.name: h for h in found if h.state != "well"}
 
 
 def connect(
@@ -124,8 +111,9 @@ def connect(
 ) -> Connection:
     """Join this program to a cluster's workers; their devices can be placed on then.
 
-    Do it before the first layer, tensor or dataset. Joining the same cluster again
-    makes workers that came back usable; models from before are lost.
+    Do it before the first layer, tensor or dataset. Joining the same cluster again, or
+    what is left of it (`Cluster.without`), makes workers that came back usable; models
+    from before are lost.
 
     Args:
         cluster: its `hosts` give an address to every worker and to the client, which
@@ -148,16 +136,28 @@ def connect(
     again = _check_time(cluster)
     without_proxy(cluster.hosts)
     _wait_for(workers, wait_seconds)
+    client = next(host for host in cluster.hosts if host.name == CLIENT)
+    spec = spec_of((*workers, client))
     import tensorflow as tf
 
-    tf.config.experimental_connect_to_cluster(
-        spec_of(cluster), job_name="client", task_index=0, protocol="grpc"
-    )
+    if again:  # its watch goes on meanwhile: a worker that hangs would hold this up
+        rejoin(spec)
+    else:
+        tf.config.experimental_connect_to_cluster(
+            spec, job_name="client", task_index=0, protocol="grpc"
+        )
     _check_versions(workers, tf)
     for old in again:
         old.close()
     _joined[:] = [Connection(cluster, watch_seconds)]
+    guard(_joined[0].check)
     return _joined[0]
+
+
+def _workers_of(cluster: Cluster) -> tuple[Host, ...]:
+    """The workers that have a device: `Cluster.without` leaves others out."""
+    used = {device.host for device in cluster}
+    return tuple(h for h in cluster.hosts if h.job == "worker" and h.name in used)
 
 
 def _cluster_of_environment() -> Cluster:
@@ -182,7 +182,7 @@ def _checked_workers(cluster: Cluster) -> tuple[Host, ...]:
         faults.append(
             "the client (this program) has no address: the workers must call it"
         )
-    workers = tuple(host for host in cluster.hosts if host.job == "worker")
+    workers = _workers_of(cluster)
     if not workers:
         faults.append("there is no worker to join")
     if faults:

@@ -6,15 +6,17 @@ that devices are claimed: from then on most settings are closed.
 
 import linecache
 import sys
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
 from splitnet.tf.quiet import hushed
 
-__all__ = ["settle", "starter", "started", "watch"]
+__all__ = ["guard", "rejoin", "settle", "starter", "started", "watch"]
 
 _OUR_FOLDERS = ("/tensorflow/", "/keras/", "/splitnet/", "/importlib/")
 _seen: list[str] = []
+_guards: list[Callable[[bool], None]] = []
 
 
 def _context() -> Any:
@@ -28,13 +30,41 @@ def started() -> bool:
     return getattr(_context(), "_context_handle", None) is not None
 
 
-def settle() -> None:
+def rejoin(spec: Any) -> None:
+    """Join the workers of a cluster again, or others, at this program's old address.
+
+    TensorFlow's public way would listen at that address a second time, unless nothing
+    at all has changed.
+    """
+    context = _context()
+    known = context.get_server_def()
+    fresh = type(known)()
+    fresh.CopyFrom(known)
+    fresh.cluster.CopyFrom(spec.as_cluster_def())
+    context.update_server_def(fresh)
+
+
+def guard(check: Callable[[bool], None]) -> None:
+    """Let `settle` call this first: it raises if a worker is lost.
+
+    Its argument says whether to ask the workers, or to go by what is known of them.
+    """
+    _guards[:] = [check]
+
+
+def settle(*, ask: bool = False) -> None:
     """Wait until workers have done what they were asked outside of any function.
 
     TensorFlow hands such operations over and goes on; a function that is called next
-    can overtake them, and find variables that are still empty.
+    can overtake them, and find variables that are still empty. It would wait for a lost
+    worker for ever, so that is looked for first.
+
+    Raises:
+        WorkerError: a worker is lost.
     """
     if started():
+        for check in _guards:
+            check(ask)
         _context().sync_executors()
 
 

@@ -62,7 +62,9 @@ def emit(
     Raises:
         DeclarationError: the source cannot be copied, or is not what was planned, or
             cannot be cut as asked.
+        WorkerError: a worker that was joined is lost.
     """
+    settle(ask=True)
     way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
     blueprint = planned_blueprint(source, plan)
     sites = planned_sites(blueprint, plan)

@@ -33,6 +33,7 @@ def _making(model: Any, name: str, make: Callable[..., Any]) -> Callable[..., An
 
     @functools.wraps(make)
     def making(*args: Any, **kwargs: Any) -> Any:
+        settle(ask=True)
         make(*args, **kwargs)
         run = getattr(model, name)
         if run is not None and not hasattr(run, "_settles"):

@@ -9,14 +9,16 @@ device and no road to anywhere else. Linux only; neither root nor a tool is need
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 from pathlib import Path
 
 from splitnet.core.errors import ConfigError
 
-__all__ = ["enter", "is_private", "open_interfaces", "seclude"]
+__all__ = ["end_with_parent", "enter", "is_private", "open_interfaces", "seclude"]
 
+_DIE_WITH_PARENT = 1
 _NEW_NET, _NEW_USER = 0x40000000, 0x10000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
 _ADVICE = (
@@ -91,6 +93,11 @@ def enter(pid: int) -> None:
             f"cannot enter the private network of process {pid} ({'; '.join(faults)}). "
             "It must run, on this machine, for the same user."
         )
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends."""
+    _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL)
 
 
 def _is_linux() -> bool:

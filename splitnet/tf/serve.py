@@ -1,11 +1,11 @@
 """What a worker process does: serve TensorFlow's runtime while its owner lives."""
 
-import ctypes
 import os
 import resource
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from splitnet.core.cluster import Cluster
@@ -13,12 +13,11 @@ from splitnet.core.errors import ConfigError
 from splitnet.core.hosts import Host
 from splitnet.core.units import format_bytes
 from splitnet.tf.health import without_proxy
-from splitnet.tf.seclude import is_private, open_interfaces
+from splitnet.tf.seclude import end_with_parent, is_private, open_interfaces
 
 __all__ = ["READY", "VERSION_MARK", "limit_memory", "serve"]
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
-_DIE_WITH_PARENT = 1
 READY = b"ready"  # then, if memory is limited, the bytes that are left of it
 
 
@@ -62,7 +61,7 @@ def serve(
     import tensorflow as tf
 
     server = tf.distribute.Server(
-        spec_of(cluster),
+        spec_of(cluster.hosts),
         job_name=me.job,
         task_index=me.task,
         config=tf.compat.v1.ConfigProto(
@@ -74,6 +73,7 @@ def serve(
     room = b"" if memory_bytes is None else b" %d" % limit_memory(memory_bytes)
     sys.stdout.buffer.write(READY + room + b"\n")
     sys.stdout.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python hears nothing in a join
     server.join()
 
 
@@ -104,8 +104,8 @@ def _held(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def spec_of(cluster: Cluster) -> "tf.train.ClusterSpec":  # type: ignore[name-defined]  # noqa: F821  # imported late
-    """The cluster as TensorFlow reads it, its client included.
+def spec_of(hosts: Iterable[Host]) -> "tf.train.ClusterSpec":  # type: ignore[name-defined]  # noqa: F821  # imported late
+    """Who takes part as TensorFlow reads it, the client included.
 
     A client that is not named gets another port each time it connects, and workers go
     on calling the old one.
@@ -113,7 +113,7 @@ def spec_of(cluster: Cluster) -> "tf.train.ClusterSpec":  # type: ignore[name-de
     import tensorflow as tf
 
     jobs: dict[str, dict[int, str]] = {}
-    for host in cluster.hosts:
+    for host in hosts:
         jobs.setdefault(host.job, {})[host.task] = host.address
     return tf.train.ClusterSpec(jobs)
 
@@ -155,7 +155,7 @@ def check_network(*, allow_remote: bool) -> None:
 
 def _end_with_owner() -> None:
     """End when the owner does, even if it is killed or this process is stopped."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    end_with_parent()
     threading.Thread(target=_watch_owner, daemon=True).start()
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Link
 from splitnet.core.devices import Device, device_name, tensorflow_name
 from splitnet.core.errors import DeviceError
+from splitnet.core.hosts import Host
 from splitnet.core.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
 BOX = """
@@ -186,3 +187,20 @@ def test_quantities_know_their_units():
     assert parse_seconds("3 ms") == pytest.approx(0.003)
     with pytest.raises(DeviceError, match="unknown unit 'parsec'"):
         parse_seconds("3 parsec")
+
+
+def test_a_cluster_without_a_device_or_a_host_keeps_the_rest() -> None:
+    """Their links go with them; addresses stay, for when the host comes back."""
+    hosts = (Host("client:0", "a:1"), Host("worker:0", "b:1"), Host("worker:1", "c:1"))
+    names = ("cpu:0", "worker:0/cpu:0", "worker:1/gpu:0", "worker:1/cpu:0")
+    links = (Link("cpu:0", "worker:1/cpu:0", 1e9), Link("*", "*", 1e9))
+    cluster = Cluster(tuple(map(Device.of, names)), links, hosts)
+
+    left = cluster.without("worker:1")
+
+    assert [device.name for device in left] == ["cpu:0", "worker:0/cpu:0"]
+    assert left.links == links[1:]
+    assert left.hosts == hosts
+    assert len(cluster.without("/job:worker/task:1/device:GPU:0", "cpu:0")) == 2
+    with pytest.raises(DeviceError, match="there is no device 'worker:7'"):
+        cluster.without("worker:7")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -76,7 +77,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         x = rng.normal(size=(256, 16)).astype("float32")
         y = rng.normal(size=(256, 1)).astype("float32")
 
-        def made(homes=("worker:0/cpu:0", "worker:1/cpu:0")):
+        def made(homes=("worker:0/cpu:0", "worker:1/cpu:0"), cluster=cluster):
             keras.utils.set_random_seed(1)
             net = sn.Net("two")
             i = net.input("x", (16,))
@@ -134,9 +135,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         model, _ = made()
         answer["resumed"] = fit(model, 5, keras.callbacks.BackupAndRestore(folder))
 
+        folder = tempfile.mkdtemp()
         model, _ = made()
-        stop = At(1, lambda: os.kill(pids[0], signal.SIGSTOP))
-        answer["stopped"] = failed(model, 200, stop)
+        stop = At(3, lambda: os.kill(pids[0], signal.SIGSTOP))
+        backup = keras.callbacks.BackupAndRestore(folder)
+        answer["stopped"] = failed(model, 5, stop, backup)
+        answer["while it hangs"] = said(made)
+        rest = cluster.without("worker:0")
+        joined = sn.connect(rest, watch_seconds=0.5)
+        backup = keras.callbacks.BackupAndRestore(folder)
+        answer["without it"] = fit(made(cluster=rest)[0], 5, backup)
         os.kill(pids[0], signal.SIGCONT)
         joined = sn.connect(cluster, watch_seconds=0.5)
         answer["after the stop"] = fit(made()[0], 5)
@@ -151,6 +159,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         import tensorflow as tf
         tf.__version__ = "9.9.9"
         answer["version"] = said(lambda: sn.connect(cluster))
+
+        os.kill(pids[2], signal.SIGINT)
+        answer["interrupted"] = workers.processes[1].wait(10)
 
         os.kill(pids[0], signal.SIGSTOP)
         began = time.monotonic()
@@ -206,6 +217,23 @@ def test_workers_that_hang_are_named_in_seconds(trained: dict[str, Any]) -> None
 
 
 @pytest.mark.tf
+def test_workers_that_are_lost_are_waited_for_by_nobody(
+    trained: dict[str, Any],
+) -> None:
+    """A model is not even begun: TensorFlow would wait for the lost one for ever."""
+    assert trained["while it hangs"].startswith("WorkerError: a worker is lost")
+    assert "cluster.without('worker:0')" in trained["while it hangs"]
+
+
+@pytest.mark.tf
+def test_workers_that_are_left_go_on_without_the_lost_one(
+    trained: dict[str, Any],
+) -> None:
+    """Planned anew for what is left, while the other still hangs: the same losses."""
+    assert trained["without it"] == pytest.approx(trained["losses"][3:], rel=1e-6)
+
+
+@pytest.mark.tf
 def test_workers_that_come_back_let_training_go_on(trained: dict[str, Any]) -> None:
     """After connect and BackupAndRestore the losses are those without the failure."""
     assert trained["resumed"] == pytest.approx(trained["losses"][3:], rel=1e-6)
@@ -233,6 +261,12 @@ def test_connect_refuses_another_tensorflow(trained: dict[str, Any]) -> None:
 
 
 @pytest.mark.tf
+def test_workers_end_by_ctrl_c(trained: dict[str, Any]) -> None:
+    """One that serves in the foreground hears it, though Python hears nothing."""
+    assert trained["interrupted"] == -signal.SIGINT
+
+
+@pytest.mark.tf
 def test_workers_leave_nothing_behind(trained: dict[str, Any]) -> None:
     """Stopping ends all of them, also one that hangs, and removes their files."""
     assert trained["left"] == []
@@ -242,18 +276,21 @@ def test_workers_leave_nothing_behind(trained: dict[str, Any]) -> None:
 
 @pytest.mark.tf
 def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
-    """No address of this machine reaches a worker that answers inside; `up` ends it."""
+    """No address of this machine reaches a worker that answers inside.
+
+    `up` passes on the signal that ends it, and the program's exit code.
+    """
     program = (
-        "import os, splitnet as sn\n"
+        "import os, signal, sys, splitnet as sn\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
         "c = sn.Cluster.load(os.environ['SPLITNET_CLUSTER'])\n"
         "from splitnet.tf.health import probe\n"
         "print(c.hosts[1].address, probe(c.hosts[1:])[0].state, flush=True)\n"
-        "input()\n"
+        "signal.pause()\n"
     )
     up = [sys.executable, "-m", "splitnet", "cluster", "up", "--workers", "1", "--"]
     with subprocess.Popen(
         [*up, sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
@@ -263,11 +300,41 @@ def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
         port = address.rpartition(":")[2]
         own = ["127.0.0.1", "localhost", *_addresses()]
         outside = [f.state for f in probe(Host("w:0", f"{a}:{port}") for a in own)]
-        process.communicate("\n", timeout=30)
+        process.terminate()
+        process.wait(30)
 
     assert inside == "well"
     assert set(outside) == {"gone"}
-    assert process.returncode == 0
+    assert process.returncode == 3
+
+
+def test_a_program_ends_when_what_runs_it_is_killed() -> None:
+    """`cluster up` and `join`, killed with no time to clean up, leave no program."""
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
+    with subprocess.Popen(
+        [*join, "--", sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        pid = int(process.stdout.readline())
+        process.kill()
+        assert process.stdout.read() == ""  # ends when nobody can write any more
+
+    assert not Path(f"/proc/{pid}/exe").exists()
+
+
+def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
+    """128 and the number of the signal."""
+    join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
+    done = subprocess.run(
+        [*join, "--", "sh", "-c", "kill -9 $$"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+
+    assert done.returncode == 128 + signal.SIGKILL
 
 
 @pytest.mark.tf
