@@ -27,6 +27,7 @@ from splitnet.core.pipeline import Pipeline
 from splitnet.tf import private
 from splitnet.tf.cuts import Fetched
 from splitnet.tf.optimizer import device_of
+from splitnet.tf.reported import noted_once
 from splitnet.tf.rows import Rows
 
 __all__ = ["check_pipeline", "pipelined"]
@@ -133,13 +134,12 @@ class _Step:
         cut = [_split(rows, part) for part in (x, y, weights)]
         sums = _Sums(model.trainable_weights)
         losses, outputs = [], []
-        for number, (own_x, own_y, own_w, share) in enumerate(
-            zip(*cut, rows.weights())
-        ):
-            own_x = self._held(own_x, number, sums)
-            made, loss = self._one(own_x, own_y, own_w, share, sums)
-            outputs.append(made)
-            losses.append(loss)
+        with noted_once(model, rows):
+            for number, (own_x, *rest) in enumerate(zip(*cut, rows.weights())):
+                own_x = self._held(own_x, number, sums)
+                made, loss = self._one(own_x, *rest, sums)
+                outputs.append(made)
+                losses.append(loss)
         model._loss_tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)
         if sums.variables:
             model.optimizer.apply_gradients(zip(sums.total(), sums.variables))

@@ -35,6 +35,7 @@ __all__ = [
     "TFOptimizer",
     "borrow_value",
     "compile_arguments",
+    "compiled_loss",
     "functional_inside",
     "give_value",
     "hang_masks",
@@ -106,6 +107,11 @@ def check_versions() -> None:
 
 
 check_versions()
+
+
+def compiled_loss(model: Any) -> Any:
+    """What works out a compiled model's loss; None if nothing does."""
+    return getattr(model, "_compile_loss", None)
 
 
 def made_to_train(layer: Any) -> list[Any]:

@@ -98,6 +98,28 @@ def test_every_way_trains_as_the_unsplit_batch(
     sn.audit(placed, None, (X[:12], Y[:12])).check()
 
 
+def test_losses_of_outputs_are_reported_for_the_whole_batch(
+    cluster: sn.Cluster,
+) -> None:
+    """Not as the mean of pieces of two and three samples."""
+    net = sn.Net("two")
+    x = net.input("x", (8,))
+    a = net.branch("a", x, layers.Dense(12, activation="relu"), on="gpu:0")
+    net.output(net.branch("u", a, layers.Dense(3, name="u"), on="gpu:1"), "u")
+    net.output(net.branch("v", a, layers.Dense(1, name="v"), on="gpu:2"), "v")
+    placed = sn.emit(net, sn.plan(net, cluster, batch=12), microbatches=5)
+    histories = []
+    for model in (sn.unplace(placed), placed):
+        model.compile("sgd", {"u": "mse", "v": "mae"}, loss_weights={"u": 2, "v": 1})
+        y = {"u": X[:, :3], "v": X[:, :1]}
+        made = model.fit(X, y, batch_size=12, epochs=2, shuffle=False, verbose=0)
+        histories.append(made.history)
+
+    assert set(histories[0]) == {"loss", "u_loss", "v_loss"}
+    for name, losses in histories[0].items():
+        assert histories[1][name] == pytest.approx(losses, rel=1e-5)
+
+
 def test_sparse_gradients_are_summed_over_microbatches(cluster: sn.Cluster) -> None:
     """An Embedding's gradient stays one of its rows."""
     net = sn.Net("words")
