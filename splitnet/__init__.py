@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from splitnet._version import __version__
+from splitnet.tf.first import watch_from_now
 
 if TYPE_CHECKING:
     from splitnet.callback import PlacementCallback
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from splitnet.view.report import report
     from splitnet.view.text import chart, table
     from splitnet.view.trace import trace
+
+watch_from_now()
 
 __all__ = [
     "Audit",

@@ -12,7 +12,7 @@ from typing import Any
 
 from splitnet.tf.quiet import hushed
 
-__all__ = ["guard", "rejoin", "settle", "starter", "started", "watch"]
+__all__ = ["guard", "note", "rejoin", "settle", "starter", "started", "watch"]
 
 _OUR_FOLDERS = ("/tensorflow/", "/keras/", "/splitnet/", "/importlib/")
 _seen: list[str] = []
@@ -83,10 +83,15 @@ def watch() -> None:
         with hushed():
             original()
         if not was:
-            _seen.append(_user_line(sys._getframe(1)))
+            note(sys._getframe(1))
         vars(context).pop("ensure_initialized", None)
 
     context.ensure_initialized = ensure_initialized
+
+
+def note(frame: FrameType | None) -> None:
+    """Remember the line that started TensorFlow: the user's innermost of a frame."""
+    _seen.append(_user_line(frame))
 
 
 def starter() -> str:

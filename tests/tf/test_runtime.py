@@ -212,7 +212,7 @@ def test_settings_that_may_change_any_time_are_not_late(after: dict) -> None:
 
 @pytest.fixture(scope="module")
 def unwatched(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What is said if TensorFlow had started before splitnet first looked."""
+    """What is said if TensorFlow started before any of splitnet's functions ran."""
     folder = tmp_path_factory.mktemp("unwatched")
     (folder / "library.py").write_text(
         "import keras\nmodel = keras.Sequential([keras.Input((2,)), "
@@ -222,15 +222,25 @@ def unwatched(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return story(
         """
         import library
+        from splitnet.tf import context
         answer = {"late": said(lambda: sn.local_cluster())}
+        context._seen.clear()
+        answer["unseen"] = said(lambda: sn.local_cluster())
         """,
         folder,
     )
 
 
+def test_settings_too_late_name_the_line_that_came_before_them(
+    unwatched: dict,
+) -> None:
+    """`import splitnet` is enough to see it, also where nothing holds what was made."""
+    assert "library.py:2 (model = keras.Sequential(" in unwatched["late"]
+
+
 def test_settings_too_late_name_the_module_that_holds_layers(unwatched: dict) -> None:
-    """Without a watch, the import that built a model is found by what it holds."""
-    assert "module 'library' has 'model' (a Sequential)" in unwatched["late"]
+    """Where TensorFlow started before, the import is found by what it holds."""
+    assert "module 'library' has 'model' (a Sequential)" in unwatched["unseen"]
 
 
 def test_settings_of_a_file_are_applied_by_local_cluster(unwatched: dict) -> None:
