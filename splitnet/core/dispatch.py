@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from splitnet.core.board import Assignment, Board
+from splitnet.core.schedule import decided, undecided
 
 __all__ = ["dispatched"]
 
@@ -31,15 +32,8 @@ class _Dispatch:
     def __init__(self, board: Board) -> None:
         units = board.units
         self.board, self.units = board, units
-        self.chosen = [-1 if len(a) > 1 else a[0] for a in board.allowed]
-        self.foes: list[list[int]] = [[] for _ in board.allowed]
-        for a, b in board.apart:
-            self.foes[a].append(b)
-            self.foes[b].append(a)
-        self.need, self.room = board.group_bytes, list(board.capacity)
-        for group, device in enumerate(self.chosen):
-            if device >= 0:
-                self.room[device] -= self.need[group]
+        self.chosen, self.foes, self.room = undecided(board)
+        self.need = board.group_bytes
         self.inputs: list[list[int]] = [[] for _ in range(units.count)]
         self.readers: list[list[int]] = [[] for _ in range(units.count)]
         for number, net in enumerate(units.nets):
@@ -73,10 +67,7 @@ class _Dispatch:
                 waits[reader] -= 1
                 if not waits[reader]:
                     heappush(heap, (made[reader], reader, _READY))
-        return tuple(
-            device if device >= 0 else allowed[0]
-            for device, allowed in zip(self.chosen, self.board.allowed)
-        )
+        return decided(self.board, self.chosen)
 
     def _settle(self, unit: int) -> float:
         """Give the unit's group a device if it has none; when the inputs are there."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from splitnet.core.board import Assignment, Board
 
-__all__ = ["earliest_finish", "one_device", "ranks"]
+__all__ = ["decided", "earliest_finish", "one_device", "ranks", "undecided"]
 
 
 def one_device(board: Board, device: int) -> Assignment:
@@ -53,6 +53,32 @@ def _copy_seconds(
     return latency + size * per_byte if known is None else known
 
 
+def undecided(board: Board) -> tuple[list[int], list[list[int]], list[int]]:
+    """What a list scheduler begins with, per group and device.
+
+    The device of each group that has one choice (else -1), the groups that it must be
+    apart from, and the bytes left on each device.
+    """
+    chosen = [-1 if len(a) > 1 else a[0] for a in board.allowed]
+    foes: list[list[int]] = [[] for _ in board.allowed]
+    for a, b in board.apart:
+        foes[a].append(b)
+        foes[b].append(a)
+    room = list(board.capacity)
+    for group, device in enumerate(chosen):
+        if device >= 0:
+            room[device] -= board.group_bytes[group]
+    return chosen, foes, room
+
+
+def decided(board: Board, chosen: Sequence[int]) -> Assignment:
+    """The choices, and the first allowed device for groups that no unit is of."""
+    return tuple(
+        device if device >= 0 else allowed[0]
+        for device, allowed in zip(chosen, board.allowed)
+    )
+
+
 def earliest_finish(
     board: Board, order: Sequence[int], *, patience: float = 0.0
 ) -> Assignment:
@@ -72,7 +98,6 @@ class _EarliestFinish:
         units = board.units
         self.board, self.units, self.patience = board, units, patience
         self.times = board.units.unit_seconds
-        self.chosen = [-1 if len(a) > 1 else a[0] for a in board.allowed]
         self.finish = [0.0] * units.count
         self.free = [0.0] * units.device_count
         self.link_free: dict[tuple[int, int], float] = {}
@@ -85,15 +110,8 @@ class _EarliestFinish:
         for number, weight in enumerate(units.shared):
             for user in weight.users:
                 self.shared_of[user].append(number)
-        self.room = list(board.capacity)
+        self.chosen, self.foes, self.room = undecided(board)
         self.need = board.group_bytes
-        for group, device in enumerate(self.chosen):
-            if device >= 0:
-                self.room[device] -= self.need[group]
-        self.foes: list[list[int]] = [[] for _ in board.allowed]
-        for a, b in board.apart:
-            self.foes[a].append(b)
-            self.foes[b].append(a)
 
     def play(self, order: Sequence[int]) -> Assignment:
         for unit in order:
@@ -102,10 +120,7 @@ class _EarliestFinish:
                 self.chosen[group] = self._best(unit, group)
                 self.room[self.chosen[group]] -= self.need[group]
             self._put(unit, self.chosen[group])
-        return tuple(
-            device if device >= 0 else allowed[0]
-            for device, allowed in zip(self.chosen, self.board.allowed)
-        )
+        return decided(self.board, self.chosen)
 
     def _best(self, unit: int, group: int) -> int:
         """Least by (apart kept, memory kept, finish); ties to the first allowed."""

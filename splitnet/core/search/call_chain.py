@@ -11,6 +11,7 @@ first and last groups to the host, where what they exchange costs nothing.
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from math import inf
 
 import numpy as np
@@ -36,9 +37,9 @@ def chain_calls(
 
     Objective: call latency with a barrier after every interval; optimal for that, one
     call per accelerator. `full` is the problem with nodes, `node_groups` maps its nodes
-    to the groups of `problem`. Accelerators are taken in their given order, which is
-    exact when they are identical. O(accelerators x groups^2) in numpy and
-    O(groups x longest region) in Python.
+    to the groups of `problem`. Accelerators are taken in their given order, and side
+    calls fit each of them, which is exact when they are identical.
+    O(accelerators x groups^2) in numpy and O(groups x longest region) in Python.
     """
     count = len(order)
     line = [i for i, d in enumerate(problem.devices) if not d.pooled]
@@ -55,8 +56,10 @@ def chain_calls(
     if pool >= 0:
         host = _host_table(full, node_groups, place, pool)
         host[below | np.isinf(table[pool])] = inf
-    # Side calls are priced on the first accelerator; other kinds are judged later.
-    call = table[line[0]] if line else np.full_like(host, inf)
+    # Side calls are priced where they are dearest, so that they fit wherever they go.
+    call = np.full_like(host, inf)
+    if line:
+        call = reduce(np.maximum, [table[d] for d in line])
     cost = np.full((SIDE_CALLS + 1, count + 1, count + 1), inf)
     cost[0], cost[1] = host, call
     trim = _Trim(host, call)

@@ -1,12 +1,14 @@
 """Search for a low single-sample latency: one call per accelerator and a host pool."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf, log
 from random import Random
 
 from splitnet.core.search.call_chain import chain_calls
 from splitnet.core.search.call_clusters import coarsen_calls
 from splitnet.core.search.call_graph import CallGraph, CallState
+from splitnet.core.search.call_sharing import SharedCalls
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.elite import Elite
 from splitnet.core.search.orders import ancestry, depth_first, frontier, fuse_cycles
@@ -31,7 +33,7 @@ FEWEST_BLOCKS = 60
 CHAIN_SECONDS = 1e-6
 EDGE_SECONDS = 6e-5
 STEPS_PER_CHAIN = 5000
-ROUND_SHARE = 0.08
+ROUND_SHARE = 0.15
 ROUND_SECONDS = 2e-6
 ROUND_TRIES = 40
 LEVELLED = 0.5
@@ -41,6 +43,11 @@ LAST_PASS = 4.0
 PASS_SECONDS = 2e-3  # for each group, where that is more
 STEPS_PER_ROUNDS = 2000
 HOPELESS = 1.1
+MOST_TIMES = 4
+MOST_CALLS = 96
+OTHER_TIMES = 0.3
+MORE_CALLS = (0, 0, 1, 2, 4)
+MANY_GROUPS = 5000
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -53,6 +60,7 @@ def anneal_calls(
     hot: float = 0.02,
     cold: float = 0.0005,
     weight: float = 0.02,
+    keeps: Callable[[Sequence[int]], bool] = lambda _: True,
 ) -> tuple[float, list[int]]:
     """Anneal the latency, with a small weight on the sum of all loads.
 
@@ -96,12 +104,30 @@ def anneal_calls(
             value = calls.latency(ceiling)
             if value < inf:
                 cost, total = value + rest, total + out + into
-                if value < best * (1 - 1e-12):
+                if value < best * (1 - 1e-12) and keeps(device):
                     best, best_plan = value, list(device)
             else:
                 calls.move(group, here, *state.change(group, here))
         budget.spend(STRIDE * 8)
     return best, best_plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What all parts of one search share.
+
+    `fused` are the groups that can be told apart, `node_groups` names that of each node
+    of `problem`; `keep` takes a plan of `shared.wide` into the elite and returns its
+    value.
+    """
+
+    problem: Problem
+    fused: Problem
+    shared: SharedCalls
+    node_groups: Sequence[int]
+    random: Random
+    keep: Report
+    elite: Elite
 
 
 def search_calls(
@@ -110,26 +136,34 @@ def search_calls(
     """Begin with rounds and chains, then anneal clusters of the best plans in cycles.
 
     A long search does so in passes, each longer than the one before.
-    Objective: call latency; plans with one call per accelerator. `report` judges every
-    plan by the exact latency and is infinite for one that does not fit. No guarantee.
+    Objective: call latency; plans with one call per accelerator, and with several where
+    rounds of several are better. `report` judges every plan by the exact latency and is
+    infinite for one that does not fit. No guarantee.
     """
     fused, cluster = fuse_cycles(problem)
     node_groups = [cluster[group] for group in problem.nodes.group]
     elite = Elite(ELITE)
+    accelerators = sum(not device.pooled for device in fused.devices)
+    times = max(1, min(MOST_TIMES, MOST_CALLS // max(1, accelerators)))
+    shared = SharedCalls(fused, problem, node_groups, times)
 
     def keep(plan: Sequence[int], name: str) -> float:
-        value = report([plan[owner] for owner in cluster], name)
+        folded = shared.fold(plan)
+        if folded is None:
+            return inf
+        value = report([folded[owner] for owner in cluster], name)
         elite.add(value, plan)
         return value
 
+    search = _Search(problem, fused, shared, node_groups, random, keep, elite)
     for part in _passes(fused, budget):
-        _rounds(fused, part, random, keep)
-        _chains(problem, fused, node_groups, part, random, keep, elite)
+        _rounds(search, part)
+        _chains(search, part)
         if not elite.rows:
             host = [i for i, d in enumerate(fused.devices) if d.pooled]
             for device in host[:1] or range(len(fused.devices)):
                 keep([device] * fused.group_count, "single device")
-        _anneal_elite(problem, fused, node_groups, part, random, keep, elite)
+        _anneal_elite(search, part)
 
 
 def _passes(problem: Problem, budget: Budget) -> Iterator[Budget]:
@@ -144,16 +178,13 @@ def _passes(problem: Problem, budget: Budget) -> Iterator[Budget]:
     yield budget
 
 
-def _anneal_elite(
-    problem: Problem,
-    fused: Problem,
-    node_groups: Sequence[int],
-    budget: Budget,
-    random: Random,
-    keep: Report,
-    elite: Elite,
-) -> None:
+def _anneal_elite(search: _Search, budget: Budget) -> None:
     """Anneal clusters of the best plans, and of their children, until time is up."""
+    elite, random, shared = search.elite, search.random, search.shared
+    several = bool(elite.rows) and not shared.is_plain(elite.rows[0][1])
+    fused = whole = shared.wide if several else search.fused
+    if not several:
+        elite.rows = [row for row in elite.rows if shared.is_plain(row[1])]
     low, high = CLUSTERS
     high = max(2 * low, min(high, fused.group_count))
     least = 0.0 if budget.counts_steps else EDGE_SECONDS * fused.group_count
@@ -164,16 +195,20 @@ def _anneal_elite(
     while elite.rows and budget.usable > least:
         plan = elite.draw(random)
         if len(elite.rows) > 1 and random.random() < RECOMBINED:
-            plan = _child(fused, [row[1] for row in elite.rows], random) or plan
+            plan = _child(search, whole, random) or plan
+        if several:
+            fused = shared.near(plan, random.choice(MORE_CALLS))
         target = int(low * (high / low) ** random.random())
         coarse, owner = coarsen_calls(fused, target, random, room, keep=plan)
         start = [0] * coarse.group_count
         for group, index in enumerate(owner):
             start[index] = plan[group]
-        graph = CallGraph(coarse, problem, [owner[group] for group in node_groups])
+        node_owner = [owner[group] for group in search.node_groups]
+        graph = CallGraph(coarse, search.problem, node_owner)
         part = budget.limited(cycle)
-        found = anneal_calls(graph, start, part, random, hot=random.choice(HOTS))[1]
-        keep([found[index] for index in owner], "multilevel calls")
+        hot, keeps = random.choice(HOTS), shared.folder(coarse, owner, graph).folds
+        found = anneal_calls(graph, start, part, random, hot=hot, keeps=keeps)[1]
+        search.keep([found[index] for index in owner], "multilevel calls")
 
 
 def _room(problem: Problem) -> float:
@@ -181,19 +216,29 @@ def _room(problem: Problem) -> float:
     return max(sizes, default=inf)
 
 
-def _rounds(problem: Problem, budget: Budget, random: Random, keep: Report) -> None:
+def _rounds(search: _Search, budget: Budget) -> None:
     """Build plans in rounds for a small share of the budget."""
-    makes = Rounds(problem)
+    fused, random = search.fused, search.random
+    makes = Rounds(search.shared.wide)
     part = budget.slice(ROUND_SHARE)
-    need = ROUND_SECONDS * problem.group_count * ROUND_TRIES
+    tries = ROUND_TRIES if fused.group_count <= MANY_GROUPS else ROUND_TRIES // 2
+    need = ROUND_SECONDS * fused.group_count * tries
+    values: dict[float, float] = {}
     while not part.spent and (budget.counts_steps or part.usable > need):
-        order = frontier(problem, random, noise=random.choice((0.0, 0.3, 1.0)))
+        times = 1.0 + len(values)
+        if times > search.shared.times:
+            times = min(values, key=values.__getitem__)
+            if random.random() < OTHER_TIMES:
+                times += random.choice((-0.5, 0.5))
+            times = min(max(1.0, times), search.shared.times)
+        order = frontier(fused, random, noise=random.choice((0.0, 0.3, 1.0)))
         if random.random() < LEVELLED:
-            order = _by_level(problem, order)
-        plan = makes.plan(order, random, tries=ROUND_TRIES)
+            order = _by_level(fused, order)
+        calls = int(times * search.shared.accelerators)
+        plan = makes.plan(order, random, tries=tries, calls=calls)
         budget.spend(STEPS_PER_ROUNDS)
-        if plan is not None:
-            keep(plan, "rounds of calls")
+        value = inf if plan is None else search.keep(plan, "rounds of calls")
+        values[times] = min(value, values.get(times, inf))
 
 
 def _by_level(problem: Problem, order: Sequence[int]) -> list[int]:
@@ -204,16 +249,9 @@ def _by_level(problem: Problem, order: Sequence[int]) -> list[int]:
     return sorted(order, key=level.__getitem__)
 
 
-def _chains(
-    problem: Problem,
-    fused: Problem,
-    node_groups: Sequence[int],
-    budget: Budget,
-    random: Random,
-    keep: Report,
-    elite: Elite,
-) -> None:
+def _chains(search: _Search, budget: Budget) -> None:
     """Cut orders into calls, for as long as that finds the best plans."""
+    fused, random, elite = search.fused, search.random, search.elite
     length = LONGEST_ORDER
     if not budget.counts_steps:
         length = min(length, int((budget.usable * CHAIN_SHARE / CHAIN_SECONDS) ** 0.5))
@@ -228,26 +266,26 @@ def _chains(
         short, owner = coarsen_calls(fused, length, random, _room(fused), keep=same)
     if short.group_count > LONGEST_ORDER:
         return
-    node_short = [owner[group] for group in node_groups]
+    node_short = [owner[group] for group in search.node_groups]
     for order in _orders(short, random):
         before, best = part.left, elite.rows[0][0] if elite.rows else inf
-        plan = chain_calls(short, order, node_short, problem)
+        plan = chain_calls(short, order, node_short, search.problem)
         budget.spend(STEPS_PER_CHAIN)
         value = inf
         if plan is not None:
-            value = keep([plan[index] for index in owner], "chain of calls")
+            value = search.keep([plan[index] for index in owner], "chain of calls")
         if value > HOPELESS * best or part.left <= before - part.left:
             break
 
 
-def _child(
-    problem: Problem, plans: Sequence[Sequence[int]], random: Random
-) -> list[int] | None:
-    """Join two of the plans at a random cut of a random order."""
-    left, right = random.sample(range(len(plans)), 2)
+def _child(search: _Search, problem: Problem, random: Random) -> list[int] | None:
+    """Join two plans of the elite at a random cut of a random order."""
+    rows = search.elite.rows
+    left, right = random.sample(range(len(rows)), 2)
     order = depth_first(problem, random, backward=random.random() < 0.5)
     cut = random.randrange(1, max(2, len(order)))
-    return recombine(problem, plans[left], plans[right], order, cut)
+    child = recombine(problem, rows[left][1], rows[right][1], order, cut)
+    return child if child is None or search.shared.fold(child) else None
 
 
 def _orders(problem: Problem, random: Random) -> Iterator[list[int]]:

@@ -6,6 +6,7 @@ without limit and free of transfers. The set of one accelerator is cut into call
 counting how often a path re-enters it.
 """
 
+from collections.abc import Sequence
 from math import fsum, inf
 
 from splitnet.core.search.problem import Assignment, Problem
@@ -55,11 +56,27 @@ def calls_of(problem: Problem, assignment: Assignment) -> list[tuple[int, int]]:
 def call_latency(problem: Problem, assignment: Assignment) -> float:
     """Return when the last node is finished; infinite if calls wait in a circle.
 
-    Needs `problem.nodes`. O(devices x (nodes + edges)).
+    Needs `problem.nodes`. O(nodes + edges) where one call per accelerator can run, and
+    O(devices x (nodes + edges)) where paths come back to one.
     """
+    single = [
+        (-1, node)
+        if problem.devices[assignment[group]].pooled
+        else (assignment[group], 1)
+        for node, group in enumerate(problem.nodes.group)
+    ]
+    value = _latency(problem, assignment, single)
+    if value < inf:
+        return value
+    return _latency(problem, assignment, calls_of(problem, assignment))
+
+
+def _latency(
+    problem: Problem, assignment: Assignment, unit: Sequence[tuple[int, int]]
+) -> float:
+    """Return the latency of units as `calls_of` returns them."""
     nodes = problem.nodes
     kind = [device.kind for device in problem.devices]
-    unit = calls_of(problem, assignment)
     numbers: dict[tuple[int, int], int] = {}
     index = [numbers.setdefault(key, len(numbers)) for key in unit]
     parts: list[list[float]] = [[] for _ in numbers]

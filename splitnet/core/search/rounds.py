@@ -21,7 +21,9 @@ from splitnet.core.search.problem import Problem
 
 __all__ = ["Rounds"]
 
-WIDTHS = (1, 2, 2, 2, 3, 3)
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+SOUNDED = 5
+NOISE = 0.3
 MANY = -1
 
 
@@ -64,12 +66,17 @@ class Rounds:
         ]
 
     def plan(
-        self, order: Sequence[int], random: Random, *, tries: int
+        self,
+        order: Sequence[int],
+        random: Random,
+        *,
+        tries: int,
+        calls: int | None = None,
     ) -> list[int] | None:
-        """Return a plan with at most one call per accelerator.
+        """Return a plan with at most one call per accelerator, on the first `calls`.
 
         Objective: call latency without transfers; sides prefer what is early in
-        `order`. How many sides a round has is drawn; which ready groups begin which
+        `order`. A round has the sides that save most; which ready groups begin which
         side is drawn and improved `tries` times by how much the round then covers.
         Memory is kept, other limits are for whoever judges; None if groups are left. No
         guarantee. O(tries x (groups log groups + edges)).
@@ -80,14 +87,10 @@ class Rounds:
         plan = [MANY] * len(order)
         waiting = [len(row) for row in self._before]
         ready = [group for group, number in enumerate(waiting) if not number]
-        line, rest = list(self._accelerators), sum(self._seconds)
+        line, rest = self._accelerators[:calls], sum(self._seconds)
         ready = self._settle(ready, waiting, plan)
         while line and ready:
-            width = min(random.choice(WIDTHS), max(1, len(line) - 1), len(ready))
-            share = rest / len(line) if len(line) > width else inf
-            sides = self._round(
-                rank, waiting, ready, line[:width], share, tries, random
-            )
+            sides = self._best_round(rank, waiting, ready, line, rest, tries, random)
             for side in sides:
                 if side.members:
                     device = line.pop(0)
@@ -102,34 +105,66 @@ class Rounds:
             ready = self._settle(fresh, waiting, plan)
         return None if MANY in plan else plan
 
-    def _round(
+    def _best_round(
         self,
         rank: Sequence[int],
         waiting: Sequence[int],
         ready: Sequence[int],
         line: Sequence[int],
-        share: float,
+        rest: float,
         tries: int,
         random: Random,
     ) -> list[_Side]:
-        """Grow one side per device of `line` from the best of several beginnings."""
-        width = len(line)
-        room = [self._problem.devices[d].capacity_bytes for d in line]
-        if width == 1:
-            begin = [0] * len(ready)
-            return self._grow(rank, waiting, ready, begin, room, share)
-        begin = [number % width for number in range(len(ready))]
-        random.shuffle(begin)
-        best: list[_Side] = []
-        most = -inf
+        """Choose how many sides save most seconds per call, then improve them.
+
+        Sides end where as many calls on all devices that are left would cover all that
+        is left, so that the last rounds have as much to do as the first.
+        """
+        best: tuple[float, int, list[int], float] | None = None
+        for width in WIDTHS:
+            if width > min(len(ready), max(1, len(line) - 1)):
+                break
+            share = rest / (width * (len(line) // width)) if len(line) > 1 else inf
+            begin = [number % width for number in range(len(ready))]
+            random.shuffle(begin)
+            part = tries // SOUNDED if width > 1 else 0
+            room = [self._problem.devices[d].capacity_bytes for d in line[:width]]
+            begin, sides = self._round(
+                rank, waiting, ready, begin, room, share, part, random
+            )
+            busy = [min(side.seconds, share) for side in sides]
+            saved = (sum(busy) - max(busy)) / width * (1 + NOISE * random.random())
+            if best is None or saved > best[0]:
+                best = saved, width, begin, share
+        assert best is not None, "one side is always possible"
+        _, width, begin, share = best
+        room = [self._problem.devices[d].capacity_bytes for d in line[:width]]
+        part = tries if width > 1 else 0
+        return self._round(rank, waiting, ready, begin, room, share, part, random)[1]
+
+    def _round(
+        self,
+        rank: Sequence[int],
+        waiting: Sequence[int],
+        ready: Sequence[int],
+        begin: Sequence[int],
+        room: Sequence[float],
+        share: float,
+        tries: int,
+        random: Random,
+    ) -> tuple[list[int], list[_Side]]:
+        """Grow one side per room; change where groups begin while that covers more."""
+        found = list(begin)
+        best = self._grow(rank, waiting, ready, found, room, share)
+        most = sum(min(side.seconds, share) for side in best)
         for _ in range(tries):
-            changed = list(begin)
-            changed[random.randrange(len(ready))] = random.randrange(width)
+            changed = list(found)
+            changed[random.randrange(len(ready))] = random.randrange(len(room))
             sides = self._grow(rank, waiting, ready, changed, room, share)
             covered = sum(min(side.seconds, share) for side in sides)
             if covered >= most:
-                begin, best, most = changed, sides, covered
-        return best
+                found, best, most = changed, sides, covered
+        return found, best
 
     def _grow(
         self,
