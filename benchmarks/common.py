@@ -82,6 +82,24 @@ def quartiles(values):
     return tuple(statistics.quantiles(values, n=4, method="inclusive"))
 
 
+def order_of(rows):
+    """A line on the order of things predicted: (name, predicted, quartiles) each.
+
+    Two things have an order where the middle halves of what was measured lie apart.
+    """
+    pairs = [(a, b) for i, a in enumerate(rows) for b in rows[:i]]
+    wrong = [(a, b) for a, b in pairs if (a[1] - b[1]) * (a[2][1] - b[2][1]) < 0]
+    apart = [(a, b) for a, b in wrong if a[2][0] > b[2][2] or b[2][0] > a[2][2]]
+    named = [
+        ", ".join(f"{a[0]} and {b[0]}" for a, b in each) for each in (wrong, apart)
+    ]
+    if not wrong:
+        return "order right"
+    if not apart:
+        return f"order right beyond the spread ({named[0]} measured alike)"
+    return f"order wrong: {named[1]}"
+
+
 def quiet(limit=0.7, patience=120):
     """Wait until little else runs here; says so if that does not happen."""
     cores = len(os.sched_getaffinity(0))

@@ -3,18 +3,20 @@
 Two worker processes, a core and a thread each. Each model is measured once call by call
 (`sn.measure`), then placed three ways by hand: all on worker 0, the first half of its
 calls there and the second on worker 1, and its calls in turn on both. Inputs are the
-client's. A row is the median of the steps of an epoch of plain `fit`, from the end of
-one step to the end of the next; what an epoch costs before its first step is not in.
+client's. The three are run in turn, epoch by epoch of plain `fit`. A row is the median
+of all steps, from the end of one to the end of the next; what an epoch costs before its
+first step is not in. Then the calls are measured again: "later" is what the prediction
+would be by then, so how far it is off tells how much the machine itself changed.
 
-    python benchmarks/predicted.py [MODEL ...]
+    python benchmarks/predicted.py [MODEL ...] [--rounds N]
 """
 
 import argparse
 
-from common import heading, quartiles, undisturbed
+from common import heading, order_of, quartiles, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
-STEPS = 21
+STEPS = 8
 
 
 def build(name):
@@ -134,28 +136,61 @@ def plans(sn, model, batch, cluster, costs):
     yield "in turn", sn.score(model, cluster, turns, **options)
 
 
-def measured(sn, model, plan, batch, pids):
-    """Seconds of a step: the median of some epochs."""
+def measured(sn, model, chosen, batch, pids, rounds):
+    """Quartiles of the seconds of a step for each of some plans, run in turn."""
     import numpy as np
 
     from splitnet.tf.whole import StepTimes
 
-    made = sn.emit(model, plan)
-    made.compile("sgd", "mse")
     shape = (batch * STEPS, *model.inputs[0].shape[1:])
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     y = np.zeros((batch * STEPS, 1), "float32")
-    made.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
-    times = StepTimes()
+    fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
+    models = [sn.emit(model, plan) for plan in chosen]
+    for made in models:
+        made.compile("sgd", "mse")
+        made.fit(x, y, **fit)
+    seconds = [[] for _ in models]
     with undisturbed(*pids):
-        made.fit(x, y, batch_size=batch, shuffle=False, verbose=0, callbacks=[times])
-    return quartiles(times.seconds)
+        for _ in range(rounds):
+            for made, took in zip(models, seconds):
+                times = StepTimes()
+                made.fit(x, y, callbacks=[times], **fit)
+                took += times.seconds
+    return [quartiles(took) for took in seconds]
+
+
+def rows(sn, name, cluster, pids, rounds):
+    """Print three rows for a model, and whether their order is right."""
+    model, batch = build(name)
+    with undisturbed(*pids):
+        costs = sn.measure(model, cluster, batch, optimizer="sgd")
+    before = list(plans(sn, model, batch, cluster, costs))
+    chosen = [plan for _, plan in before]
+    found = measured(sn, model, chosen, batch, pids, rounds)
+    with undisturbed(*pids):
+        costs = sn.measure(model, cluster, batch, optimizer="sgd")
+    after = plans(sn, model, batch, cluster, costs)
+    judged = []
+    for (which, plan), (_, later), took in zip(before, after, found):
+        expected = plan.timeline.seconds
+        low, middle, high = (1e3 * seconds for seconds in took)
+        print(
+            f"  {name:16} {which:12} {1e3 * expected:10.1f}    "
+            f"{middle:7.1f} ({low:.0f} to {high:.0f})".ljust(64)
+            + f"{1e3 * expected / middle:6.2f}"
+            f"{later.timeline.seconds / expected:8.2f}",
+            flush=True,
+        )
+        judged.append((which, expected, took))
+    print(f"  {name:16} {order_of(judged)}", flush=True)
 
 
 def main():
     """Print three rows for each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
 
     import splitnet as sn
@@ -164,20 +199,12 @@ def main():
         heading(__doc__.splitlines()[0])
         cluster, pids = workers.cluster, [workers.pid(i) for i in range(2)]
         sn.connect(cluster)
-        print("  model            plan         predicted, ms  measured, ms    ratio")
+        print(
+            "  model            plan         predicted, ms  measured, ms       "
+            "ratio  later"
+        )
         for name in options.models:
-            model, batch = build(name)
-            with undisturbed(*pids):
-                costs = sn.measure(model, cluster, batch, optimizer="sgd")
-            for which, plan in plans(sn, model, batch, cluster, costs):
-                low, middle, high = measured(sn, model, plan, batch, pids)
-                expected = plan.timeline.seconds
-                print(
-                    f"  {name:16} {which:12} {1e3 * expected:10.1f}    "
-                    f"{1e3 * middle:7.1f} ({1e3 * low:.0f} to {1e3 * high:.0f})"
-                    f"{expected / middle:8.2f}",
-                    flush=True,
-                )
+            rows(sn, name, cluster, pids, options.rounds)
 
 
 if __name__ == "__main__":

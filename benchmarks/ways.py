@@ -11,7 +11,7 @@ timed from the end of one to the end of the next within an epoch.
 import argparse
 import re
 
-from common import heading, quartiles, undisturbed
+from common import heading, order_of, quartiles, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
 STEPS = 9
@@ -108,14 +108,17 @@ def main():
                         times = StepTimes()
                         made.fit(x, y, callbacks=[times], **fit)
                         took += times.seconds
+            judged = []
             for way, took in zip(ways, seconds):
                 low, middle, high = quartiles(took)
+                judged.append((way.kind, way.seconds, (low, middle, high)))
                 print(
                     f"  {name:8}  {way.kind:10}  {1e3 * way.seconds:10.1f}     "
                     f"{1e3 * middle:7.1f} ({1e3 * low:.0f} to {1e3 * high:.0f})"
                     f"{way.seconds / middle:8.2f}   {way.how}",
                     flush=True,
                 )
+            print(f"  {name:8}  {order_of(judged)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def rebatched(graph: Graph, batch: int) -> Graph:
             moved_bytes=call.moved_bytes * share,
             activation_bytes=size(call.activation_bytes),
             workspace_bytes=size(call.workspace_bytes),
+            inner_bytes=None if call.inner_bytes is None else size(call.inner_bytes),
             seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
         )
 

@@ -24,7 +24,10 @@ class Call:
 
     `forward_flops` and `backward_flops` count a multiply-add as two. `moved_bytes` is
     what the forward pass reads and writes in its device's memory. `activation_bytes` is
-    what stays until the backward pass, `workspace_bytes` what is gone when the call is.
+    what stays until the backward pass because of it, a tensor that several keep counted
+    once; of that `inner_bytes` are no input and no output of it (None where nobody
+    says), and `keeps_output` that its backward pass reads its outputs.
+    `workspace_bytes` is what is gone when the call is.
     `seconds_on` holds known times, ((device kind, seconds), ...), which beat any
     estimate; `transfer_seconds` likewise for sending its output once; `size_bytes` is
     memory that a workload file charges to it. `cpu_only` marks a call without a GPU
@@ -44,6 +47,8 @@ class Call:
     moved_bytes: float = 0.0
     activation_bytes: int = 0
     workspace_bytes: int = 0
+    inner_bytes: int | None = None
+    keeps_output: bool = False
     weights: tuple[str, ...] = ()
     cpu_only: bool = False
     backward: bool = False
@@ -55,7 +60,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One output of `source` on its way into `target`; bytes for the whole batch."""
+    """One output of `source` on its way into `target`; bytes for the whole batch.
+
+    `kept` says that the target's backward pass reads it again.
+    """
 
     source: str
     target: str
@@ -63,6 +71,7 @@ class Tensor:
     shape: Shape = ()
     dtype: str = "float32"
     bytes: int = 0
+    kept: bool = False
 
     @property
     def differentiable(self) -> bool:

@@ -11,10 +11,11 @@ Five kinds of bytes come and go as the step runs; weights and optimizer slots st
                   back, and on a worker's processor what its process needs to run calls
                   at all and the network's copy of what arrives
 
-A device's `Memory` takes each kind at its own fullest, so its total is never less than
-the peak of the sum: an allocator that keeps what it once had needs that much.
+A device's `Memory` has all weights, slots and gradients, and the last three kinds as
+they are when their sum is largest. So its total is never less than the peak over time.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from splitnet.core.engine import Run
@@ -60,10 +61,11 @@ def memory_of(
     """
     import numpy as np
 
+    until = _until(step, device, run)
     intervals = [
         *_weights(step, device, run),
-        *_activations(step, device, run),
-        *_received(step, device, run),
+        *_activations(step, device, run, until),
+        *_received(step, device, run, until),
         *_workspace(step, device, run),
         *_process(step, device, run),
     ]
@@ -78,13 +80,19 @@ def memory_of(
     curves: list[Curve] = []
     for number in range(step.device_count):
         here = where == number
-        tops = [
-            max((b for _, b in _curve(times, change, here & (kind == k))), default=0)
-            for k in range(6)
-        ]
-        memories.append(Memory(*tops))
+        curve = [_curve(times, change, here & (kind == k)) for k in range(6)]
+        passing = _curve(times, change, here & (kind >= _ACTIVATIONS))
+        fullest = max(passing, key=lambda point: point[1], default=(0.0, 0))[0]
+        stay = [max((b for _, b in one), default=0) for one in curve[:_ACTIVATIONS]]
+        memories.append(Memory(*stay, *(_at(one, fullest) for one in curve[3:])))
         curves.append(_curve(times, change, here))
     return memories, curves
+
+
+def _at(curve: Curve, moment: float) -> int:
+    """The bytes of a curve at a moment."""
+    index = bisect_right(curve, moment, key=lambda point: point[0])
+    return curve[index - 1][1] if index else 0
 
 
 def _curve(times: object, change: object, chosen: object) -> Curve:
@@ -115,44 +123,76 @@ def _weights(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
     return found
 
 
-def _activations(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
-    """An output until its last reader or copy is done, then what backward needs."""
+def _activations(
+    step: Step, device: Sequence[int], run: Run, until: Sequence[Mapping[int, float]]
+) -> list[Interval]:
+    """What units made: outputs while they are read, what backward needs until then."""
     n = step.count
-    needed = [run.stop[unit] for unit in range(n)]
-    for net in step.nets:
-        here = device[net.source]
-        for reader in net.readers:
-            if device[reader] == here:
-                needed[net.source] = max(needed[net.source], run.stop[reader])
-    for copy in run.copies:
-        if copy.kind == 0:
-            source = step.nets[copy.item].source
-            needed[source] = max(needed[source], copy.stop)
+    read = list(run.stop[:n])
+    for net, needed in zip(step.nets, until):
+        read[net.source] = max(read[net.source], needed.get(device[net.source], 0.0))
     found: list[Interval] = []
     for unit, where in enumerate(device):
-        start, read = run.start[unit], needed[unit]
-        kept = step.activation_bytes[unit]
-        if run.ran[n + unit]:
-            gone = run.stop[n + unit]
-            found.append((where, _ACTIVATIONS, start, gone, kept))
-        excess = max(0, step.output_bytes[unit] - kept)
-        found.append((where, _ACTIVATIONS, start, read, excess))
+        start, keeps = run.start[unit], step.keeps[unit]
+        gone = run.stop[n + unit] if run.ran[n + unit] else start
+        last = max(read[unit], gone)
+        output = 0 if keeps.view else step.output_bytes[unit]
+        kept = min(keeps.output, output)
+        found.append((where, _ACTIVATIONS, start, gone, keeps.inner))
+        found.append((where, _ACTIVATIONS, start, last, kept))
+        found.append((where, _ACTIVATIONS, start, read[unit], output - kept))
     return found
 
 
-def _received(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
+def _until(
+    step: Step, device: Sequence[int], run: Run
+) -> Sequence[Mapping[int, float]]:
+    """For each net, until when its bytes are needed on each device that has them.
+
+    By its readers there, forward and, if they keep it, backward; by copies that leave;
+    and by whoever reads a view of it.
+    """
+    n = step.count
+    until: list[dict[int, float]] = [{} for _ in step.nets]
+
+    def need(number: int, where: int, time: float) -> None:
+        until[number][where] = max(until[number].get(where, 0.0), time)
+
+    for copy in run.copies:
+        if copy.kind == 0:
+            need(copy.item, copy.source, copy.stop)
+    # From the end on, so that what becomes of a view is known when its input is asked.
+    viewed: dict[int, float] = {}
+    order = sorted(range(len(step.nets)), key=lambda i: -step.nets[i].source)
+    for number in order:
+        net = step.nets[number]
+        for reader in net.readers:
+            need(number, device[reader], run.stop[reader])
+            if reader in viewed:
+                need(number, device[reader], viewed[reader])
+        for reader in net.kept:
+            need(number, device[reader], run.stop[n + reader])
+        home = until[number].get(device[net.source], 0.0)
+        if step.keeps[net.source].view:
+            viewed[net.source] = max(viewed.get(net.source, 0.0), home)
+    return until
+
+
+def _received(
+    step: Step, device: Sequence[int], run: Run, until: Sequence[Mapping[int, float]]
+) -> list[Interval]:
     """What came over a link, until nobody on that device needs it."""
     n = step.count
     found: list[Interval] = []
     for copy in run.copies:
         if copy.kind == 0:
-            net = step.nets[copy.item]
-            gone = _last_use(net.readers, net.backward, copy.target, device, run, n)
+            gone = until[copy.item][copy.target]
         elif copy.kind == 1:
             gone = run.stop[n + step.nets[copy.item].source]
         elif copy.kind == 2:
             one = step.shared[copy.item]
-            gone = _last_use(one.users, one.backward, copy.target, device, run, n)
+            users = (*one.users, *(n + u for u in one.backward))
+            gone = max(run.stop[u] for u in users if device[u % n] == copy.target)
         else:
             gone = run.stop[2 * n + step.shared[copy.item].users[0]]
             first = min(
@@ -163,19 +203,6 @@ def _received(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
             found.append((copy.source, _TRANSFERS, first, copy.stop, copy.bytes))
         found.append((copy.target, _TRANSFERS, copy.start, gone, copy.bytes))
     return found
-
-
-def _last_use(
-    readers: Sequence[int],
-    backward: Sequence[int],
-    target: int,
-    device: Sequence[int],
-    run: Run,
-    n: int,
-) -> float:
-    uses = [run.stop[r] for r in readers if device[r] == target]
-    uses += [run.stop[n + r] for r in backward if device[r] == target]
-    return max(uses, default=0.0)
 
 
 def _workspace(step: Step, device: Sequence[int], run: Run) -> list[Interval]:

@@ -165,6 +165,7 @@ def _unrolled(graph: Graph, microbatches: int, recompute: bool) -> Graph:
                 source=f"{t.source}#{m}",
                 target=f"{t.target}#{m}",
                 bytes=round(t.bytes * share),
+                kept=t.kept or recompute,
             )
             for t in graph.tensors
         ]
@@ -179,10 +180,17 @@ def _unrolled(graph: Graph, microbatches: int, recompute: bool) -> Graph:
 
 
 def _kept_small(call: Call, recompute: bool) -> Call:
-    """A call that keeps no more than its output, where the rest is computed again."""
+    """A call that keeps its inputs alone, where the rest is computed again."""
     if not recompute:
         return call
-    return replace(call, activation_bytes=min(call.activation_bytes, call.output_bytes))
+    inner = max(call.activation_bytes - call.output_bytes, 0)
+    return replace(
+        call,
+        activation_bytes=min(call.activation_bytes, call.output_bytes),
+        workspace_bytes=call.workspace_bytes + (call.inner_bytes or inner),
+        inner_bytes=None if call.inner_bytes is None else 0,
+        keeps_output=False,
+    )
 
 
 def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, int]]:

@@ -1,12 +1,13 @@
 """Calls for a share of the batch, and what they cost by what the whole call costs."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.cost import CostModel
+from splitnet.core.cost import VIEWS, CostModel
 from splitnet.core.devices import Device
 from splitnet.core.graph import Call, Graph, Tensor
+from splitnet.core.kept import keeps_of_group
 
 __all__ = ["ScaledCosts", "merged_graph", "scaled_call", "scaled_graph"]
 
@@ -22,6 +23,9 @@ def scaled_call(call: Call, name: str, share: float) -> Call:
         moved_bytes=call.moved_bytes * share,
         activation_bytes=round(call.activation_bytes * share),
         workspace_bytes=round(call.workspace_bytes * share),
+        inner_bytes=None
+        if call.inner_bytes is None
+        else round(call.inner_bytes * share),
         seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
         transfer_seconds=None
         if call.transfer_seconds is None
@@ -142,33 +146,51 @@ def merged_graph(
         groups.setdefault((level[call.name], own), []).append(call)
     ranked = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
     first = {call.name: calls[0].name for calls in ranked for call in calls}
+    leaving = {t.source for t in graph.tensors if first[t.source] != first[t.target]}
+    readers: dict[str, list[Tensor]] = {}
+    for tensor in graph.tensors:
+        if first[tensor.source] == first[tensor.target]:
+            readers.setdefault(tensor.source, []).append(tensor)
     tensors: dict[tuple[str, str, int], Tensor] = {}
     index: dict[tuple[str, int], int] = {}
     for t in graph.tensors:
         source, target = first[t.source], first[t.target]
         if source != target:
             number = index.setdefault((t.source, t.index), len(index))
-            tensors.setdefault(
-                (source, target, number),
-                replace(t, source=source, target=target, index=number),
+            key = (source, target, number)
+            kept = t.kept or (key in tensors and tensors[key].kept)
+            tensors[key] = replace(
+                t, source=source, target=target, index=number, kept=kept
             )
     merged = replace(
         graph,
-        calls=tuple(_merged(calls) for calls in ranked),
+        calls=tuple(_merged(calls, readers, leaving) for calls in ranked),
         tensors=tuple(tensors.values()),
         outputs=tuple(dict.fromkeys(first[name] for name in graph.outputs)),
     )
     return merged, {calls[0].name: tuple(calls) for calls in ranked}
 
 
-def _merged(calls: list[Call]) -> Call:
+def _merged(
+    calls: list[Call], readers: Mapping[str, Sequence[Tensor]], leaving: Container[str]
+) -> Call:
+    """One call for all; of their outputs, those count that leave the group."""
+    gone = [call for call in calls if call.name in leaving] or calls[-1:]
+    inner, kept = keeps_of_group(calls, readers)
+    whole = all(call.name in kept for call in gone)
+    if inner is not None and whole:
+        inner -= sum(call.output_bytes for call in gone)
     return replace(
-        calls[0],
-        output_bytes=max(call.output_bytes for call in calls),
+        next((call for call in calls if call.kind not in VIEWS), calls[0]),
+        name=calls[0].name,
+        part=calls[0].part,
+        output_bytes=sum(call.output_bytes for call in gone),
         forward_flops=sum(call.forward_flops for call in calls),
         backward_flops=sum(call.backward_flops for call in calls),
         moved_bytes=sum(call.moved_bytes for call in calls),
         activation_bytes=sum(call.activation_bytes for call in calls),
         workspace_bytes=max(call.workspace_bytes for call in calls),
+        inner_bytes=inner,
+        keeps_output=whole,
         weights=tuple(dict.fromkeys(w for call in calls for w in call.weights)),
     )

@@ -12,7 +12,7 @@ from functools import cached_property
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, late_share, slots_of
 from splitnet.core.graph import Graph
-from splitnet.core.kept import kept_at_once
+from splitnet.core.kept import Keeps, keeps_of, kept_at_once
 from splitnet.core.tables import (
     Crowd,
     crowd_table,
@@ -40,8 +40,9 @@ class Step:
 
     `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
     home is the unit, `own_trained` those of them that are updated; `kept_bytes` are the
-    activations that are held together whatever the schedule. `waits` holds pairs
-    (unit, other): the unit's forward pass starts after the other's backward pass.
+    activations that are held together whatever the schedule, `keeps` what each unit
+    keeps of its own. `waits` holds pairs (unit, other): the unit's forward pass starts
+    after the other's backward pass.
     """
 
     names: tuple[str, ...]
@@ -69,6 +70,7 @@ class Step:
     waits: Sequence[tuple[int, int]] = ()
     deep_first: Sequence[bool] = ()
     late_share: Sequence[float] = ()
+    keeps: Sequence[Keeps] = ()
 
     @property
     def count(self) -> int:
@@ -180,6 +182,7 @@ def step_of(
         training=training,
         deep_first=deep,
         late_share=[late_share(call) if deep else 0.0 for call in graph.calls],
+        keeps=[keeps_of(call, kept) for call, kept in zip(graph.calls, has_backward)],
     )
 
 
@@ -264,15 +267,20 @@ def _nets(
     graph: Graph, index: dict[str, int], has_backward: Sequence[bool]
 ) -> tuple[Net, ...]:
     """A net per output tensor; two tensors of one output are one."""
-    found: dict[tuple[int, int], tuple[int, dict[int, None], dict[int, None]]] = {}
+    some = dict[int, None]
+    found: dict[tuple[int, int], tuple[int, some, some, some]] = {}
     for tensor in graph.tensors:
         source, target = index[tensor.source], index[tensor.target]
         key = (source, tensor.index)
-        size, readers, back = found.get(key, (0, {}, {}))
+        size, readers, back, kept = found.get(key, (0, {}, {}, {}))
         readers[target] = None
         if tensor.differentiable and has_backward[source] and has_backward[target]:
             back[target] = None
-        found[key] = (max(size, tensor.bytes), readers, back)
+        # Where nobody says what a backward pass reads, it may read all of its inputs.
+        unsaid = graph.calls[target].inner_bytes is None and target in back
+        if has_backward[target] and (tensor.kept or unsaid):
+            kept[target] = None
+        found[key] = (max(size, tensor.bytes), readers, back, kept)
     return tuple(
         Net(
             source,
@@ -280,6 +288,7 @@ def _nets(
             size,
             tuple(back),
             graph.calls[source].transfer_seconds,
+            tuple(kept),
         )
-        for (source, _), (size, readers, back) in found.items()
+        for (source, _), (size, readers, back, kept) in found.items()
     )

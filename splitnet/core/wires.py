@@ -14,8 +14,9 @@ __all__ = ["Debt", "Net", "Shared", "Wires", "tails_of", "wires_of"]
 class Net:
     """One output of a unit on its way to every unit that reads it, in bytes.
 
-    `backward` lists the readers that send a gradient back; `seconds` overrides the
-    link's time where a workload file knows it.
+    `backward` lists the readers that send a gradient back, `kept` those whose backward
+    pass reads it again; `seconds` overrides the link's time where a workload file knows
+    it.
     """
 
     source: int
@@ -23,6 +24,7 @@ class Net:
     bytes: int
     backward: tuple[int, ...] = ()
     seconds: float | None = None
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from splitnet.core.shares import shares
 from splitnet.core.towers import expand
 from splitnet.tf import private
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
-from splitnet.tf.costs.value import Size, size_of
+from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.flops import cost_of
 from splitnet.tf.flow import Nested
 from splitnet.tf.replicas import check_towers
@@ -64,20 +64,41 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
 def _whole(blueprint: Blueprint, batch: int) -> Graph:
     """The calls as they stand in the source, for one batch."""
     names = _weight_names(blueprint)
-    calls = tuple(_call(site, batch, names) for site in blueprint.sites)
+    costs = {
+        site.call: cost_of(
+            site.node.operation,
+            site.node.input_tensors,
+            site.node.outputs,
+            batch,
+            site.node.arguments.kwargs,
+        )
+        for site in blueprint.sites
+        if not site.node.is_input
+    }
+    charged = _charged(blueprint.sites, costs, batch)
+    calls = tuple(
+        _call(site, batch, names, costs.get(site.call), charged)
+        for site in blueprint.sites
+    )
     site_of = {id(site.node): site for site in blueprint.sites}
     return Graph(
         name=blueprint.name,
         batch=batch,
         calls=calls,
-        tensors=tuple(_tensors(blueprint, site_of, batch)),
+        tensors=tuple(_tensors(blueprint, site_of, costs, batch)),
         weights=tuple(_weights(blueprint, names)),
         parts=blueprint.parts,
         outputs=tuple(_outputs(blueprint, site_of)),
     )
 
 
-def _call(site: Site, batch: int, names: dict[int, str]) -> Call:
+def _call(
+    site: Site,
+    batch: int,
+    names: dict[int, str],
+    cost: CallCost | None,
+    charged: dict[str, int],
+) -> Call:
     node, operation = site.node, site.node.operation
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
     shared = {
@@ -89,22 +110,57 @@ def _call(site: Site, batch: int, names: dict[int, str]) -> Call:
         "output_dtypes": tuple(size.dtype for size in outputs),
         "output_bytes": sum(size.bytes for size in outputs),
     }
-    if node.is_input:
+    if cost is None:
         return Call(**shared)
-    cost = cost_of(
-        operation, node.input_tensors, node.outputs, batch, node.arguments.kwargs
-    )
+    keeps_output = len(cost.saves_outputs) == len(outputs)
+    some = () if keeps_output else cost.saves_outputs
     return Call(
         **shared,
         forward_flops=cost.forward_flops,
         backward_flops=cost.backward_flops,
         moved_bytes=cost.moved_bytes,
-        activation_bytes=cost.activation_bytes,
+        activation_bytes=charged[site.call],
         workspace_bytes=cost.workspace_bytes,
+        inner_bytes=cost.inner_bytes + sum(outputs[i].bytes for i in some),
+        keeps_output=keeps_output,
         weights=tuple(dict.fromkeys(names[id(v)] for v in variables_of(operation))),
         cpu_only=cost.cpu_only,
         lookups=tuple(names[id(v)] for v in tables_of(operation)),
     )
+
+
+def _charged(
+    sites: tuple[Site, ...], costs: dict[str, CallCost], batch: int
+) -> dict[str, int]:
+    """What each call keeps, every tensor charged once, to a call that has it anyhow.
+
+    That is its maker, if the maker's own backward pass reads it, and else the first
+    that does. Views have their input's memory.
+    """
+    root: dict[int, Any] = {}
+    for site in sites:
+        cost = costs.get(site.call)
+        if cost and cost.views and site.node.input_tensors:
+            source = site.node.input_tensors[0]
+            root |= {id(t): root.get(id(source), source) for t in site.node.outputs}
+    charged = {call: cost.inner_bytes for call, cost in costs.items()}
+    paid: set[int] = set()
+
+    def pay(call: str, tensors: Any) -> None:
+        for tensor in tensors:
+            whole = root.get(id(tensor), tensor)
+            if id(whole) not in paid:
+                paid.add(id(whole))
+                charged[call] += size_of(whole, batch).bytes
+
+    working = [site for site in sites if site.call in costs]
+    for site in working:
+        outputs = site.node.outputs
+        pay(site.call, (outputs[i] for i in costs[site.call].saves_outputs))
+    for site in working:
+        inputs = site.node.input_tensors
+        pay(site.call, (inputs[i] for i in costs[site.call].saves_inputs))
+    return charged
 
 
 def _weight_names(blueprint: Blueprint) -> dict[int, str]:
@@ -138,17 +194,29 @@ def _weights(blueprint: Blueprint, names: dict[int, str]) -> list[Weights]:
 
 
 def _tensors(
-    blueprint: Blueprint, site_of: dict[int, Site], batch: int
+    blueprint: Blueprint,
+    site_of: dict[int, Site],
+    costs: dict[str, CallCost],
+    batch: int,
 ) -> list[Tensor]:
     found: dict[tuple[str, int, str], Tensor] = {}
     for site in blueprint.sites:
-        for tensor in site.node.input_tensors:
+        cost = costs.get(site.call)
+        for position, tensor in enumerate(site.node.input_tensors):
             source = site_of[id(private.producer(tensor))]
             index = next(i for i, t in enumerate(source.node.outputs) if t is tensor)
             size = size_of(tensor, batch)
             key = (source.call, index, site.call)
+            before = found.get(key)
+            kept = cost is not None and position in cost.saves_inputs
             found[key] = Tensor(
-                source.call, site.call, index, size.shape, size.dtype, size.bytes
+                source.call,
+                site.call,
+                index,
+                size.shape,
+                size.dtype,
+                size.bytes,
+                kept or (before is not None and before.kept),
             )
     return list(found.values())
 

@@ -235,3 +235,28 @@ def test_plans_of_a_keras_model_return_to_no_device(
     assert len(way()) == len(set(way())) > 2
     there_and_back = {"in0": "gpu:0", "in4": "gpu:1", "in8": "gpu:0"}
     assert way(pins=there_and_back).count("gpu:0") > 1
+
+
+def test_read_charges_what_is_kept_once() -> None:
+    """A rectifier's output, which the next layer keeps too, is counted once."""
+    x = keras.Input((4,))
+    y = layers.Dense(6, activation="relu")(x)
+    model = keras.Model(x, layers.Dense(5)(layers.Reshape((6,))(y)))
+    entry, first, reshape, last = sn.read(model, batch=8).calls
+    tensors = sn.read(model, batch=8).tensors
+
+    assert (first.inner_bytes, first.keeps_output) == (0, True)
+    assert first.activation_bytes == 8 * 6 * 4 + 8 * 4 * 4  # its output and its input
+    assert [entry.activation_bytes, reshape.activation_bytes] == [0, 0]
+    assert last.activation_bytes == 0  # its input is what the first has kept
+    assert [tensor.kept for tensor in tensors] == [True, False, True]
+
+
+def test_read_charges_the_reader_of_what_its_maker_does_not_keep() -> None:
+    """A layer without an activation reads its input again, and not its output."""
+    x = keras.Input((4,))
+    model = keras.Model(x, layers.Dense(5)(layers.Dense(6)(x)))
+    _, first, last = sn.read(model, batch=8).calls
+
+    assert (first.activation_bytes, first.keeps_output) == (8 * 4 * 4, False)
+    assert (last.activation_bytes, last.inner_bytes) == (8 * 6 * 4, 0)
