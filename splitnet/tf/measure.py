@@ -29,7 +29,7 @@ from splitnet.tf.marks import canonical
 from splitnet.tf.read import graph_of
 from splitnet.tf.roads import roads
 from splitnet.tf.stopwatch import finish, made_up, nothing, seconds_of
-from splitnet.tf.whole import start_seconds, together
+from splitnet.tf.whole import Starts, together
 
 __all__ = ["measure"]
 
@@ -78,8 +78,9 @@ def measure(
     forward: dict[tuple[str, str], float] = {}
     backward: dict[tuple[str, str], float] = {}
     speeds: dict[str, float] = {}
-    starts: dict[str, float] = {}
+    starts = Starts(cluster, [members[0] for members in groups.values()])
     for where, members in groups.items():
+        starts.run()
         device = members[0]
         idle = seconds_of(nothing(device))
         alone = {}
@@ -99,10 +100,11 @@ def measure(
             backward |= {(name, label): b * scale for name, (_, b) in alone.items()}
         tell(f"update on {device.name}")
         speeds |= dict.fromkeys(where, _update_speed(device, optimizer, idle))
-        starts |= dict.fromkeys(where, start_seconds(cluster, device))
+        starts.run()
     tell("roads between devices")
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
     links = roads(cluster, alike, _usual_bytes(graph))
+    starts.run()
     tell("done")
     return Measured(
         forward=forward,
@@ -110,7 +112,11 @@ def measure(
         update_bytes_per_second=speeds,
         links=links,
         batch=batch,
-        start_seconds=starts,
+        start_seconds={
+            label: starts.of(members[0])
+            for where, members in groups.items()
+            for label in where
+        },
     )
 
 

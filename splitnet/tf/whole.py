@@ -3,6 +3,7 @@
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,9 +21,9 @@ from splitnet.tf.placement import placement_scope
 from splitnet.tf.read import graph_of
 from splitnet.tf.stopwatch import finish, made_up, seconds_of
 
-__all__ = ["StepTimes", "start_seconds", "together"]
+__all__ = ["Starts", "StepTimes", "together"]
 
-_STEPS, _WIDTH = 24, 4
+_STEPS, _WIDTH = 16, 4
 
 
 class StepTimes(keras.callbacks.Callback):
@@ -45,19 +46,42 @@ class StepTimes(keras.callbacks.Callback):
         self._last = now
 
 
-def start_seconds(cluster: Cluster, device: Device) -> float:
-    """What a step of `fit` takes on a device before and after it computes anything."""
+class Starts:
+    """What a step of `fit` takes on each of some devices beside what it computes.
+
+    A machine has faster and slower moments, and little steps feel them most. So the
+    steps are run at several moments, and a device's figure is the median of all.
+    """
+
+    def __init__(self, cluster: Cluster, devices: Sequence[Device]) -> None:
+        self._models = {d.name: _little(cluster, d) for d in devices}
+        self._seconds: dict[str, list[float]] = {d.name: [] for d in devices}
+        self.run(keep=False)  # traces
+
+    def run(self, *, keep: bool = True) -> None:
+        """Run an epoch on each device."""
+        rows = np.zeros((_WIDTH * _STEPS, _WIDTH), "float32")
+        for name, model in self._models.items():
+            times = StepTimes()
+            model.fit(
+                rows, rows[:, :1], batch_size=_WIDTH, verbose=0, callbacks=[times]
+            )
+            if keep:
+                self._seconds[name] += times.seconds
+
+    def of(self, device: Device) -> float:
+        """Seconds before and after a device computes anything."""
+        return statistics.median(self._seconds[device.name])
+
+
+def _little(cluster: Cluster, device: Device) -> Any:
+    """A compiled model that computes next to nothing, on one device."""
     net = Net("nothing")
     x = net.input("x", (_WIDTH,))
     net.output(net.branch("little", x, keras.layers.Dense(1), on=device.name))
     model = _placed(net, graph_of(blueprint_of(net), _WIDTH), cluster, device)
     model.compile("sgd", "mse")
-    times = StepTimes()
-    rows = np.zeros((_WIDTH * _STEPS, _WIDTH), "float32")
-    model.fit(
-        rows, rows[:, :1], batch_size=_WIDTH, epochs=2, verbose=0, callbacks=[times]
-    )
-    return statistics.median(times.seconds[_STEPS:])
+    return model
 
 
 def together(

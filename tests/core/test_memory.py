@@ -75,9 +75,7 @@ def test_memory_of_a_view_is_that_of_its_input():
 @pytest.mark.parametrize("seed", range(10))
 def test_memory_of_inference_is_its_peak(seed):
     """Nothing but weights stays, so the estimate is the fullest moment itself."""
-    plan = plan_graph(
-        random_dag(seed), BOX, strategy="earliest_finish", training=False
-    )
+    plan = plan_graph(random_dag(seed), BOX, strategy="earliest_finish", training=False)
 
     for device, peak in plan.timeline.peak_bytes.items():
         assert plan.memory[device].total == peak

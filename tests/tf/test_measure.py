@@ -10,6 +10,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.cost import Measured, signature
 from splitnet.core.costfile import load_costs
+from splitnet.tf import whole
 from splitnet.tf.measure import _groups, _scale
 
 pytestmark = pytest.mark.tf
@@ -77,8 +78,8 @@ def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None
         forward=dict.fromkeys(alone, 1.0), backward=dict.fromkeys(alone, 2.0)
     )
     on_cpu = {part.name: "cpu:0" for part in graph.parts}
-    whole = sn.score(graph, cpu, on_cpu, costs=ones).timeline
-    busy = sum(t.stop - t.start for t in whole.tasks if t.phase != "update")
+    timeline = sn.score(graph, cpu, on_cpu, costs=ones).timeline
+    busy = sum(t.stop - t.start for t in timeline.tasks if t.phase != "update")
     assert scale == pytest.approx(0.5 / busy)
     assert set(costs.start_seconds) == {"gpu", "cpu"}
     assert all(0 < seconds < 1 for seconds in costs.start_seconds.values())
@@ -136,3 +137,22 @@ def test_groups_tell_unlike_devices_of_a_kind_apart() -> None:
     )
 
     assert labels == [("gpu",), ("cpu:0",), ("worker:0/cpu:0", "worker:1/cpu:0")]
+
+
+def test_starts_are_medians_of_several_moments(
+    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One slow moment does not count, nor does the epoch that traces."""
+    moments = iter([[100.0], [9.0, 9.0], [1.0, 2.0], [2.0, 3.0]])
+
+    class Told(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seconds = next(moments)
+
+    monkeypatch.setattr(whole, "StepTimes", Told)
+    starts = whole.Starts(cluster, [cluster["cpu:0"]])
+    for _ in range(3):
+        starts.run()
+
+    assert starts.of(cluster["cpu:0"]) == 2.5
