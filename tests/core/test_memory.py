@@ -17,7 +17,7 @@ CHAIN = ("x", "a", "b", "c")
 
 
 def chain(*, kept: bool, kind: str = "Dense", **more: object) -> Graph:
-    """x -> a -> b -> c, of a mebibyte each; a and c have weights, b is of `kind`."""
+    """A chain of a mebibyte each; a and c have weights, b is of `kind`."""
     calls = [
         source("x"),
         call("a", inner_bytes=0, weights=("u",), **more),
