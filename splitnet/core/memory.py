@@ -33,6 +33,12 @@ Interval = tuple[int, int, float, float, int]
 # graphs, executors; per call and altogether.
 _CALL_BYTES, _PROCESS_BYTES = 300_000, 8_000_000
 
+# Blocks of this size glibc's malloc never takes from its heap, but from the system.
+_BLOCK_BYTES = 32 * 2**20
+
+# The share of smaller blocks that a worker's heap needs more, for the holes between.
+_HOLES = 0.25
+
 Curve = tuple[tuple[float, int], ...]
 
 
@@ -67,8 +73,8 @@ def memory_of(
         *_activations(step, device, run, until),
         *_received(step, device, run, until),
         *_workspace(step, device, run),
-        *_process(step, device, run),
     ]
+    intervals += [*_holes(step, intervals), *_process(step, device, run)]
     real = [i for i in intervals if i[4] > 0 and i[3] > i[2]]
     where = np.array([i[0] for i in real], dtype=np.int64)
     kind = np.array([i[1] for i in real], dtype=np.int64)
@@ -208,33 +214,48 @@ def _received(
 def _workspace(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
     """Transients of calls and updates, and gradients until their maker used them.
 
-    An update makes a temporary of its weight's size for each slot, and one at least.
+    The gradients that a call makes take the place of its transients. An update makes a
+    temporary of its weight's size for each slot, and one at least.
     """
     n = step.count
     found: list[Interval] = []
+    sent = {(c.item, c.source): c.stop for c in run.copies if c.kind == 1}
+    made = [0] * n
+    for number, net in enumerate(step.nets):
+        for where, first in _first_backward(net.backward, device, run, n).items():
+            made[first] += net.bytes
+            gone = sent.get((number, where), run.stop[n + net.source])
+            born = run.start[n + first]
+            found.append((where, _WORKSPACE, born, gone, net.bytes))
     for unit, where in enumerate(device):
-        for task in (unit, n + unit):
+        size = step.workspace_bytes[unit]
+        for task, rest in ((unit, size), (n + unit, size - made[unit])):
             if run.ran[task]:
-                size = step.workspace_bytes[unit]
-                found.append((where, _WORKSPACE, run.start[task], run.stop[task], size))
+                times = run.start[task], run.stop[task]
+                found.append((where, _WORKSPACE, *times, rest))
         update = 2 * n + unit
         if run.ran[update]:
             size = step.own_trained[unit] * max(1, step.slot_copies)
             times = run.start[update], run.stop[update]
             found.append((where, _WORKSPACE, *times, size))
-    sent = {(c.item, c.source): c.stop for c in run.copies if c.kind == 1}
-    for number, net in enumerate(step.nets):
-        born: Mapping[int, float] = _first_backward(net.backward, device, run, n)
-        for where, start in born.items():
-            gone = sent.get((number, where), run.stop[n + net.source])
-            found.append((where, _WORKSPACE, start, gone, net.bytes))
     return found
+
+
+def _holes(step: Step, intervals: Sequence[Interval]) -> list[Interval]:
+    """What a worker's heap has to have beside the blocks that come and go in it."""
+    return [
+        (where, _WORKSPACE, start, stop, round(_HOLES * size))
+        for where, kind, start, stop, size in intervals
+        if kind >= _ACTIVATIONS and size < _BLOCK_BYTES
+        if step.deep_first and step.deep_first[where]
+    ]
 
 
 def _process(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
     """What a worker's process needs besides tensors, on the processors of workers.
 
-    A message is whole before its tensor is made from it, so it is there twice.
+    A message is whole before its tensor is made from it, so it is there twice. It
+    comes in small pieces, in memory that a large tensor has no use for afterwards.
     """
     found: list[Interval] = []
     for where, worker in enumerate(step.deep_first):
@@ -244,16 +265,18 @@ def _process(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
             found.append((where, _WORKSPACE, 0.0, run.seconds, size))
     for copy in run.copies:
         if step.deep_first and step.deep_first[copy.target]:
-            times = copy.start, copy.stop
-            found.append((copy.target, _WORKSPACE, *times, copy.bytes))
+            gone = copy.stop if copy.bytes < _BLOCK_BYTES else run.seconds
+            found.append((copy.target, _WORKSPACE, copy.start, gone, copy.bytes))
     return found
 
 
 def _first_backward(
     readers: Sequence[int], device: Sequence[int], run: Run, n: int
-) -> dict[int, float]:
-    born: dict[int, float] = {}
+) -> dict[int, int]:
+    """On each device the reader that goes back first."""
+    first: dict[int, int] = {}
     for reader in readers:
-        where, start = device[reader], run.start[n + reader]
-        born[where] = min(born.get(where, start), start)
-    return born
+        other = first.setdefault(device[reader], reader)
+        if run.start[n + reader] < run.start[n + other]:
+            first[device[reader]] = reader
+    return first

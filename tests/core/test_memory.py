@@ -7,6 +7,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Graph
 from splitnet.core.kept import keeps_of_group
+from splitnet.core.memory import _HOLES
 from splitnet.core.planner import plan_graph
 from splitnet.core.score import score
 from splitnet.core.simulate import simulate
@@ -16,10 +17,11 @@ BOX = Cluster.of("2*gpu", "cpu", link="1 GB/s", latency=0)
 CHAIN = ("x", "a", "b", "c")
 
 
-def chain(*, kept: bool, kind: str = "Dense", **more: object) -> Graph:
-    """A chain of a mebibyte each; a and c have weights, b is of `kind`."""
+def chain(*, kept: bool, kind: str = "Dense", out: int = MIB, **more: object) -> Graph:
+    """A chain of `out` bytes each; a and c have weights, b is of `kind`."""
+    more["out"] = out
     calls = [
-        source("x"),
+        source("x", out),
         call("a", inner_bytes=0, weights=("u",), **more),
         call("b", kind=kind, inner_bytes=0, **more),
         call("c", inner_bytes=0, weights=("v",), **more),
@@ -101,3 +103,32 @@ def test_keeps_of_group_leaves_out_inputs_and_views():
     assert keeps_of_group(calls, readers) == (2 * MIB, {"a", "b", "c"})
     unsaid = [*calls, call("d")]
     assert keeps_of_group(unsaid, readers) == (None, frozenset())
+
+
+def passing(graph: Graph, home: str, x: str) -> int:
+    """Bytes that come and go on a worker's device, without what its process needs."""
+    cluster = Cluster.of("worker:0/cpu:0", "worker:0/gpu:0", "cpu")
+    where = {"x": x} | dict.fromkeys("abc", home)
+    memory = score(graph, cluster, where).memory[home]
+    calls = 3 + (x == home)
+    process = 8_000_000 + 300_000 * calls if "cpu" in home else 0
+    return memory.activations + memory.transfers + memory.workspace - process
+
+
+def test_memory_of_a_worker_has_holes_between_small_blocks():
+    """A heap needs more than what is in it; large blocks are no part of it."""
+    small, large = chain(kept=True), chain(kept=True, out=64 * MIB)
+    cpu, gpu = (f"worker:0/{kind}:0" for kind in ("cpu", "gpu"))
+
+    holes = passing(small, cpu, cpu) / passing(small, gpu, gpu)
+    assert holes == pytest.approx(1 + _HOLES, rel=1e-5)
+    assert passing(large, cpu, cpu) == pytest.approx(passing(large, gpu, gpu), rel=1e-5)
+
+
+def test_memory_of_a_large_message_is_of_no_use_for_tensors():
+    """It came in small pieces, so its memory stays beside that of large tensors."""
+    large = chain(kept=True, out=64 * MIB)
+    cpu, gpu = (f"worker:0/{kind}:0" for kind in ("cpu", "gpu"))
+
+    more = passing(large, cpu, "cpu:0") - passing(large, gpu, "cpu:0")
+    assert more == pytest.approx(64 * MIB, rel=1e-3)

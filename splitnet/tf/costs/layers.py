@@ -120,12 +120,16 @@ def batch_norm(case: Case) -> Work:
 
 
 def layer_norm(case: Case) -> Work:
-    """As batch_norm, over features (Ba et al. 2016); keeps its input once more."""
+    """As batch_norm, over features (Ba et al. 2016); keeps a scale for each element.
+
+    Two gradients of that scale live at once: through its product with the input, and
+    with the mean.
+    """
     return Work(
         other_flops=10.0 * case.input.elements,
         saves_inputs=(0,),
         inner_bytes=case.input.bytes,
-        transient_bytes=case.input.bytes,
+        transient_bytes=2 * case.input.bytes,
     )
 
 

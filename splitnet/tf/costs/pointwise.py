@@ -151,8 +151,7 @@ def dropout(case: Case) -> Work:
     """Draw, compare, scale and mask (Srivastava et al. 2014): 5 FLOPs per element.
 
     Kept is the mask, a byte per element that is drawn (SpatialDropout draws one for
-    each channel); nothing at rate 0. What is drawn, and the scaled input, live for a
-    moment one after the other.
+    each channel); nothing at rate 0.
     """
     layer = case.operation
     if not getattr(layer, "rate", 1.0):
@@ -168,5 +167,4 @@ def dropout(case: Case) -> Work:
     return Work(
         other_flops=2.0 * case.input.elements + 3.0 * drawn,
         inner_bytes=drawn,
-        transient_bytes=case.input.bytes,
     )
