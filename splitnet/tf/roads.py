@@ -5,9 +5,13 @@ within one step, so that neither the start of a step nor the way home to this pr
 counts. Then both ends compute while others send: what that takes longer than computing
 alone is what the copies took of the processors. So is what both take longer to compute
 at once than alone what they share of them.
+
+A machine has moments when something else disturbs it, and one of them may be longer
+than a timing: each trip is timed at several, and the fastest counts.
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +22,7 @@ from splitnet.tf.stopwatch import seconds_of
 
 __all__ = ["roads"]
 
+_MOMENTS = 2
 _TRIPS = 6  # there and back
 _COPIES = 24
 _SIZE = 256  # of the matrices that keep a processor busy
@@ -37,32 +42,46 @@ def roads(
         alike: device name -> a number that devices of one kind share.
         typical_bytes: the size of what the roads will carry.
     """
-    known: dict[tuple[int, int, bool], tuple[float, ...]] = {}
-    links = []
+    keys: dict[tuple[str, str], tuple[int, int, bool]] = {}
+    known: dict[tuple[int, int, bool], _Road] = {}
     for one in cluster:
         for other in cluster:
             if one.name == other.name:
                 continue
             low, high = sorted((alike[one.name], alike[other.name]))
-            key = (low, high, one.host == other.host)
+            key = keys[one.name, other.name] = (low, high, one.host == other.host)
             if key not in known:
-                known[key] = _road(one, other, typical_bytes)
-            links.append(Link(one.name, other.name, *known[key]))
-    return tuple(links)
+                known[key] = _Road(one, other, typical_bytes)
+    for _ in range(_MOMENTS):
+        for road in known.values():
+            road.time()
+    figures = {key: road.figures() for key, road in known.items()}
+    return tuple(Link(*ends, *figures[key]) for ends, key in keys.items())
 
 
-def _road(one: Device, other: Device, count: int) -> tuple[float, ...]:
-    """The figures of a link, in their order."""
-    small, large = _hop_seconds(one, other, 4), _hop_seconds(one, other, count)
-    hop = max(large, small, _LEAST_SECONDS)
-    speed = count / max(large - small, _LEAST_SECONDS)
-    return speed, small, _busy_share(one, other, count, hop), _crowding(one, other)
+class _Road:
+    """Trips between two devices, of a few bytes and of a usual number."""
 
+    def __init__(self, one: Device, other: Device, count: int) -> None:
+        self.ends, self.count = (one, other), count
+        self._trips = [_trips(one, end, n) for n in (4, count) for end in (other, one)]
+        self._seconds = [inf] * len(self._trips)
 
-def _hop_seconds(one: Device, other: Device, count: int) -> float:
-    away = seconds_of(_trips(one, other, count))
-    at_home = seconds_of(_trips(one, one, count))
-    return max(away - at_home, 0.0) / (2 * _TRIPS)
+    def time(self) -> None:
+        """Time each trip once more."""
+        self._seconds = [
+            min(least, seconds_of(trip))
+            for least, trip in zip(self._seconds, self._trips)
+        ]
+
+    def figures(self) -> tuple[float, ...]:
+        """The figures of a link, in their order."""
+        away, at_home = self._seconds[::2], self._seconds[1::2]
+        small, large = (max(a - b, 0.0) / (2 * _TRIPS) for a, b in zip(away, at_home))
+        hop = max(large, small, _LEAST_SECONDS)
+        speed = self.count / max(large - small, _LEAST_SECONDS)
+        busy = _busy_share(*self.ends, self.count, hop)
+        return speed, small, busy, _crowding(*self.ends)
 
 
 def _trips(one: Device, other: Device, count: int) -> Callable[[], Any]:

@@ -10,7 +10,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.cost import Measured, signature
 from splitnet.core.costfile import load_costs
-from splitnet.tf import whole
+from splitnet.tf import roads, whole
 from splitnet.tf.measure import _groups, _scale
 
 pytestmark = pytest.mark.tf
@@ -156,3 +156,24 @@ def test_starts_are_medians_of_several_moments(
         starts.run()
 
     assert starts.of(cluster["cpu:0"]) == 2.5
+
+
+def test_roads_take_the_fastest_of_several_moments(
+    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moment that something else disturbs makes no road slow."""
+    ends = (cluster["gpu:0"], cluster["cpu:0"])
+    monkeypatch.setattr(roads, "_busy_share", lambda *_: 0.5)
+    monkeypatch.setattr(roads, "_crowding", lambda *_: 0.0)
+
+    def latency(*moments: list[float]) -> float:
+        told = iter([seconds for moment in moments for seconds in moment])
+        monkeypatch.setattr(roads, "seconds_of", lambda _: next(told))
+        box = sn.Cluster(ends)
+        found = roads.roads(box, {"gpu:0": 0, "cpu:0": 1}, 4096)
+        assert next(told, None) is None
+        return found[0].latency_seconds
+
+    calm, disturbed = [0.5, 0.2, 0.9, 0.3], [8.0, 0.2, 9.0, 0.3]
+    assert latency(calm, calm) == pytest.approx(0.3 / 12)
+    assert latency(calm, disturbed) == latency(disturbed, calm) == latency(calm, calm)
