@@ -6,7 +6,7 @@ itself, over its own nodes. Both are read, placed and copied by the same code.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,7 +102,9 @@ def _of_net(net: Net) -> Blueprint:
         inputs = [
             trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
         ]
-        raise_faults(net.name, _name_clashes(inputs, outputs))
+        reached = _reached(keras.tree.flatten([outputs, inputs]))
+        raise_faults(net.name, _cut_and_whole(net, trace, reached))
+        raise_faults(net.name, _name_clashes(reached))
         struct = inputs[0] if len(inputs) == 1 else inputs
         model = keras.Model(struct, outputs, name=_model_name(net.name))
     trace.copies.borrow()
@@ -162,17 +164,43 @@ def _called(tensor: Any, name: str | None, trace: Trace, part: str) -> Any:
     return renamed
 
 
-def _name_clashes(inputs: Any, outputs: Any) -> list[str]:
-    """Two different layers of one name, which no model can save."""
-    operations: dict[int, Any] = {}
-    todo = [*keras.tree.flatten(outputs), *keras.tree.flatten(inputs)]
-    seen: set[int] = set()
+def _reached(tensors: Iterable[Any]) -> list[Any]:
+    """The nodes that symbolic tensors come from, the last first."""
+    found: dict[int, Any] = {}
+    todo = list(tensors)
     while todo:
         node = private.producer(todo.pop())
-        if node is not None and id(node) not in seen:
-            seen.add(id(node))
-            operations[id(node.operation)] = node.operation
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
             todo += node.input_tensors
+    return list(found.values())
+
+
+def _cut_and_whole(net: Net, trace: Trace, nodes: list[Any]) -> list[str]:
+    """Layers that a split cuts and another branch calls: they would not be one."""
+    splits = [branch for branch in net.branches if branch.slices]
+    users: dict[int, list[str]] = {}
+    for node in nodes if splits else ():
+        layers = getattr(node.operation, "_flatten_layers", lambda: ())()
+        for layer in layers:
+            users.setdefault(id(layer), []).append(trace.part_of.get(id(node), ""))
+    faults = []
+    for branch in splits:
+        others = [other.name for other in splits if other.body is branch.body]
+        others += users.get(id(trace.copies.of(branch.body)), [])
+        if others := [name for name in dict.fromkeys(others) if name != branch.name]:
+            faults.append(
+                f"{branch.where}: split {branch.name!r} cuts layer "
+                f"{branch.body.name!r}, which {', '.join(map(repr, others))} uses as "
+                "well; its weights would no longer be shared. Use net.branch for "
+                "both, or a layer for each."
+            )
+    return faults
+
+
+def _name_clashes(nodes: list[Any]) -> list[str]:
+    """Two different layers of one name, which no model can save."""
+    operations = {id(node.operation): node.operation for node in nodes}
     names = [operation.name for operation in operations.values()]
     faults = [
         f"{n} different layers, inputs or outputs are named {name!r}; names are unique "

@@ -272,6 +272,35 @@ def test_layers_that_cannot_be_split_say_why(make: Any, words: str) -> None:
         sn.read(declared(layer, shape, cut=True, dtype="float32"))
 
 
+def _inside(layer: Any) -> Any:
+    x = keras.Input((6,))
+    return keras.Model(x, layer(x))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda net, x, layer: net.branch("other", x, layer),
+        lambda net, x, layer: net.branch("other", x, [layers.Dense(6), layer]),
+        lambda net, x, layer: net.branch("other", x, _inside(layer)),
+        lambda net, x, layer: net.split("other", x, layer, on=["gpu:1", "gpu:2"]),
+    ],
+    ids=["layer", "list", "model", "split"],
+)
+def test_a_layer_that_is_cut_cannot_be_shared_as_well(other: Any) -> None:
+    """Its weights would be two sets, though the declaration says one."""
+    net = sn.Net("shared")
+    x = net.input("x", (6,))
+    layer = layers.Dense(6, name="low")
+    cut = net.split("cut", x, layer, on=["gpu:0", "gpu:1"])
+    net.output(net.merge("sum", [cut, other(net, x, layer)], layers.Add()))
+
+    with pytest.raises(
+        sn.DeclarationError, match=r"'cut' cuts layer 'low', which 'other' uses as well"
+    ):
+        sn.read(net)
+
+
 def test_an_optimizer_that_looks_at_whole_matrices_is_warned_of(
     cluster: sn.Cluster,
 ) -> None:
