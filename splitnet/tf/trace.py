@@ -13,6 +13,7 @@ from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.towers import tower_part
 from splitnet.tf import private
 from splitnet.tf.copying import Copies
+from splitnet.tf.heads import ATTENTION
 from splitnet.tf.split import cut_layer
 
 __all__ = ["Trace", "trace_of"]
@@ -261,7 +262,10 @@ def _layers_replaced(copies: Copies) -> Iterator[None]:
 
 def _why(branch: Branch, inputs: Any, error: Exception) -> str:
     shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
+    reads = ""
+    if type(branch.body).__name__ in ATTENTION:
+        reads = ". It reads [query, value], [query, value, key], or both by name"
     return (
         f"its body cannot be applied to inputs of shape {shapes}: "
-        f"{type(error).__name__}: {first_line(error)}"
+        f"{type(error).__name__}: {first_line(error)}{reads}"
     )

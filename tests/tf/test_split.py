@@ -272,6 +272,18 @@ def test_layers_that_cannot_be_split_say_why(make: Any, words: str) -> None:
         sn.read(declared(layer, shape, cut=True, dtype="float32"))
 
 
+@pytest.mark.parametrize("kind", ["branch", "split"])
+def test_attention_without_its_inputs_says_what_it_reads(kind: str) -> None:
+    """One tensor is not enough, and Keras' own words do not say so."""
+    net = sn.Net("alone")
+    x = net.input("x", (6, 4))
+    on = {"on": ["gpu:0", "gpu:1"]} if kind == "split" else {}
+    net.output(getattr(net, kind)("see", x, layers.MultiHeadAttention(2, 4), **on))
+
+    with pytest.raises(sn.DeclarationError, match=r"It reads \[query, value\]"):
+        sn.read(net)
+
+
 def _inside(layer: Any) -> Any:
     x = keras.Input((6,))
     return keras.Model(x, layer(x))
