@@ -23,7 +23,12 @@ Pins = Mapping[str, On] | Callable[[Part], On | None]
 def asked_of(
     graph: Graph, pins: Pins | None
 ) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """The wish of every part, and whether it is a pin of the planner's caller."""
+    """The wish of every part, and whether it is a pin of the planner's caller.
+
+    Raises:
+        DeclarationError: pins of another kind, patterns that match nothing or the same.
+        DeviceError: no name of a device.
+    """
     declared = {
         part.name: (_wishes("part", part.name, part.on), False) for part in graph.parts
     }
@@ -35,6 +40,11 @@ def asked_of(
             if on is not None:
                 declared[part.name] = (_wishes("pin", part.name, on), True)
         return declared
+    if not isinstance(pins, Mapping):
+        raise DeclarationError(
+            "pins= must be a table of patterns, such as {'block1_*': 'gpu:0'}, a "
+            f"function of a part, or a plan or its file. Received: {pins!r}."
+        )
     matched: dict[str, list[str]] = {}
     faults: list[str] = []
     for pattern, on in pins.items():
@@ -126,7 +136,9 @@ def _no_match(graph: Graph, pattern: str) -> str:
         for n in _names_of(graph, part)
     ]
     names = list(dict.fromkeys(names))
-    close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
+    folded = {name.casefold(): name for name in reversed(names)}
+    close = difflib.get_close_matches(pattern.casefold(), folded, n=3, cutoff=0.5)
+    close = [folded[name] for name in close]
     if any(p.name == pattern for p in graph.parts):
         return f"{pattern!r} is an input; inputs are fed from the host, never pinned"
     hint = (

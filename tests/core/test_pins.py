@@ -75,3 +75,15 @@ def test_comparison_of_other_parts_tells_runs_of_calls() -> None:
     assert (f"{calls[0]} .. {calls[-1]}", "gpu:0", "gpu:1") in moved
     assert len(moved) <= 2
     assert before.compare(before).moved == ()
+
+
+def test_pins_of_another_kind_are_refused() -> None:
+    """A list says nothing of devices; the message says what pins may be."""
+    with pytest.raises(sn.DeclarationError, match=r"table of patterns.*\['c0'\]"):
+        sn.plan(chain(2), CLUSTER, pins=["c0"])
+
+
+def test_a_pattern_of_other_letters_has_suggestions() -> None:
+    """Names are told apart by their case, but suggested whatever it is."""
+    with pytest.raises(sn.DeclarationError, match="'C1' matches.* did you mean 'c1'"):
+        sn.plan(chain(2), CLUSTER, pins={"C1": "gpu:0"})

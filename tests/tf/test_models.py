@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import splitnet as sn
 from tests.tf.models import MODELS, Subject
-from tests.tf.zoo import exactly
+from tests.tf.zoo import exactly, in_one_of_three
 
 pytestmark = pytest.mark.tf
 
@@ -50,6 +50,7 @@ def two_steps(model: Any, one: Subject) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
+@in_one_of_three
 def test_a_model_that_nobody_declared_stays_itself(
     name: str, cluster: sn.Cluster
 ) -> None:
@@ -84,6 +85,7 @@ ROADS = (("gpu:1", "gpu:2", "gpu:0"), ("gpu:1", "gpu:1", "gpu:1"))
 
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize("kind", READERS)
+@in_one_of_three
 def test_sums_of_gradients_keep_their_order_over_devices(
     kind: str, road: tuple[str, ...], cluster: sn.Cluster
 ) -> None:
