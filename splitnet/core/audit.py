@@ -74,13 +74,18 @@ class SeenCopy:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one watched step showed. `phases` are those that could be observed."""
+    """What one watched step showed. `phases` are those that could be observed.
+
+    `unneeded` are parts that lead to nothing the step gives or changes, as those do
+    whose outputs have no loss: TensorFlow leaves them out.
+    """
 
     ops: tuple[SeenOp, ...] = ()
     variables: tuple[SeenVariable, ...] = ()
     copies: tuple[SeenCopy, ...] = ()
     phases: tuple[str, ...] = ("forward", "backward", "update")
     notes: tuple[str, ...] = ()
+    unneeded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

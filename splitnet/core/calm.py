@@ -4,7 +4,7 @@ The search counts seconds alone. To overlap an update here and a copy there it w
 send a chain to and fro between devices, which no one would draw, nor believe.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from splitnet.core.board import Assignment, Board
@@ -14,17 +14,23 @@ __all__ = ["calmed", "crossings"]
 
 
 def calmed(
-    board: Board, chosen: Assignment, *, slack: float, late: Callable[[], bool]
+    board: Board,
+    chosen: Assignment,
+    *,
+    slack: float,
+    late: Callable[[], bool],
+    others: Iterable[Assignment] = (),
 ) -> Assignment:
     """The assignment with the fewest crossings found that costs at most `slack` more.
 
-    First the best cuts of the running order, one run per device, are tried; then groups
+    First `others` and the best cuts of the running order are tried; then groups
     are moved, one at a time, to where they are read or made. What does not fit stays as
     it is. At most a judgement for each group and device, as often as one helps.
 
     Args:
         board: The problem, and the judge of each candidate.
         chosen: The best assignment that is known.
+        others: Assignments that are known to have few crossings.
         slack: What may be given up, as a share of the value of `chosen`; at least 0.
         late: Whether the time is up; what was found until then is returned.
     """
@@ -40,7 +46,7 @@ def calmed(
         return judged.feasible and judged.value <= limit
 
     now = chosen
-    for other in _cuts(board, limit):
+    for other in (*others, *_cuts(board, limit)):
         now = other if fewer(now, other) else now
     moved = True
     while moved and not late():

@@ -7,14 +7,7 @@ observation can be shown to ring the alarm without running anything.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from splitnet.core.audit import (
-    Audit,
-    Finding,
-    Observation,
-    Row,
-    SeenCopy,
-    SeenOp,
-)
+from splitnet.core.audit import Audit, Finding, Observation, Row, SeenCopy, SeenOp
 from splitnet.core.plan import Plan
 from splitnet.core.units import format_bytes
 
@@ -51,7 +44,7 @@ def judge(
         tuple(_rows(plan, seen, expected)),
         tuple(findings),
         moved,
-        (*seen.notes, *notes),
+        (*seen.notes, *notes, *_left_out(seen)),
     )
 
 
@@ -83,6 +76,13 @@ def _some(ops: list[SeenOp]) -> str:
     return f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''} ({ops[0].name})"
 
 
+def _left_out(seen: Observation) -> list[str]:
+    """A note on parts that the step does not need."""
+    if not seen.unneeded:
+        return []
+    return [f"nothing in this step needs {', '.join(map(repr, seen.unneeded))}."]
+
+
 def _unseen(
     plan: Plan, seen: Observation, expected: Mapping[str, str]
 ) -> Iterator[tuple[str, str, str]]:
@@ -95,7 +95,8 @@ def _unseen(
     }
     for part in plan.graph.parts:
         calls = plan.graph.calls_of[part.name]
-        if not any(call.forward_flops for call in calls):
+        idle = part.name in seen.unneeded
+        if idle or not any(call.forward_flops for call in calls):
             continue
         due = ["forward"]
         homes = (plan.graph.parts_of_weights[w][0] for c in calls for w in c.weights)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 
-from splitnet.core.board import Board
+from splitnet.core.board import Assignment, Board
 from splitnet.core.calm import calmed
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
@@ -17,7 +17,7 @@ from splitnet.core.reasons import placements_of, receipts_of
 from splitnet.core.request import OBJECTIVES, Request, check_choice
 from splitnet.core.score import assemble, score
 from splitnet.core.steady import STEADY
-from splitnet.core.steady_search import search_steady
+from splitnet.core.steady_search import convex_starts, search_steady
 from splitnet.core.wishes import MISSING, Group, Pins, Wish
 
 __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
@@ -96,6 +96,7 @@ def plan_graph(
     calm = slack > 0
     shaped = objective == "memory" and contiguity not in (None, "free")
     search_seconds = (0.95 if calm else 1.0) * time_limit
+    starts: list[Assignment] = []
 
     def searched(groups: list[Group], board: Board) -> Found:
         if objective in STEADY or shaped:
@@ -108,12 +109,18 @@ def plan_graph(
                 seed=seed,
                 on_progress=on_progress,
             )
+        if calm and strategy == "auto" and not board.roomy:
+            counts = (request.steady(groups, one) for one in ("throughput", "memory"))
+            starts[:] = convex_starts(
+                counts, board, time_limit=search_seconds, seed=seed
+            )
         return best_assignment(
             board,
             strategy=strategy,
             time_limit=search_seconds - (monotonic() - began),
             seed=seed,
             on_progress=on_progress,
+            starts=starts,
         )
 
     wishes, groups, board, found = _answer(request, searched)
@@ -122,7 +129,13 @@ def plan_graph(
     chosen = found.chosen
     if calm:
         end = began + time_limit
-        chosen = calmed(board, chosen, slack=slack, late=lambda: monotonic() > end)
+        chosen = calmed(
+            board,
+            chosen,
+            slack=slack,
+            late=lambda: monotonic() > end,
+            others=starts,
+        )
     placements = placements_of(
         graph, board, wishes, groups, chosen, time_limit=time_limit
     )

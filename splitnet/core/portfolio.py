@@ -5,7 +5,7 @@ everything on one device (each of them), and list schedules with memory.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -57,13 +57,14 @@ def best_assignment(
     seed: int = 0,
     on_progress: Callable[[float, float], None] | None = None,
     known: Found | None = None,
+    starts: Sequence[Assignment] = (),
 ) -> Found:
     """Search until the work planned for this size is done, or time is up.
 
     The work is counted in moves, not seconds, so that equal seeds give equal plans
     unless the deadline cuts in. If nothing fits, the least broken is returned. An
     interrupt from the keyboard keeps the best so far. `known` is what another search
-    found and proved.
+    found and proved, `starts` are what others found for objectives of their own.
     """
     tried = _Best(board, monotonic(), time_limit, on_progress)
     bound = known.bound if known else lower_bound(board)
@@ -89,6 +90,7 @@ def best_assignment(
     try:
         if known:
             tried.add(known.strategy, [known.chosen])
+        tried.add("convex", starts)
         for name in names:
             complete = tried.add(name, STRATEGIES[name](search))
             if name == "exhaustive" and complete and tried.score.feasible:

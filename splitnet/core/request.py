@@ -59,15 +59,15 @@ class Request:
         """The board of the latency and memory search."""
         return board_of(self.graph, self.cluster, self.step, groups, self.objective)
 
-    def steady(self, groups: Sequence[Group]) -> Steady:
-        """The problem of the benchmark's search."""
+    def steady(self, groups: Sequence[Group], objective: str = "") -> Steady:
+        """The problem of the benchmark's search; of another objective than asked."""
         return steady_of(
             self.graph,
             self.cluster,
             self.step,
             self.costs,
             groups,
-            objective=self.objective,
+            objective=objective or self.objective,
             optimizer=self.optimizer,
             training=self.training,
         )

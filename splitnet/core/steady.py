@@ -7,11 +7,9 @@ A GPU pays for what crosses its border; a CPU, where the data is anyway, pays no
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, slots_of
-from splitnet.core.devices import Device
+from splitnet.core.cost import CostModel
 from splitnet.core.graph import Graph
 from splitnet.core.portfolio import Found
 from splitnet.core.search import bounds
@@ -21,6 +19,15 @@ from splitnet.core.search.portfolio import search
 from splitnet.core.search.problem import Device as SearchDevice
 from splitnet.core.search.problem import Problem, max_load
 from splitnet.core.search.run import Run
+from splitnet.core.steady_rows import (
+    Kind,
+    first_of,
+    held_rows,
+    kind_of,
+    second_rows,
+    sizes_of,
+    transfer_rows,
+)
 from splitnet.core.step import Step
 from splitnet.core.wishes import Group
 
@@ -51,10 +58,12 @@ class Steady:
         time_limit: float,
         seed: int,
         on_progress: Callable[[float, float], None] | None,
+        iterations: int | None = None,
     ) -> Found:
         """The best placement of the groups on the cluster's devices.
 
-        It looks away from `apart` and from what comes and goes in memory.
+        It looks away from `apart` and from what comes and goes in memory. `iterations`
+        count instead of the clock, so that equal seeds give equal plans.
 
         Raises:
             InfeasibleError: nothing fits.
@@ -65,6 +74,7 @@ class Steady:
             contiguity or "free",
             time_limit=time_limit,
             seed=seed,
+            iterations=iterations,
             on_progress=(
                 None
                 if on_progress is None
@@ -146,7 +156,7 @@ def steady_of(
     group = {name: i for i, one in enumerate(groups) for name in one.parts}
     group_of = [group[call.part] for call in graph.calls]
     kinds, devices, number_of = _devices(cluster, objective)
-    first = {kind: _first(cluster, kind) for kind in kinds}
+    first = {kind: first_of(cluster, kind) for kind in kinds}
     index = {call.name: i for i, call in enumerate(graph.calls)}
     unseen = [call.backward for call in graph.calls]
     if objective == "memory":
@@ -155,15 +165,15 @@ def steady_of(
         for tensor in graph.tensors:
             reader = index[tensor.target]
             unseen[reader] = unseen[reader] or fixed[group_of[reader]]
-        seconds = _held(graph, step, kinds)
+        seconds = held_rows(graph, step, kinds)
         transfers = [(0.0,) * len(kinds)] * step.count
     else:
-        seconds = _seconds(graph, step, kinds, first)
-        transfers = _transfers(graph, cluster, step, costs, kinds, first)
+        seconds = second_rows(graph, step, kinds, first)
+        transfers = transfer_rows(graph, cluster, step, costs, kinds, first)
     problem = build_problem(
         [call.name for call in graph.calls],
         seconds=seconds,
-        size_bytes=_sizes(step, optimizer, training),
+        size_bytes=sizes_of(step, optimizer, training),
         edges=[(index[t.source], index[t.target]) for t in graph.tensors],
         transfer_seconds=transfers,
         devices=devices,
@@ -176,27 +186,11 @@ def steady_of(
     return Steady(problem, objective, number_of, group_of, resting)
 
 
-Kind = tuple[str, float, float, float]
-
-
-def _kind(device: Device) -> Kind:
-    return (
-        device.kind,
-        device.flops_per_second,
-        device.bytes_per_second,
-        device.call_seconds,
-    )
-
-
-def _first(cluster: Cluster, kind: Kind) -> int:
-    return next(i for i, device in enumerate(cluster) if _kind(device) == kind)
-
-
 def _devices(
     cluster: Cluster, objective: str
 ) -> tuple[list[Kind], list[SearchDevice], dict[str, int]]:
     """Equal devices are one kind; CPUs are a pool where the benchmark has one."""
-    kinds = list(dict.fromkeys(_kind(device) for device in cluster))
+    kinds = list(dict.fromkeys(kind_of(device) for device in cluster))
     devices: list[SearchDevice] = []
     number_of: dict[str, int] = {}
     pool = -1
@@ -210,93 +204,12 @@ def _devices(
         devices.append(
             SearchDevice(
                 device.name,
-                kinds.index(_kind(device)),
+                kinds.index(kind_of(device)),
                 float(device.memory_bytes),
                 pooled=on_host,
             )
         )
     return kinds, devices, number_of
-
-
-def _seconds(
-    graph: Graph, step: Step, kinds: Sequence[Kind], first: Mapping[Kind, int]
-) -> list[tuple[float, ...]]:
-    """All that a call takes per step on each kind; infinite where it has no kernel."""
-    tables = [
-        (step.forward[first[k]], step.backward[first[k]], step.update[first[k]])
-        for k in kinds
-    ]
-    return [
-        tuple(
-            inf if call.cpu_only and kind[0] != "cpu" else f[i] + b[i] + u[i]
-            for kind, (f, b, u) in zip(kinds, tables)
-        )
-        for i, call in enumerate(graph.calls)
-    ]
-
-
-def _held(graph: Graph, step: Step, kinds: Sequence[Kind]) -> list[tuple[float, ...]]:
-    """The bytes that a call holds all along; infinite where it has no kernel."""
-    per_trained = 1 + step.slot_copies if step.training else 0
-    return [
-        tuple(
-            inf
-            if call.cpu_only and kind[0] != "cpu"
-            else float(own + per_trained * trained + kept)
-            for kind in kinds
-        )
-        for call, own, trained, kept in zip(
-            graph.calls, step.own_bytes, step.own_trained, step.kept_bytes
-        )
-    ]
-
-
-def _sizes(step: Step, optimizer: str, training: bool) -> list[float]:
-    """Weights, gradients, slots and what backward needs, per call."""
-    per_trained = 1 + slots_of(optimizer) if training else 0
-    return [
-        float(own + per_trained * trained + kept)
-        for own, trained, kept in zip(
-            step.own_bytes, step.own_trained, step.activation_bytes
-        )
-    ]
-
-
-def _transfers(
-    graph: Graph,
-    cluster: Cluster,
-    step: Step,
-    costs: CostModel,
-    kinds: Sequence[Kind],
-    first: Mapping[Kind, int],
-) -> list[tuple[float, ...]]:
-    """What a device of each kind pays when a call's output crosses its border."""
-    size = [0] * step.count
-    times = [1] * step.count
-    for net in step.nets:
-        size[net.source] += net.bytes
-        times[net.source] = 2 if net.backward else times[net.source]
-    names = [device.name for device in cluster]
-    roads = []
-    for kind in kinds:
-        here = names[first[kind]]
-        other = next((n for n in (cluster.home.name, *names) if n != here), None)
-        free = kind[0] == "cpu" or other is None
-        roads.append(None if free else costs.link(here, str(other), cluster))
-    rows = []
-    for i, call in enumerate(graph.calls):
-        known = call.transfer_seconds
-        rows.append(
-            tuple(
-                0.0
-                if road is None or not size[i] and known is None
-                else known
-                if known is not None
-                else road.seconds(size[i]) * times[i]
-                for road in roads
-            )
-        )
-    return rows
 
 
 def _pins(

@@ -6,19 +6,28 @@ local search of the latency portfolio goes on, judged by the same objective. The
 engine's first bound stands: it was asked for less.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
-from splitnet.core.board import Board
+from splitnet.core.board import Assignment, Board
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.portfolio import Found, best_assignment
 from splitnet.core.steady import Steady
 
-__all__ = ["search_steady"]
+__all__ = ["convex_starts", "search_steady"]
 
 _ENGINE_SHARES = (0.5, 0.2, 0.1)
 """Of the time, for the engine's first answer, and for others with less memory."""
+
+_START_STEPS = 4000
+"""Of the engine for each plan that another search may start from."""
+
+_START_SECONDS_PER_CALL = 1e-3
+"""What these plans take together, and of the time limit at most how much:"""
+
+_START_SHARE = 0.3
 
 _LARGE = 300
 """Groups from which the engine has all the time where nothing can be broken."""
@@ -81,6 +90,33 @@ def search_steady(
     return replace(found, bound=max(found.bound, steady.bound()))
 
 
+def convex_starts(
+    steadies: Iterable[Steady], board: Board, *, time_limit: float, seed: int
+) -> list[Assignment]:
+    """Plans that return to no device, for a search that counts something else.
+
+    The best that the engine finds for each count in a number of steps, so that equal
+    seeds give equal plans; none where it finds none that fits, or has not the time.
+    """
+    found: list[Assignment] = []
+    if board.calls.count * _START_SECONDS_PER_CALL > _START_SHARE * time_limit:
+        return found
+    for steady in steadies:
+        with suppress(InfeasibleError):
+            engine = _engine(
+                steady,
+                board,
+                shares=_ENGINE_SHARES,
+                contiguity="convex",
+                time_limit=0.0,
+                seed=seed,
+                on_progress=None,
+                iterations=_START_STEPS,
+            )
+            found.append(engine.chosen)
+    return found
+
+
 def _engine(
     steady: Steady,
     board: Board,
@@ -90,6 +126,7 @@ def _engine(
     time_limit: float,
     seed: int,
     on_progress: Callable[[float, float], None] | None,
+    iterations: int | None = None,
 ) -> Found:
     """The engine's answer, with less memory where it does not fit, as in `fitted`.
 
@@ -105,6 +142,7 @@ def _engine(
                 time_limit=share * time_limit,
                 seed=seed,
                 on_progress=on_progress,
+                iterations=iterations,
             )
         except InfeasibleError:
             if first is None:

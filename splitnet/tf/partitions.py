@@ -18,7 +18,7 @@ from splitnet.tf.optimizer import all_optimizers
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
 
-__all__ = ["Names", "seen_copies", "seen_ops"]
+__all__ = ["Names", "seen_copies", "seen_ops", "unneeded_parts"]
 
 # What moves, names or sizes data, but computes nothing of it.
 _IDLE_OPS = (
@@ -102,6 +102,24 @@ def seen_ops(nodes: Iterable[Any], names: Names) -> Iterator[SeenOp]:
                 names.device(node.device),
                 names.device(target),
             )
+
+
+def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
+    """Parts that work in traced graphs, but for nothing that these give or change."""
+    working: dict[str, bool] = {}
+    for graph in graphs:
+        needed: set[Any] = set()
+        todo = [*(t.op for t in graph.outputs), *graph.control_outputs]
+        while todo:
+            op = todo.pop()
+            if op not in needed:
+                needed.add(op)
+                todo += [*(t.op for t in op.inputs), *op.control_inputs]
+        for op in graph.get_operations():
+            part = "" if op.type in _NOT_WORK else names.part(op.name)
+            if part:
+                working[part] = working.get(part, False) or op in needed
+    return tuple(part for part, used in working.items() if not used)
 
 
 def seen_copies(

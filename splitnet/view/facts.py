@@ -36,6 +36,7 @@ _FOUND = {
     "earliest_finish": "serving each part where it ends first",
     "simple": "serving each part where it ends first",
     "chain": "cutting the chain of parts",
+    "convex": "giving each device one stretch",
     "fitted": "serving parts with room to spare",
     "multilevel": "placing blocks of neighbours first",
     "refine": "moving parts while it helped",

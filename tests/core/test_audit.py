@@ -131,6 +131,17 @@ def test_audit_is_not_clean_where_nothing_was_seen(plan: sn.Plan, phase: str) ->
     assert f"{phase} of 'tell': nothing of it was seen to run on gpu:1" in finding.text
 
 
+def test_audit_excuses_what_the_step_does_not_need(plan: sn.Plan) -> None:
+    """An output without a loss is left out of a training step; the audit notes it."""
+    seen = as_planned(plan)
+    ops = tuple(op for op in seen.ops if op.part != "tell")
+    audit = judge(plan, replace(seen, ops=ops, unneeded=("tell",)))
+
+    assert audit.ok
+    assert audit.notes == ("nothing in this step needs 'tell'.",)
+    assert not judge(plan, replace(seen, ops=ops)).ok
+
+
 def test_audit_notes_what_tensorflow_merged(plan: sn.Plan) -> None:
     """A part that shows under its neighbour's name, on their device, is noted."""
     seen = as_planned(plan)

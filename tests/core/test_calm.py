@@ -10,6 +10,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.grouping import group
 from splitnet.core.planner import plan_graph
 from splitnet.core.request import Request
+from splitnet.core.steady_search import convex_starts
 from tests.zoo import MIB, call, graph_of, random_dag, source, two_towers
 
 SLACK = 0.02
@@ -70,6 +71,27 @@ def test_a_chain_that_fits_no_device_is_cut_in_runs(seed, skips):
     assert plan.value <= free.value * (1 + SLACK)
     for device in cluster:
         assert plan.memory[device.name].total <= device.memory_bytes
+
+
+@pytest.mark.usefixtures("no_clock")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tight_step_is_no_slower_than_that_of_a_convex_plan(seed):
+    """Where memory is short, plans that return to no device are tried as well."""
+    graph = uneven_chain(seed, skips=True, count=24)
+    cluster = Cluster.of("4*gpu", "cpu", memory="460 MiB", link="1 GB/s")
+    request = Request(graph, cluster)
+    _, groups = request.resolve()
+    counts = [request.steady(groups, one) for one in ("throughput", "memory")]
+    board = request.board(groups)
+    starts = convex_starts(counts, board, time_limit=0.5, seed=0)
+    known = [s.value for s in map(board.exact, starts) if s.feasible]
+
+    plan = plan_graph(graph, cluster, time_limit=0.5, slack=SLACK)
+
+    assert known
+    assert plan.value <= min(known) * (1 + SLACK)
+    assert starts == convex_starts(counts, board, time_limit=5.0, seed=0)
+    assert convex_starts(counts, board, time_limit=0.05, seed=0) == []
 
 
 def test_branches_stay_side_by_side():

@@ -201,6 +201,24 @@ def test_audit_of_a_forward_pass_leaves_outputs_where_they_are(
     assert not any(target == "cpu:0" for _, target, _ in audit.moved)
 
 
+def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
+    """They are no part of a training step, but of a forward pass."""
+    first = keras.Input((8,))
+    score = keras.layers.Dense(3, name="score")(
+        keras.layers.Dense(8, name="made")(first)
+    )
+    best = keras.ops.max(score, -1)
+    model = keras.Model(first, {"score": score, "best": best})
+    pins = {"made": "gpu:0", "score": "gpu:1", "max*": "gpu:2"}
+    placed = sn.emit(model, sn.plan(model, cluster, batch=4, pins=pins))
+    placed.compile("sgd", {"score": "mse"})
+    x, y = np.ones((4, 8), "float32"), {"score": np.ones((4, 3), "float32")}
+
+    trained = sn.audit(placed, None, (x, y)).check()
+    assert "nothing in this step needs" in trained.notes[-1]
+    assert sn.audit(placed, None, x).check().notes[-1] != trained.notes[-1]
+
+
 def test_audit_of_run_eagerly_says_what_it_cannot_see(cluster: sn.Cluster) -> None:
     """Eager ops are in no graph: variables and slots are judged, the rest is noted."""
     model = emitted(cluster)
