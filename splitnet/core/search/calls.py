@@ -36,6 +36,7 @@ STEPS_PER_CHAIN = 5000
 ROUND_SHARE = 0.15
 ROUND_SECONDS = 2e-6
 ROUND_TRIES = 40
+SCOUT_TRIES = 10
 LEVELLED = 0.5
 FIRST_PASS = 3.0  # seconds
 NEXT_PASS = 3.0
@@ -43,11 +44,11 @@ LAST_PASS = 4.0
 PASS_SECONDS = 2e-3  # for each group, where that is more
 STEPS_PER_ROUNDS = 2000
 HOPELESS = 1.1
-MOST_TIMES = 4
+MOST_TIMES = 6
+FIRST_TIMES = 4
 MOST_CALLS = 96
-OTHER_TIMES = 0.3
+OTHER_TIMES = 0.4
 MORE_CALLS = (0, 0, 1, 2, 4)
-MANY_GROUPS = 5000
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -217,20 +218,21 @@ def _room(problem: Problem) -> float:
 
 
 def _rounds(search: _Search, budget: Budget) -> None:
-    """Build plans in rounds for a small share of the budget."""
+    """Build plans in rounds for a small share of the budget, of most calls first."""
     fused, random = search.fused, search.random
-    makes = Rounds(search.shared.wide)
+    makes, most = Rounds(search.shared.wide), search.shared.times
     part = budget.slice(ROUND_SHARE)
-    tries = ROUND_TRIES if fused.group_count <= MANY_GROUPS else ROUND_TRIES // 2
-    need = ROUND_SECONDS * fused.group_count * tries
     values: dict[float, float] = {}
-    while not part.spent and (budget.counts_steps or part.usable > need):
-        times = 1.0 + len(values)
-        if times > search.shared.times:
-            times = min(values, key=values.__getitem__)
+    while not part.spent:
+        times, tries = float(min(FIRST_TIMES, most) - len(values)), SCOUT_TRIES
+        if times < 1.0:
+            times, tries = min(values, key=values.__getitem__), ROUND_TRIES
             if random.random() < OTHER_TIMES:
-                times += random.choice((-0.5, 0.5))
-            times = min(max(1.0, times), search.shared.times)
+                times += random.choice((-0.5, 0.5, 1.0))
+            times = min(max(1.0, times), most)
+        need = ROUND_SECONDS * fused.group_count * tries
+        if not budget.counts_steps and part.usable < need:
+            break
         order = frontier(fused, random, noise=random.choice((0.0, 0.3, 1.0)))
         if random.random() < LEVELLED:
             order = _by_level(fused, order)
