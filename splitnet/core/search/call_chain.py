@@ -65,11 +65,11 @@ def chain_calls(
     trim = _Trim(host, call)
     if pool >= 0 and line:
         _side_calls(cost, before, host.tolist(), trim)
-    cuts = _cut(cost, [table[d] for d in line])
-    if cuts is None:
+    found = _cut(cost, [table[d] for d in line])
+    if found is None:
         return None
+    cuts, used = found
     result = [pool] * problem.group_count
-    used = 0
     for start, stop, number in cuts:
         if number == 0:
             continue
@@ -188,8 +188,13 @@ def _side_calls(
                     cost[number + 1, start, position + 1] = value
 
 
-def _cut(cost: Floats, alone: Sequence[Floats]) -> list[tuple[int, int, int]] | None:
-    """Return the intervals (start, stop, calls) of least total cost."""
+def _cut(
+    cost: Floats, alone: Sequence[Floats]
+) -> tuple[list[tuple[int, int, int]], int] | None:
+    """Return the intervals (start, stop, calls) of least total cost.
+
+    With them comes the number of accelerators that are passed over first.
+    """
     count, devices = cost.shape[1] - 1, len(alone)
     same = all(table is alone[0] for table in alone)
     best = np.full((devices + 1, count + 1), inf)
@@ -217,4 +222,4 @@ def _cut(cost: Floats, alone: Sequence[Floats]) -> list[tuple[int, int, int]] | 
         start, number = int(source[used, stop]), int(calls[used, stop])
         cuts.append((start, stop, number))
         used, stop = used - number, start
-    return cuts[::-1]
+    return cuts[::-1], used

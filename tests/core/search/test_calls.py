@@ -68,6 +68,20 @@ def test_cuts_into_calls_fit(problem: Problem, seed: int) -> None:
         assert call_latency(problem, whole) < float("inf")
 
 
+def test_cuts_pass_over_an_accelerator_that_is_too_small() -> None:
+    """One call of three bytes goes to the second accelerator: the first has two."""
+    problem = build_problem(
+        ["a", "b", "c"],
+        seconds=[(1.0, 50.0)] * 3,
+        size_bytes=[1.0] * 3,
+        edges=[(0, 1), (1, 2)],
+        transfer_seconds=[(9.0, 0.0)] * 3,
+        devices=[Device("gpu:0", 0, 2.0), Device("gpu:1", 0, 3.0)]
+        + [Device("cpu:0", 1, pooled=True)],
+    )
+    assert chain_calls(problem, [0, 1, 2], [0, 1, 2], problem) == [1, 1, 1]
+
+
 @given(problem=problems(max_nodes=7), seed=st.integers(0, 99))
 @quick
 def test_children_of_two_plans_fit(problem: Problem, seed: int) -> None:
