@@ -106,7 +106,7 @@ def chart(rows):
         (
             "% above a long run (dashed: 5 %)",
             lambda r: 100 * (r["value"] / r["long"] - 1),
-            (-5, 0, 5, 10),
+            (-5, 0, 5, 15, 30),
         ),
     )
     parts = []
