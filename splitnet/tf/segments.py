@@ -190,7 +190,8 @@ class _Run:
         assert first is not None
         outputs = list(made)
         for number, old in enumerate(segment.gives):
-            value = outputs[first.place[number]]
+            place = first.place[number]
+            value = outputs[place] if isinstance(place, int) else place
             for name, place in first.hung[number].items():
                 hung = outputs[place] if isinstance(place, int) else place
                 setattr(value, name, hung)
@@ -267,7 +268,7 @@ class _Made:
 
     def __init__(self) -> None:
         self.outputs: list[Any] = []
-        self.place: list[int] = []
+        self.place: list[Any] = []  # or what is no output: a truth value
         self.hung: list[dict[str, Any]] = []
         self.losses: list[tuple[Any, int]] = []
         self.states: list[tuple[Any, Any]] = []
@@ -278,8 +279,12 @@ class _Made:
         return len(self.outputs) - 1
 
     def give(self, value: Any, everything: bool) -> None:
-        """An output with what hangs on it; logits carry gradients, masks do not."""
-        self.place.append(self.add(value))
+        """An output with what hangs on it; logits carry gradients, masks do not.
+
+        Truth values carry none either, and a recomputation cannot return them.
+        """
+        flows = everything or value.dtype != tf.bool
+        self.place.append(self.add(value) if flows else value)
         found: dict[str, Any] = {}
         for name in CARRIED:
             hung = getattr(value, name, None)

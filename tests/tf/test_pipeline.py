@@ -179,6 +179,23 @@ def test_masks_and_loops_go_through_a_recomputed_part(cluster: sn.Cluster) -> No
     assert difference(placed, plain) < 1e-6
 
 
+def test_a_mask_goes_from_a_recomputed_part_to_another_device(
+    cluster: sn.Cluster,
+) -> None:
+    """TensorFlow's recomputation fails on a function that gives truth values first."""
+    net = sn.Net("masks")
+    x = net.input("x", (6,), "int32")
+    table = layers.Embedding(9, 5, mask_zero=True)
+    a = net.branch("a", x, [table, layers.LSTM(6, return_sequences=True)], on="gpu:0")
+    b = net.branch("b", a, layers.GRU(5), on="gpu:1")
+    net.output(net.branch("c", b, layers.Dense(4, activation="softmax"), on="gpu:1"))
+    ids = np.random.default_rng(0).integers(0, 9, (37, 6)).astype("int32")
+
+    placed, plain, *_ = trained(net, cluster, ids, Y, recompute=True, microbatches=2)
+
+    assert difference(placed, plain) < 1e-6
+
+
 def test_towers_in_a_pipeline_train_as_the_unsplit_batch(cluster: sn.Cluster) -> None:
     """Two stages, the first of two towers, in micro-batches."""
     net = sn.Net("both")
