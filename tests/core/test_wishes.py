@@ -212,7 +212,7 @@ def test_infeasible_remedies_work():
     """The batch that the message names does fit, and the next larger one does not."""
     from splitnet.core.batches import rebatched
 
-    box = Cluster.of("gpu", memory="16 MiB")
+    box = Cluster.of("gpu", memory="15 MiB")
     graph = chain(3)
     with pytest.raises(InfeasibleError, match=r"batch <= (\d+)") as caught:
         plan_graph(graph, box)

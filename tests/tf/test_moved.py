@@ -39,7 +39,8 @@ def test_training_goes_on_elsewhere_as_if_never_moved(tmp_path: Path) -> None:
         told, end, _ = told.partition(f"on {count}: as if never moved")
         assert end, done.stdout
         assert "parts moved." in told
-        assert count == 8 or "gpu:3 -> " in told
+        gone = ("gpu:2 -> ", "gpu:3 -> ")  # of the four devices that it left
+        assert count == 8 or any(moved in told for moved in gone)
 
 
 def test_a_plan_for_eight_gpus_runs_on_a_laptop(
