@@ -28,7 +28,7 @@ from splitnet.tf import private
 from splitnet.tf.cuts import Fetched
 from splitnet.tf.optimizer import device_of
 from splitnet.tf.reported import noted_once
-from splitnet.tf.rows import Rows
+from splitnet.tf.rows import Rows, as_tensor
 
 __all__ = ["check_pipeline", "pipelined"]
 
@@ -128,6 +128,7 @@ class _Step:
     def run(self, data: Any) -> Any:
         """As `keras.Model.train_step`, micro-batch by micro-batch."""
         model = self.model
+        data = keras.tree.map_structure(as_tensor, data)
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         first = next(t for t in keras.tree.flatten(x) if t is not None)
         rows = Rows.of(first, self.pipeline.microbatches)

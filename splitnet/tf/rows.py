@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from splitnet.core.shares import shares
 from splitnet.tf.cuts import CARRIED
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "as_tensor"]
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,11 @@ class Rows:
         return tf.add_n(
             [tf.cast(w, v.dtype) * v for w, v in zip(self.weights(), values)]
         )
+
+
+def as_tensor(value: Any) -> Any:
+    """Arrays, which an eager step is given, as tensors; all else as it is."""
+    return tf.constant(value) if isinstance(value, np.ndarray) else value
 
 
 def _copies(value: Any, number: Any) -> Any:

@@ -98,6 +98,18 @@ def test_every_way_trains_as_the_unsplit_batch(
     sn.audit(placed, None, (X[:12], Y[:12])).check()
 
 
+def test_microbatches_of_arrays_train_eagerly_too(cluster: sn.Cluster) -> None:
+    """`train_on_batch` hands a step that runs eagerly NumPy's own arrays."""
+    keras.utils.set_random_seed(3)
+    net = chain()
+    placed = sn.emit(net, sn.plan(net, cluster, batch=12), microbatches=3)
+    plain = sn.unplace(placed)
+    for model in (placed, plain):
+        model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
+        model.train_on_batch(X[:10], Y[:10], sample_weight=np.arange(10.0))
+    assert difference(placed, plain) < 1e-6
+
+
 def test_losses_of_outputs_are_reported_for_the_whole_batch(
     cluster: sn.Cluster,
 ) -> None:
