@@ -50,7 +50,7 @@ class Rows:
         """Each tower's share of the samples, float64; the sum is 1."""
         if self.known:
             sizes = shares(self.extent, self.count)
-            return [size / max(1, self.extent) for size in sizes]
+            return [np.float64(size / max(1, self.extent)) for size in sizes]
         sizes = (self.extent + self.count - 1 - tf.range(self.count)) // self.count
         return tf.unstack(sizes / tf.maximum(self.extent, 1), self.count)
 

@@ -129,6 +129,21 @@ def test_towers_share_the_batch_as_evenly_as_can_be(cluster: sn.Cluster) -> None
     ] == [2, 2, 2, 1]
 
 
+def test_shares_of_towers_are_exact_in_float64(cluster: sn.Cluster) -> None:
+    """Ninths of nine samples, in every digit that the model has."""
+    net = sn.Net("exact")
+    x = net.input("x", (4,), dtype="float64")
+    body = [layers.BatchNormalization(dtype="float64")]
+    net.output(net.towers("body", x, body, on=FOUR, batch_norm="synchronised"))
+    placed, plain = twins(net, cluster)
+    given = np.random.default_rng(0).standard_normal((9, 4))
+
+    mine, its = (np.asarray(model(given, training=True)) for model in (placed, plain))
+
+    assert mine.dtype == "float64"
+    assert np.abs(mine - its).max() < 1e-14
+
+
 def test_synchronised_batch_norm_equals_the_unsplit_batch(cluster: sn.Cluster) -> None:
     """Statistics, moving averages and gradients are those of the whole batch."""
     body = [layers.Dense(6), layers.BatchNormalization(), layers.Dense(5)]
