@@ -34,7 +34,7 @@ from splitnet.tf.whole import Starts, together
 __all__ = ["measure"]
 
 _UPDATED_BYTES = 16 * 2**20
-_LOOKING_SECONDS = 10.0  # for repetitions of all calls, beside the first run of each
+_LOOKING_SECONDS = 8.0  # for repetitions of all calls, beside the first run of each
 _LONG_STEP_SECONDS = 2.0
 _LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
 

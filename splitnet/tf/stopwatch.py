@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from splitnet.core.devices import Device
@@ -65,15 +64,15 @@ def nothing(device: Device) -> Callable[[], Any]:
 
 
 def made_up(tensor: Any, batch: int) -> Any:
-    """A value for a symbolic tensor; whole numbers are 0 or 1, good for any table."""
+    """A value for a symbolic tensor; whole numbers are 0 or 1, good for any table.
+
+    Drawn on the device of the scope it is made in, so that nothing is sent there.
+    """
     shape = [batch, *(extent or _OPEN_SIZE for extent in tensor.shape[1:])]
     if tensor.shape and tensor.shape[0]:
         shape[0] = tensor.shape[0]
     dtype = tf.as_dtype(tensor.dtype)
     if dtype == tf.string:
         return tf.fill(shape, "a")
-    draw = np.random.default_rng(0)
-    values = (
-        draw.normal(size=shape) if dtype.is_floating else draw.integers(0, 2, shape)
-    )
-    return tf.cast(tf.constant(values), dtype)
+    values = tf.random.stateless_normal(shape, seed=(0, 0))
+    return tf.cast(values if dtype.is_floating else values > 0, dtype)
