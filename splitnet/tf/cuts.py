@@ -18,8 +18,8 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf import private
-from splitnet.tf.internals import same_to_tapes
-from splitnet.tf.marks import scope_of
+from splitnet.tf.internals import same_to_tapes, signed
+from splitnet.tf.marks import key_in, scope_of
 from splitnet.tf.variables import variables_of, weights_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["CARRIED", "Cuts", "Fetched", "StateScope"]
 
 CARRIED = ("_keras_mask", "_keras_logits")  # what Keras hangs on a tensor
+# The gradient of what these read is, for one of it at least, that of what they make.
+_PASSING = ("Add", "AddN", "AddV2", "BiasAdd", "Identity", "Sub")
 
 
 class StateScope(keras.StatelessScope):
@@ -74,13 +76,25 @@ class Cuts:
             local = self.arrive(value, key, same_to_tapes)
         else:
             if id(tensor) not in self._shared:
-                self._shared[id(tensor)] = self.arrive(value, key)
+                self._shared[id(tensor)] = self.arrive(value, key, self._sign)
             local = self._shared[id(tensor)]
-        for name in CARRIED:
-            hung = getattr(value, name, None)
-            if hung is not None:
-                setattr(local, name, hung)
-        return local
+        return _with_all(value, local)
+
+    def made(self, key: str, value: Any) -> Any:
+        """What a call made, with a sign where it hands its gradient on as it is."""
+        placed = self._placed
+        if len(dict.fromkeys(placed.target_of.values())) < 2 or placed.segments:
+            return value
+        if not isinstance(value, tf.Tensor) or not _hands_on(value, key):
+            return value
+        return _with_all(value, self.arrive(value, key, self._sign))
+
+    @staticmethod
+    def _sign(value: Any) -> Any:
+        """A copy whose gradient says where it belongs, which needs a graph."""
+        if tf.executing_eagerly() or not value.dtype.is_floating:
+            return tf.identity(value)
+        return signed(value)
 
     def take_masks(
         self, node: Any, seen: dict[int, Any], tensors: dict[int, Any]
@@ -169,6 +183,29 @@ class Cuts:
         """What calls only read, frozen or not, by the ids of variables."""
         operations = {id(n.operation): n.operation for n in self._placed.flow.nodes}
         return frozenset(id(v) for one in operations.values() for v in weights_of(one))
+
+
+def _with_all(value: Any, copy: Any) -> Any:
+    """A copy of a value, with what Keras hung on it."""
+    for name in CARRIED:
+        hung = getattr(value, name, None)
+        if hung is not None:
+            setattr(copy, name, hung)
+    return copy
+
+
+def _hands_on(value: Any, key: str) -> bool:
+    """Whether the gradient of what part `key` made is one of what it read, as it is."""
+    if tf.executing_eagerly() or not value.dtype.is_floating:
+        return False
+    found = [value.op]
+    for op in found:  # grows: the ops before
+        if op.type in _PASSING:
+            before = [tensor.op for tensor in op.inputs]
+            if any(key_in(one.name) != key for one in before):
+                return True
+            found += before
+    return False
 
 
 def _last_readers(placed: "Placed") -> dict[int, dict[int, None]]:

@@ -13,11 +13,15 @@ from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 
 __all__ = [
+    "SIGN",
     "partition_graphs",
     "same_to_tapes",
     "scope_custom_gradients",
+    "signed",
     "watch_graphs",
 ]
+
+SIGN = "gradient_of_what_was_made"
 
 
 def scope_custom_gradients(wanted: Callable[[str], bool]) -> None:
@@ -62,6 +66,20 @@ def same_to_tapes(value: Any) -> Any:
     with tf_record.stop_recording():
         copy = tf.identity(value)
     copy._id = value._id
+    return copy
+
+
+def signed(value: Any) -> Any:
+    """A copy of a graph's tensor whose gradient passes an op in the scope of this call.
+
+    The gradient of an addition is that of its sum, without an op of its own: nothing
+    else would say where a sum of such gradients belongs.
+    """
+    with tf_record.stop_recording():
+        copy = tf.identity(value)
+    tf_record.record_operation(
+        "Identity", [copy], [value], lambda found: [tf.identity(found, name=SIGN)]
+    )
     return copy
 
 

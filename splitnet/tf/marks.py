@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from splitnet.tf.internals import SIGN
+
 __all__ = [
     "DeviceFunction",
     "canonical",
@@ -116,6 +118,7 @@ class DeviceFunction:
         self._target_of = {key: canonical(d) for key, d in target_of.items()}
         self._rank = {key: rank for rank, key in enumerate(target_of)}
         self._sums: list[Any] = []
+        self._signs: list[Any] = []
         self._where_scope: dict[str, str] = {}
         # Of branches and loops, by weak reference.
         self.inner_graphs: dict[int, Any] = {}
@@ -126,6 +129,8 @@ class DeviceFunction:
         key = key_in(op.name)
         device = str(op.device) or self._target_of.get(key or "", "")
         if device:
+            if op.type == "Identity" and op.name.rpartition("/")[2].startswith(SIGN):
+                self._signs.append(op)
             if op.type in _LOOPS:
                 _bring_along(op, device)
             return device
@@ -164,14 +169,32 @@ class DeviceFunction:
         return next((device for device in devices if device), "")
 
     def settle(self, graph: Any) -> None:
-        """Move each sum over devices to the part whose backward pass reads it."""
-        for op in self._sums:
+        """Move each sum over devices to where what it is the gradient of was made.
+
+        A sign says where that is, or else the only part whose backward pass reads it.
+        Signs themselves are passed by: nothing crosses to reach one.
+        """
+        sums = {op: None for op in self._sums if op.graph is graph}
+        for sign in self._signs:
+            if sign.graph is not graph:
+                continue
+            [given] = sign.inputs
+            if given.op in sums:
+                given.op._set_device(sign.device)
+                del sums[given.op]
+            for reader in sign.outputs[0].consumers():
+                for number, one in enumerate(reader.inputs):
+                    if one is sign.outputs[0]:
+                        reader._update_input(number, given)
+        for op in sums:
             readers = {key_in(reader.name) for reader in op.outputs[0].consumers()}
-            if op.graph is graph and len(readers) == 1:
+            readers.discard(None)  # another sum, which this one is a term of
+            if len(readers) == 1:
                 key = readers.pop()
                 if key in self._target_of:
                     op._set_device(self._target_of[key])
         self._sums.clear()
+        self._signs.clear()
 
 
 def _bring_along(loop: Any, device: str) -> None:

@@ -138,7 +138,7 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
             outputs = run(*args, **kwargs)
         cuts.take_masks(node, seen, tensors)
         for old, new in zip(node.outputs, keras.tree.flatten(outputs)):
-            tensors[id(old)] = new
+            tensors[id(old)] = cuts.made(key, new)
 
     for step in placed.segments or placed.flow.nodes:
         if isinstance(step, Segment):

@@ -109,6 +109,30 @@ def test_sums_of_gradients_keep_their_order_over_devices(
     sn.audit(placed, plan, (x, y)).check()
 
 
+def test_sums_of_gradients_meet_where_their_tensor_was_made(
+    cluster: sn.Cluster,
+) -> None:
+    """An addition hands its gradient on without an op that would say where it is."""
+    first = keras.Input((5, 16))
+    found = keras.layers.Dense(16, name="enter")(first)
+    for i in range(3):
+        mixed = keras.layers.LayerNormalization(name=f"norm_{i}")(found)
+        mixed = keras.layers.Dense(16, name=f"mix_{i}")(mixed)
+        found = keras.layers.Add(name=f"sum_{i}")([found, mixed])
+    model = keras.Model(first, keras.layers.Dense(2, name="head")(found))
+    names = [call.part for call in sn.read(model, batch=13).calls][1:]
+    pins = {name: f"gpu:{at}" for name, at in zip(names, map(int, "02012001012"))}
+    plan = sn.plan(model, cluster, batch=13, pins=pins)
+    placed = sn.emit(model, plan)
+    placed.compile("adam", "mse")
+    x, y = (tf.random.stateless_normal((13, 5, n), (n, 1)) for n in (16, 2))
+
+    audit = sn.audit(placed, plan, (x, y)).check()
+    sent = {key: moved for key, moved in audit.moved.items() if key[2] == "gradient"}
+    assert sent["gpu:1", "gpu:0", "gradient"][1] >= 13 * 5 * 16 * 4
+    assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
+
+
 class Centred(keras.layers.Layer):
     """Takes off a mean that each call in training moves first."""
 

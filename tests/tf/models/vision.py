@@ -119,7 +119,7 @@ def squeeze_and_excite() -> Any:
         side = layers.Conv2D(6, 1, activation="hard_sigmoid")(side)
         main = layers.Conv2D(6, 3, padding="same", activation="swish")(x)
         x = layers.Add()([x, layers.Multiply()([main, side])])
-    scores = layers.Dense(4)(layers.GlobalAveragePooling2D(2)(x))
+    scores = layers.Dense(4)(layers.GlobalAveragePooling2D()(x))
     made = made_up(keras.Model(image, layers.Softmax()(scores)))
     return Subject(made.model, made.x, made.y, "categorical_crossentropy")
 
