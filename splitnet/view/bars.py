@@ -28,7 +28,7 @@ def task_marks(
     pipelined = any(task.microbatch for task in tasks)
     for group in _coalesced(tasks, x_of):
         x, right = x_of(group[0].start), x_of(group[-1].stop)
-        phase = _phase_of(group)
+        phase, phases = _phase_of(group), _phases_of(group)
         inset = 0.4 if right - x > 3 else 0.0
         items.append(
             Mark(
@@ -36,8 +36,8 @@ def task_marks(
                 y + 2,
                 max(right - x - 2 * inset, 0.5),
                 LANE - 4,
-                mixed(color, "#000000", 0.55) if phase == "update" else color,
-                hatched=phase == "backward",
+                mixed(color, "#000000", 0.55) if "update" in phases else color,
+                hatched="backward" in phases,
                 tip=_task_tip(group),
             )
         )
@@ -50,10 +50,22 @@ def task_marks(
 
 def _phase_of(group: Sequence[Task]) -> str:
     """The phase in which a group spends most of its time."""
+    spent = _spent(group)
+    return max(spent, key=lambda phase: spent[phase])
+
+
+def _phases_of(group: Sequence[Task]) -> set[str]:
+    """The phases that a bar shows: those with a quarter of its time and more."""
+    spent = _spent(group)
+    return {phase for phase, s in spent.items() if 4 * s >= sum(spent.values())}
+
+
+def _spent(group: Sequence[Task]) -> dict[str, float]:
+    """Seconds of each phase."""
     spent: dict[str, float] = {}
     for task in group:
         spent[task.phase] = spent.get(task.phase, 0.0) + task.stop - task.start
-    return max(spent, key=lambda phase: spent[phase])
+    return spent
 
 
 def _bar_name(

@@ -128,6 +128,23 @@ def test_gantt_of_joins_what_is_too_narrow_to_see() -> None:
     assert sum("calls" in m.tip for m in bars) < 40
 
 
+def test_gantt_of_shows_both_phases_of_a_bar_of_many() -> None:
+    """Where backward and updates alternate too fast to be seen, the bar is of both."""
+    phases = ("backward", "update")
+    tasks = [
+        Task(f"p{i}", f"p{i}", "gpu:0", phases[i % 2], i / 1e3, (i + 1) / 1e3)
+        for i in range(1000)
+    ]
+    scene = gantt_of({"": step(*tasks)})
+    joined = max(
+        (m for m in scene.items if isinstance(m, Mark) and "calls" in m.tip),
+        key=lambda mark: mark.width,
+    )
+    alone = gantt_of({"": step(Task("a", "a", "gpu:0", "update", 0.0, 1.0))})
+    assert joined.hatched
+    assert joined.fill == marks(alone, "a\n")[0].fill
+
+
 def test_gantt_of_lists_the_busiest_links_only() -> None:
     """Sixteen devices have 240 links; twelve are drawn and the rest is counted."""
     copies = tuple(
