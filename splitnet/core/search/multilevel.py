@@ -7,45 +7,54 @@ coarse        o   o   o   o         anneal, hot
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from random import Random
 
 from splitnet.core.search.anneal import anneal
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.coarsen import coarsen, fastest
+from splitnet.core.search.elite import Parents
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.state import Fixed
 
 __all__ = ["Recipe", "evolve", "mend", "multilevel"]
 
-ELITE = 8
-RUNS = 12
-# Where less than a second is left, runs are shorter, with fewer and larger clusters,
-# and more of them start afresh: one run in four meets a good basin.
-HURRIED = 0.08
-SHORTEST_RUN = {False: 0.08, True: 0.05}
-COARSEST = {False: (22, 66), True: (18, 28)}
-FRESH = {False: 0.35, True: 0.7}
-COMBINED = {False: 0.75, True: 0.9}
-LARGEST = {False: (0.2, 0.6), True: (0.3, 0.8)}
+ELITE = 10
+FIRST = 4
+# Many short runs meet more basins than few long ones; what a run cannot do without is
+# time to coarsen its groups and to visit each often.
+RUNS = 200
+FEWEST_RUNS = 12
+SHORTEST_RUN = 0.04
+SHORTEST_STEPS = 30_000
+RUN_SECONDS = 1.5e-4  # for each group
+COARSEST = (22, 66)
+FRESH = 0.3
+KNOWN = 0.03
+COMBINED = 0.75
+LARGEST = (0.25, 0.7)
 SHRINK = 4
 COARSE_SHARE = 0.6
 WARM = 0.02
 SECONDS_PER_GROUP = 6e-5
 POWERS = (12.0, 12.0, 25.0)
+RATINGS = (0.0, 0.3, 0.5)
 HOT = {"multilevel": 0.3, "combine": 0.1, "cycle": 0.03}
 Report = Callable[[Sequence[int], str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One multilevel run: clusters wanted, their limit in seconds, temperatures."""
+    """One multilevel run: clusters wanted, their limit in seconds, temperatures.
+
+    `rating` is the power of weight by which `coarsen` ranks what merges.
+    """
 
     target: int
     limit: float
     hot: float
     power: float = 12.0
     warm: float = WARM
+    rating: float = 0.0
 
 
 def multilevel(
@@ -70,7 +79,12 @@ def multilevel(
         size = max(recipe.target, here.group_count // SHRINK)
         if size < 2 * recipe.target:
             size = recipe.target
-        coarse, cluster = coarsen(here, size, random, limit=recipe.limit, keep=keep)
+        coarse, cluster = coarsen(
+            *(here, size, random),
+            limit=recipe.limit,
+            power=recipe.rating,
+            keep=keep,
+        )
         if coarse.group_count > 0.95 * here.group_count:
             break
         levels.append((Fixed(here), cluster))
@@ -106,41 +120,46 @@ def evolve(
     """
     devices = sum(1 for d in problem.devices if not d.pooled) or len(problem.devices)
     fair = sum(fastest(problem)) / devices
-    elite = sorted(((v, list(a)) for v, a in starts), key=lambda row: row[0])[:ELITE]
-    share = budget.left / RUNS
-    hurried = not budget.counts_steps and share < HURRIED
-    (low, high), (small, large) = COARSEST[hurried], LARGEST[hurried]
+    elite = Parents(problem, ELITE)
+    for value, plan in starts:
+        elite.add(value, plan)
+    share = _run_share(problem, budget)
+    (low, high), (small, large) = COARSEST, LARGEST
     least = 0.0 if budget.counts_steps else SECONDS_PER_GROUP * problem.group_count
     while budget.usable > least:
-        part = budget.limited(
-            share if budget.counts_steps else max(share, SHORTEST_RUN[hurried])
-        )
+        part = budget.limited(share)
         draw, keep = random.random(), None
-        if len(elite) < 4 or draw < FRESH[hurried]:
+        rows = elite.rows
+        if len(rows) < FIRST or draw < FRESH:
             name = "multilevel"
             start = [random.choice(row) for row in problem.allowed]
-            if elite and draw < 0.05:
-                start = elite[0][1]
-        elif draw < COMBINED[hurried]:
+            if rows and draw < KNOWN:
+                start = rows[0].plan
+        elif draw < COMBINED:
             name = "combine"
-            first, second = random.sample(elite, 2)
-            start = min(first, second)[1]
-            keep = _overlay(first[1], second[1])
+            first, second = sorted(random.sample(range(len(rows)), 2))
+            start = rows[first].plan
+            keep = _overlay(rows[first].plan, rows[second].plan)
         else:
             name = "cycle"
-            start = keep = random.choice(elite)[1]
+            start = keep = random.choice(rows).plan
         recipe = Recipe(
             target=int(low * (high / low) ** random.random()),
             limit=(small + (large - small) * random.random()) * fair,
             hot=HOT[name],
             power=random.choice(POWERS),
+            rating=random.choice(RATINGS),
         )
         plan = multilevel(problem, start, part, random, recipe, keep=keep)
-        value = report(plan, name)
-        if value < inf and all(abs(value - v) > 1e-9 * value for v, _ in elite):
-            elite.append((value, plan))
-            elite.sort(key=lambda row: row[0])
-            del elite[ELITE:]
+        elite.add(report(plan, name), plan)
+
+
+def _run_share(problem: Problem, budget: Budget) -> float:
+    """Return what one run may take of the budget."""
+    enough = float(SHORTEST_STEPS)
+    if not budget.counts_steps:
+        enough = max(SHORTEST_RUN, RUN_SECONDS * problem.group_count)
+    return max(budget.left / RUNS, min(budget.left / FEWEST_RUNS, enough))
 
 
 def mend(fixed: Fixed, plan: Sequence[int]) -> list[int]:

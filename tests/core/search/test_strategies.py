@@ -179,12 +179,16 @@ def test_what_a_call_encloses_cannot_leave_it(problem: Problem, seed: int) -> No
                 calls.move(group, here, *calls.state.change(group, here))
 
 
-@given(problem=problems(max_nodes=14, kinds=3), seed=st.integers(0, 999))
+@given(
+    problem=problems(max_nodes=14, kinds=3),
+    seed=st.integers(0, 999),
+    power=st.sampled_from((0.0, 0.5)),
+)
 @quick
-def test_contraction_keeps_the_loads(problem: Problem, seed: int) -> None:
+def test_contraction_keeps_the_loads(problem: Problem, seed: int, power: float) -> None:
     """A plan of the coarse problem, spread out, has the same loads."""
     random = Random(seed)
-    coarse, cluster = coarsen(problem, 3, random, limit=1e9)
+    coarse, cluster = coarsen(problem, 3, random, limit=1e9, power=power)
     plan = some_plan(coarse, random)
     spread = [plan[owner] for owner in cluster]
 
