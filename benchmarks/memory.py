@@ -88,24 +88,28 @@ def train(sn, model, graph, cluster, batch):
     return plan
 
 
+def start(sn, cluster, pids):
+    """Train a small model, so that all is loaded; what each process holds then."""
+    import keras
+
+    little = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.Flatten()]
+        + [keras.layers.Dense(8), keras.layers.Dense(1)]
+    )
+    train(sn, little, sn.read(little, 8), cluster, 8)
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the highest
+    return [resident(pid, "VmRSS") for pid in pids]
+
+
 def compare(name):
     """Print a row for each worker."""
     import splitnet as sn
 
     with sn.local_workers(2, pin=True) as workers:
         sn.connect(workers.cluster)
-        import keras
-
-        little = keras.Sequential(
-            [keras.Input((8, 8, 1)), keras.layers.Conv2D(4, 3), keras.layers.Flatten()]
-            + [keras.layers.Dense(8), keras.layers.Dense(1)]
-        )
-        train(sn, little, sn.read(little, 8), workers.cluster, 8)
         pids = [workers.pid(index) for index in range(2)]
-        idle = []
-        for pid in pids:
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # resets the highest
-            idle.append(resident(pid, "VmRSS"))
+        idle = start(sn, workers.cluster, pids)
         model, batch = build(name)
         plan = train(sn, model, sn.read(model, batch), workers.cluster, batch)
         for index, pid in enumerate(pids):

@@ -9,7 +9,8 @@ Five kinds of bytes come and go as the step runs; weights and optimizer slots st
     transfers     what came from another device, while it is read
     workspace     what a call or an update needs while it runs, gradients on their way
                   back, and on a worker's processor what its process needs to run calls
-                  at all and the network's copy of what arrives
+                  at all, the network's copy of what arrives, and what its allocators
+                  hold beyond the tensors of the fullest moment
 
 A device's `Memory` has all weights, slots and gradients, and the last three kinds as
 they are when their sum is largest. So its total is never less than the peak over time.
@@ -20,6 +21,12 @@ from collections.abc import Mapping, Sequence
 
 from splitnet.core.engine import Run
 from splitnet.core.plan import Memory
+from splitnet.core.process import (
+    messages,
+    peak_bytes,
+    resident_bytes,
+    running_bytes,
+)
 from splitnet.core.step import Step
 
 __all__ = ["memory_of", "standing_bytes"]
@@ -29,15 +36,7 @@ _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _TRANSFERS, _WORKSPACE = range(6)
 Interval = tuple[int, int, float, float, int]
 """Device, kind, seconds from and to, bytes."""
 
-# Measured on CPU workers beside their tensors: kernels and the code they generate,
-# graphs, executors; per call and altogether.
-_CALL_BYTES, _PROCESS_BYTES = 300_000, 8_000_000
-
-# Blocks of this size glibc's malloc never takes from its heap, but from the system.
-_BLOCK_BYTES = 32 * 2**20
-
-# The share of smaller blocks that a worker's heap needs more, for the holes between.
-_HOLES = 0.25
+_MOST_PIECES = 64  # tensors that a unit is thought to keep, each by itself
 
 Curve = tuple[tuple[float, int], ...]
 
@@ -68,13 +67,13 @@ def memory_of(
     import numpy as np
 
     until = _until(step, device, run)
-    intervals = [
+    tensors = [
         *_weights(step, device, run),
         *_activations(step, device, run, until),
         *_received(step, device, run, until),
         *_workspace(step, device, run),
     ]
-    intervals += [*_holes(step, intervals), *_process(step, device, run)]
+    intervals = [*tensors, *_process(step, device, run, tensors)]
     real = [i for i in intervals if i[4] > 0 and i[3] > i[2]]
     where = np.array([i[0] for i in real], dtype=np.int64)
     kind = np.array([i[1] for i in real], dtype=np.int64)
@@ -144,10 +143,24 @@ def _activations(
         last = max(read[unit], gone)
         output = 0 if keeps.view else step.output_bytes[unit]
         kept = min(keeps.output, output)
-        found.append((where, _ACTIVATIONS, start, gone, keeps.inner))
+        found += _pieces(where, start, gone, keeps.inner, step.output_bytes[unit])
         found.append((where, _ACTIVATIONS, start, last, kept))
         found.append((where, _ACTIVATIONS, start, read[unit], output - kept))
     return found
+
+
+def _pieces(
+    where: int, start: float, stop: float, size: int, output: int
+) -> list[Interval]:
+    """What a unit keeps within, as tensors of its output's size and one for the rest.
+
+    Calls that run as one keep many, which an allocator finds room for one by one.
+    """
+    whole, rest = divmod(size, output) if output else (0, size)
+    if whole > _MOST_PIECES:
+        whole, rest, output = 1, 0, size
+    found = [(where, _ACTIVATIONS, start, stop, output)] * whole
+    return [*found, (where, _ACTIVATIONS, start, stop, rest)]
 
 
 def _until(
@@ -241,32 +254,25 @@ def _workspace(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
     return found
 
 
-def _holes(step: Step, intervals: Sequence[Interval]) -> list[Interval]:
-    """What a worker's heap has to have beside the blocks that come and go in it."""
-    return [
-        (where, _WORKSPACE, start, stop, round(_HOLES * size))
-        for where, kind, start, stop, size in intervals
-        if kind >= _ACTIVATIONS and size < _BLOCK_BYTES
-        if step.deep_first and step.deep_first[where]
-    ]
-
-
-def _process(step: Step, device: Sequence[int], run: Run) -> list[Interval]:
-    """What a worker's process needs besides tensors, on the processors of workers.
-
-    A message is whole before its tensor is made from it, so it is there twice. It
-    comes in small pieces, in memory that a large tensor has no use for afterwards.
-    """
+def _process(
+    step: Step, device: Sequence[int], run: Run, tensors: Sequence[Interval]
+) -> list[Interval]:
+    """What workers need besides tensors, and hold beyond their fullest moment."""
     found: list[Interval] = []
     for where, worker in enumerate(step.deep_first):
-        calls = sum(1 for one in device if one == where)
-        if worker and calls:
-            size = _PROCESS_BYTES + calls * _CALL_BYTES
-            found.append((where, _WORKSPACE, 0.0, run.seconds, size))
-    for copy in run.copies:
-        if step.deep_first and step.deep_first[copy.target]:
-            gone = copy.stop if copy.bytes < _BLOCK_BYTES else run.seconds
-            found.append((copy.target, _WORKSPACE, copy.start, gone, copy.bytes))
+        if not worker:
+            continue
+        beside = [
+            (0.0, run.seconds, running_bytes(step, device, where)),
+            *messages(step, run, where),
+        ]
+        here = [i for i in tensors if i[0] == where and i[4] > 0 and i[3] > i[2]]
+        stay = sum(i[4] for i in here if i[1] < _ACTIVATIONS)
+        passing = [i[2:] for i in here if i[1] >= _ACTIVATIONS]
+        fullest = stay + peak_bytes([*passing, *beside])
+        more = resident_bytes([i[2:] for i in here], beside) - fullest
+        beside.append((0.0, run.seconds, more))
+        found += [(where, _WORKSPACE, *held) for held in beside]
     return found
 
 

@@ -5,12 +5,13 @@ gpu:1     |F0|B0|F1|B1|F2|B2|F3|B3|              of micro-batch 0, 1, ...
                                                  blank: the bubble
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor
+from splitnet.core.kernels import code_bytes
 from splitnet.core.scaled import ScaledCosts, merged_graph, scaled_call
 from splitnet.core.shares import shares
 from splitnet.core.step import Step, step_of
@@ -116,7 +117,15 @@ def simulate_pipeline(
         training=plan.training,
         optimizer=plan.optimizer,
     )
-    step = replace(step, waits=_waits(plain, step, pipeline))
+    step = replace(
+        step,
+        waits=_waits(plain, plan.device_of, step, pipeline),
+        code_bytes=code_bytes(
+            graph,
+            step.slot_copies,
+            {name: calls for name, (calls, _) in whole.items()},
+        ),
+    )
     timeline = outcome_of(graph, plan.cluster, step, plan.device_of).timeline
     number = {call.name: m for _, (m, call) in _numbered(graph, plain)}
     tasks = tuple(
@@ -193,7 +202,9 @@ def _kept_small(call: Call, recompute: bool) -> Call:
     )
 
 
-def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, int]]:
+def _waits(
+    plain: Graph, device_of: Mapping[str, str], step: Step, pipeline: Pipeline
+) -> Sequence[tuple[int, int]]:
     """Pairs (unit, other): the unit's forward pass waits for the other's backward.
 
     The first stage waits for room, if that is bounded. The last finishes a micro-batch
@@ -206,9 +217,6 @@ def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, 
     index = {call.name: i for i, call in enumerate(plain.calls)}
     behind: set[int] = set()
     entry: list[int] = []
-    inputs = [
-        i for i, c in enumerate(plain.calls) if plain.part[c.part].kind == "input"
-    ]
     readers: dict[int, list[int]] = {}
     for tensor in plain.tensors:
         readers.setdefault(index[tensor.source], []).append(index[tensor.target])
@@ -227,7 +235,7 @@ def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, 
     room = [
         (m * count + i, (m - window) * count + j)
         for m in range(window, pipeline.microbatches)
-        for i in inputs
+        for i in _held(plain, device_of, readers)
         for j in entry
     ]
     chains = [
@@ -236,3 +244,20 @@ def _waits(plain: Graph, step: Step, pipeline: Pipeline) -> Sequence[tuple[int, 
         for i in last
     ]
     return (*room, *chains)
+
+
+def _held(
+    plain: Graph, device_of: Mapping[str, str], readers: Mapping[int, Sequence[int]]
+) -> list[int]:
+    """What waits for room: the readers of an input, which arrives meanwhile.
+
+    Where they are on several devices, the input itself does.
+    """
+    found: dict[int, None] = {}
+    for i, call in enumerate(plain.calls):
+        if plain.part[call.part].kind != "input":
+            continue
+        mine = readers.get(i, ())
+        where = {device_of[plain.calls[j].part] for j in mine}
+        found.update(dict.fromkeys(mine if len(where) == 1 else (i,)))
+    return list(found)

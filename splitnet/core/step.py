@@ -13,6 +13,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, late_share, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.kept import Keeps, keeps_of, kept_at_once
+from splitnet.core.kernels import code_bytes
 from splitnet.core.tables import (
     Crowd,
     crowd_table,
@@ -41,8 +42,9 @@ class Step:
     `slot_copies` counts optimizer slots per weight; `own_bytes` are the weights whose
     home is the unit, `own_trained` those of them that are updated; `kept_bytes` are the
     activations that are held together whatever the schedule, `keeps` what each unit
-    keeps of its own. `waits` holds pairs (unit, other): the unit's forward pass starts
-    after the other's backward pass.
+    keeps of its own. `code_bytes` are what a worker's process needs to run each unit,
+    where that is known. `waits` holds pairs (unit, other): the unit's forward pass
+    starts after the other's backward pass.
     """
 
     names: tuple[str, ...]
@@ -71,6 +73,7 @@ class Step:
     deep_first: Sequence[bool] = ()
     late_share: Sequence[float] = ()
     keeps: Sequence[Keeps] = ()
+    code_bytes: Sequence[int] = ()
 
     @property
     def count(self) -> int:
@@ -156,7 +159,7 @@ def step_of(
     ]
     tables = seconds_tables(graph, cluster, costs, has_backward, trained, optimizer)
     roads = road_tables(cluster, costs)
-    deep = deep_first(cluster)
+    deep, slots = deep_first(cluster), slots_of(optimizer) if training else 0
     return Step(
         names=tuple(index),
         forward=tables[0],
@@ -178,11 +181,12 @@ def step_of(
         busy_share=roads[2],
         crowds=crowd_table(cluster, costs),
         start=start_table(cluster, costs),
-        slot_copies=slots_of(optimizer) if training else 0,
+        slot_copies=slots,
         training=training,
         deep_first=deep,
         late_share=[late_share(call) if deep else 0.0 for call in graph.calls],
         keeps=[keeps_of(call, kept) for call, kept in zip(graph.calls, has_backward)],
+        code_bytes=code_bytes(graph, slots) if deep else (),
     )
 
 

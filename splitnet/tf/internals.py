@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 
 __all__ = [
+<<<<<<< HEAD
     "SIGN",
+=======
+    "keep_as_written",
+>>>>>>> bdcd5eb (Sum gradients of micro-batches as they come; play TensorFlow's allocator for workers' memory)
     "partition_graphs",
     "same_to_tapes",
     "scope_custom_gradients",
@@ -69,6 +74,7 @@ def same_to_tapes(value: Any) -> Any:
     return copy
 
 
+<<<<<<< HEAD
 def signed(value: Any) -> Any:
     """A copy of a graph's tensor whose gradient passes an op in the scope of this call.
 
@@ -81,6 +87,16 @@ def signed(value: Any) -> Any:
         "Identity", [copy], [value], lambda found: [tf.identity(found, name=SIGN)]
     )
     return copy
+=======
+def keep_as_written(value: Any) -> Any:
+    """The same tensor, whose op TensorFlow's graph optimizer leaves as it is.
+
+    It makes one AddN of a chain of sums, which holds all of its terms at once.
+    """
+    if not tf.executing_eagerly():
+        value.op._set_attr("_grappler_do_not_remove", AttrValue(b=True))
+    return value
+>>>>>>> bdcd5eb (Sum gradients of micro-batches as they come; play TensorFlow's allocator for workers' memory)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.pipeline import Pipeline
 from splitnet.tf import private
 from splitnet.tf.cuts import Fetched
+from splitnet.tf.internals import keep_as_written
 from splitnet.tf.optimizer import device_of
 from splitnet.tf.reported import noted_once
 from splitnet.tf.rows import Rows, as_tensor
@@ -248,7 +249,7 @@ def _added(one: Any, other: Any) -> Any:
         )
     if any(sparse):
         one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
-    return one + other
+    return keep_as_written(one + other)
 
 
 def _split(rows: Rows, data: Any) -> list[Any]:

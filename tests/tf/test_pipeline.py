@@ -9,6 +9,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.internals import partition_graphs, watch_graphs
 
 pytestmark = pytest.mark.tf
 
@@ -130,6 +131,21 @@ def test_losses_of_outputs_are_reported_for_the_whole_batch(
     assert set(histories[0]) == {"loss", "u_loss", "v_loss"}
     for name, losses in histories[0].items():
         assert histories[1][name] == pytest.approx(losses, rel=1e-5)
+
+
+def test_gradients_are_summed_as_they_come(cluster: sn.Cluster) -> None:
+    """No AddN, to which TensorFlow turns chains of sums, waits for all of them."""
+    placed = sn.emit(chain(), sn.plan(chain(), cluster, batch=12), microbatches=6)
+    placed.compile("sgd", "sparse_categorical_crossentropy")
+    with watch_graphs() as found:
+        placed.fit(X[:12], Y[:12], batch_size=12, verbose=0)
+
+    nodes = [node for graph in partition_graphs(found) for node in graph]
+    widest = max(len(node.input) for node in nodes if node.op == "AddN")
+    sums = [node for node in nodes if "_grappler_do_not_remove" in node.attr]
+    assert len(sums) >= 5 * len(placed.trainable_weights)
+    assert all(node.op == "AddV2" for node in sums)
+    assert widest <= 6  # the losses of the micro-batches
 
 
 def test_sparse_gradients_are_summed_over_microbatches(cluster: sn.Cluster) -> None:
