@@ -14,11 +14,8 @@ from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 
 __all__ = [
-<<<<<<< HEAD
     "SIGN",
-=======
     "keep_as_written",
->>>>>>> bdcd5eb (Sum gradients of micro-batches as they come; play TensorFlow's allocator for workers' memory)
     "partition_graphs",
     "same_to_tapes",
     "scope_custom_gradients",
@@ -74,7 +71,6 @@ def same_to_tapes(value: Any) -> Any:
     return copy
 
 
-<<<<<<< HEAD
 def signed(value: Any) -> Any:
     """A copy of a graph's tensor whose gradient passes an op in the scope of this call.
 
@@ -87,7 +83,8 @@ def signed(value: Any) -> Any:
         "Identity", [copy], [value], lambda found: [tf.identity(found, name=SIGN)]
     )
     return copy
-=======
+
+
 def keep_as_written(value: Any) -> Any:
     """The same tensor, whose op TensorFlow's graph optimizer leaves as it is.
 
@@ -96,7 +93,6 @@ def keep_as_written(value: Any) -> Any:
     if not tf.executing_eagerly():
         value.op._set_attr("_grappler_do_not_remove", AttrValue(b=True))
     return value
->>>>>>> bdcd5eb (Sum gradients of micro-batches as they come; play TensorFlow's allocator for workers' memory)
 
 
 @contextlib.contextmanager
