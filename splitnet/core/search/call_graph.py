@@ -25,9 +25,12 @@ class CallGraph:
         "atoms",
         "before",
         "fixed",
+        "hearers",
         "host",
         "owner",
         "pool",
+        "senders",
+        "slowest",
         "sources",
     )
 
@@ -72,6 +75,11 @@ class CallGraph:
         for index, cluster in enumerate(self.owner):
             self.atoms[cluster].append(index)
         self.around = [self._around(inside) for inside in self.atoms]
+        self.senders = [self._outside(inside, self.before) for inside in self.atoms]
+        self.hearers = [self._outside(inside, self.after) for inside in self.atoms]
+        self.slowest = [
+            max([self.host[a] for a in row], default=0.0) for row in self.atoms
+        ]
 
     def _around(self, atoms: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the clusters that send to a cluster, and those that hear from it."""
@@ -82,6 +90,14 @@ class CallGraph:
         after.pop(own, None)
         return tuple(before), tuple(after)
 
+    def _outside(
+        self, atoms: Sequence[int], edges: Sequence[Sequence[int]]
+    ) -> tuple[int, ...]:
+        """Return the atoms of other clusters at the far end of these edges."""
+        owner = self.owner
+        ends = [b for a in atoms for b in edges[a] if owner[b] != owner[a]]
+        return tuple(dict.fromkeys(ends))
+
 
 class CallState:
     """An assignment of clusters with its latency, changed by `move`.
@@ -91,7 +107,18 @@ class CallState:
     it has followers, however many atoms it holds.
     """
 
-    __slots__ = ("graph", "held", "out", "pending", "state", "unit")
+    __slots__ = (
+        "_order",
+        "_rest",
+        "_start",
+        "_stop",
+        "graph",
+        "held",
+        "out",
+        "pending",
+        "state",
+        "unit",
+    )
 
     def __init__(self, graph: CallGraph, assignment: Sequence[int]) -> None:
         """Count the edges between units; O(atoms + edges)."""
@@ -106,6 +133,8 @@ class CallState:
         for cluster, device in enumerate(assignment):
             self.held[device] += len(graph.atoms[cluster])
         self.pending = [0] * (width + len(graph.owner))
+        self._order: list[int] = []
+        self._start = self._stop = self._rest = [0.0] * len(self.pending)
         self.out: list[dict[int, int]] = [{} for _ in range(width)]
         for atom, targets in enumerate(graph.after):
             here = self.unit[atom]
@@ -215,7 +244,52 @@ class CallState:
                 pending[there] = left
                 if not left:
                     ready.append(there)
-        return last if seen == len(unit) else inf
+        if seen < len(unit):
+            return inf
+        self._order, self._start = ready, start
+        return last
+
+    def settle(self) -> None:
+        """Note when every unit stops and what follows, as the last `latency` found."""
+        graph, unit, load = self.graph, self.unit, self.state.load
+        width, start = graph.fixed.devices, self._start
+        rest, stop = [0.0] * len(start), list(start)
+        for here in reversed(self._order):
+            if here >= width:
+                seconds = graph.host[here - width]
+                follow = [rest[unit[target]] for target in graph.after[here - width]]
+            else:
+                seconds, follow = load[here], [rest[there] for there in self.out[here]]
+            rest[here] = seconds + max(follow, default=0.0)
+            stop[here] += seconds
+        self._stop, self._rest = stop, rest
+
+    def forecast(self, cluster: int, target: int, old: float, new: float) -> float:
+        """Return about the least latency after a move, from what `settle` noted.
+
+        It may be too high where the cluster's old unit then starts earlier; `old`, by
+        which that is shorter, is granted in full. O(edges of the cluster).
+        """
+        graph, unit, stop, rest = self.graph, self.unit, self._stop, self._rest
+        here = self.state.device[cluster]
+        begin, seconds, after = 0.0, graph.slowest[cluster], 0.0
+        if target != graph.pool:
+            load = self.state.load[target]
+            begin, seconds, after = self._start[target], load + new, rest[target] - load
+        shorter = here != graph.pool
+        for atom in graph.senders[cluster]:
+            where = unit[atom]
+            if where == target:
+                shorter = True
+            elif where != here and stop[where] > begin:
+                begin = stop[where]
+        for atom in graph.hearers[cluster]:
+            where = unit[atom]
+            if where == target:
+                shorter = True
+            elif where != here and rest[where] > after:
+                after = rest[where]
+        return begin + seconds + after + (min(0.0, old) if shorter else 0.0)
 
 
 def _less(row: dict[int, int], unit: int) -> None:

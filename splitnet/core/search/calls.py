@@ -8,13 +8,13 @@ from random import Random
 from splitnet.core.search.call_chain import chain_calls
 from splitnet.core.search.call_clusters import coarsen_calls
 from splitnet.core.search.call_graph import CallGraph, CallState
+from splitnet.core.search.call_rounds import CallRounds
 from splitnet.core.search.call_sharing import SharedCalls
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.elite import Elite
-from splitnet.core.search.orders import ancestry, depth_first, frontier, fuse_cycles
+from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.recombine import recombine
-from splitnet.core.search.rounds import Rounds
 
 __all__ = ["anneal_calls", "search_calls"]
 
@@ -34,19 +34,13 @@ CHAIN_SECONDS = 1e-6
 EDGE_SECONDS = 6e-5
 STEPS_PER_CHAIN = 5000
 ROUND_SHARE = 0.15
-ROUND_SECONDS = 2e-6
-ROUND_TRIES = 40
-SCOUT_TRIES = 10
-LEVELLED = 0.5
+MORE_ROUNDS = 0.35
 FIRST_PASS = 3.0  # seconds
 NEXT_PASS = 3.0
 LAST_PASS = 4.0
 PASS_SECONDS = 2e-3  # for each group, where that is more
-STEPS_PER_ROUNDS = 2000
 HOPELESS = 1.1
-FIRST_TIMES, MOST_TIMES = 4, 6
-MOST_CALLS = 96
-OTHER_TIMES = 0.4
+MOST_TIMES, MOST_CALLS = 16, 400
 MORE_CALLS = (0, 0, 1, 2, 4)
 Report = Callable[[Sequence[int], str], float]
 
@@ -79,6 +73,7 @@ def anneal_calls(
     draw, device, number = random.random, state.device, len(movable)
     total = sum(state.load)
     cost = value + weight * total
+    calls.settle()
     while not budget.spent:
         scale = hot * (cold / hot) ** budget.fraction * min(best, 1e300)
         for _ in range(STRIDE):
@@ -98,12 +93,13 @@ def anneal_calls(
             out, into = state.change(group, there)
             rest = weight * (total + out + into)
             ceiling = cost - scale * log(1.0 - draw()) - rest
-            if there != pool and state.load[there] + into > ceiling:
+            if calls.forecast(group, there, out, into) > ceiling:
                 continue
             calls.move(group, there, out, into)
             value = calls.latency(ceiling)
             if value < inf:
                 cost, total = value + rest, total + out + into
+                calls.settle()
                 if value < best * (1 - 1e-12) and keeps(device):
                     best, best_plan = value, list(device)
             else:
@@ -156,8 +152,11 @@ def search_calls(
         return value
 
     search = _Search(problem, fused, shared, node_groups, random, keep, elite)
+    rounds = CallRounds(fused, shared, keep)
     for part in _passes(fused, budget):
-        _rounds(search, part)
+        rounds.search(part.slice(ROUND_SHARE), random)
+        if elite.rows and not shared.is_plain(elite.rows[0][1]):
+            rounds.search(part.slice(MORE_ROUNDS), random)
         _chains(search, part)
         if not elite.rows:
             host = [i for i, d in enumerate(fused.devices) if d.pooled]
@@ -214,40 +213,6 @@ def _anneal_elite(search: _Search, budget: Budget) -> None:
 def _room(problem: Problem) -> float:
     sizes = [d.capacity_bytes for d in problem.devices if not d.pooled]
     return max(sizes, default=inf)
-
-
-def _rounds(search: _Search, budget: Budget) -> None:
-    """Build plans in rounds for a small share of the budget, of most calls first."""
-    fused, random = search.fused, search.random
-    makes, most = Rounds(search.shared.wide), search.shared.times
-    part = budget.slice(ROUND_SHARE)
-    values: dict[float, float] = {}
-    while not part.spent:
-        times, tries = float(min(FIRST_TIMES, most) - len(values)), SCOUT_TRIES
-        if times < 1.0:
-            times, tries = min(values, key=values.__getitem__), ROUND_TRIES
-            if random.random() < OTHER_TIMES:
-                times += random.choice((-0.5, 0.5, 1.0))
-            times = min(max(1.0, times), most)
-        need = ROUND_SECONDS * fused.group_count * tries
-        if not budget.counts_steps and part.usable < need:
-            break
-        order = frontier(fused, random, noise=random.choice((0.0, 0.3, 1.0)))
-        if random.random() < LEVELLED:
-            order = _by_level(fused, order)
-        calls = int(times * search.shared.accelerators)
-        plan = makes.plan(order, random, tries=tries, calls=calls)
-        budget.spend(STEPS_PER_ROUNDS)
-        value = inf if plan is None else search.keep(plan, "rounds of calls")
-        values[times] = min(value, values.get(times, inf))
-
-
-def _by_level(problem: Problem, order: Sequence[int]) -> list[int]:
-    """Sort an order by the number of groups on the longest path to each."""
-    before, level = ancestry(problem)[0], [0] * len(order)
-    for group in order:
-        level[group] = 1 + max([level[other] for other in before[group]], default=0)
-    return sorted(order, key=level.__getitem__)
 
 
 def _chains(search: _Search, budget: Budget) -> None:
