@@ -58,7 +58,6 @@ COLUMNS = {
     "plan_seconds": "plan s",
     "emit_seconds": "emit s",
 }
-BATCH = 4
 
 
 def main() -> None:
@@ -170,6 +169,7 @@ def rows(name: str, devices: list[int]) -> Iterator[dict[str, object]]:
     import tensorflow as tf
 
     import splitnet as sn
+    from benchmarks.sameness import difference, figures, subject
 
     sn.local_cluster(stand_in_gpus=max(devices))
     keras.utils.set_random_seed(0)
@@ -200,6 +200,7 @@ def rows(name: str, devices: list[int]) -> Iterator[dict[str, object]]:
 def split(source: object, devices: int) -> tuple[object, object, dict[str, float]]:
     """A model's plan over so many stand-ins, the model placed, and seconds for both."""
     import splitnet as sn
+    from benchmarks.sameness import BATCH
 
     cluster = sn.local_cluster(stand_in_gpus=devices)
     start = time.perf_counter()
@@ -217,92 +218,6 @@ def split(source: object, devices: int) -> tuple[object, object, dict[str, float
             "emit_seconds": round(emitted - planned, 2),
         },
     )
-
-
-def subject(name: str) -> tuple[object, object, object, object]:
-    """A model, a batch for it, and its loss."""
-    import keras
-    import numpy as np
-
-    from tests.tf.models import MODELS, made_up
-
-    if name in MODELS:
-        one = MODELS[name]()
-        return one.model, one.x, one.y, one.loss
-    if ":" in name:
-        import importlib
-
-        module, _, function = name.partition(":")
-        one = made_up(getattr(importlib.import_module(module), function)(), BATCH)
-        return one.model, one.x, one.y, one.loss
-    model = architecture(getattr(keras.applications, name))
-    shape = (BATCH, *model.input.shape[1:])
-    images = np.random.default_rng(0).random(shape, dtype="float32")
-    return model, images, np.arange(BATCH), "sparse_categorical_crossentropy"
-
-
-def architecture(build: object) -> object:
-    """An architecture for the smallest images it takes, from 32 upwards."""
-    for size in (32, 71, 75):
-        try:
-            return build(weights=None, input_shape=(size, size, 3), classes=10)
-        except ValueError:  # it refuses so small an image
-            continue
-    return build(weights=None, input_shape=(96, 96, 3), classes=10)
-
-
-def figures(model: object, x: object, y: object, loss: object) -> dict[str, object]:
-    """Outputs, the gradients of the first training step, the losses of two, weights.
-
-    With `beta_1=0` the first slot of Adam is the gradient.
-    """
-    import keras
-    import tensorflow as tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    outputs = numbers(model(x))
-    model.compile(keras.optimizers.Adam(1e-3, beta_1=0.0), loss)
-    model.optimizer.build(model.trainable_variables)  # else a step is traced twice
-    keras.utils.set_random_seed(1)
-    losses = [model.train_on_batch(x, y)]
-    gradients = numbers(
-        slot for slot in model.optimizer.variables if slot.path.endswith("momentum")
-    )
-    losses.append(model.train_on_batch(x, y))
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-    return {
-        "outputs": outputs,
-        "gradients": gradients,
-        "losses": numbers(losses),
-        "weights": numbers(model.variables),
-    }
-
-
-def numbers(values: object) -> list[object]:
-    """Copies of a structure of numbers, flat."""
-    import keras
-    import numpy as np
-
-    values = values if isinstance(values, dict) else list(values)
-    return [np.array(value) for value in keras.tree.flatten(values)]
-
-
-def difference(one: object, other: object) -> float:
-    """The largest absolute difference between two structures of numbers.
-
-    NaN equals NaN, and differs from every number by infinity.
-    """
-    import keras
-    import numpy as np
-
-    largest = 0.0
-    pairs = zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True)
-    for mine, its in pairs:
-        mine, its = (np.ravel(np.asarray(v)).astype("float64") for v in (mine, its))
-        apart = np.abs(mine - its)
-        apart[np.isnan(mine) & np.isnan(its)] = 0.0
-        largest = max(largest, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
-    return largest
 
 
 if __name__ == "__main__":
