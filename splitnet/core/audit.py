@@ -77,7 +77,9 @@ class Observation:
     """What one watched step showed. `phases` are those that could be observed.
 
     `unneeded` are parts that lead to nothing the step gives or changes, as those do
-    whose outputs have no loss: TensorFlow leaves them out.
+    whose outputs have no loss: TensorFlow leaves them out. `owed` maps (source device,
+    target device, kind) to the most bytes of gradients that what was read over this
+    road can send back; None where it is not known.
     """
 
     ops: tuple[SeenOp, ...] = ()
@@ -86,6 +88,7 @@ class Observation:
     phases: tuple[str, ...] = ("forward", "backward", "update")
     notes: tuple[str, ...] = ()
     unneeded: tuple[str, ...] = ()
+    owed: Mapping[tuple[str, str, str], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ __all__ = ["judge"]
 
 _PHASES = ("forward", "backward", "update")
 _SMALL_BYTES = 1024
-_SUMS = ("Add", "HeadSum")
 
 
 def judge(
@@ -200,17 +199,15 @@ def _strayed_copies(
     for (source, target, kind), (planned, actual) in moved.items():
         if kind in ("mask", "target", "state", "other"):
             continue
-        if planned and kind == "gradient":
-            continue  # each reader's gradient crosses by itself: sums keep their order
-        if kind == "gradient" and _handed_on(plan, source, target, actual):
-            continue
+        # Each read's gradient may cross by itself, so that sums keep their order.
+        most = max(planned, (seen.owed or {}).get((source, target, kind), 0))
         crossed = [
             copy
             for copy in seen.copies
             if (copy.source, copy.target, _kind(copy)) == (source, target, kind)
         ]
-        unknown = not planned and any(copy.bytes is None for copy in crossed)
-        if unknown or actual > planned + _SMALL_BYTES:
+        unknown = not most and any(copy.bytes is None for copy in crossed)
+        if unknown or actual > most + _SMALL_BYTES:
             size = "unknown size" if unknown else format_bytes(actual)
             findings.append(
                 Finding(
@@ -219,45 +216,16 @@ def _strayed_copies(
                     format_bytes(planned),
                     size,
                     f"transfers of {kind} from {source} to {target}: {size}, planned "
-                    f"{format_bytes(planned)} "
+                    f"{format_bytes(planned)}{_at_most(most, planned)} "
                     f"({', '.join(copy.name for copy in crossed[:3])}).",
                 )
             )
     return findings
 
 
-def _handed_on(plan: Plan, source: str, target: str, actual: int) -> bool:
-    """Whether gradients took the short way past the device of a sum.
-
-    The gradient of a sum is that of each of its terms, without an op of its own, so
-    TensorFlow sends it from the sum's reader straight to what was summed.
-    """
-    graph = plan.graph
-    gradients = [t for t in plan.transfers if t.kind == "gradient"]
-    sums = [
-        part.name
-        for part in graph.parts
-        if any(call.kind in _SUMS for call in graph.calls_of[part.name])
-    ]
-    reached = [
-        one
-        for one in sums
-        if any(t.target == one and t.source_device == source for t in gradients)
-    ]
-    for one in reached:  # grows: a sum of sums
-        terms = (
-            graph.call[t.source].part
-            for t in graph.tensors
-            if graph.call[t.target].part == one
-        )
-        reached += [term for term in terms if term in sums and term not in reached]
-    short = sum(
-        t.bytes
-        for t in graph.tensors
-        if graph.call[t.target].part in reached
-        and plan.device_of[graph.call[t.source].part] == target
-    )
-    return 0 < actual <= short + _SMALL_BYTES
+def _at_most(most: float, planned: int) -> str:
+    """What the reads of a road can send, where that is more than planned."""
+    return f", at most {format_bytes(int(most))}" if most > planned else ""
 
 
 def _kind(copy: SeenCopy) -> str:

@@ -14,34 +14,20 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from splitnet.tf import private
 from splitnet.tf.internals import same_to_tapes, signed
-from splitnet.tf.marks import key_in, scope_of
+from splitnet.tf.marks import PASSING, key_in, scope_of
+from splitnet.tf.reads import ReadScope, one_by_one
 from splitnet.tf.variables import variables_of, weights_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
 
-__all__ = ["CARRIED", "Cuts", "Fetched", "StateScope"]
+__all__ = ["CARRIED", "Cuts", "Fetched"]
 
 CARRIED = ("_keras_mask", "_keras_logits")  # what Keras hangs on a tensor
-# The gradient of what these read is, for one of it at least, that of what they make.
-_PASSING = ("Add", "AddN", "AddV2", "BiasAdd", "Identity", "Sub")
-
-
-class StateScope(keras.StatelessScope):
-    """A stateless scope in which no gradient flows through what a call assigns.
-
-    A variable that is read again after an assignment passes none on, either.
-    """
-
-    def add_update(self, update: tuple[Any, Any]) -> None:
-        """Note what a variable is assigned."""
-        variable, value = update
-        super().add_update((variable, tf.stop_gradient(value)))
 
 
 class Cuts:
@@ -50,8 +36,6 @@ class Cuts:
     def __init__(self, placed: "Placed") -> None:
         self._placed = placed
         self._arrived: dict[tuple[int, str], Any] = {}
-        self._last_readers = _last_readers(placed) if placed.target_of else {}
-        self._shared: dict[int, Any] = {}
 
     def seen_from(self, key: str, node: Any, tensors: dict[int, Any]) -> dict[int, Any]:
         """The values of a node's inputs as its part sees them, by tensor id."""
@@ -70,14 +54,9 @@ class Cuts:
             return value
         if not isinstance(value, tf.Tensor):
             return value
-        if self._placed.segments:  # functions of their own sum what they read
-            local = self.arrive(value, key)
-        elif id(node) not in self._last_readers[id(tensor)]:
-            local = self.arrive(value, key, same_to_tapes)
-        else:
-            if id(tensor) not in self._shared:
-                self._shared[id(tensor)] = self.arrive(value, key, self._sign)
-            local = self._shared[id(tensor)]
+        sums_alone = self._placed.segments  # functions of their own
+        copy = tf.identity if sums_alone else same_to_tapes
+        local = self.arrive(value, key, copy)
         return _with_all(value, local)
 
     def made(self, key: str, value: Any) -> Any:
@@ -87,14 +66,7 @@ class Cuts:
             return value
         if not isinstance(value, tf.Tensor) or not _hands_on(value, key):
             return value
-        return _with_all(value, self.arrive(value, key, self._sign))
-
-    @staticmethod
-    def _sign(value: Any) -> Any:
-        """A copy whose gradient says where it belongs, which needs a graph."""
-        if tf.executing_eagerly() or not value.dtype.is_floating:
-            return tf.identity(value)
-        return signed(value)
+        return _with_all(value, self.arrive(value, key, signed))
 
     def take_masks(
         self, node: Any, seen: dict[int, Any], tensors: dict[int, Any]
@@ -123,14 +95,13 @@ class Cuts:
             yield
             return
         local = {id(v): self.weight_at(v, key) for v in away}
-        with StateScope(
-            [(v, local[id(v)]) for v in away],
-            collect_losses=True,
-            initialize_variables=False,
-        ) as scope:
+        handles: dict[int, Any] = {}
+        if not self._placed.fetched:
+            one_by_one(away, local, handles)
+        with ReadScope([(v, local[id(v)]) for v in away], handles) as scope:
             yield
         for variable in variables_of(operation):
-            value = scope.get_current_value(variable)
+            value = scope.assigned(variable)
             if value is not None and value is not local.get(id(variable)):
                 self._send_home(variable, value)
         if scope.losses:
@@ -199,34 +170,15 @@ def _hands_on(value: Any, key: str) -> bool:
     if tf.executing_eagerly() or not value.dtype.is_floating:
         return False
     found = [value.op]
+    if value.op.type == "Identity":  # what it copies has its readers' gradients
+        return False
     for op in found:  # grows: the ops before
-        if op.type in _PASSING:
+        if op.type in PASSING:
             before = [tensor.op for tensor in op.inputs]
             if any(key_in(one.name) != key for one in before):
                 return True
             found += before
     return False
-
-
-def _last_readers(placed: "Placed") -> dict[int, dict[int, None]]:
-    """The last calls in a row that read a tensor on one device; by ids.
-
-    None of an output, which the loss reads after all calls, and no towers.
-    """
-    found: dict[int, dict[int, None]] = {}
-    where: dict[int, str] = {}
-    for node in placed.flow.nodes:
-        at = (
-            ""
-            if id(node) in placed.replicas
-            else placed.target_of[placed.key_of[id(node)]]
-        )
-        for tensor in node.input_tensors:
-            if where.get(id(tensor)) != at:
-                found[id(tensor)] = {}
-            where[id(tensor)] = at
-            found[id(tensor)][id(node)] = None
-    return found | {id(tensor): {} for tensor in placed.flow.outputs}
 
 
 class Fetched:

@@ -12,11 +12,14 @@ import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
+from tensorflow.python.framework import ops as tf_ops
 
 __all__ = [
     "SIGN",
+    "handle_of",
     "keep_as_written",
     "partition_graphs",
+    "read_as",
     "same_to_tapes",
     "scope_custom_gradients",
     "signed",
@@ -71,17 +74,41 @@ def same_to_tapes(value: Any) -> Any:
     return copy
 
 
-def signed(value: Any) -> Any:
-    """A copy of a graph's tensor whose gradient passes an op in the scope of this call.
+def handle_of(variable: Any) -> Any:
+    """What tapes know a variable by in a graph; None where it is read otherwise."""
+    inside = not tf.executing_eagerly() and isinstance(variable, tf.Variable)
+    return getattr(variable, "handle", None) if inside else None
 
-    The gradient of an addition is that of its sum, without an op of its own: nothing
-    else would say where a sum of such gradients belongs.
+
+def read_as(handle: Any, value: Any) -> Any:
+    """A copy of a variable's value that gradient tapes take for one more read of it.
+
+    Recorded as `BaseResourceVariable` records its reads in a graph.
     """
     with tf_record.stop_recording():
         copy = tf.identity(value)
     tf_record.record_operation(
-        "Identity", [copy], [value], lambda found: [tf.identity(found, name=SIGN)]
+        "ReadVariableOp", [copy], [handle], lambda found: [found], lambda d: [d]
     )
+    return copy
+
+
+def signed(value: Any) -> Any:
+    """A copy of a graph's tensor whose gradient passes an op in the scope of this call.
+
+    The gradient of an addition is that of its sum, without an op of its own: nothing
+    else would say where a sum of such gradients belongs. For tapes the copy is what the
+    same operation made: one more would change the order in which they go back.
+    """
+    op = value.op
+    backward = tf_ops.get_gradient_function(op)
+
+    def backward_signed(found: Any) -> Any:
+        return backward(op, tf.identity(found, name=SIGN))
+
+    with tf_record.stop_recording():
+        copy = tf.identity(value)
+    tf_record.record_operation(op.type, [copy], list(op.inputs), backward_signed)
     return copy
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from splitnet.tf.internals import SIGN
 
 __all__ = [
+    "PASSING",
     "DeviceFunction",
     "canonical",
     "key_in",
@@ -23,7 +24,12 @@ __all__ = [
     "spoken",
     "update_scope",
     "update_target",
+    "where",
 ]
+
+# The gradient of what these read is, for one of it at least, that of what they make.
+PASSING = ("Add", "AddN", "AddV2", "BiasAdd", "EnsureShape", "Identity", "Sub")
+
 
 _MARK = re.compile(r"(?:^|/)sn-(\w+)\.")
 _BODY = re.compile(r"(?:^|_)sn-(\w+?)\.")  # a function's name has "_" for "/"
@@ -106,6 +112,9 @@ class DeviceFunction:
     2. An op under a mark goes to the device of its part: forward and backward.
     3. Any other op goes where most bytes of its known inputs are; a gradient op that
        knows none, where its forward scope went. Without either TensorFlow decides.
+
+    `sums` are those of gradients from several devices, `signs` the ops that say where a
+    gradient belongs: `tf/sums.py` moves the first by the second.
     """
 
     def __init__(
@@ -115,10 +124,10 @@ class DeviceFunction:
     ) -> None:
         # A tower's key -> the key of the part where its weights live.
         self._home_of = dict(home_of or {})
-        self._target_of = {key: canonical(d) for key, d in target_of.items()}
+        self.target_of = {key: canonical(d) for key, d in target_of.items()}
         self._rank = {key: rank for rank, key in enumerate(target_of)}
-        self._sums: list[Any] = []
-        self._signs: list[Any] = []
+        self.sums: list[Any] = []
+        self.signs: list[Any] = []
         self._where_scope: dict[str, str] = {}
         # Of branches and loops, by weak reference.
         self.inner_graphs: dict[int, Any] = {}
@@ -127,10 +136,10 @@ class DeviceFunction:
         """The device for an op that is being made, or "" for TensorFlow's choice."""
         self.inner_graphs.setdefault(id(op.graph), weakref.ref(op.graph))
         key = key_in(op.name)
-        device = str(op.device) or self._target_of.get(key or "", "")
+        device = str(op.device) or self.target_of.get(key or "", "")
         if device:
             if op.type == "Identity" and op.name.rpartition("/")[2].startswith(SIGN):
-                self._signs.append(op)
+                self.signs.append(op)
             if op.type in _LOOPS:
                 _bring_along(op, device)
             return device
@@ -140,7 +149,7 @@ class DeviceFunction:
             return self._sum(op)
         votes: dict[str, int] = {}
         for tensor in op.inputs:
-            device = "" if tensor.op.type == "Const" else _where(tensor)
+            device = "" if tensor.op.type == "Const" else where(tensor)
             if device:
                 votes[device] = votes.get(device, 0) + _elements(tensor)
         best = [d for d, n in votes.items() if n == max(votes.values())]
@@ -150,7 +159,7 @@ class DeviceFunction:
             return best[0]
         if scope.startswith(_BACKWARD):  # of a loss, whose forward ops saw predictions
             return self._where_scope.get(scope.removeprefix(_BACKWARD), "")
-        return self._target_of.get(_key_of_body(op.graph) or "", "")
+        return self.target_of.get(_key_of_body(op.graph) or "", "")
 
     def _sum(self, op: Any) -> str:
         """A sum of gradients from several devices goes to the earliest part's.
@@ -158,43 +167,15 @@ class DeviceFunction:
         That is a shared weight's home. The sum of an activation's gradients goes to
         where the activation was made, which `settle` sees once its reader is there.
         """
-        devices = dict.fromkeys(_where(tensor) for tensor in op.inputs)
+        devices = dict.fromkeys(where(tensor) for tensor in op.inputs)
         if len(devices) == 1:
             return next(iter(devices))
-        self._sums.append(op)
+        self.sums.append(op)
         keys = [key_in(tensor.op.name) for tensor in op.inputs]
         known = [self._home_of.get(key, key) for key in keys if key in self._rank]
         if known:
-            return self._target_of[min(known, key=self._rank.__getitem__)]
+            return self.target_of[min(known, key=self._rank.__getitem__)]
         return next((device for device in devices if device), "")
-
-    def settle(self, graph: Any) -> None:
-        """Move each sum over devices to where what it is the gradient of was made.
-
-        A sign says where that is, or else the only part whose backward pass reads it.
-        Signs themselves are passed by: nothing crosses to reach one.
-        """
-        sums = {op: None for op in self._sums if op.graph is graph}
-        for sign in self._signs:
-            if sign.graph is not graph:
-                continue
-            [given] = sign.inputs
-            if given.op in sums:
-                given.op._set_device(sign.device)
-                del sums[given.op]
-            for reader in sign.outputs[0].consumers():
-                for number, one in enumerate(reader.inputs):
-                    if one is sign.outputs[0]:
-                        reader._update_input(number, given)
-        for op in sums:
-            readers = {key_in(reader.name) for reader in op.outputs[0].consumers()}
-            readers.discard(None)  # another sum, which this one is a term of
-            if len(readers) == 1:
-                key = readers.pop()
-                if key in self._target_of:
-                    op._set_device(self._target_of[key])
-        self._sums.clear()
-        self._signs.clear()
 
 
 def _bring_along(loop: Any, device: str) -> None:
@@ -214,7 +195,7 @@ def _bring_along(loop: Any, device: str) -> None:
                 with tf.name_scope(f"{loop.name}/"), tf.device(device):
                     loop._update_input(number, tf.identity(tensor))
         elif op.type == "ReadVariableOp":
-            op._set_device(_where(tensor))
+            op._set_device(where(tensor))
         elif not _moving(op):
             op._set_device(device)
 
@@ -242,7 +223,7 @@ def _elements(tensor: Any) -> int:
     return count
 
 
-def _where(tensor: Any) -> str:
+def where(tensor: Any) -> str:
     """The canonical device of a tensor, through captures and reads of variables.
 
     Reads of a variable are made with the device stack cleared, and a function's

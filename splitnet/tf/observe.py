@@ -20,6 +20,7 @@ from splitnet.core.plan import Plan
 from splitnet.tf import internals, private
 from splitnet.tf.binding import bare_placement
 from splitnet.tf.optimizer import all_optimizers, slots_of
+from splitnet.tf.owed import owed_bytes
 from splitnet.tf.partitions import Names, seen_copies, seen_ops, unneeded_parts
 from splitnet.tf.placement import Placed, marked, placed_of
 from splitnet.tf.variables import variables_of
@@ -179,6 +180,7 @@ def _seen(
         phases=() if eager else _phases(training),
         notes=tuple(notes),
         unneeded=unneeded_parts(graphs, names),
+        owed=owed_bytes(graphs, names, size),
     )
 
 

@@ -18,7 +18,7 @@ from splitnet.tf.optimizer import all_optimizers
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed
 
-__all__ = ["Names", "seen_copies", "seen_ops", "unneeded_parts"]
+__all__ = ["Names", "count_of", "seen_copies", "seen_ops", "unneeded_parts"]
 
 # What moves, names or sizes data, but computes nothing of it.
 _IDLE_OPS = (
@@ -54,6 +54,8 @@ class Names:
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in plan.cluster}
         self._part_of = marks.part_of
+        moved = {receipt.part: receipt.got for receipt in marks.receipts}
+        self._device_of = dict(plan.device_of) | moved
         self._weight_of = marks.weight_of
 
     def device(self, name: str) -> str:
@@ -63,6 +65,10 @@ class Names:
     def part(self, op_name: str) -> str:
         """The part that an op is marked with; "" if none."""
         return self._part_of.get(key_in(op_name) or "", "")
+
+    def planned(self, op_name: str) -> str:
+        """Where the part is that an op is marked with; "" if none."""
+        return self._device_of.get(self.part(op_name), "")
 
     def updated_part(self, which: str) -> str:
         """The home of the variable that an update op is marked for; "" if shared."""
@@ -193,7 +199,7 @@ def _elements(name: str, graphs: Sequence[Any], batch: int) -> int | None:
     op_name, _, index = name.partition(":")
     op = _operation(op_name, graphs)
     outputs = op.outputs[int(index or 0) :] if op is not None else []
-    return _count(outputs[0], batch) if outputs else None
+    return count_of(outputs[0], batch) if outputs else None
 
 
 def _given_elements(producer: Any, name: str, batch: int) -> int | None:
@@ -229,7 +235,7 @@ def _read_elements(
         read = [tensor for tensor in read if id(tensor) in captured]
     if op.type == "AddN":
         read = list(op.outputs)
-    return _count(read[0], batch) if read else None
+    return count_of(read[0], batch) if read else None
 
 
 def _behind(tensor: Any) -> Any:
@@ -248,7 +254,8 @@ def _operation(name: str, graphs: Sequence[Any]) -> Any:
     return None
 
 
-def _count(tensor: Any, batch: int) -> int | None:
+def count_of(tensor: Any, batch: int) -> int | None:
+    """How many elements a traced tensor has at this batch; None if it is not known."""
     if tensor.shape.rank is None or None in tensor.shape[1:]:
         return None
     return math.prod(

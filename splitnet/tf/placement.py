@@ -29,6 +29,7 @@ from splitnet.tf.pipeline import pipelined
 from splitnet.tf.replicas import Replicas, leaving
 from splitnet.tf.segments import Segment, run_segment
 from splitnet.tf.sends import send_first
+from splitnet.tf.sums import settle_sums
 from splitnet.tf.towers import TowerRun
 
 __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
@@ -217,7 +218,7 @@ def _graph_scope(placed: Placed) -> Iterator[None]:
     decide = placed.device_function()
     with graph.device(decide):
         yield
-    decide.settle(graph)
+    settle_sums(decide, graph)
     send_first(graph, placed.target_of.values())
     placed.graphs.extend(r for n, r in decide.inner_graphs.items() if n != id(graph))
 

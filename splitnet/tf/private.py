@@ -23,6 +23,7 @@ from keras.src.ops.operation import Operation
 from keras.src.ops.symbolic_arguments import SymbolicArguments
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
+from tensorflow.python.framework import ops as tf_ops
 
 from splitnet.core.errors import ConfigError, listed
 
@@ -71,6 +72,7 @@ _NEEDED = (
     (keras_common, ("variables",)),
     (tf_context.Context, ("enable_graph_collection", "export_run_metadata")),
     (tf_record, ("record_operation",)),
+    (tf_ops, ("get_gradient_function",)),
 )
 
 

@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from splitnet.core.plan import Fallback
 from splitnet.tf import private
-from splitnet.tf.cuts import CARRIED, StateScope
+from splitnet.tf.cuts import CARRIED
 from splitnet.tf.marks import scope_of
+from splitnet.tf.reads import StateScope
 from splitnet.tf.sparse import is_sparse
 from splitnet.tf.variables import variables_of
 from splitnet.tf.xla import refusal

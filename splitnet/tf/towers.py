@@ -16,8 +16,9 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf import private
-from splitnet.tf.cuts import CARRIED, Cuts, StateScope
+from splitnet.tf.cuts import CARRIED, Cuts
 from splitnet.tf.marks import scope_of
+from splitnet.tf.reads import StateScope
 from splitnet.tf.replicas import Replicas
 from splitnet.tf.rows import Rows
 from splitnet.tf.variables import variables_of

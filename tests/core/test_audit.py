@@ -12,7 +12,6 @@ from splitnet.core.audit import (
     SeenOp,
     SeenVariable,
 )
-from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.judge import judge
 from splitnet.core.planner import plan_graph
 from tests import zoo
@@ -204,43 +203,22 @@ def test_audit_finds_a_crossing_without_a_plan(plan: sn.Plan, kind: str) -> None
     assert "(stray)" in finding.text
 
 
-@pytest.mark.parametrize(("kind", "count"), [("Add", 0), ("Concatenate", 1)])
-def test_audit_lets_a_gradient_take_the_short_way_past_a_sum(
-    kind: str, count: int
+@pytest.mark.parametrize(("crossed", "count"), [(2, 0), (3, 1)])
+@pytest.mark.parametrize("kind", ["gradient", "weights gradient"])
+def test_audit_bounds_gradients_by_what_was_read(
+    plan: sn.Plan, kind: str, crossed: int, count: int
 ) -> None:
-    """A sum hands its gradient on without an op; what else joins tensors does not."""
-    homes = {"a": "gpu:0", "join": "cpu:0", "b": "gpu:1"}
-    size = zoo.MIB
-    graph = Graph(
-        "join",
-        8,
-        tuple(
-            Call(
-                name,
-                name,
-                kind if name == "join" else "Dense",
-                output_shapes=((8, 32768),),
-                output_dtypes=("float32",),
-                output_bytes=size,
-                forward_flops=1e9,
-                backward_flops=2e9,
-                weights=() if name == "join" else (f"w{name}",),
-            )
-            for name in homes
-        ),
-        tuple(
-            Tensor(one, other, 0, (8, 32768), "float32", size)
-            for one, other in (("a", "join"), ("join", "b"))
-        ),
-        (Weights("wa", 1024), Weights("wb", 1024)),
-        tuple(Part(name, "branch", (on,)) for name, on in homes.items()),
-        ("b",),
-    )
-    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"))
+    """Each read may send its gradient by itself, planned or not, and no more."""
+    road = ("gpu:0", "gpu:1", kind)
+    owed = {road: 2.0 * zoo.MIB}
+    copies = [SeenCopy(f"{i}", kind, *road[:2], zoo.MIB) for i in range(crossed)]
+    seen = as_planned(plan)
+    seen = replace(seen, copies=(*seen.copies, *copies), owed=owed)
+    found = judge(plan, seen).findings
 
-    found = copied(plan, kind="gradient", source="gpu:1", target="gpu:0")
-
-    assert [one.aspect for one in found].count("transfers") == count
+    assert len(found) == count
+    assert all("3.00 MiB, planned 0 B, at most 2.00 MiB" in f.text for f in found)
+    assert not judge(plan, replace(seen, owed={road: float("inf")})).findings
 
 
 def test_audit_finds_a_crossing_in_every_iteration(plan: sn.Plan) -> None:

@@ -5,7 +5,9 @@ numbers. The source itself is the plain model: emission leaves it as it was.
 """
 
 import functools
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -397,6 +399,33 @@ def test_feature_gives_the_numbers_of_the_plain_model(
         if not placed.compiled:
             compiled(placed)
         sn.audit(placed, plan, batch).check()
+
+
+DOT = f"""#!{sys.executable}
+import pygraphviz, sys
+kind, path = sys.argv[1].removeprefix("-T"), sys.argv[2]
+sys.stdout.buffer.write(pygraphviz.AGraph(path).draw(format=kind, prog="dot"))
+"""
+
+
+def test_plot_model_draws_a_placed_model_like_the_plain_one(
+    cluster: sn.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keras wants a program named dot: here it is one that lends pygraphviz's."""
+    (tmp_path / "dot").write_text(DOT)
+    (tmp_path / "dot").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    plain = source()
+    placed = sn.place(plain, cluster, batch=BATCH, pins=PINS, time_limit=0.1)
+    pictures = []
+    for number, model in enumerate((placed, plain)):
+        path = tmp_path / f"{number}.png"
+        keras.utils.plot_model(model, path, show_shapes=True, expand_nested=True)
+        pictures.append(path.read_bytes())
+
+    assert pictures[0].startswith(b"\x89PNG")
+    assert len(pictures[0]) > 5000
+    assert pictures[0] == pictures[1]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
