@@ -3,10 +3,9 @@
 TensorFlow itself moves a tensor once to each device that reads it, but knows nothing of
 cuts: its optimizers fuse an addition into a product on another device, and a loop that
 reads from afar waits for it in every turn. So what crosses arrives by an identity on
-the reader's device, before the reader starts. Gradients are summed in the order of
-plain Keras, from the last reader to the first: those of the last readers, if on one
-device, among themselves before they cross back together, all others one by one. A
-weight away from home is fetched once as well.
+the reader's device, before the reader starts. Gradient tapes do not see it, so they sum
+gradients in the order of plain Keras (`tf/sums.py` says where). A weight away from home
+is fetched once as well.
 """
 
 import contextlib
@@ -54,10 +53,9 @@ class Cuts:
             return value
         if not isinstance(value, tf.Tensor):
             return value
-        sums_alone = self._placed.segments  # functions of their own
-        copy = tf.identity if sums_alone else same_to_tapes
-        local = self.arrive(value, key, copy)
-        return _with_all(value, local)
+        alone = placed.segments  # functions of their own sum what they read
+        copy = tf.identity if alone else same_to_tapes
+        return _with_all(value, self.arrive(value, key, copy))
 
     def made(self, key: str, value: Any) -> Any:
         """What a call made, with a sign where it hands its gradient on as it is."""

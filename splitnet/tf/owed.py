@@ -27,8 +27,8 @@ def owed_bytes(
 ) -> dict[Road, float] | None:
     """The most bytes of gradients over each road: (reader, maker, kind); None unknown.
 
-    What has no known size is infinite. O(operations + edges), but for long chains of
-    additions, which each reader follows.
+    What has no known size is infinite. O(operations + edges), but for chains of
+    additions on other devices, which each reader follows.
     """
     if not graphs:
         return None
@@ -45,10 +45,11 @@ def owed_bytes(
         for tensor, here in readers:
             for one in _copies(tensor):
                 users.setdefault(id(one), {})[here] = None
+        known: dict[tuple[int, str], dict[tuple[str, str], None]] = {}
         for tensor, here in readers:
             count = count_of(tensor, batch)
             size = float("inf") if count is None else count * tensor.dtype.size
-            for maker, kind in _makers(tensor, here, users, names):
+            for maker, kind in _makers(tensor, here, users, names, known):
                 owed[here, maker, kind] += size
     return dict(owed)
 
@@ -74,18 +75,27 @@ def _copies(tensor: Any) -> Iterator[Any]:
 
 
 def _makers(
-    tensor: Any, here: str, users: dict[int, dict[str, None]], names: Names
+    tensor: Any,
+    here: str,
+    users: dict[int, dict[str, None]],
+    names: Names,
+    known: dict[tuple[int, str], dict[tuple[str, str], None]],
 ) -> Iterable[tuple[str, str]]:
     """The other devices on the way back of a gradient, each once, and its kind."""
     found: dict[tuple[str, str], None] = {}
     todo = [tensor]
     while todo:
-        for one in _copies(todo.pop()):
+        first = todo.pop()
+        if (id(first), here) in known:
+            found |= known[id(first), here]
+            continue
+        for one in _copies(first):
             device, kind = _made_on(one, names)
             if device and device != here:
                 found[device, kind] = None
         if one.op.type in PASSING and list(users.get(id(one), ())) == [here]:
             todo += one.op.inputs
+    known[id(tensor), here] = found
     return found
 
 
