@@ -60,6 +60,10 @@ def _sum_in_order(op: Any, handed: dict[tuple[Any, int], str]) -> None:
     if op.type != "AddN":
         return
     senders = [handed.get((op, i)) or where(term) for i, term in enumerate(terms)]
+    twice = [sum(one is other for other in terms) > 1 for one in terms]
+    lead = twice.index(False) if False in twice else 0
+    for these in (terms, senders):  # as TensorFlow: memory of one reader comes first
+        these[0], these[lead] = these[lead], these[0]
     first = senders[0]
     alike = [sender == first for sender in senders]
     count = alike.index(False) if False in alike else len(alike)
