@@ -30,6 +30,7 @@ _IDLE_OPS = (
 _NOT_WORK = frozenset(_IDLE_OPS.split())
 _SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
+_ACCUMULATED = "/tmp_var_"  # behind a sum's name: ops of one that TensorFlow spread out
 _IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
 _GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
 _INSIDE = re.compile(r"^.*/(?:then|else|body|cond)/_\d+/")
@@ -286,7 +287,8 @@ def _kind(
         found = list(dict.fromkeys(consumers))
         for each in found:  # grows: sums of sums, sent on to further devices
             if "AddN" in each and "gradient_tape/" not in each:
-                found += [r for r in readers.get(each, ()) if r not in found]
+                total = each.partition(_ACCUMULATED)[0]
+                found += [r for r in readers.get(total, ()) if r not in found]
         backward = any("gradient_tape/" in each for each in found)
         return "gradient" if backward else "weights gradient"
     if name.startswith("compile_loss/"):

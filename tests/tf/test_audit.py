@@ -1,5 +1,6 @@
 """Audits that must ring, audits that must not, and that auditing changes nothing."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf import optimizer as placing
+from splitnet.tf import partitions
 from tests.tf.zoo import BATCH, OPTIMIZERS, ZOO, Case, numbers, two_branches
 
 pytestmark = pytest.mark.tf
@@ -321,3 +323,22 @@ def test_audit_of_a_plain_model_leaves_it_plain(cluster: sn.Cluster) -> None:
 
     assert set(vars(model)) - own <= {"history", "_eval_epoch_iterator"}
     assert "call" not in vars(model)
+
+
+def test_gradients_are_told_from_those_of_weights_behind_a_sum_that_is_spread() -> None:
+    """To spare memory TensorFlow adds into a variable, in ops named after the sum."""
+    accumulated = "ArithmeticOptimizer/AddOpsRewrite_AddN_2"
+    names = SimpleNamespace(of_update=lambda name: "")
+    for reader, kind in (
+        ("gradient_tape/model/sn-k1.a/mul", "gradient"),
+        ("Identity_3", "weights gradient"),
+    ):
+        found = partitions._kind(
+            "AddN_1",
+            None,
+            [f"{accumulated}/tmp_var_accum_0"],
+            {accumulated: [reader]},
+            tf.float32,
+            names,
+        )
+        assert found == kind
