@@ -54,7 +54,7 @@ class Folder:
             return list(plan)
         heard, ancestors = self._hearing(plan)
         if any(ancestors[b] >> a & 1 for a in ancestors for b in _bits(ancestors[a])):
-            return None
+            return None  # one waits for the other, or for itself
         rank = {call: mask.bit_count() for call, mask in ancestors.items()}
         order = sorted(rank, key=lambda one: (rank[one], one))
         needs = self._needs(plan)
@@ -141,7 +141,8 @@ class Folder:
         """Per call two sets of calls, as bits.
 
         Those that each of its beginnings hears from by way of others, and all those
-        that it hears from.
+        that it hears from: itself where a path leaves it and comes back, as a call
+        that cannot run as one.
         """
         pooled = [self._plain.devices[real].pooled for real in self._real]
         call = [-1 if pooled[plan[g]] else plan[g] for g in self._groups]
@@ -163,7 +164,8 @@ class Folder:
             if here >= 0:
                 if begins:
                     heard[here] = heard.get(here, -1) & far
-                ancestors[here] = ancestors.get(here, 0) | near & ~(1 << here)
+                mine = 1 << here
+                ancestors[here] = ancestors.get(here, 0) | near & ~mine | far & mine
         return heard, ancestors
 
     def _needs(self, plan: Sequence[int]) -> Needs:

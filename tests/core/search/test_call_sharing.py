@@ -61,6 +61,13 @@ def test_calls_that_hear_at_first_hand_do_not_share() -> None:
     assert shared(problem, 2).fold([0, 1, 3, 4]) is None
 
 
+def test_what_leaves_a_call_and_comes_back_is_no_call() -> None:
+    """The first rung and the last of one call, and the one between on the processor."""
+    problem = ladder(rungs=3, accelerators=2)
+    assert shared(problem, 2).fold([3, 3, 3, 3, 2, 2]) is not None
+    assert shared(problem, 2).fold([3, 3, 2, 2, 3, 3]) is None
+
+
 def test_memory_counts_all_calls_of_an_accelerator() -> None:
     """What fits as calls of two nodes does not fit as two calls of one accelerator."""
     wide = [0, 1, 2, 3, 5, 6, 7, 8]
