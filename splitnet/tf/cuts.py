@@ -167,9 +167,9 @@ def _hands_on(value: Any, key: str) -> bool:
     """Whether the gradient of what part `key` made is one of what it read, as it is."""
     if tf.executing_eagerly() or not value.dtype.is_floating:
         return False
-    found = [value.op]
     if value.op.type == "Identity":  # what it copies has its readers' gradients
         return False
+    found = [value.op]
     for op in found:  # grows: the ops before
         if op.type in PASSING:
             before = [tensor.op for tensor in op.inputs]

@@ -7,9 +7,8 @@ The micro-batches are unrolled in one graph, and TensorFlow's executor lets them
 as their data allow. The loss is the mean over samples, so each counts by its share of
 the batch; gradients are summed as they come, on the variable's device; metrics see the
 outputs of the whole batch. With "1f1b" micro-batch m starts when the first stage is
-done with the backward pass of m - S, S stages: no more than S are in flight, which
-bounds the memory of activations without exposing every hop's latency as a strict order
-would.
+done with the backward pass of m - S, S stages: no more than S are in flight. That
+bounds the memory of activations, and shows no hop's latency as a strict order would.
 """
 
 import contextlib
