@@ -44,7 +44,7 @@ def integer_program(
     """
     import highspy  # heavy, and needed by this strategy only
 
-    model: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    model: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # untyped there
     model.setOptionValue("output_flag", False)
     model.setOptionValue("threads", THREADS)
     model.setOptionValue("time_limit", max(0.05, seconds))

@@ -52,7 +52,7 @@ class Result:
         return max(0.0, 1.0 - self.bound / self.value) if self.value > 0 else 0.0
 
 
-class Proven(Exception):  # noqa: N818
+class Proven(Exception):  # noqa: N818  # no error: it ends a search
     """The value has met the bound: nothing is left to find."""
 
 
