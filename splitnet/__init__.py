@@ -16,7 +16,7 @@ from splitnet.tf.first import watch_from_now
 if TYPE_CHECKING:
     from splitnet.callback import PlacementCallback
     from splitnet.core.audit import Audit, Finding
-    from splitnet.core.cluster import Cluster, Device, Link
+    from splitnet.core.cluster import Cluster, Device
     from splitnet.core.costfile import save_costs
     from splitnet.core.declare import Net, Ref
     from splitnet.core.errors import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from splitnet.core.graph import Graph
+    from splitnet.core.links import Link
     from splitnet.core.plan import Plan
     from splitnet.core.planfile import load_plan
     from splitnet.core.simulate import simulate
@@ -120,7 +121,7 @@ _HOMES = {
     "Finding": "core.audit",
     "Graph": "core.graph",
     "InfeasibleError": "core.errors",
-    "Link": "core.cluster",
+    "Link": "core.links",
     "Net": "core.declare",
     "PlacementCallback": "callback",
     "Plan": "core.plan",

@@ -10,6 +10,7 @@ from pathlib import Path
 from splitnet.core.devices import Device, device_name, is_kind
 from splitnet.core.errors import DeviceError, SplitnetError, listed
 from splitnet.core.hosts import Host
+from splitnet.core.links import Link
 from splitnet.core.units import parse_bandwidth, parse_seconds
 
 __all__ = ["Cluster", "Device", "Link"]
@@ -17,29 +18,6 @@ __all__ = ["Cluster", "Device", "Link"]
 _DEFAULT_LINK = ("12 GB/s", "10 us")
 _MANY = re.compile(r"\s*(\d+)\s*\*\s*(\S+)\s*")
 _MOST_DEVICES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The road between two devices: bytes per second, and seconds before the first.
-
-    `source` or `target` "*" stands for every device that no other link names.
-    `busy_share`, 0 to 1, is the share of a copy's time in which the processors at both
-    ends work for it, and so compute nothing: 0 where the hardware copies by itself.
-    `crowding`, 0 to 1, says how far both ends share processors: what takes each of them
-    a second alone takes 1 + `crowding` seconds at once.
-    """
-
-    source: str
-    target: str
-    bytes_per_second: float
-    latency_seconds: float = 0.0
-    busy_share: float = 0.0
-    crowding: float = 0.0
-
-    def seconds(self, count: float) -> float:
-        """The time that `count` bytes take, in seconds."""
-        return self.latency_seconds + count / self.bytes_per_second
 
 
 @dataclass(frozen=True)
@@ -77,17 +55,7 @@ class Cluster:
                 for end in (link.source, link.target)
                 if end not in known
             ]
-            if not (
-                link.bytes_per_second > 0
-                and link.latency_seconds >= 0
-                and 0 <= link.busy_share <= 1
-                and 0 <= link.crowding <= 1
-            ):
-                faults.append(
-                    f"link {link.source} -> {link.target} has impossible figures: "
-                    f"{link.bytes_per_second!r} B/s, {link.latency_seconds!r} s, busy "
-                    f"for {link.busy_share!r} of it, crowded by {link.crowding!r}"
-                )
+            faults += link.faults()
         if faults:
             raise DeviceError(listed("this cluster cannot be.", faults))
 

@@ -104,6 +104,7 @@ def _checked_link(entry: object) -> Link:
     source, target = values["source"], values["target"]
     if not (isinstance(source, str) and isinstance(target, str)):
         raise DeviceError("a link goes from a device to a device.")
+    gap = values.get("gap_seconds")
     return Link(
         source,
         target,
@@ -111,6 +112,7 @@ def _checked_link(entry: object) -> Link:
         parse_seconds(values.get("latency_seconds", 0.0), "latency"),
         _checked_share("busy_share", values.get("busy_share", 0.0)),
         _checked_share("crowding", values.get("crowding", 0.0)),
+        None if gap is None else parse_seconds(gap, "gap"),
     )
 
 
@@ -167,10 +169,10 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, object]:
 
 
 def link_to_dict(link: Link) -> dict[str, object]:
-    """A link as plain values; what is zero everywhere but in measurements is left out.
+    """A link as plain values, without what only measurements tell where they do not.
 
     >>> sorted(link_to_dict(Link("*", "*", 1e9)))
     ['bytes_per_second', 'latency_seconds', 'source', 'target']
     """
-    unless_zero = ("busy_share", "crowding")
-    return {k: v for k, v in asdict(link).items() if v or k not in unless_zero}
+    untold = {"busy_share": 0.0, "crowding": 0.0, "gap_seconds": None}
+    return {k: v for k, v in asdict(link).items() if v != untold.get(k, ...)}

@@ -90,6 +90,7 @@ def contract(step: Step, unit_of: Sequence[int], names: Sequence[str]) -> Step |
         kept_bytes=total(step.kept_bytes),
         workspace_bytes=largest(step.workspace_bytes),
         latency=step.latency,
+        gap=step.gap,
         seconds_per_byte=step.seconds_per_byte,
         busy_share=step.busy_share,
         crowds=step.crowds,

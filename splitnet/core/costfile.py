@@ -185,4 +185,6 @@ def _link(entry: object, where: str) -> Link:
     for name in ("busy_share", "crowding"):
         if getattr(link, name) > 1:
             raise PlanFileError(f"{where}.{name} must be at most 1.")
+    if link.gap > link.latency_seconds:
+        raise PlanFileError(f"{where}.gap_seconds must be at most latency_seconds.")
     return link

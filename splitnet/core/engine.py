@@ -6,8 +6,10 @@
 
 Every device and every direction of every link serves one thing at a time, in the order
 in which things became ready, ties in order of the graph; a unit of zero seconds
-occupies nothing. So does TensorFlow's executor with one stream per device. Where a copy
-is the work of the processors at its ends, what they compute next starts later by that.
+occupies nothing. So does TensorFlow's executor with one stream per device. Of a copy's
+latency only the gap keeps the road, where that is known: the rest passes while others
+are on their way. Where a copy is the work of the processors at its ends, what they
+compute next starts later by that, and it arrives later if its receiver computes.
 Devices that share processors slow each other down while both are at work.
 
 A processor of a worker goes deep first: it follows what it has just computed, the last
@@ -114,6 +116,7 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
     waiting: list[Sequence[int]] = []
     heap: list[tuple[float, int]] = []
     free, left = list(step.start), [0.0] * step.device_count
+    computes = [False] * step.device_count  # while it is not free, and not only copies
     deep, late = step.deep_first, step.late_of_task
     waits_here: list[list[int]] = [[] for _ in free]  # of devices that go deep first
     sent_here: list[deque[int]] = [deque() for _ in free]
@@ -150,20 +153,24 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
             copy = copies[number]
             road = copy.source, copy.target
             known = nets[copy.item].seconds if copy.kind < 2 else None
+            ahead = 0.0  # of its arrival, when the next one may start
             if known is None:
                 known = step.latency[road[0]][road[1]]
+                ahead = known - step.gap[road[0]][road[1]]
                 known += copy.bytes * step.seconds_per_byte[road[0]][road[1]]
             copy.start = max(time, link_free.get(road, 0.0))
             copy.stop = copy.start + known
-            if work := known * step.busy_share[road[0]][road[1]]:
+            if work := (known - ahead) * step.busy_share[road[0]][road[1]]:
                 # A receiver that computes shares its processor with what arrives.
-                copy.stop += max(min(work, free[copy.target] - copy.start), 0.0)
+                if computes[copy.target]:
+                    copy.stop += max(min(work, free[copy.target] - copy.start), 0.0)
                 for end in road:
                     taken = work
                     if crowds:
                         taken = _slowed(crowds[end], copy.start, work, free)
+                    computes[end] = computes[end] and free[end] > copy.start
                     free[end] = max(free[end], copy.start) + taken
-            link_free[road] = copy.stop
+            link_free[road] = copy.stop - ahead
             for waiter in waiting[number]:
                 came[waiter] = True
                 arrive(waiter, copy.stop)
@@ -197,6 +204,7 @@ def _play(step: Step, device: Sequence[int], limit: float) -> Run | None:
             if crowds:
                 seconds = _slowed(crowds[where], time, seconds, free)
             free[where] = time + seconds
+            computes[where] = True
         start[task] = time
         stop[task] = time = time + seconds
         ran[task] = True

@@ -31,10 +31,10 @@ __all__ = ["Net", "Shared", "Step", "Wires", "step_of"]
 class Step:
     """Times are per device (outer index) and unit (inner index), in seconds.
 
-    Roads are per device and device: latency, seconds per byte, and the share of a copy
-    in which both ends are busy with it. `start` holds when each device may begin,
-    `crowds` the devices that share its processors, `deep_first` which of them follow
-    what they have just computed (none if empty).
+    Roads are per device and device: latency, the `gap` of it that keeps the road,
+    seconds per byte, and the share in which both ends are busy. `start` holds when each
+    device may begin, `crowds` the devices that share its processors, `deep_first` which
+    of them follow what they have just computed (none if empty).
 
     `late_share` is the part of each unit's backward pass in which only gradients of its
     own weights are computed.
@@ -63,6 +63,7 @@ class Step:
     kept_bytes: Sequence[int]
     workspace_bytes: Sequence[int]
     latency: Sequence[Sequence[float]]
+    gap: Sequence[Sequence[float]]
     seconds_per_byte: Sequence[Sequence[float]]
     busy_share: Sequence[Sequence[float]]
     crowds: Sequence[Sequence[Crowd]]
@@ -177,8 +178,9 @@ def step_of(
         kept_bytes=kept_at_once(nets, has_backward, activations),
         workspace_bytes=[call.workspace_bytes for call in graph.calls],
         latency=roads[0],
-        seconds_per_byte=roads[1],
-        busy_share=roads[2],
+        gap=roads[1],
+        seconds_per_byte=roads[2],
+        busy_share=roads[3],
         crowds=crowd_table(cluster, costs),
         start=start_table(cluster, costs),
         slot_copies=slots,

@@ -95,17 +95,19 @@ def deep_first(cluster: Cluster) -> list[bool]:
     return found if any(found) else []
 
 
-def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, Table, Table]:
-    """Seconds before the first byte, seconds per byte, and the share the ends work in.
+def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, ...]:
+    """Seconds before the first byte, what of them keeps the road, seconds per byte.
 
-    Each from every device to every other.
+    And the share in which the ends work. Each from every device to every other.
     """
     latency: Table = []
+    gap: Table = []
     per_byte: Table = []
     busy: Table = []
     for a in cluster:
         roads = [costs.link(a.name, b.name, cluster) for b in cluster]
         latency.append([road.latency_seconds for road in roads])
+        gap.append([road.gap for road in roads])
         per_byte.append([1.0 / road.bytes_per_second for road in roads])
         busy.append([road.busy_share for road in roads])
-    return latency, per_byte, busy
+    return latency, gap, per_byte, busy

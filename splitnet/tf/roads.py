@@ -2,9 +2,10 @@
 
 A road is timed in both directions at once: a tensor goes there and back several times
 within one step, so that neither the start of a step nor the way home to this program
-counts. Then both ends compute while others send: what that takes longer than computing
-alone is what the copies took of the processors. So is what both take longer to compute
-at once than alone what they share of them.
+counts. Several little ones that cross at once tell how much of a trip's start passes
+while others are on their way. Then both ends compute while others send: what that takes
+longer than computing alone is what the copies took of the processors. So is what both
+take longer to compute at once than alone what they share of them.
 
 A machine has moments when something else disturbs it, and one of them may be longer
 than a timing: each trip is timed at several, and the fastest counts.
@@ -78,10 +79,9 @@ class _Road:
         """The figures of a link, in their order."""
         away, at_home = self._seconds[::2], self._seconds[1::2]
         small, large = (max(a - b, 0.0) / (2 * _TRIPS) for a, b in zip(away, at_home))
-        hop = max(large, small, _LEAST_SECONDS)
-        speed = self.count / max(large - small, _LEAST_SECONDS)
-        busy = _busy_share(*self.ends, self.count, hop)
-        return speed, small, busy, _crowding(*self.ends)
+        moving, gap = max(large - small, _LEAST_SECONDS), _gap(*self.ends, small)
+        busy = _busy_share(*self.ends, self.count, gap + moving)
+        return self.count / moving, small, busy, _crowding(*self.ends), gap
 
 
 def _trips(one: Device, other: Device, count: int) -> Callable[[], Any]:
@@ -110,6 +110,13 @@ def _ones(device: Device, count: int) -> Any:
     """A variable of so many bytes, made where it lives."""
     with tf.device(device.target):
         return tf.Variable(tf.ones([max(count // 4, 1)]))
+
+
+def _gap(one: Device, other: Device, latency: float) -> float:
+    """Seconds by which one more of several little copies makes them longer."""
+    numbers = (1, 1 + _COPIES)
+    few, many = (seconds_of(_busy((one, other), 1, n, 4)) for n in numbers)
+    return min(max(many - few, 0.0) / _COPIES, latency)
 
 
 def _busy_share(one: Device, other: Device, count: int, hop: float) -> float:

@@ -1,5 +1,7 @@
 """Machines as values: names, files, quantities, and everything that cannot be."""
 
+from dataclasses import replace
+
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
@@ -50,7 +52,15 @@ def test_load_reads_devices_and_links(box):
 
 def test_to_dict_and_back_is_the_same_cluster(box):
     """What a plan file holds of a machine is all of it."""
+    box = replace(box, links=(*box.links, Link("*", "*", 1e9, 2e-3, 0.5, 0.1, 1e-3)))
     assert Cluster.from_dict(box.to_dict()) == box
+
+
+def test_a_gap_is_no_longer_than_its_latency():
+    """What keeps the road is part of what a copy takes."""
+    road = Link("*", "*", 1e9, 1e-5, gap_seconds=1e-4)
+    with pytest.raises(DeviceError, match="impossible figures"):
+        Cluster((Device.of("cpu:0"),), (road,))
 
 
 @pytest.mark.parametrize(

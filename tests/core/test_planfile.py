@@ -211,6 +211,8 @@ def test_cost_table_round_trips(tmp_path):
         links=(
             Link("gpu:0", "gpu:1", 1e9, 1e-5),
             Link("gpu:1", "gpu:0", 1e9, 1e-5, 0.5),
+            Link("cpu:0", "gpu:0", 1e9, 1e-5, gap_seconds=1e-6),
+            Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0),
         ),
         start_seconds={"gpu": 1e-3},
         batch=32,
@@ -279,6 +281,22 @@ def test_cost_table_round_trips(tmp_path):
                 ],
             },
             "crowding must be at most 1",
+        ),
+        (
+            {
+                "splitnet_costs": 1,
+                "model": "measured",
+                "links": [
+                    {
+                        "source": "gpu:0",
+                        "target": "gpu:1",
+                        "bytes_per_second": 1e9,
+                        "latency_seconds": 1e-5,
+                        "gap_seconds": 1e-4,
+                    }
+                ],
+            },
+            "gap_seconds must be at most latency_seconds",
         ),
     ],
 )

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
@@ -74,79 +72,6 @@ def test_simulate_sends_once_per_device():
         ("activation", "a", "b"),
         ("gradient", "b", "a"),
     ]
-
-
-def test_simulate_serves_one_copy_at_a_time_per_direction():
-    """Two copies over one link queue: the second starts when the first is done."""
-    calls = [source("x"), source("y"), call("a", flops=1.0), call("b", flops=1.0)]
-    graph = graph_of("queue", calls, [("x", "a"), ("y", "b")])
-    device_of = {"x": "cpu:0", "y": "cpu:0", "a": "gpu:0", "b": "gpu:0"}
-    first, second = simulate_step(graph, BOX, device_of).copies
-
-    assert first.stop == pytest.approx(MIB / 1e9)
-    assert second.start == first.stop
-
-
-def test_simulate_copies_may_keep_both_ends_busy():
-    """Where processors copy, what their devices compute meanwhile ends later."""
-    calls = [source("x"), call("a", flops=1e10), call("b", flops=1e10)]
-    calls.append(call("c", flops=1e10))
-    graph = graph_of("ends", calls, [("x", "a"), ("a", "b"), ("a", "c")])
-    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
-    road = Link("*", "*", 1e9, 0.0)
-    times = {}
-    for share in (0.0, 0.5):
-        box = replace(BOX, links=(replace(road, busy_share=share),))
-        timeline = simulate_step(graph, box, device_of, training=False)
-        times[share] = {task.call: task.start for task in timeline.tasks}
-
-    copy = MIB / 1e9
-    assert times[0.5]["a"] == times[0.0]["a"]
-    assert times[0.5]["c"] == pytest.approx(times[0.0]["c"] + 0.5 * copy)
-    assert times[0.5]["b"] == times[0.0]["b"]
-
-
-def test_simulate_slows_devices_that_share_processors():
-    """What runs at once takes longer by their share; what runs alone does not."""
-    calls = [source("x"), call("a", flops=1e10), call("b", flops=1e10)]
-    calls.append(call("c", flops=1e10))
-    graph = graph_of("both", calls, [("x", "a"), ("x", "b"), ("a", "c"), ("b", "c")])
-    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
-    road = Link("*", "*", 1e15, 0.0)
-    times = {}
-    for share in (0.0, 0.5, 1.0):
-        box = replace(BOX, links=(replace(road, crowding=share),))
-        timeline = simulate_step(graph, box, device_of, training=False)
-        times[share] = {task.call: task.stop - task.start for task in timeline.tasks}
-
-    alone = times[0.0]["a"]
-    for share in (0.5, 1.0):
-        assert times[share]["b"] == pytest.approx(alone * (1 + share), rel=1e-3)
-        assert times[share]["c"] == pytest.approx(alone)
-
-
-def test_simulate_lets_copies_take_processors_of_neighbours():
-    """A copy's work slows what computes on the same processors as its ends."""
-    calls = [source("x"), call("a", flops=1e10), call("b", flops=1e10)]
-    calls.append(call("c", flops=1e10))
-    graph = graph_of("near", calls, [("x", "a"), ("a", "c"), ("x", "b")])
-    device_of = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
-    starts = []
-    for share in (0.0, 1.0):
-        pairs = (("cpu:0", "gpu:0"), ("gpu:0", "cpu:0"))
-        crowd = [Link(*pair, 1e9, 0.0, 0.5, share) for pair in pairs]
-        box = replace(BOX, links=(*crowd, Link("*", "*", 1e9, 0.0, 0.5)))
-        wide = replace(graph, tensors=tuple(_wide(t, "b") for t in graph.tensors))
-        timeline = simulate_step(wide, box, device_of, training=False)
-        starts.append(next(t.start for t in timeline.tasks if t.call == "c"))
-
-    assert starts[1] > starts[0]
-
-
-def _wide(tensor, target):
-    """The tensor, a hundred times as large if it goes to the target."""
-    many = 100 if tensor.target == target else 1
-    return replace(tensor, bytes=many * tensor.bytes, index=int(many > 1))
 
 
 def workers(share: float = 0.0) -> Cluster:

@@ -63,6 +63,7 @@ def test_measure_times_updates_and_roads(costs: Measured) -> None:
     assert all(link.bytes_per_second > 0 for link in costs.links)
     assert all(0 <= link.busy_share <= 1 for link in costs.links)
     assert all(0 <= link.crowding <= 1 for link in costs.links)
+    assert all(0 <= link.gap_seconds <= link.latency_seconds for link in costs.links)
 
 
 def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None:
@@ -165,6 +166,7 @@ def test_roads_take_the_fastest_of_several_moments(
     ends = (cluster["gpu:0"], cluster["cpu:0"])
     monkeypatch.setattr(roads, "_busy_share", lambda *_: 0.5)
     monkeypatch.setattr(roads, "_crowding", lambda *_: 0.0)
+    monkeypatch.setattr(roads, "_gap", lambda *_: 0.0)
 
     def latency(*moments: list[float]) -> float:
         told = iter([seconds for moment in moments for seconds in moment])
