@@ -24,6 +24,7 @@ def anneal(
     cold: float = 0.002,
     power: float = 12.0,
     swaps: float = 0.2,
+    movable: Sequence[int] | None = None,
 ) -> tuple[float, list[int]]:
     """Move and swap groups at a falling temperature; return the best plan seen.
 
@@ -31,13 +32,15 @@ def anneal(
     alone, yet every move that relieves a busy device counts. Temperatures are fractions
     of the energy, `hot` falling to `cold` over the budget. Moves go mostly to the
     devices of neighbours; a share `swaps` exchanges two groups, which is what packing
-    needs. Moves never break memory or pins. A proposal is O(pins of the group's nets).
-    No guarantee. Source: Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated
-    Annealing" (1983); moves as in Johnson et al. (1989).
+    needs. Only `movable` groups move, if given. Moves never break memory or pins. A
+    proposal is O(pins of the group's nets). No guarantee. Source: Kirkpatrick, Gelatt
+    and Vecchi, "Optimization by Simulated Annealing" (1983); moves as in Johnson et
+    al. (1989).
     """
     state = State(fixed, start)
     best, best_plan = max(state.load), list(state.device)
-    movable = [g for g in range(fixed.groups) if len(fixed.allowed[g]) > 1]
+    able = range(fixed.groups) if movable is None else movable
+    movable = [g for g in able if len(fixed.allowed[g]) > 1]
     if not movable:
         return best, best_plan
     while (spent := budget.fraction) < 1.0:

@@ -1,8 +1,12 @@
 """Search over pipelines: cuts of many orders, each around the best plan so far."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import inf
 from random import Random
 
+from splitnet.core.search.anneal import anneal
 from splitnet.core.search.chain import (
     MAX_BLOCKS,
     affordable_blocks,
@@ -11,7 +15,7 @@ from splitnet.core.search.chain import (
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.elite import Elite
 from splitnet.core.search.orders import depth_first, frontier
-from splitnet.core.search.problem import Problem
+from splitnet.core.search.problem import Problem, check
 from splitnet.core.search.stages import anneal_stages
 from splitnet.core.search.state import Fixed
 
@@ -25,6 +29,10 @@ ANNEALED = 0.3
 ANNEAL_SHARE = 0.04
 NOISES = (0.0, 0.3, 1.0, 3.0)
 HOTS = (0.3, 0.1, 0.03, 0.01)
+LOOSE = 0.5
+STALE = 16
+MELT_HOT = 3.0
+MELT_SHARE = 0.2
 STEPS_PER_CUT = 2000
 Report = Callable[[Sequence[int], str], float]
 
@@ -57,47 +65,111 @@ def iterated_chains(
     random: Random,
     report: Report,
 ) -> None:
-    """Cut order after order, each around one of the best pipelines; anneal between.
+    """Find order after order, each cut around one of the best; anneal between.
 
     An order that lists the groups stage by stage can be cut into the same stages, so
     a cut is never worse than the plan it started from. Annealing moves single groups
     between stages. Objective: max-load of a pipeline. No further guarantee.
     """
-    elite = Elite(ELITE)
-
-    def keep(plan: Sequence[int], name: str) -> None:
-        elite.add(report(plan, name), plan)
-
+    search = _Pipelines(problem, budget, random, report)
     for plan in starts:
-        keep(plan, "chain")
-    fixed = Fixed(problem) if elite.rows else None
-    whole = budget.left
+        search.keep(plan, "chain")
+    started = bool(search.elite.rows)
     while not budget.spent:
-        chosen = elite.draw(random) if elite.rows else None
+        chosen = search.elite.draw(random) if search.elite.rows else None
         stage = stages_of(problem, chosen) if chosen is not None else None
-        if fixed and chosen and stage and random.random() < ANNEALED:
-            part = budget.limited(whole * ANNEAL_SHARE)
-            hot = random.choice(HOTS)
-            keep(
-                anneal_stages(problem, fixed, chosen, stage, part, random, hot=hot),
-                "annealed stages",
-            )
-            continue
-        blocks = MAX_BLOCKS
-        if not budget.counts_steps:
-            blocks = affordable_blocks(problem, budget.usable * HURRY)
+        if started and chosen and stage and random.random() < ANNEALED:
+            search.anneal(chosen, stage)
+        elif not search.cut(chosen, stage):
+            return
+
+
+class _Pipelines:
+    """The best pipelines so far, and two ways to better ones."""
+
+    def __init__(
+        self, problem: Problem, budget: Budget, random: Random, report: Report
+    ) -> None:
+        self.problem, self.budget, self.random = problem, budget, random
+        self.report = report
+        self.loose, self.bare = _loosened(problem)
+        self.elite = Elite(ELITE)
+        self.whole, self.stale = budget.left, 0
+
+    @cached_property
+    def fixed(self) -> Fixed:
+        """The problem laid out for annealing."""
+        return Fixed(self.problem)
+
+    def keep(self, plan: Sequence[int], name: str) -> None:
+        """Report a plan, and count how many in a row were no better than the best."""
+        known = self.elite.rows[0][0] if self.elite.rows else inf
+        value = self.report(plan, name)
+        self.stale = 0 if value < known else self.stale + 1
+        self.elite.add(value, plan)
+
+    def anneal(self, chosen: Sequence[int], stage: Sequence[int]) -> None:
+        """Anneal the stages, or what may be on any; melt them if all else is stale."""
+        if self.loose and self.random.random() < LOOSE:
+            self.keep(self._rest(chosen), "annealed rest")
+            return
+        hot, share = self.random.choice(HOTS), ANNEAL_SHARE
+        if self.stale > STALE:
+            self.stale, hot, share = 0, MELT_HOT, MELT_SHARE
+        part = self.budget.limited(self.whole * share)
+        found = anneal_stages(
+            self.problem, self.fixed, chosen, stage, part, self.random, hot=hot
+        )
+        self.keep(found, "annealed stages")
+
+    def cut(self, chosen: Sequence[int] | None, stage: Sequence[int] | None) -> bool:
+        """Cut a new order, near `chosen` if given; whether there was time for it."""
+        problem, random, blocks = self.problem, self.random, MAX_BLOCKS
+        if not self.budget.counts_steps:
+            blocks = affordable_blocks(problem, self.budget.usable * HURRY)
             if blocks < min(FEWEST_BLOCKS, problem.group_count):
-                return
+                return False
         order = _random_order(problem, random)
         if stage is not None and chosen is not None:
             borders = [m for m in range(len(stage)) if random.random() < KEEP_BORDER]
             rank = [sum(1 for m in borders if number >= m) for number in stage]
             part_of = [rank[device] for device in chosen]
             order.sort(key=part_of.__getitem__)
-        found = chain_partition(problem, order, most_blocks=blocks)
-        budget.spend(STEPS_PER_CUT)
+        spread = bool(self.loose) and random.random() < LOOSE
+        seen = self.bare if spread else problem
+        found = chain_partition(seen, order, most_blocks=blocks)
+        self.budget.spend(STEPS_PER_CUT)
         if found is not None:
-            keep(found[1], "iterated chains")
+            fits = not spread or not check(problem, found[1])
+            plan = self._rest(found[1]) if spread and fits else found[1]
+            self.keep(plan, "iterated chains")
+        return True
+
+    def _rest(self, plan: Sequence[int]) -> list[int]:
+        """Anneal the groups that may be on any stage; `plan` keeps memory and pins."""
+        part = self.budget.limited(self.whole * ANNEAL_SHARE)
+        hot = self.random.choice(HOTS)
+        return anneal(self.fixed, plan, part, self.random, hot=hot, movable=self.loose)[
+            1
+        ]
+
+
+def _loosened(problem: Problem) -> tuple[list[int], Problem]:
+    """Return the groups that no forward edge touches, and the problem without them.
+
+    Such groups may go to any stage. A cut that does not count them leaves the stages
+    room for them; they keep their places in an order, and weigh nothing.
+    """
+    tied = {group for edge in problem.forward for group in edge}
+    loose = [group for group in range(problem.group_count) if group not in tied]
+    nothing = (0.0,) * problem.kind_count
+    seconds = [
+        nothing if g not in tied else row for g, row in enumerate(problem.seconds)
+    ]
+    nets = [
+        net for net in problem.nets if tied.issuperset((net.producer, *net.consumers))
+    ]
+    return loose, replace(problem, seconds=tuple(seconds), nets=tuple(nets))
 
 
 def _random_order(problem: Problem, random: Random) -> list[int]:

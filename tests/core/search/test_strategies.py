@@ -1,6 +1,6 @@
 """Certificates for every strategy and every bound on its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
@@ -36,7 +36,7 @@ from splitnet.core.search.orders import (
     fuse_cycles,
     is_ordered,
 )
-from splitnet.core.search.pipeline import stages_of
+from splitnet.core.search.pipeline import iterated_chains, stages_of
 from splitnet.core.search.problem import Device, device_classes
 from splitnet.core.search.program import integer_program
 from splitnet.core.search.stages import anneal_stages
@@ -284,7 +284,11 @@ def test_annealing_keeps_memory_and_never_loses_its_start(
     assert start is not None
     budget = Budget(iterations=2000)
     value, plan = anneal(Fixed(problem), start, budget, Random(seed))
+    some = range(0, problem.group_count, 2)
+    again = Budget(iterations=2000)
+    _, other = anneal(Fixed(problem), start, again, Random(seed), movable=some)
 
+    assert other[1::2] == start[1::2]
     assert check(problem, plan) == []
     assert value == pytest.approx(max_load(problem, plan), rel=1e-9, abs=1e-9)
     assert value <= max_load(problem, start) + 1e-9
@@ -385,6 +389,33 @@ def test_annealed_stages_stay_a_pipeline(problem: Problem, seed: int) -> None:
     assert stages_of(fused, plan) is not None
     assert check(fused, plan) == []
     assert max_load(fused, plan) <= found[0] + 1e-9
+
+
+def test_groups_that_no_forward_edge_touches_fill_up_the_stages() -> None:
+    """Three stages of 4, and backward groups of 2 that no interval reaches all of."""
+    problem = build_problem(
+        [*"abc", *"xyz"],
+        seconds=[(4.0,)] * 3 + [(2.0,)] * 3,
+        size_bytes=[0.0] * 6,
+        transfer_seconds=[(0.0,)] * 6,
+        edges=[(0, 1), (1, 2), (3, 4), (4, 5)],
+        backward=[False] * 3 + [True] * 3,
+        devices=[Device(f"gpu:{number}", 0) for number in range(3)],
+    )
+    start = chain_partition(problem, depth_first(problem))
+    found: list[float] = []
+
+    def report(plan: Sequence[int], _: str) -> float:
+        assert stages_of(problem, plan) is not None
+        found.append(max_load(problem, plan))
+        return found[-1]
+
+    assert start is not None
+    assert start[0] == 8.0
+    budget = Budget(iterations=20_000)
+    iterated_chains(problem, [start[1]], budget, Random(0), report)
+
+    assert min(found) == 6.0
 
 
 def test_large_plans_are_judged_as_small_ones() -> None:
