@@ -19,23 +19,10 @@ from splitnet.core.shares import shares
 from splitnet.tf import private
 from splitnet.tf.copying import Copies
 from splitnet.tf.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
+from splitnet.tf.widths import COUNTED, axis_of, checked_config, extent, resized
 
-__all__ = ["COUNTED", "cut_axis", "cut_layer", "matched"]
+__all__ = ["cut_axis", "cut_layer", "matched"]
 
-# What says how wide a layer is: the first is cut, the others by the same proportion.
-COUNTED = {
-    "Conv1D": ("filters",),
-    "Conv2D": ("filters",),
-    "Conv3D": ("filters",),
-    "Conv1DTranspose": ("filters",),
-    "Conv2DTranspose": ("filters",),
-    "Conv3DTranspose": ("filters",),
-    "Dense": ("units",),
-    "EinsumDense": ("output_shape",),
-    "Embedding": ("output_dim",),
-    "GroupedQueryAttention": ("num_key_value_heads", "num_query_heads"),
-    "MultiHeadAttention": ("num_heads",),
-}
 # Activations that look at one output at a time; any other runs on all, where they join.
 _ELEMENTWISE = frozenset(
     {"celu", "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "hard_tanh"}
@@ -90,7 +77,9 @@ def cut_layer(
     Raises:
         SplitnetError: a layer that cannot be cut so.
     """
-    width, config = _width(layer)
+    config = checked_config(layer)
+    axis = axis_of(layer, config, count)
+    width = extent(config[COUNTED[type(layer).__name__][0]], axis)
     if width < count:
         what = "heads" if type(layer).__name__ in ATTENTION else "outputs"
         raise SplitnetError(
@@ -107,41 +96,16 @@ def cut_layer(
     activation = _apart(layer)
     start, parts = 0, []
     for number, size in enumerate(shares(width, count)):
-        twin = _slice(layer, config, (number, count, size), keep=activation is None)
+        changed = _config(layer, config, (number, count, size), axis=axis)
+        if activation is not None:
+            changed["activation"] = "linear"
+        kind = type(layer)
+        twin = HEAD_SLICES.get(kind.__name__, kind).from_config(changed)
+        twin.trainable = layer.trainable
         parts.append(call(twin, inputs))
         _give_slices(layer, source, twin, (start, size, width))
         start += size
-    return parts, _joined(layer, parts, activation)
-
-
-def _width(layer: Any) -> tuple[int, dict[str, Any]]:
-    """How many outputs or heads a layer has, and its configuration."""
-    kind = type(layer).__name__
-    if kind not in COUNTED or not type(layer).__module__.startswith("keras."):
-        raise SplitnetError(
-            f"its body is {layer!r}, which cannot be cut along its outputs. net.split "
-            f"takes one layer of {', '.join(sorted(COUNTED))}."
-        )
-    config = layer.get_config()
-    if config.get("groups", 1) != 1 or config.get("lora_rank"):
-        raise SplitnetError(
-            f"{kind} {layer.name!r} has groups or a low-rank adaptation, which tie its "
-            "outputs together; use net.branch."
-        )
-    if any(
-        getattr(layer, name, None) is not None
-        for name in ("activity_regularizer", "_activity_regularizer")
-    ):
-        raise SplitnetError(
-            f"{kind} {layer.name!r} has an activity_regularizer, which reads all "
-            "outputs at once; add keras.layers.ActivityRegularization after the split "
-            "instead."
-        )
-    value = config[COUNTED[kind][0]]
-    if kind == "EinsumDense":
-        shape = value if isinstance(value, list | tuple) else (value,)
-        return int(shape[-1]), config
-    return int(value), config
+    return parts, _joined(layer, parts, activation, axis)
 
 
 def _apart(layer: Any) -> Any:
@@ -152,31 +116,21 @@ def _apart(layer: Any) -> Any:
     return activation
 
 
-def _slice(
-    layer: Any, config: dict[str, Any], share: tuple[int, int, int], *, keep: bool
-) -> Any:
-    """Slice `number` of `count`, with its share of outputs; `keep` its activation."""
+def _config(
+    layer: Any, config: dict[str, Any], share: tuple[int, int, int], *, axis: int
+) -> dict[str, Any]:
+    """The configuration of slice `number` of `count`, with its share of outputs."""
     number, count, size = share
     kind = type(layer).__name__
     changed = {**config, "name": f"{layer.name}_slice{number}"}
     changed.pop("build_config", None)
     for key in COUNTED[kind]:
-        changed[key] = _resized(config[key], config[COUNTED[kind][0]], size)
-    if not keep:
-        changed["activation"] = "linear"
+        changed[key] = resized(config[key], config[COUNTED[kind][0]], size, axis)
     if isinstance(changed.get("seed"), int):
         changed["seed"] += number  # else all slices would drop the same
     if kind in ATTENTION:
         changed |= {"slice_number": number, "slice_count": count}
-    twin = HEAD_SLICES.get(kind, type(layer)).from_config(changed)
-    twin.trainable = layer.trainable
-    return twin
-
-
-def _resized(value: Any, first: Any, size: int) -> Any:
-    if isinstance(value, list | tuple):
-        return [*value[:-1], size]
-    return size if isinstance(first, list | tuple) else value * size // first
+    return changed
 
 
 def _give_slices(
@@ -252,13 +206,12 @@ def _check_rules(layer: Any, variable: Any, axis: int) -> None:
             )
 
 
-def _joined(layer: Any, parts: list[Any], activation: Any) -> Any:
+def _joined(layer: Any, parts: list[Any], activation: Any, axis: int) -> Any:
     """The slices' outputs as the whole layer's, under its name."""
     common = {"name": f"{layer.name}_join", "dtype": layer.dtype_policy}
     if type(layer).__name__ in ATTENTION:
         return HeadSum(**common)(parts)
-    channels_first = getattr(layer, "data_format", None) == "channels_first"
-    joined = SideBySide(axis=1 if channels_first else -1, **common)(parts)
+    joined = SideBySide(axis=axis, **common)(parts)
     if activation is None:
         return joined
     return keras.layers.Activation(

@@ -16,7 +16,8 @@ from splitnet.tf import private
 from splitnet.tf.classes import functional
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.optimizer import all_optimizers, slots_of
-from splitnet.tf.split import COUNTED, cut_axis, matched
+from splitnet.tf.split import cut_axis, matched
+from splitnet.tf.widths import COUNTED
 
 __all__ = ["files_of_the_whole", "join_slices"]
 
@@ -76,7 +77,9 @@ def _whole(name: str, slices: list[Any], layers: Mapping[str, Any]) -> Any:
     for key in COUNTED[kind.__name__]:
         sizes = [one[key] for one in configs]
         if isinstance(sizes[0], list | tuple):
-            config[key] = [*sizes[0][:-1], sum(size[-1] for size in sizes)]
+            axis = layers[f"{name}_join"].axis
+            config[key] = list(sizes[0])
+            config[key][axis] = sum(size[axis] for size in sizes)
         else:
             config[key] = sum(sizes)
     activation = layers.get(f"{name}_act")

@@ -54,7 +54,7 @@ def fitted(model: Any, x: Any, y: Any) -> list[float]:
     [
         (lambda: layers.Dense(10, "tanh", kernel_regularizer="l2"), (6,)),
         (lambda: layers.Dense(10, "softmax"), (6,)),
-        (lambda: layers.EinsumDense("abc,cd->abd", (5, 7), bias_axes="d"), (5, 4)),
+        (lambda: layers.EinsumDense("abc,bd->adc", (7, 4), bias_axes="d"), (5, 4)),
         (lambda: layers.Conv2D(5, 3, activation="relu"), (6, 6, 2)),
         (lambda: layers.Conv1DTranspose(4, 3), (6, 2)),
         (lambda: layers.MultiHeadAttention(7, 3, kernel_regularizer="l2"), (5, 6)),
@@ -255,17 +255,23 @@ def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
             "OrthogonalRegularizer of 'kernel' looks along axis 1",
         ),
         (lambda: layers.Conv2D(6, 3, groups=2), "has groups"),
+        (lambda: layers.EinsumDense("abc,cb->ab", 6), "no axis of the output"),
+        (lambda: layers.Dense(9, layers.PReLU()), "an activation with weights"),
+        (lambda: layers.Dense(9, dtype="int8_from_float32"), "is quantized to int8"),
         (
             lambda: layers.Dense(9, activity_regularizer="l2"),
             "has an activity_regularizer",
         ),
     ],
-    ids=["narrow", "lstm", "heads", "constraint", "regularizer", "groups", "activity"],
+    ids=["narrow", "lstm", "heads", "constraint", "regularizer", "groups"]
+    + ["einsum", "activation", "int8", "activity"],
 )
 def test_layers_that_cannot_be_split_say_why(make: Any, words: str) -> None:
     """The reason, and what could be done."""
     layer = make()
-    rank = {"Conv2D": 3, "MultiHeadAttention": 2}.get(type(layer).__name__, 1)
+    rank = {"Conv2D": 3, "MultiHeadAttention": 2, "EinsumDense": 2}.get(
+        type(layer).__name__, 1
+    )
     shape = (6, 6, 2)[-rank:]
 
     with pytest.raises(sn.DeclarationError, match=words):
