@@ -132,7 +132,9 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     gpus = [device.name for device in cluster if device.kind == "gpu"]
     if isinstance(asked, str):
         asked = [asked]
-    found = gpus[:asked] if isinstance(asked, int) else list(asked or gpus)
+    if asked is None:
+        asked = gpus
+    found = gpus[: max(asked, 0)] if isinstance(asked, int) else list(asked)
     if isinstance(asked, int) and asked > len(gpus):
         raise DeviceError(
             f"data_parallel over {asked} GPUs: there are {len(gpus)} here "

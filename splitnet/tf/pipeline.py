@@ -13,7 +13,6 @@ bounds the memory of activations, and shows no hop's latency as a strict order w
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError
 from splitnet.core.pipeline import Pipeline
 from splitnet.tf import private
 from splitnet.tf.cuts import Fetched
@@ -29,56 +27,9 @@ from splitnet.tf.internals import keep_as_written
 from splitnet.tf.optimizer import device_of
 from splitnet.tf.reported import noted_once
 from splitnet.tf.rows import Rows, as_tensor
+from splitnet.tf.sameness import check_losses, warn_of_masks
 
-__all__ = ["check_pipeline", "pipelined"]
-
-_MEANS = ("sum_over_batch_size", "mean", "auto")
-
-
-def check_pipeline(model: Any, pipeline: Pipeline) -> None:
-    """Refuse a model that micro-batches would change, and warn of what they do change.
-
-    Raises:
-        DeclarationError: the model has a training step of its own.
-    """
-    if pipeline.microbatches == 1:
-        return
-    if type(model).train_step is not keras.Model.train_step:
-        raise DeclarationError(
-            f"microbatches={pipeline.microbatches}: model {model.name!r} "
-            f"({type(model).__qualname__}) has a train_step of its own, which cannot "
-            "be cut into micro-batches. Emit it with microbatches=1, or cut the batch "
-            "in your train_step."
-        )
-    norms = [
-        layer.name
-        for layer in model._flatten_layers()
-        if isinstance(layer, keras.layers.BatchNormalization)
-    ]
-    if norms:
-        warnings.warn(
-            f"microbatches={pipeline.microbatches}: {', '.join(norms[:6])} "
-            f"normalise{'s' if len(norms) == 1 else ''} each micro-batch by itself and "
-            "move their averages once for each, so training is not that of the whole "
-            "batch.",
-            stacklevel=3,
-        )
-
-
-def check_losses(model: Any, pipeline: Pipeline) -> None:
-    """Refuse a loss that is not a mean over samples.
-
-    Raises:
-        DeclarationError: names the loss and its reduction.
-    """
-    for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        reduction = getattr(loss, "reduction", _MEANS[0])
-        if reduction not in _MEANS:
-            raise DeclarationError(
-                f"microbatches={pipeline.microbatches}: loss {loss.name!r} has "
-                f"reduction={reduction!r}. Micro-batches need a mean over samples, "
-                f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
-            )
+__all__ = ["pipelined"]
 
 
 def pipelined(
@@ -139,6 +90,8 @@ class _Step:
             for number, (own_x, *rest) in enumerate(zip(*cut, rows.weights())):
                 own_x = self._held(own_x, number, sums)
                 made, loss = self._one(own_x, *rest, sums)
+                if not number:
+                    warn_of_masks(model, self.pipeline, made)
                 outputs.append(made)
                 losses.append(loss)
         model._loss_tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)

@@ -40,10 +40,6 @@ def read(source: Any, batch: int = 32, *, nested: Nested = "open") -> Graph:
     """
     if isinstance(source, Graph):
         return source
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise DeclarationError(
-            f"batch must be a whole number of at least 1. Received: {batch!r}."
-        )
     return graph_of(blueprint_of(source, nested), batch)
 
 
@@ -51,8 +47,13 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
     """Read a blueprint; see `read`. Towers are parts of their own.
 
     Raises:
-        DeclarationError: towers whose inputs or outputs cannot be split.
+        DeclarationError: an impossible batch, or towers whose inputs or outputs cannot
+            be split.
     """
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise DeclarationError(
+            f"batch must be a whole number of at least 1. Received: {batch!r}."
+        )
     check_towers(blueprint)
     counts = {
         max(1, n) for one in blueprint.towers.values() for n in shares(batch, one.count)

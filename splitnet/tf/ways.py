@@ -7,13 +7,11 @@ from typing import Any
 from splitnet.core.errors import DeclarationError
 from splitnet.core.pipeline import Pipeline, pipeline_of
 from splitnet.core.plan import Plan
-from splitnet.tf.pipeline import check_pipeline
 from splitnet.tf.placement import Placed
+from splitnet.tf.sameness import check_pipeline
 from splitnet.tf.segments import segments_of
 
 __all__ = ["Way", "lay_out", "way_of"]
-
-_RECOMPUTE = (False, True, "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ def way_of(
         DeclarationError: an option that cannot be, or two that exclude each other.
     """
     pipeline = pipeline_of(plan, microbatches, schedule)
-    if not any(recompute is choice or recompute == choice for choice in _RECOMPUTE):
+    if not (isinstance(recompute, bool) or recompute == "auto"):
         raise DeclarationError(
             f"recompute= must be True, False or 'auto'. Received: {recompute!r}."
         )

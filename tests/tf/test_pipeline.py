@@ -334,6 +334,20 @@ def test_batch_norm_in_microbatches_is_warned_of(cluster: sn.Cluster) -> None:
         sn.emit(net, sn.plan(net, cluster, batch=12), microbatches=2)
 
 
+def test_a_mask_that_reaches_a_loss_is_warned_of(cluster: sn.Cluster) -> None:
+    """Such a loss is a mean over what is left, which differs from piece to piece."""
+    words = sn.Net("words")
+    x = words.input("x", (5,), "int32")
+    read = words.branch("read", x, layers.Embedding(9, 4, mask_zero=True), on="gpu:0")
+    words.output(words.branch("tag", read, layers.Dense(3, name="tag"), on="gpu:1"))
+
+    model = sn.emit(words, sn.plan(words, cluster, batch=12), microbatches=2)
+    model.compile("sgd", "mse")
+
+    with pytest.warns(UserWarning, match="tag hands a mask to the loss"):
+        model.train_on_batch(np.ones((4, 5), "int32"), np.ones((4, 5, 3)))
+
+
 def test_losses_that_are_no_means_are_refused(cluster: sn.Cluster) -> None:
     """A sum over the batch would be weighted wrongly."""
     net = chain()
@@ -352,6 +366,7 @@ def test_losses_that_are_no_means_are_refused(cluster: sn.Cluster) -> None:
         ({"microbatches": 2, "schedule": "1b1f"}, "'gpipe', '1f1b'"),
         ({"schedule": "1f1b"}, "there is one"),
         ({"recompute": "maybe"}, "True, False or 'auto'"),
+        ({"recompute": 1}, "True, False or 'auto'"),
         ({"xla": "yes"}, "xla= must be True or False"),
         ({"xla": True, "recompute": True}, "exclude each other"),
     ],

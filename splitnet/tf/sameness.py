@@ -1,0 +1,79 @@
+"""What micro-batches would make other than the whole batch: refused, or warned of."""
+
+import warnings
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import DeclarationError
+from splitnet.core.pipeline import Pipeline
+from splitnet.tf.cuts import CARRIED
+
+__all__ = ["check_losses", "check_pipeline", "warn_of_masks"]
+
+_MEANS = ("sum_over_batch_size", "mean", "auto")
+
+
+def check_pipeline(model: Any, pipeline: Pipeline) -> None:
+    """Refuse a model that micro-batches would change, and warn of what they do change.
+
+    Raises:
+        DeclarationError: the model has a training step of its own.
+    """
+    if pipeline.microbatches == 1:
+        return
+    if type(model).train_step is not keras.Model.train_step:
+        raise DeclarationError(
+            f"microbatches={pipeline.microbatches}: model {model.name!r} "
+            f"({type(model).__qualname__}) has a train_step of its own, which cannot "
+            "be cut into micro-batches. Emit it with microbatches=1, or cut the batch "
+            "in your train_step."
+        )
+    norms = [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+    ]
+    if norms:
+        one = len(norms) == 1
+        does = "normalises" if one else "normalise"
+        moves = "moves its" if one else "move their"
+        warnings.warn(
+            f"microbatches={pipeline.microbatches}: {', '.join(norms[:6])} {does} each "
+            f"micro-batch by itself and {moves} averages once for each, so training is "
+            "not that of the whole batch.",
+            stacklevel=3,
+        )
+
+
+def warn_of_masks(model: Any, pipeline: Pipeline, made: Any) -> None:
+    """Warn of outputs that hand a mask to their loss, as the step is traced."""
+    masked = [
+        name
+        for name, tensor in zip(model.output_names, keras.tree.flatten(made))
+        if getattr(tensor, CARRIED[0], None) is not None
+    ]
+    if masked:
+        hand = "hands" if len(masked) == 1 else "hand"
+        warnings.warn(
+            f"microbatches={pipeline.microbatches}: {', '.join(masked[:6])} {hand} a "
+            "mask to the loss, which is a mean over what each micro-batch leaves, so "
+            "training is that of the whole batch only where all leave alike.",
+            stacklevel=2,
+        )
+
+
+def check_losses(model: Any, pipeline: Pipeline) -> None:
+    """Refuse a loss that is not a mean over samples.
+
+    Raises:
+        DeclarationError: names the loss and its reduction.
+    """
+    for loss in keras.tree.flatten(getattr(model, "loss", None)):
+        reduction = getattr(loss, "reduction", _MEANS[0])
+        if reduction not in _MEANS:
+            raise DeclarationError(
+                f"microbatches={pipeline.microbatches}: loss {loss.name!r} has "
+                f"reduction={reduction!r}. Micro-batches need a mean over samples, "
+                f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
+            )
