@@ -25,6 +25,7 @@ def anneal(
     power: float = 12.0,
     swaps: float = 0.2,
     movable: Sequence[int] | None = None,
+    stray: float = 1.0,
 ) -> tuple[float, list[int]]:
     """Move and swap groups at a falling temperature; return the best plan seen.
 
@@ -32,10 +33,11 @@ def anneal(
     alone, yet every move that relieves a busy device counts. Temperatures are fractions
     of the energy, `hot` falling to `cold` over the budget. Moves go mostly to the
     devices of neighbours; a share `swaps` exchanges two groups, which is what packing
-    needs. Only `movable` groups move, if given. Moves never break memory or pins. A
-    proposal is O(pins of the group's nets). No guarantee. Source: Kirkpatrick, Gelatt
-    and Vecchi, "Optimization by Simulated Annealing" (1983); moves as in Johnson et
-    al. (1989).
+    needs, if they share no net. Where the neighbour drawn is on the same device, a
+    share `stray` goes anywhere. Only `movable` groups move, if given. Moves never break
+    memory or pins. A proposal is O(pins of the group's nets). No guarantee. Source:
+    Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing" (1983); moves
+    as in Johnson et al. (1989).
     """
     state = State(fixed, start)
     best, best_plan = max(state.load), list(state.device)
@@ -46,7 +48,7 @@ def anneal(
     while (spent := budget.fraction) < 1.0:
         heat = hot * (cold / hot) ** spent
         best, best_plan = _stride(
-            state, movable, random, heat, power, swaps, best, best_plan
+            state, movable, random, heat, power, swaps, stray, best, best_plan
         )
         budget.spend(STRIDE)
     return best, best_plan
@@ -59,6 +61,7 @@ def _stride(
     heat: float,
     power: float,
     swaps: float,
+    stray: float,
     best: float,
     best_plan: list[int],
 ) -> tuple[float, list[int]]:
@@ -82,15 +85,20 @@ def _stride(
                 continue
             if used[here] - extra > capacity[here]:
                 continue
+            if fixed.meet(group, other):
+                continue
             out, into = change(group, there)
-            move(group, there, out, into)
-            into, out = change(other, here)
+            loss, gain = change(other, here)
+            left = max(0.0, load[here] + out + gain) * scale
+            right = max(0.0, load[there] + into + loss) * scale
         else:
             there = here
             near = fixed.neighbors[group]
             if near and draw() < NEAR:
                 there = device[near[int(draw() * len(near))]]
             if here == there:
+                if stray < 1.0 and draw() >= stray:
+                    continue
                 row = allowed[group]
                 there = row[int(draw() * len(row))]
             if here == there or used[there] + size[group] > capacity[there]:
@@ -98,20 +106,17 @@ def _stride(
             if there not in allowed[group]:
                 continue
             out, into = change(group, there)
-        # Loads may be an ulp below zero after many moves.
-        left = max(0.0, load[here] + out) * scale
-        right = max(0.0, load[there] + into) * scale
+            # Loads may be an ulp below zero after many moves.
+            left = max(0.0, load[here] + out) * scale
+            right = max(0.0, load[there] + into) * scale
         left, right = left**power, right**power
         rise = left + right - energy[here] - energy[there]
         if rise > 0 and (rise > FROZEN * heat or draw() >= exp(-rise / heat)):
-            if other >= 0:
-                move(group, here, *change(group, here))
             continue
         energy[here], energy[there] = left, right
-        if other < 0:
-            move(group, there, out, into)
-        else:
-            move(other, here, into, out)
+        move(group, there, out, into)
+        if other >= 0:
+            move(other, here, loss, gain)
         if load[here] < best and load[there] < best:
             top = max(load)
             if top < best * (1 - 1e-9):

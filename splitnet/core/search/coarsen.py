@@ -1,12 +1,13 @@
 """Coarsening: merge the ends of expensive nets, so that a search moves whole blocks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
 from random import Random
 
 from splitnet.core.search.contract import contract
 from splitnet.core.search.problem import Problem
+from splitnet.core.search.strength import Link
 
 __all__ = ["coarsen", "fastest"]
 
@@ -35,11 +36,13 @@ def coarsen(
     noise: float = 0.5,
     power: float = 0.0,
     keep: Sequence[int] | None = None,
+    links: Iterable[Link] | None = None,
 ) -> tuple[Problem, list[int]]:
-    """Merge along the most expensive nets until `target` groups are left.
+    """Merge along the most expensive links until `target` groups are left.
 
-    A net ranks by its cost over (seconds of both ends) ** `power`: with a power small
-    clusters merge first, and large ones, which are hard to pack, stay apart. No cluster
+    Without `links` these are the nets. A link ranks by its cost, give or take a share
+    `noise`, over (seconds of both ends) ** `power`: with a power small clusters merge
+    first, and large ones, which are hard to pack, stay apart. No cluster
     grows past `limit` seconds or half of the largest memory, and only groups with the
     same devices merge. With `keep` (an assignment), only groups on one device merge, so
     the assignment survives the contraction.
@@ -71,26 +74,27 @@ def coarsen(
         weight: float = ((seconds[a] + least) * (seconds[b] + least)) ** power
         return -cost / weight
 
-    links = [
-        (ranked(cost, a, b), number, cost, a, b)
-        for number, (cost, a, b) in enumerate(_links(problem, random, noise, keep))
-    ]
-    heapify(links)
+    heap = []
+    for number, (cost, a, b) in enumerate(_ends(problem) if links is None else links):
+        if keep is None or keep[a] == keep[b]:
+            cost *= 1 + noise * (2 * random.random() - 1)
+            heap.append((ranked(cost, a, b), number, cost, a, b))
+    heapify(heap)
     left = count
-    while links and left > target:
-        rank, number, cost, a, b = links[0]
+    while heap and left > target:
+        rank, number, cost, a, b = heap[0]
         a, b = root(a), root(b)
         same = allowed[a] is allowed[b] or allowed[a] == allowed[b]
         heavy = seconds[a] + seconds[b] > limit or sizes[a] + sizes[b] > size_limit
         if a == b or heavy or not same:
-            heappop(links)
+            heappop(heap)
             continue
         now = ranked(cost, a, b) if power else rank
         if now > rank * (1 - ROUNDING):
             # Its ends have grown since it was ranked.
-            heapreplace(links, (now, number, cost, a, b))
+            heapreplace(heap, (now, number, cost, a, b))
             continue
-        heappop(links)
+        heappop(heap)
         if b < a:
             a, b = b, a
         parent[b] = a
@@ -102,13 +106,9 @@ def coarsen(
     return contract(problem, cluster), cluster
 
 
-def _links(
-    problem: Problem, random: Random, noise: float, keep: Sequence[int] | None
-) -> Iterator[tuple[float, int, int]]:
-    """Yield a cost, not quite that of its net, and both ends of what may merge."""
-    for net in problem.nets:
-        cost = max(net.seconds) * (1 + noise * (2 * random.random() - 1))
-        a = net.producer
-        for b in net.consumers:
-            if keep is None or keep[a] == keep[b]:
-                yield cost, a, b
+def _ends(problem: Problem) -> list[Link]:
+    return [
+        (max(net.seconds), net.producer, consumer)
+        for net in problem.nets
+        for consumer in net.consumers
+    ]

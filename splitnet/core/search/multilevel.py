@@ -15,6 +15,7 @@ from splitnet.core.search.coarsen import coarsen, fastest
 from splitnet.core.search.elite import Parents
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.state import Fixed
+from splitnet.core.search.strength import Link, strong_links
 
 __all__ = ["Recipe", "evolve", "mend", "multilevel"]
 
@@ -33,12 +34,17 @@ KNOWN = 0.03
 COMBINED = 0.75
 LARGEST = (0.25, 0.7)
 SHRINK = 4
-COARSE_SHARE = 0.6
+COARSE_SHARE = 0.75
 WARM = 0.02
 SECONDS_PER_GROUP = 6e-5
 POWERS = (12.0, 12.0, 25.0)
-RATINGS = (0.0, 0.3, 0.5)
-HOT = {"multilevel": 0.3, "combine": 0.1, "cycle": 0.03}
+RATINGS = (0.0, 0.15, 0.3, 0.5)
+NOISE, STRONG_NOISE = 0.5, 0.1
+STRONG = 0.85
+FINE_SWAPS = 0.05
+FINE_STRAY = 0.1
+STRENGTH_SHARE = 0.08
+HOT = {"multilevel": 0.3, "combine": 0.2, "cycle": 0.1}
 Report = Callable[[Sequence[int], str], float]
 
 
@@ -55,6 +61,7 @@ class Recipe:
     power: float = 12.0
     warm: float = WARM
     rating: float = 0.0
+    noise: float = NOISE
 
 
 def multilevel(
@@ -65,13 +72,15 @@ def multilevel(
     recipe: Recipe,
     *,
     keep: Sequence[int] | None = None,
+    links: Sequence[Link] | None = None,
 ) -> list[int]:
     """Coarsen, anneal the coarsest graph, then refine level by level.
 
     With `keep` only groups with equal numbers merge, so `start` survives if `keep`
-    separates its devices; without it the clusters take any member's device. Levels
-    shrink by four; the coarsest takes 60 % of the time. No guarantee. Source:
-    Hendrickson and Leland, "A Multilevel Algorithm for Partitioning Graphs" (1995).
+    separates its devices; without it the clusters take any member's device. What may
+    merge are the ends of `links`, or of nets, the dearest first. Levels shrink by four;
+    the coarsest takes 75 % of the time. No guarantee. Source: Hendrickson and Leland,
+    "A Multilevel Algorithm for Partitioning Graphs" (1995).
     """
     levels: list[tuple[Fixed, list[int]]] = []
     here, plan = problem, list(start)
@@ -82,13 +91,18 @@ def multilevel(
         coarse, cluster = coarsen(
             *(here, size, random),
             limit=recipe.limit,
+            noise=recipe.noise,
             power=recipe.rating,
             keep=keep,
+            links=links,
         )
         if coarse.group_count > 0.95 * here.group_count:
             break
         levels.append((Fixed(here), cluster))
         keep = None if keep is None else _project(keep, cluster)
+        if links is not None:
+            ends = [(cost, cluster[a], cluster[b]) for cost, a, b in links]
+            links = [link for link in ends if link[1] != link[2]]
         here, plan = coarse, _project(plan, cluster)
     fixed = Fixed(here)
     plan = mend(fixed, plan)
@@ -99,7 +113,13 @@ def multilevel(
         part = budget.slice(1.0 / len(levels))
         finer, cluster = levels.pop()
         plan = [plan[owner] for owner in cluster]
-        plan = anneal(finer, plan, part, random, hot=warm, power=recipe.power)[1]
+        plan = anneal(
+            *(finer, plan, part, random),
+            hot=warm,
+            power=recipe.power,
+            swaps=FINE_SWAPS,
+            stray=FINE_STRAY,
+        )[1]
     return plan
 
 
@@ -126,6 +146,9 @@ def evolve(
     share = _run_share(problem, budget)
     (low, high), (small, large) = COARSEST, LARGEST
     least = 0.0 if budget.counts_steps else SECONDS_PER_GROUP * problem.group_count
+    strong: list[Link] | None = None
+    if budget.usable > 2 * least:
+        strong = strong_links(problem, budget.slice(STRENGTH_SHARE))
     while budget.usable > least:
         part = budget.limited(share)
         draw, keep = random.random(), None
@@ -143,14 +166,16 @@ def evolve(
         else:
             name = "cycle"
             start = keep = random.choice(rows).plan
+        links = strong if random.random() < STRONG else None
         recipe = Recipe(
             target=int(low * (high / low) ** random.random()),
             limit=(small + (large - small) * random.random()) * fair,
             hot=HOT[name],
             power=random.choice(POWERS),
             rating=random.choice(RATINGS),
+            noise=NOISE if links is None else STRONG_NOISE,
         )
-        plan = multilevel(problem, start, part, random, recipe, keep=keep)
+        plan = multilevel(problem, start, part, random, recipe, keep=keep, links=links)
         elite.add(report(plan, name), plan)
 
 

@@ -3,7 +3,8 @@
 A move of group g from device a to device b changes the loads of a and b only. Nets with
 one consumer are undirected pairs (both ends pay), so their part of every move is kept
 ready in a table: `near[g * devices + d]` is what g shares with device d. Nets with
-several consumers are counted: `count[net * devices + d]` consumers on device d.
+several consumers are counted: `count[net * devices + d]` of its ends are on device d,
+which pays if these are some and not all, whether the net begins or ends there.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from splitnet.core.search.problem import Problem
 
 __all__ = ["Fixed", "State"]
 
-Wide = tuple[int, int, tuple[float, ...], int, bool]
-"""(offset in `count`, producer, cost per device, consumers, whether g produces it)."""
+Wide = tuple[int, tuple[float, ...], int]
+"""(offset in `count`, cost per device, number of ends)."""
 
 
 class Fixed:
@@ -25,6 +26,7 @@ class Fixed:
         "capacity",
         "devices",
         "groups",
+        "met",
         "neighbors",
         "pairs",
         "size",
@@ -64,13 +66,13 @@ class Fixed:
                     cost = tuple([x + y for x, y in zip(have, cost, strict=True)])
                 pairs[source][target] = pairs[target][source] = cost
                 continue
-            offset, number = self.wide_count * self.devices, len(net.consumers)
+            ends = (source, *net.consumers)
+            for end in ends:
+                wide[end].append((self.wide_count * self.devices, cost, len(ends)))
             self.wide_count += 1
-            wide[source].append((offset, source, cost, number, True))
-            for target in net.consumers:
-                wide[target].append((offset, source, cost, number, False))
         self.pairs = [tuple(row.items()) for row in pairs]
         self.wide = [tuple(row) for row in wide]
+        self.met = [frozenset([offset for offset, _, _ in row]) for row in wide]
         nothing = (0.0,) * self.devices
         self.total = [
             tuple([sum(column) for column in zip(*row.values(), strict=True)])
@@ -85,6 +87,12 @@ class Fixed:
                     around[net.producer][target] = None
                     around[target][net.producer] = None
         self.neighbors = [tuple(row) for row in around]
+
+    def meet(self, group: int, other: int) -> bool:
+        """Whether two groups share a net, so that their moves do not just add up."""
+        return other in self.neighbors[group] or not self.met[group].isdisjoint(
+            self.met[other]
+        )
 
 
 class State:
@@ -115,47 +123,32 @@ class State:
                 near[base + there] += cost[there]
                 if there != here:
                     load[here] += cost[here]
-            for offset, _, _, _, produces in fixed.wide[group]:
-                if not produces:
-                    count[offset + here] += 1
-        for group, here in enumerate(device):
-            for offset, _, cost, number, produces in fixed.wide[group]:
-                if produces and count[offset + here] < number:
+            for offset, cost, number in fixed.wide[group]:
+                count[offset + here] += 1
+                # Paid from the first end to the last but one.
+                if count[offset + here] == 1:
                     load[here] += cost[here]
-                    for there in range(width):
-                        if there != here and count[offset + there]:
-                            load[there] += cost[there]
+                elif count[offset + here] == number:
+                    load[here] -= cost[here]
 
     def change(self, group: int, target: int) -> tuple[float, float]:
         """Return how the loads of the old and the new device would change."""
-        fixed, count, device = self.fixed, self.count, self.device
-        here, base = device[group], group * fixed.devices
+        fixed, count = self.fixed, self.count
+        here, base = self.device[group], group * fixed.devices
         time, total, near = fixed.time[group], fixed.total[group], self.near
         old = 2.0 * near[base + here] - total[here] - time[here]
         new = total[target] - 2.0 * near[base + target] + time[target]
-        for offset, producer, cost, number, produces in fixed.wide[group]:
-            at_old, at_new = count[offset + here], count[offset + target]
-            if produces:
-                if at_old == 0:
-                    old -= cost[here]
-                elif at_old == number:
-                    old += cost[here]
-                if at_new == 0:
-                    new += cost[target]
-                elif at_new == number:
-                    new -= cost[target]
-                continue
-            home = device[producer]
-            if home == here:
-                if at_old == number:
-                    old += cost[here]
-            elif at_old == 1:
+        for offset, cost, number in fixed.wide[group]:
+            ends = count[offset + here]
+            if ends == 1:
                 old -= cost[here]
-            if home == target:
-                if at_new + 1 == number:
-                    new -= cost[target]
-            elif at_new == 0:
+            elif ends == number:
+                old += cost[here]
+            ends = count[offset + target]
+            if ends == 0:
                 new += cost[target]
+            elif ends == number - 1:
+                new -= cost[target]
         return old, new
 
     def move(self, group: int, target: int, old: float, new: float) -> None:
@@ -173,10 +166,9 @@ class State:
             base = other * width
             near[base + here] -= cost[here]
             near[base + target] += cost[target]
-        for offset, _, _, _, produces in fixed.wide[group]:
-            if not produces:
-                count[offset + here] -= 1
-                count[offset + target] += 1
+        for offset, _, _ in fixed.wide[group]:
+            count[offset + here] -= 1
+            count[offset + target] += 1
 
     def fits(self, group: int, target: int) -> bool:
         """Whether the device has room for the group and may take it."""
