@@ -1,10 +1,8 @@
-"""Rounds of calls with as many calls per accelerator as can still be folded."""
+"""Rounds of calls, one call per accelerator, from many orders."""
 
 from collections.abc import Callable, Sequence
-from math import inf
 from random import Random
 
-from splitnet.core.search.call_sharing import SharedCalls
 from splitnet.core.search.clock import Budget
 from splitnet.core.search.orders import ancestry, frontier
 from splitnet.core.search.problem import Problem
@@ -12,10 +10,7 @@ from splitnet.core.search.rounds import Rounds
 
 __all__ = ["CallRounds"]
 
-SCOUTS = (4.0, 2.0, 1.0, 6.0, 9.0, 12.0, 16.0)
-SCOUT_TRIES = 10
 TRIES = (10, 40)
-NEARBY = (0.85, 1.0, 1.15, 1.35, 1.6)
 LEVELLED = 0.5
 ROUND_SECONDS = 2e-6
 STEPS_PER_ROUNDS = 2000
@@ -23,44 +18,29 @@ Keep = Callable[[Sequence[int], str], float]
 
 
 class CallRounds:
-    """Builds plans in rounds, and remembers which number of calls does best.
+    """Builds plans in rounds for as long as it is given."""
 
-    More calls overlap better, but each must hear from the one before it on its
-    accelerator, so that too many cannot be folded. Scouts with few tries come first.
-    """
+    __slots__ = ("_fused", "_keep", "_makes")
 
-    __slots__ = ("_fused", "_keep", "_makes", "_scouts", "_shared", "_values")
-
-    def __init__(self, fused: Problem, shared: SharedCalls, keep: Keep) -> None:
-        """`keep` judges a plan of `shared.wide`; infinite where it cannot be folded."""
-        self._fused, self._shared, self._keep = fused, shared, keep
-        self._makes = Rounds(shared.wide)
-        self._scouts = [times for times in SCOUTS if times <= shared.times]
-        self._values: dict[float, float] = {}
+    def __init__(self, fused: Problem, keep: Keep) -> None:
+        """`keep` judges a plan."""
+        self._fused, self._keep, self._makes = fused, keep, Rounds(fused)
 
     def search(self, budget: Budget, random: Random) -> None:
         """Make plan after plan until the budget is spent; O(tries x groups) each."""
-        fused, most = self._fused, float(self._shared.times)
+        fused = self._fused
         while not budget.spent:
-            tries = SCOUT_TRIES
-            scouts, values = self._scouts, self._values
-            if scouts:
-                times = scouts.pop(0)
-            else:
-                best = min(values, key=values.__getitem__)
-                times = min(max(1.0, best * random.choice(NEARBY)), most)
-                tries = random.choice(TRIES)
+            tries = random.choice(TRIES)
             need = ROUND_SECONDS * fused.group_count * tries
             if not budget.counts_steps and budget.usable < need:
                 return
             order = frontier(fused, random, noise=random.choice((0.0, 0.3, 1.0)))
             if random.random() < LEVELLED:
                 order = _by_level(fused, order)
-            calls = int(times * self._shared.accelerators)
-            plan = self._makes.plan(order, random, tries=tries, calls=calls)
+            plan = self._makes.plan(order, random, tries=tries)
             budget.spend(STEPS_PER_ROUNDS)
-            value = inf if plan is None else self._keep(plan, "rounds of calls")
-            values[times] = min(value, values.get(times, inf))
+            if plan is not None:
+                self._keep(plan, "rounds of calls")
 
 
 def _by_level(problem: Problem, order: Sequence[int]) -> list[int]:

@@ -198,7 +198,15 @@ class SharedCalls:
     then `times` - 1 copies of all `accelerators`.
     """
 
-    __slots__ = ("_folder", "_plain", "_real", "accelerators", "times", "wide")
+    __slots__ = (
+        "_accelerators",
+        "_folder",
+        "_plain",
+        "_real",
+        "accelerators",
+        "times",
+        "wide",
+    )
 
     def __init__(
         self, fused: Problem, full: Problem, node_groups: Sequence[int], times: int
@@ -206,6 +214,7 @@ class SharedCalls:
         """`node_groups` maps the nodes of `full` to groups of `fused`; O(groups)."""
         accelerators = [i for i, d in enumerate(fused.devices) if not d.pooled]
         self.accelerators, self.times = len(accelerators), times
+        self._accelerators = accelerators
         self._plain = fused
         self._real = [*range(len(fused.devices)), *accelerators * (times - 1)]
         before = full.nodes.predecessors
@@ -224,6 +233,27 @@ class SharedCalls:
     def is_plain(self, plan: Sequence[int]) -> bool:
         """Whether a plan of `wide` has one call per accelerator."""
         return max(plan, default=0) < len(self._plain.devices)
+
+    def widen(self, plan: Sequence[int], calls: Sequence[int]) -> list[int] | None:
+        """Return a plan of `wide`; None where an accelerator makes too many calls.
+
+        `plan` is on the devices of the machine, `calls` has the call of each group, or
+        -1; calls are numbered in the order of their accelerators.
+        """
+        width, line = len(self._plain.devices), self._accelerators
+        place = {device: position for position, device in enumerate(line)}
+        made = dict.fromkeys(line, 0)
+        device_of = dict(zip(calls, plan, strict=True))
+        wide: dict[int, int] = {}
+        for call in sorted(call for call in device_of if call >= 0):
+            device = device_of[call]
+            turn = made[device]
+            made[device] += 1
+            if turn >= self.times:
+                return None
+            first = width + (turn - 1) * len(line)
+            wide[call] = device if turn == 0 else first + place[device]
+        return [wide.get(c, device) for c, device in zip(calls, plan, strict=True)]
 
     def fold(self, plan: Sequence[int]) -> list[int] | None:
         """Return a plan of `wide` on the devices of the machine; None if that fails."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf, log
 from random import Random
 
+from splitnet.core.search.call_beam import CallBeam
 from splitnet.core.search.call_chain import chain_calls
 from splitnet.core.search.call_clusters import coarsen_calls
 from splitnet.core.search.call_graph import CallGraph, CallState
@@ -33,8 +34,9 @@ FEWEST_BLOCKS = 60
 CHAIN_SECONDS = 1e-6
 EDGE_SECONDS = 6e-5
 STEPS_PER_CHAIN = 5000
-ROUND_SHARE = 0.15
-MORE_ROUNDS = 0.35
+ROUND_SHARE, MORE_ROUNDS = 0.05, 0.1
+SCOUT_SHARE = 0.2
+BEAM_SHARE = 0.85
 FIRST_PASS = 3.0  # seconds
 NEXT_PASS = 3.0
 LAST_PASS = 4.0
@@ -133,7 +135,7 @@ def search_calls(
 
     A long search does so in passes, each longer than the one before.
     Objective: call latency; plans with one call per accelerator, and with several where
-    rounds of several are better. `report` judges every plan by the exact latency and is
+    a beam finds better ones. `report` judges every plan by the exact latency and is
     infinite for one that does not fit. No guarantee.
     """
     fused, cluster = fuse_cycles(problem)
@@ -151,11 +153,29 @@ def search_calls(
         elite.add(value, plan)
         return value
 
+    several = inf
+
+    def hold(plan: Sequence[int], calls: Sequence[int]) -> float:
+        nonlocal several
+        value = report([plan[owner] for owner in cluster], "beam of calls")
+        made = dict(zip(calls, plan, strict=True))
+        if len(set(made.values())) < len(made):
+            several = min(several, value)
+        wide = shared.widen(plan, calls)
+        if wide is not None:
+            elite.add(value, wide)
+        return value
+
     search = _Search(problem, fused, shared, node_groups, random, keep, elite)
-    rounds = CallRounds(fused, shared, keep)
+    rounds, beam = CallRounds(fused, keep), CallBeam(fused, hold)
     for part in _passes(fused, budget):
+        beam.scout(part.slice(SCOUT_SHARE), random)
         rounds.search(part.slice(ROUND_SHARE), random)
-        if elite.rows and not shared.is_plain(elite.rows[0][1]):
+        if several < inf and (not elite.rows or several <= elite.rows[0][0]):
+            beam.search(part.slice(BEAM_SHARE), random)
+            if not elite.rows or several < elite.rows[0][0]:
+                beam.search(part, random)  # too many calls to anneal
+        else:
             rounds.search(part.slice(MORE_ROUNDS), random)
         _chains(search, part)
         if not elite.rows:
