@@ -15,7 +15,7 @@ STAGES = 30
 FIRST_RATE = 0.35
 HASTE = (0.35, 0.5)
 TRUSTED = 0.5
-CHILDREN = (8, 12)
+PILOT, CHILDREN = (2, 3), (8, 12)
 ALL_DEVICES = 0.6
 FEWEST_DEVICES = 3
 GROUPS_PER_CALL, CALLS_PER_DEVICE = 3, 150
@@ -45,10 +45,16 @@ class CallBeam:
         self._width, self._runs, self._seconds = 1, 0, 0.0
 
     def scout(self, budget: Budget, random: Random) -> None:
-        """Make a plan by each way to judge, the narrowest beams, if time allows it."""
-        for way in range(len(self._ways())):
-            if not budget.spent and way not in self._values:
-                self._make(way, budget, random)
+        """Make plans by each way to judge, the narrowest beams, while time allows it.
+
+        The first have few children, so that large graphs get a plan at all.
+        """
+        if not self._steps.accelerators:
+            return
+        for children in (PILOT, CHILDREN):
+            for way in range(len(self._ways())):
+                if not budget.spent:
+                    self._make(way, children, budget, random)
 
     def search(self, budget: Budget, random: Random) -> None:
         """Make plans until the budget is spent; beams widen while that leaves time.
@@ -56,23 +62,26 @@ class CallBeam:
         Objective: call latency. No guarantee. A beam is O(width x children) steps for
         each of some dozen stages.
         """
-        self.scout(budget, random)
-        while not budget.spent and min(self._values.values()) < inf:
+        if not self._values:
+            self.scout(budget, random)
+        while not budget.spent and min(self._values.values(), default=inf) < inf:
             while self._width > 1 and self._width * self._seconds > budget.left:
                 self._width //= 2
             way = min(self._values, key=self._values.__getitem__)
             if random.random() > TRUSTED:
                 way = random.randrange(len(self._ways()))
-            self._make(way, budget, random)
+            self._make(way, CHILDREN, budget, random)
             self._runs += 1
             if self._runs >= RUNS_PER_WIDTH:
                 self._runs = 0
                 self._width *= 2
 
-    def _make(self, way: int, budget: Budget, random: Random) -> None:
+    def _make(
+        self, way: int, children: tuple[int, ...], budget: Budget, random: Random
+    ) -> None:
         """Make one plan, and note its value and what it took."""
         began, value = budget.left, inf
-        plan = self._beam(self._ways()[way], budget, random)
+        plan = self._beam(self._ways()[way], children, budget, random)
         if plan is not None:
             value = plan.end
             best = min(self._values.values(), default=inf)
@@ -87,9 +96,9 @@ class CallBeam:
     def _ways(self) -> list[Guess]:
         """Return the ways to guess when all will be done.
 
-        At the pace of the plan so far, seen from where its last calls end; as if each
-        step began when the longest call before it ends; or the rest at some share of
-        the best rate of a whole plan: a small one prefers plans that have done much.
+        At the pace of the plan so far, as if each step began when the longest call
+        before it ends, or seen from where its last calls end; or the rest at some share
+        of the best rate of a whole plan: a small one prefers plans that have done much.
         """
         steps = self._steps
         work, rest = steps.work, steps.rest
@@ -115,7 +124,9 @@ class CallBeam:
             *[at(max(SMALLEST, haste * self._rate)) for haste in HASTE],
         ]
 
-    def _beam(self, guess: Guess, budget: Budget, random: Random) -> Partial | None:
+    def _beam(
+        self, guess: Guess, children: tuple[int, ...], budget: Budget, random: Random
+    ) -> Partial | None:
         """Return the best plan of one beam; None if none was finished in time.
 
         A plan waits in the bucket of the share of the work that it has done.
@@ -131,7 +142,7 @@ class CallBeam:
                 rows = sorted(buckets[stage], key=lambda plan: plan.worth)
                 buckets[stage] = []
                 for plan in rows[: self._width]:
-                    for _ in range(random.choice(CHILDREN)):
+                    for _ in range(random.choice(children)):
                         budget.spend(STEPS_PER_CHILD)
                         child = self._step(plan, random)
                         if child is None:

@@ -169,7 +169,8 @@ def search_calls(
     search = _Search(problem, fused, shared, node_groups, random, keep, elite)
     rounds, beam = CallRounds(fused, keep), CallBeam(fused, hold)
     for part in _passes(fused, budget):
-        beam.scout(part.slice(SCOUT_SHARE), random)
+        if several == inf:
+            beam.scout(part.slice(SCOUT_SHARE), random)
         rounds.search(part.slice(ROUND_SHARE), random)
         if several < inf and (not elite.rows or several <= elite.rows[0][0]):
             beam.search(part.slice(BEAM_SHARE), random)
