@@ -79,7 +79,7 @@ class Observation:
     `unneeded` are parts that lead to nothing the step gives or changes, as those do
     whose outputs have no loss: TensorFlow leaves them out. `owed` maps (source device,
     target device, kind) to the most bytes of gradients that what was read over this
-    road can send back; None where it is not known.
+    road can send back; None where it is not known. The batch came in so many `pieces`.
     """
 
     ops: tuple[SeenOp, ...] = ()
@@ -89,6 +89,7 @@ class Observation:
     notes: tuple[str, ...] = ()
     unneeded: tuple[str, ...] = ()
     owed: Mapping[tuple[str, str, str], float] | None = None
+    pieces: int = 1
 
 
 @dataclass(frozen=True, slots=True)

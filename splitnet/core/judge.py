@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from splitnet.core.audit import Audit, Finding, Observation, Row, SeenCopy, SeenOp
 from splitnet.core.plan import Plan
+from splitnet.core.towers import pieced
 from splitnet.core.units import format_bytes
 
 __all__ = ["judge"]
@@ -196,11 +197,13 @@ def _strayed_copies(
     ]
     if dict(expected) != dict(plan.device_of):
         return findings
+    pieced_bytes = _pieced_bytes(plan, seen.pieces)
     for (source, target, kind), (planned, actual) in moved.items():
         if kind in ("mask", "target", "state", "other"):
             continue
         # Each read's gradient may cross by itself, so that sums keep their order.
         most = max(planned, (seen.owed or {}).get((source, target, kind), 0))
+        most = max(most, pieced_bytes.get((source, target, kind), 0))
         crossed = [
             copy
             for copy in seen.copies
@@ -221,6 +224,17 @@ def _strayed_copies(
                 )
             )
     return findings
+
+
+def _pieced_bytes(plan: Plan, pieces: int) -> dict[tuple[str, str, str], int]:
+    """What the plan sends over each road if towers share every piece of the batch."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    times = pieced(plan.graph, pieces) if pieces > 1 else {}
+    for t in plan.transfers if times else ():
+        if t.kind in ("activation", "gradient"):
+            grown = max(times.get(t.source, 1.0), times.get(t.target, 1.0))
+            found[t.source_device, t.target_device, t.kind] += round(t.bytes * grown)
+    return dict(found)
 
 
 def _at_most(most: float, planned: int) -> str:

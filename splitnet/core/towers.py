@@ -17,6 +17,7 @@ from splitnet.core.shares import BATCH_NORMS, Towers, shares
 __all__ = [
     "expand",
     "fold",
+    "pieced",
     "split_layers",
     "tower_part",
     "towers_in",
@@ -51,6 +52,21 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
             options.get("batch_norm", BATCH_NORMS[0]),
             tuple(filter(None, options.get("broadcast", "").split("\n"))),
         )
+    return found
+
+
+def pieced(graph: Graph, pieces: int) -> dict[str, float]:
+    """How many times its share each tower gets of a batch that comes in pieces.
+
+    Each piece is cut anew: of 7 samples in two pieces the first of two towers gets two
+    of each, and a tower without a sample a copy of one.
+    """
+    found = {}
+    for name, one in towers_in(graph).items():
+        cuts = [shares(n, one.count) for n in shares(graph.batch, pieces)]
+        for i, share in enumerate(shares(graph.batch, one.count)):
+            asked = sum(max(1, cut[i]) for cut in cuts)
+            found[tower_part(name, i)] = asked / max(1, share)
     return found
 
 

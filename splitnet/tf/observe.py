@@ -181,6 +181,7 @@ def _seen(
         notes=tuple(notes),
         unneeded=unneeded_parts(graphs, names),
         owed=owed_bytes(graphs, names, size),
+        pieces=marks.pipeline.microbatches if training else 1,
     )
 
 

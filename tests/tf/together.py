@@ -13,7 +13,7 @@ import splitnet as sn
 def declare() -> sn.Net:
     """Two branches, one of four towers; a split layer; a head."""
     net = sn.Net("together")
-    image, words = net.input("image", (8, 8, 1)), net.input("words", (6,), "int32")
+    image, words = net.input("image", (16, 16, 1)), net.input("words", (6,), "int32")
     see = net.towers(
         "see",
         image,
@@ -41,11 +41,11 @@ def main() -> None:
     keras.utils.set_random_seed(5)
     net = declare()
     plan = sn.plan(net, cluster, batch=12)
-    placed = sn.emit(net, plan, microbatches=3, schedule="1f1b")
+    placed = sn.emit(net, plan, microbatches=5, schedule="1f1b")
     plain = sn.unplace(placed)
     rng = np.random.default_rng(0)
     x = [
-        rng.normal(size=(29, 8, 8, 1)).astype("float32"),
+        rng.normal(size=(29, 16, 16, 1)).astype("float32"),
         rng.integers(0, 11, (29, 6)).astype("int32"),
     ]
     y = rng.integers(0, 4, 29)
