@@ -7,11 +7,17 @@ micro-batch, whose stages overlap already where a gradient of weights is not wai
 in turn, medians over the pairs. The ideal, against no overlap, is M*S/(M+S-1). What the
 simulator says against one micro-batch, with estimated costs, stands beside it.
 
-    python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8]
+With `--processors`: what a step takes of each process, in one piece and in the last
+number of pieces, on one worker and on both.
+
+    python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8] [--processors]
 """
 
 import argparse
+import os
 import statistics
+import time
+from pathlib import Path
 
 from common import heading, paired, spread, undisturbed
 
@@ -35,11 +41,36 @@ def declare(sn):
     return net
 
 
+def processor_seconds(pid):
+    """What a process has used of the processors since it began."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def processors(runs, pids, options):
+    """Print for each way the seconds of a step, and of each process in it."""
+    pids = [*pids, os.getpid()]
+    rows = {name: [] for name in runs}
+    for _ in range(options.rounds):
+        for name, run in runs.items():
+            before = [time.perf_counter(), *map(processor_seconds, pids)]
+            run()
+            after = [time.perf_counter(), *map(processor_seconds, pids)]
+            rows[name].append([(b - a) / options.steps for a, b in zip(before, after)])
+    print("  way                    step, ms   faster   worker 0  worker 1  client, ms")
+    middle = {n: [statistics.median(each) for each in zip(*r)] for n, r in rows.items()}
+    [first, *_] = middle.values()
+    for name, (step, *used) in middle.items():
+        times = "".join(f"{1e3 * seconds:10.0f}" for seconds in used)
+        print(f"  {name:22}{1e3 * step:9.0f}{first[0] / step:9.3f} {times}", flush=True)
+
+
 def main():
     """Print a row for each schedule and number of micro-batches."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--processors", action="store_true")
     parser.add_argument("--microbatches", type=int, nargs="*", default=[2, 4, 8])
     options = parser.parse_args()
 
@@ -67,8 +98,21 @@ def main():
 
         parts = [part.name for part in plan.graph.parts]
         alone = dict.fromkeys(parts, HOMES[0]) | {"x": "cpu:0"}
-        single = runner(sn.score(net, workers.cluster, alone, batch=BATCH))
-        plain = runner(plan)
+        alone = sn.score(net, workers.cluster, alone, batch=BATCH)
+        single, plain = runner(alone), runner(plan)
+        if options.processors:
+            cut = {"microbatches": options.microbatches[-1]}
+            pids = [workers.pid(i) for i in range(2)]
+            runs = {
+                "one worker": single,
+                "one worker, pieces": runner(alone, **cut),
+                "two, one piece": plain,
+                "two, gpipe": runner(plan, **cut),
+                "two, 1f1b": runner(plan, schedule="1f1b", **cut),
+            }
+            with undisturbed(*pids):
+                processors(runs, pids, options)
+            return
         print(
             "  schedule  M  ideal  faster than one worker  of ideal  "
             "than one piece  of ideal  simulated"
