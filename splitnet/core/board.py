@@ -18,6 +18,7 @@ from splitnet.core.graph import Graph
 from splitnet.core.memory import memory_of, standing_bytes
 from splitnet.core.plan import Memory
 from splitnet.core.step import Step
+from splitnet.core.twins import twins
 from splitnet.core.wishes import Group
 
 __all__ = ["Assignment", "Board", "Score", "board_of"]
@@ -196,38 +197,8 @@ class Board:
 
     @cached_property
     def twin_of(self) -> tuple[int, ...]:
-        """For each device the first that it could change names with, itself if none.
-
-        Twins cost the same, hold the same, have the same roads, and every group may use
-        both or neither.
-        """
-        count = len(self.capacity)
-        allowed = [frozenset(devices) for devices in self.allowed]
-        sets = list(dict.fromkeys(allowed))
-        first: list[int] = []
-        for b in range(count):
-            twin = b
-            for a in dict.fromkeys(first):
-                if self._alike(a, b, sets):
-                    twin = a
-                    break
-            first.append(twin)
-        return tuple(first)
-
-    def _alike(self, a: int, b: int, sets: Sequence[frozenset[int]]) -> bool:
-        step = self.calls
-        others = [d for d in range(len(self.capacity)) if d not in (a, b)]
-        return (
-            self.capacity[a] == self.capacity[b]
-            and step.forward[a] is step.forward[b]
-            and all((a in devices) == (b in devices) for devices in sets)
-            and all(
-                table[a][b] == table[b][a]
-                and all(table[a][d] == table[b][d] for d in others)
-                and all(table[d][a] == table[d][b] for d in others)
-                for table in (step.latency, step.seconds_per_byte)
-            )
-        )
+        """For each device the first that it could change names with, itself if none."""
+        return twins(self.calls, self.capacity, self.allowed)
 
     def broken(self, chosen: Assignment) -> int:
         """How many pairs that should be apart share a device."""

@@ -16,7 +16,7 @@ from splitnet.core.simulate import outcome_of
 from splitnet.core.steady import STEADY
 from splitnet.core.wishes import Group
 
-__all__ = ["assemble", "bound_of", "score"]
+__all__ = ["assemble", "bound_of", "score", "wishes_of"]
 
 
 def assemble(request: Request, placements: tuple[Placement, ...]) -> Plan:
@@ -138,11 +138,10 @@ def _device(cluster: Cluster, name: str) -> str:
     return same[0].name if same else cluster[name].name
 
 
-def bound_of(plan: Plan) -> float:
-    """What no placement that keeps a plan's wishes can beat; see `Plan.bound`.
+def wishes_of(plan: Plan) -> tuple[Request, list[Group]]:
+    """What a plan was asked, and its groups; read back from `Placement.asked`.
 
-    The wishes are read back from `Placement.asked`. A part that is where its wish does
-    not allow counts as free. 0 where nothing is proven.
+    A part that is where its wish does not allow counts as free.
     """
     asked = {p.part: p.asked.split(", ") for p in plan.placements if p.asked}
     request = Request(
@@ -160,12 +159,20 @@ def bound_of(plan: Plan) -> float:
         groups = _free_groups(request)
     device_of = plan.device_of
     everywhere = tuple(device.name for device in plan.cluster)
-    groups = [
+    return request, [
         group
         if all(device_of[part] in group.allowed for part in group.parts)
         else replace(group, allowed=everywhere, apart=())
         for group in groups
     ]
+
+
+def bound_of(plan: Plan) -> float:
+    """What no placement that keeps a plan's wishes can beat; see `Plan.bound`.
+
+    0 where nothing is proven.
+    """
+    request, groups = wishes_of(plan)
     if plan.objective in STEADY:
         return min(plan.value, request.steady(groups).bound())
     return min(plan.value, proven_bound(request.board(groups)))

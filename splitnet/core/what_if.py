@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import networkx as nx
+
 from splitnet.core.batches import largest_true, rebatched
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.cost import CostModel
@@ -12,7 +14,7 @@ from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
 from splitnet.core.planner import plan_graph
-from splitnet.core.score import score
+from splitnet.core.score import score, wishes_of
 from splitnet.core.wishes import Pins
 
 __all__ = ["Sensitivity", "largest_batch", "sensitivity"]
@@ -29,7 +31,8 @@ class Sensitivity:
 
     `changed` is the share of draws in which another plan would be better by more than a
     thousandth, `regret` what this plan loses to the better one at worst, as a share of
-    its value; `moved` counts for each part in how many draws it would be elsewhere.
+    its value; `moved` counts for each part in how many draws it would be elsewhere,
+    where devices that change names are the same.
     """
 
     draws: int
@@ -92,6 +95,7 @@ def sensitivity(
             f"{perturbation!r}, {draws!r}."
         )
     draw = random.Random(seed)
+    twin_of = _twins(plan)
     moved: dict[str, int] = {}
     changed, regret = 0, 0.0
     for _ in range(draws):
@@ -110,9 +114,8 @@ def sensitivity(
         if loss > 1e-3:
             changed += 1
             regret = max(regret, loss)
-            for part, device in again.device_of.items():
-                if device != plan.device_of[part]:
-                    moved[part] = moved.get(part, 0) + 1
+            for part in _moved(plan, again, twin_of):
+                moved[part] = moved.get(part, 0) + 1
     return Sensitivity(draws, perturbation, changed / draws, regret, moved)
 
 
@@ -125,12 +128,37 @@ def _perturbed(plan: Plan, share: float, draw: random.Random) -> _Perturbed:
     )
 
 
+def _twins(plan: Plan) -> dict[str, str]:
+    """For each device the first that it could change names with."""
+    request, groups = wishes_of(plan)
+    names = [device.name for device in plan.cluster]
+    twin_of = request.board(groups).twin_of
+    return {name: names[twin] for name, twin in zip(names, twin_of, strict=True)}
+
+
+def _moved(plan: Plan, again: Plan, twin_of: Mapping[str, str]) -> list[str]:
+    """The parts that would be elsewhere, with twins named so that most stay."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for part, device in again.device_of.items():
+        parts.setdefault((device, plan.device_of[part]), []).append(part)
+    same = nx.Graph()
+    for (now, before), row in parts.items():
+        if twin_of[now] == twin_of[before]:
+            same.add_edge((now, "now"), (before, "before"), weight=len(row))
+    for one, other in nx.max_weight_matching(same):
+        (now, _), (before, _) = sorted((one, other), key=lambda end: end[1] != "now")
+        del parts[now, before]
+    return [part for row in parts.values() for part in row]
+
+
 def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
     asked = {p.part: p.asked.split(", ") for p in plan.placements if p.asked}
+    contiguity = (plan.options or {}).get("contiguity")
     return plan_graph(
         plan.graph,
         plan.cluster,
         objective=plan.objective,
+        contiguity=str(contiguity) if contiguity else None,
         pins=lambda part: asked.get(part.name),
         costs=costs,
         optimizer=plan.optimizer,

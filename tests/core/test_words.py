@@ -138,6 +138,20 @@ def test_sensitivity_of_a_close_decision_names_the_part():
     assert "costs off by up to 50%" in str(found)
 
 
+def test_sensitivity_keeps_the_feasible_set():
+    """A pipeline is compared with pipelines, not with the better free plan."""
+    graph = random_dag(6, 8)
+    busy = {
+        contiguity: plan_graph(
+            graph, BOX, objective="throughput", contiguity=contiguity, time_limit=0.5
+        )
+        for contiguity in ("free", "pipeline")
+    }
+
+    assert busy["free"].value < 0.99 * busy["pipeline"].value
+    assert sensitivity(busy["pipeline"], 0.0, draws=1).changed == 0.0
+
+
 def test_sensitivity_refuses_nonsense():
     """A perturbation of more than all is refused."""
     with pytest.raises(DeclarationError, match=r"must be in \[0, 1\)"):
