@@ -1,8 +1,10 @@
 """Plans for one sample's latency: cuts into calls, and children of two plans."""
 
 from collections.abc import Sequence
+from itertools import count
 from math import inf
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -22,6 +24,8 @@ from splitnet.core.search.rounds import Rounds
 from .problems import feasible_plans, problems
 
 quick = settings(max_examples=60, deadline=None)
+TICK = 1e-3
+"""Seconds between two readings of a clock that counts them."""
 
 
 def fork(*, memory: float) -> Problem:
@@ -169,8 +173,14 @@ def test_rounds_are_single_calls_that_can_run(problem: Problem, seed: int) -> No
         assert not faults
 
 
-def test_a_long_search_anneals_soon() -> None:
-    """An interrupt after seconds of ten minutes finds plans from every strategy."""
+def test_a_long_search_anneals_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt after seconds of ten minutes finds plans from every strategy.
+
+    The seconds are of a clock that counts its readings, alike on every machine.
+    """
+    ticks = count(step=TICK)
+    steady = SimpleNamespace(perf_counter=lambda: next(ticks))
+    monkeypatch.setattr("splitnet.core.search.clock.time", steady)
     problem = lanes(length=30, links=((3, 35), (50, 22)))
     budget, seen = Budget(600.0), list[str]()
 

@@ -219,12 +219,15 @@ def wide_problem(count: int, devices: int = 4) -> Problem:
 
 @pytest.mark.parametrize(("objective", "contiguity"), MODES)
 def test_deadline_is_kept(objective: str, contiguity: str) -> None:
-    """The search stops within a tenth of its limit, and some for a busy machine."""
+    """The search stops within a tenth of its limit, and some for a slow machine.
+
+    Counted is its own processor time, of which a busy machine gives it less, not more.
+    """
     problem = wide_problem(600)
-    began = time.perf_counter()
+    began = time.process_time()
     search(problem, objective, contiguity, time_limit=0.5)
 
-    assert time.perf_counter() - began < 0.55 + 0.5
+    assert time.process_time() - began < 0.55 + 0.5
 
 
 def test_progress_only_improves() -> None:
