@@ -1,8 +1,9 @@
 """The lanes below the devices of a timeline: links, and memory over time."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from splitnet.core.timeline import Copy, Timeline
+from splitnet.core.timeline import Copy, Timeline, stacked
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.bars import NARROW, Scale
 from splitnet.view.colors import QUIET, mixed
@@ -13,6 +14,8 @@ __all__ = ["LEFT", "LINK_LANE", "MEMORY_LANE", "WIDE", "link_lane", "memory_lane
 
 LEFT, WIDE = 150.0, 900.0
 LINK_LANE, MEMORY_LANE = 14.0, 44.0
+_BARS = 8.0  # points of a link's lane that bars fill
+_MOST_ROWS = 4
 _LIMIT = "#b3261e"
 
 
@@ -23,27 +26,27 @@ def link_lane(
     x_of: Scale,
     y: float,
 ) -> list[Mark | Words]:
-    """Draw a link's copies as thin bars, with the bytes of the whole step."""
+    """Draw a link's copies as thin bars, with the bytes of the whole step.
+
+    Copies that overlap lie in rows of their own, as far as those can be told apart.
+    """
     source, target = ends
     total = sum(copy.bytes for copy in copies)
     items: list[Mark | Words] = [
         Words(16, y + 7, shortened(f"{source} → {target}", 24), 9, room=134),
         Mark(LEFT, y, WIDE, LINK_LANE, "#f4f6f8"),
     ]
-    color = colors.get(source, QUIET)
-    for group in _coalesced(copies, x_of):
-        x = x_of(group[0].start)
-        items.append(
-            Mark(
-                x,
-                y + 3,
-                max(x_of(max(copy.stop for copy in group)) - x, 0.8),
-                LINK_LANE - 6,
-                color,
-                hatched="gradient" in group[0].kind,
-                tip=_copy_tip(group),
-            )
-        )
+    rows: list[list[Copy]] = [[]]
+    for copy, row in stacked(copies):
+        while len(rows) <= min(row, _MOST_ROWS - 1):
+            rows.append([])
+        rows[min(row, _MOST_ROWS - 1)].append(copy)
+    high = _BARS / len(rows)
+    top = y + (LINK_LANE - _BARS) / 2
+    for number, members in enumerate(rows):
+        for group in _coalesced(members, x_of):
+            bar = _copy_bar(group, colors.get(source, QUIET), x_of)
+            items.append(replace(bar, y=top + number * high, height=high))
     items.append(
         Words(
             LEFT + WIDE + 6,
@@ -55,6 +58,14 @@ def link_lane(
         )
     )
     return items
+
+
+def _copy_bar(group: Sequence[Copy], color: str, x_of: Scale) -> Mark:
+    """A bar over the time of a group, at no height yet."""
+    x = x_of(group[0].start)
+    wide = max(x_of(max(copy.stop for copy in group)) - x, 0.8)
+    back = "gradient" in group[0].kind
+    return Mark(x, 0.0, wide, 0.0, color, hatched=back, tip=_copy_tip(group))
 
 
 def _coalesced(copies: Sequence[Copy], x_of: Scale) -> list[list[Copy]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from splitnet.core.plan import Plan
-from splitnet.core.timeline import Timeline
+from splitnet.core.timeline import Copy, Timeline, stacked
 from splitnet.view.render import write_beside
 from splitnet.view.words import clean
 
@@ -92,29 +92,30 @@ def _copy_events(
     timeline: Timeline, process: int, first: int
 ) -> Iterator[dict[str, object]]:
     """A row per link; copies of one link that overlap take further rows."""
-    free: dict[tuple[str, str, int], float] = {}
-    rows: dict[tuple[str, str, int], int] = {}
-    for copy in sorted(timeline.copies, key=lambda copy: (copy.start, copy.stop)):
-        ends, lane = (copy.source_device, copy.target_device), 0
-        while free.get((*ends, lane), 0.0) > copy.start + 1e-12:
-            lane += 1
-        key = (*ends, lane)
-        free[key] = copy.stop
-        if key not in rows:
-            rows[key] = first + 1 + len(rows)
-            name = clean(f"{ends[0]} -> {ends[1]}")
-            yield _named("thread_name", process, rows[key], name)
-            yield _sorted(process, rows[key])
-        yield {
-            "ph": "X",
-            "name": clean(f"{copy.kind}: {copy.source} -> {copy.target}"),
-            "cat": f"transfer,{copy.phase}",
-            "pid": process,
-            "tid": rows[key],
-            "ts": copy.start * _MICRO,
-            "dur": (copy.stop - copy.start) * _MICRO,
-            "args": {"bytes": copy.bytes, "microbatch": copy.microbatch},
-        }
+    links = dict[tuple[str, str], list[Copy]]()
+    for copy in timeline.copies:
+        links.setdefault((copy.source_device, copy.target_device), []).append(copy)
+    for (source, target), copies in links.items():
+        rows = stacked(copies)
+        for row in range(first + 1, first + 2 + max(row for _, row in rows)):
+            yield _named("thread_name", process, row, clean(f"{source} -> {target}"))
+            yield _sorted(process, row)
+        for copy, row in rows:
+            yield _copy_event(copy, process, first + 1 + row)
+        first += 1 + max(row for _, row in rows)
+
+
+def _copy_event(copy: Copy, process: int, row: int) -> dict[str, object]:
+    return {
+        "ph": "X",
+        "name": clean(f"{copy.kind}: {copy.source} -> {copy.target}"),
+        "cat": f"transfer,{copy.phase}",
+        "pid": process,
+        "tid": row,
+        "ts": copy.start * _MICRO,
+        "dur": (copy.stop - copy.start) * _MICRO,
+        "args": {"bytes": copy.bytes, "microbatch": copy.microbatch},
+    }
 
 
 def _memory_events(timeline: Timeline, process: int) -> Iterator[dict[str, object]]:

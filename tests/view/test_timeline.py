@@ -1,5 +1,6 @@
 """The Gantt chart: lanes, phases, waiting, memory."""
 
+from itertools import combinations
 from xml.etree import ElementTree
 
 import pytest
@@ -198,3 +199,19 @@ def test_gantt_of_does_not_let_thin_updates_cut_a_bar() -> None:
     assert bar.hatched
     assert "20 calls" in bar.tip
     assert "backward and update" in bar.tip
+
+
+def test_gantt_of_sets_copies_that_overlap_below_each_other() -> None:
+    """All of them can be seen, and the lane is no higher than another."""
+    copies = tuple(
+        Copy(f"p{n}", "q", "gpu:0", "gpu:1", "activation", "forward", 8, n, n + 2.5)
+        for n in range(6)
+    )
+    task = Task("a", "a", "gpu:0", "forward", 0.0, 9.0)
+    scene = gantt_of({"": step(task, copies=copies)})
+    bars = marks(scene, "activation, p")
+    assert len(bars) == len(copies)
+    for one, two in combinations(bars, 2):
+        apart = one.y + one.height <= two.y + 1e-9 or two.y + two.height <= one.y + 1e-9
+        assert apart or one.x + one.width <= two.x or two.x + two.width <= one.x
+    assert max(b.y + b.height for b in bars) - min(b.y for b in bars) <= 8.0 + 1e-9
