@@ -1,6 +1,7 @@
 """Decide: keep what was asked, choose the rest, and say what follows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 
@@ -8,6 +9,7 @@ from splitnet.core.board import Assignment, Board
 from splitnet.core.calm import calmed
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
+from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.infeasible import Case, Fits, infeasible_error
 from splitnet.core.pins import On, asked_of
@@ -24,6 +26,9 @@ __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
 
 _REMEDY_SECONDS = 3.0
 """How long remedies for a problem that has no answer may be tried."""
+
+_PATIENCE = 0.5
+"""Of the time for the first wishes of all, if nothing fits; then whole lists count."""
 
 CONTIGUITIES = ("free", "convex", "pipeline")
 
@@ -98,7 +103,7 @@ def plan_graph(
     search_seconds = (0.95 if calm else 1.0) * time_limit
     starts: list[Assignment] = []
 
-    def searched(groups: list[Group], board: Board) -> Found:
+    def searched(groups: list[Group], board: Board, patience: float) -> Found:
         if objective in STEADY or shaped:
             return search_steady(
                 request.steady(groups),
@@ -108,6 +113,7 @@ def plan_graph(
                 time_limit=max(0.0, search_seconds - (monotonic() - began)),
                 seed=seed,
                 on_progress=on_progress,
+                patience=patience,
             )
         if calm and strategy == "auto" and not board.roomy:
             counts = (request.steady(groups, one) for one in ("throughput", "memory"))
@@ -121,6 +127,7 @@ def plan_graph(
             seed=seed,
             on_progress=on_progress,
             starts=starts,
+            patience=patience,
         )
 
     wishes, groups, board, found = _answer(request, searched)
@@ -150,7 +157,7 @@ def plan_graph(
 
 
 def _answer(
-    request: Request, searched: Callable[[list[Group], Board], Found]
+    request: Request, searched: Callable[[list[Group], Board, float], Found]
 ) -> tuple[dict[str, Wish], list[Group], Board, Found]:
     """Search; where the first wishes of all have no room, search all their lists.
 
@@ -159,11 +166,14 @@ def _answer(
     """
     wishes, groups = request.resolve()
     board = request.board(groups)
-    found = searched(groups, board)
-    if not found.feasible and any(wish.second for wish in wishes.values()):
+    if any(wish.second for wish in wishes.values()):
+        with suppress(InfeasibleError):
+            found = searched(groups, board, _PATIENCE)
+            if found.feasible:
+                return wishes, groups, board, found
         wishes, groups = request.resolve(whole_lists=True)
         board = request.board(groups)
-        found = searched(groups, board)
+    found = searched(groups, board, 1.0)
     if not found.feasible:
         raise infeasible_error(
             Case(
@@ -200,7 +210,7 @@ def _fits(request: Request) -> Fits:
         board = changed.board(changed.resolve(whole_lists=True)[1])
         if board.overfull:
             return False
-        return best_assignment(board, strategy="simple", time_limit=0.3).feasible
+        return best_assignment(board, time_limit=0.3, content=True).feasible
 
     return fits
 

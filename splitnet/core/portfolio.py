@@ -58,6 +58,8 @@ def best_assignment(
     on_progress: Callable[[float, float], None] | None = None,
     known: Found | None = None,
     starts: Sequence[Assignment] = (),
+    patience: float = 1.0,
+    content: bool = False,
 ) -> Found:
     """Search until the work planned for this size is done, or time is up.
 
@@ -65,8 +67,10 @@ def best_assignment(
     unless the deadline cuts in. If nothing fits, the least broken is returned. An
     interrupt from the keyboard keeps the best so far. `known` is what another search
     found and proved, `starts` are what others found for objectives of their own.
+    After `patience`, a share of the time, it gives up if nothing fits; a `content`
+    search ends with the first that does.
     """
-    tried = _Best(board, monotonic(), time_limit, on_progress)
+    tried = _Best(board, monotonic(), time_limit, on_progress, patience, content)
     bound = known.bound if known else lower_bound(board)
     search = Search(
         board,
@@ -138,10 +142,13 @@ class _Best:
         began: float,
         time_limit: float,
         on_progress: Callable[[float, float], None] | None,
+        patience: float,
+        content: bool,
     ) -> None:
-        self.board, self.on_progress = board, on_progress
+        self.board, self.on_progress, self.content = board, on_progress, content
         self.began, self.time_limit = began, time_limit
         self.deadline = began + _SEARCH_SHARE * time_limit
+        self.hopeless = began + patience * _SEARCH_SHARE * time_limit
         self.chosen: Assignment | None = None
         self.score = _WORST
         self.strategy = ""
@@ -150,8 +157,10 @@ class _Best:
 
     @property
     def late(self) -> bool:
-        """Whether the time is up."""
-        return monotonic() > self.deadline - self.reserve
+        """Whether the time is up, or what was asked for is there."""
+        if self.score.feasible:
+            return self.content or monotonic() > self.deadline - self.reserve
+        return monotonic() > self.hopeless - self.reserve
 
     def meets(self, bound: float) -> bool:
         """Whether nothing is left to find."""
@@ -166,7 +175,7 @@ class _Best:
             if chosen in self.seen:
                 continue
             now = monotonic()
-            if self.score.feasible and now > self.deadline - self.reserve:
+            if self.score.feasible and self.late:
                 return False
             score = self.board.exact(chosen, unless=self.score)
             self.seen[chosen] = score

@@ -42,12 +42,14 @@ def search_steady(
     time_limit: float,
     seed: int,
     on_progress: Callable[[float, float], None] | None,
+    patience: float = 1.0,
 ) -> Found:
     """The best placement for what the engine counts that keeps every promise.
 
     That is "throughput", "call_latency", or "memory" in a contiguity: there it looks
     away from copies, so that the search goes on where its own count is proven.
-    `strategy` is "auto", or one of `STRATEGIES` instead of the engine.
+    `strategy` is "auto", or one of `STRATEGIES` instead of the engine; `patience` as in
+    `best_assignment`.
 
     Raises:
         InfeasibleError: nothing was found in the feasible set of the contiguity.
@@ -84,6 +86,7 @@ def search_steady(
         seed=seed,
         on_progress=on_progress,
         known=engine,
+        patience=patience,
     )
     if refused and contiguity and not found.feasible:
         raise refused

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -10,6 +11,8 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.planner import OBJECTIVES, plan_graph
+from splitnet.core.portfolio import best_assignment
+from splitnet.core.request import Request
 from tests.zoo import MIB, chain, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
@@ -121,3 +124,35 @@ def test_plan_without_time_is_not_infeasible(objective):
 
     assert len(dict.fromkeys(plan.device_of.values())) > 1
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+
+
+def listed(graph: Graph, *on: str) -> Graph:
+    """Every part but the inputs with the same list of preferences."""
+    return replace(
+        graph,
+        parts=tuple(p if p.kind == "input" else replace(p, on=on) for p in graph.parts),
+    )
+
+
+@pytest.mark.parametrize("contiguity", [None, "convex", "pipeline"])
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_plan_falls_back_to_whole_lists_in_every_set(objective, contiguity):
+    """Where first wishes have no room, the others count, however parts must cohere."""
+    graph = listed(chain(8), "gpu:0", "gpu:1")
+    plan = plan_graph(
+        graph, SMALL, objective=objective, contiguity=contiguity, time_limit=0.5
+    )
+
+    assert {"gpu:0", "gpu:1"} <= set(plan.device_of.values())
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in SMALL)
+
+
+def test_a_search_in_vain_leaves_time_for_whole_lists(monkeypatch):
+    """Time is a clock that counts its readings: half of it is for the first wishes."""
+    ticks = count()
+    monkeypatch.setattr("splitnet.core.portfolio.monotonic", lambda: next(ticks) * 1e-3)
+    request = Request(wide(20), Cluster.of("2*gpu", memory="60 MiB"))
+    board = request.board(request.resolve()[1])
+    began = next(ticks)
+    assert not best_assignment(board, time_limit=2.0, patience=0.5).feasible
+    assert next(ticks) - began < 1100
