@@ -1,9 +1,10 @@
 """Say in words what a plan is worth."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from splitnet.core.devices import Device
 from splitnet.core.replay import (
     bound_to,
     fits,
@@ -12,6 +13,7 @@ from splitnet.core.replay import (
     value_text,
 )
 from splitnet.core.step import Step
+from splitnet.core.twins import twins
 from splitnet.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -143,12 +145,7 @@ def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:
     stuck = {c.part for c in plan.graph.calls if c.cpu_only}
     home = plan.cluster.home.name
     best: tuple[str | None, float | None] = (None, None)
-    tried: dict[object, None] = {}
-    for device in plan.cluster:
-        same = (device.kind, device.flops_per_second, device.memory_bytes, device.host)
-        if same in tried:
-            continue
-        tried[same] = None
+    for device in _different(plan, step, plan.cluster.devices):
         device_of = {
             part.name: home
             if part.kind == "input" or (part.name in stuck and device.kind != "cpu")
@@ -161,6 +158,18 @@ def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:
         if best[1] is None or value < best[1]:
             best = (device.name, value)
     return best
+
+
+def _different(plan: "Plan", step: Step, devices: Iterable[Device]) -> Iterator[Device]:
+    """The first of each kind of devices that differ in what they cost or hold."""
+    names = [device.name for device in plan.cluster]
+    twin_of = twins(step, [device.memory_bytes for device in plan.cluster], ())
+    seen: dict[int, None] = {}
+    for device in devices:
+        twin = twin_of[names.index(device.name)]
+        if twin not in seen:
+            seen[twin] = None
+            yield device
 
 
 def _advice(plan: "Plan", step: Step) -> list[str]:
@@ -178,7 +187,7 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
     now = plan.value
     found: list[tuple[float, str]] = []
     for one in asked:
-        for device in _targets(plan, one.device):
+        for device in _targets(plan, step, one.device):
             if tries <= 0:
                 break
             tries -= 1
@@ -190,13 +199,12 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
     return _dearest(found)
 
 
-def _targets(plan: "Plan", device: str) -> Sequence[str]:
-    """Other devices in use first, then one idle one of each kind."""
+def _targets(plan: "Plan", step: Step, device: str) -> Sequence[str]:
+    """Other devices in use first, then the idle ones that differ."""
     used = list(dict.fromkeys(plan.device_of.values()))
-    idle = {
-        d.kind: d.name for d in reversed(plan.cluster.devices) if d.name not in used
-    }
-    return [name for name in dict.fromkeys([*used, *idle.values()]) if name != device]
+    idle = [d for d in plan.cluster if d.name not in used]
+    others = [d.name for d in _different(plan, step, idle)]
+    return [name for name in [*used, *others] if name != device]
 
 
 def _line(plan: "Plan", one: "Placement", device: str, saved: float) -> str:

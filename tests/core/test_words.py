@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Link
 from splitnet.core.cost import Measured, Roofline
 from splitnet.core.errors import DeclarationError, PlanFileError
 from splitnet.core.planner import OBJECTIVES, plan_graph, score
@@ -53,6 +53,25 @@ def test_verdict_of_a_model_that_fits_no_device():
 
     assert verdict.speed_up is None
     assert "fits no single device" in str(verdict)
+
+
+def test_verdict_looks_at_every_device_that_differs():
+    """Equal GPUs are not the same where one has the better road to the host."""
+    roads = tuple(
+        link
+        for name, speed in (("gpu:0", 1e8), ("gpu:1", 1e11))
+        for link in (Link("cpu:0", name, speed), Link(name, "cpu:0", speed))
+    )
+    box = replace(BOX, links=roads)
+    verdict = plan_graph(two_towers(), box).verdict
+
+    assert verdict.device == "gpu:1"
+    alone = score(
+        two_towers(),
+        box,
+        {p.name: "gpu:1" for p in two_towers().parts if p.kind != "input"},
+    )
+    assert verdict.device_value == pytest.approx(alone.value)
 
 
 def test_verdict_of_no_gain_says_so():
