@@ -1,14 +1,16 @@
 """A plan's step played again with another placement: the "what else" of all words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from splitnet.core.engine import run_step
+from splitnet.core.graph import Graph
 from splitnet.core.memory import memory_of
 from splitnet.core.score import score
 from splitnet.core.simulate import call_devices
 from splitnet.core.steady import STEADY
 from splitnet.core.step import Step, step_of
+from splitnet.core.twins import twins
 from splitnet.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -19,7 +21,9 @@ __all__ = [
     "change_text",
     "fits",
     "played",
+    "single_devices",
     "step_of_plan",
+    "unlike",
     "value_text",
 ]
 
@@ -33,6 +37,36 @@ def step_of_plan(plan: "Plan") -> Step:
         training=plan.training,
         optimizer=plan.optimizer,
     )
+
+
+def unlike(plan: "Plan", step: Step, names: Iterable[str]) -> list[str]:
+    """The first of each sort of devices that differ in costs, roads or memory."""
+    twin_of = twins(step, [device.memory_bytes for device in plan.cluster], ())
+    number_of = {device.name: n for n, device in enumerate(plan.cluster)}
+    first: dict[int, str] = {}
+    for name in names:
+        first.setdefault(twin_of[number_of[name]], name)
+    return list(first.values())
+
+
+def single_devices(
+    plan: "Plan", step: Step, graph: Graph
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Everything on one device, for each that differs.
+
+    Inputs stay on the host, and calls without a GPU kernel on the CPU.
+    """
+    stuck = {call.part for call in graph.calls if call.cpu_only}
+    home = plan.cluster.home.name
+    for name in unlike(plan, step, [device.name for device in plan.cluster]):
+        tied = stuck if plan.cluster[name].kind != "cpu" else ()
+        yield (
+            name,
+            {
+                part.name: home if part.kind == "input" or part.name in tied else name
+                for part in graph.parts
+            },
+        )
 
 
 def played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:

@@ -15,6 +15,7 @@ from splitnet.core.cost import CostModel
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.pipeline import SCHEDULES, simulate_pipeline, stages_of
 from splitnet.core.plan import Placement
+from splitnet.core.replay import single_devices, step_of_plan
 from splitnet.core.scaled import ScaledCosts, scaled_graph
 from splitnet.core.shares import Towers, shares
 from splitnet.core.simulate import Outcome, outcome_of
@@ -74,26 +75,13 @@ def _fits_plan(plan: "Plan") -> bool:
 
 
 def _single(plan: "Plan", whole: Graph) -> Iterator[Way]:
-    """Everything on one device of each kind; inputs are fed from the host."""
-    stuck = {call.part for call in whole.calls if call.cpu_only}
-    tried: set[tuple[object, ...]] = set()
-    for device in plan.cluster:
-        same = (device.kind, device.flops_per_second, device.memory_bytes, device.host)
-        if same in tried:
-            continue
-        tried.add(same)
-        home = plan.cluster.home.name
-        device_of = {
-            p.name: home
-            if p.kind == "input" or (p.name in stuck and device.kind != "cpu")
-            else device.name
-            for p in whole.parts
-        }
+    """Everything on one device, for each that differs."""
+    for device, device_of in single_devices(plan, step_of_plan(plan), whole):
         made = _played(whole, plan, device_of, plan.costs)
         yield _way(
             "one device",
             made.timeline,
-            f"all on {device.name}",
+            f"all on {device}",
             _fits(plan.cluster, made),
         )
 

@@ -1,19 +1,19 @@
 """Say in words what a plan is worth."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from splitnet.core.devices import Device
 from splitnet.core.replay import (
     bound_to,
     fits,
     played,
+    single_devices,
     step_of_plan,
+    unlike,
     value_text,
 )
 from splitnet.core.step import Step
-from splitnet.core.twins import twins
 from splitnet.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -138,38 +138,15 @@ def _ways(plan: "Plan") -> "Ways | None":
 
 
 def _best_single(plan: "Plan", step: Step) -> tuple[str | None, float | None]:
-    """The device on which the whole model is best, of those where it fits.
-
-    Inputs stay on the host, and calls without a GPU kernel on the CPU.
-    """
-    stuck = {c.part for c in plan.graph.calls if c.cpu_only}
-    home = plan.cluster.home.name
+    """The device on which the whole model is best, of those where it fits."""
     best: tuple[str | None, float | None] = (None, None)
-    for device in _different(plan, step, plan.cluster.devices):
-        device_of = {
-            part.name: home
-            if part.kind == "input" or (part.name in stuck and device.kind != "cpu")
-            else device.name
-            for part in plan.graph.parts
-        }
+    for device, device_of in single_devices(plan, step, plan.graph):
         if not fits(plan, step, device_of):
             continue
         value = played(plan, step, device_of)
         if best[1] is None or value < best[1]:
-            best = (device.name, value)
+            best = (device, value)
     return best
-
-
-def _different(plan: "Plan", step: Step, devices: Iterable[Device]) -> Iterator[Device]:
-    """The first of each kind of devices that differ in what they cost or hold."""
-    names = [device.name for device in plan.cluster]
-    twin_of = twins(step, [device.memory_bytes for device in plan.cluster], ())
-    seen: dict[int, None] = {}
-    for device in devices:
-        twin = twin_of[names.index(device.name)]
-        if twin not in seen:
-            seen[twin] = None
-            yield device
 
 
 def _advice(plan: "Plan", step: Step) -> list[str]:
@@ -202,8 +179,8 @@ def _advice(plan: "Plan", step: Step) -> list[str]:
 def _targets(plan: "Plan", step: Step, device: str) -> Sequence[str]:
     """Other devices in use first, then the idle ones that differ."""
     used = list(dict.fromkeys(plan.device_of.values()))
-    idle = [d for d in plan.cluster if d.name not in used]
-    others = [d.name for d in _different(plan, step, idle)]
+    idle = [d.name for d in plan.cluster if d.name not in used]
+    others = unlike(plan, step, idle)
     return [name for name in [*used, *others] if name != device]
 
 
