@@ -330,7 +330,7 @@ def test_log_placement_of_branches_is_a_line_each(
     """Where each branch goes, once, and nothing of TensorFlow's flood."""
     from splitnet.core.cluster import Cluster
     from splitnet.core.planner import plan_graph
-    from tests.test_cli import towers
+    from tests.cli.given import towers
 
     plan = plan_graph(towers(), Cluster.of("2*gpu", "cpu"))
     monkeypatch.setenv("SPLITNET_LOG_PLACEMENT", "branches")
@@ -348,7 +348,7 @@ def test_log_placement_is_silent_unless_asked(
     """No setting, no lines."""
     from splitnet.core.cluster import Cluster
     from splitnet.core.planner import plan_graph
-    from tests.test_cli import towers
+    from tests.cli.given import towers
 
     with caplog.at_level("INFO", logger="splitnet.placement"):
         config.announce(plan_graph(towers(), Cluster.of("2*gpu", "cpu")))

@@ -1,0 +1,105 @@
+"""`splitnet plan` of saved graphs and plans."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from splitnet.cli import main
+from splitnet.core.planfile import load_plan
+from tests.cli.given import ROOT, answer
+
+
+def test_plan_of_a_saved_graph_shows_its_table(
+    graph_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A graph and a machine that is not here give a table."""
+    assert main(["plan", graph_file, "--cluster", "2*gpu,cpu"]) == 0
+    printed = capsys.readouterr().out
+    assert "left" in printed
+    assert "gpu:1" in printed
+
+
+def test_plan_answers_programs(
+    graph_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --json the answer is one JSON value with every figure."""
+    assert main(["plan", graph_file, "--cluster", "2*gpu,cpu", "--json"]) == 0
+    figures = answer(capsys)
+    assert figures["device_of"]["right"] == "gpu:1"
+    assert figures["value"] >= figures["bound"] > 0
+    assert figures["fallbacks"] == []
+    assert figures["largest_batch"] > 32
+
+
+def test_plan_saves_and_plans_again(
+    graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A saved plan is a target of its own, on its machine or on another."""
+    saved = str(tmp_path / "saved.json")
+    assert main(["plan", graph_file, "--cluster", "2*gpu,cpu", "-o", saved]) == 0
+    assert load_plan(saved).device_of["left"] == "gpu:0"
+    capsys.readouterr()
+
+    assert main(["plan", saved, "--cluster", "gpu,cpu", "--json"]) == 0
+    assert [f["asked"] for f in answer(capsys)["fallbacks"]] == ["gpu:1"]
+
+
+def test_plan_takes_pins(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """--pin beats the declaration."""
+    words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "--json"]
+    assert main([*words, "--pin", "left=gpu:1", "--pin", "join=gpu:0,cpu"]) == 0
+    device_of = answer(capsys)["device_of"]
+    assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
+
+
+def test_plan_that_cannot_fit_is_a_no(
+    graph_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, the reason on stderr, nothing on stdout, no traceback."""
+    words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "--memory", "64 KiB"]
+    assert main(words) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("splitnet: InfeasibleError: ")
+    assert "Traceback" not in printed.err
+
+
+def test_plan_with_a_missing_device_can_be_refused(
+    graph_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--missing error turns a fallback into a refusal."""
+    words = ["plan", graph_file, "--cluster", "gpu,cpu", "--missing", "error"]
+    assert main(words) == 2
+    assert "gpu:1" in capsys.readouterr().err
+
+
+def test_plan_shows_its_best_so_far_on_a_terminal(graph_file: str) -> None:
+    """A person sees a bar and the best step yet, in units; the answer stays clean."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    arguments = ("plan", graph_file, "--cluster", "2*gpu,cpu", "--time-limit", "1")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "splitnet", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while piece := os.read(ours, 65536):
+            said += piece
+    except OSError:  # Linux ends a terminal whose last writer is gone like this
+        pass
+    finally:
+        os.close(ours)
+    answer, _ = child.communicate(timeout=60)
+
+    assert child.returncode == 0
+    assert re.search(rb"planning.*best [\d.]+ (us|ms|s)\b", said)
+    assert b"\x1b" not in answer

@@ -1,0 +1,94 @@
+"""`splitnet simulate`, `draw`, `report` and `config`, in this process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from splitnet.cli import main
+from tests.cli.given import answer
+
+
+def test_simulate_shows_a_chart_and_writes_a_trace(
+    plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lane per device on the screen, events in the file."""
+    trace = tmp_path / "trace.json"
+    assert main(["simulate", plan_file, "--trace", str(trace)]) == 0
+    assert "gpu:1" in capsys.readouterr().out
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_simulate_answers_programs(
+    plan_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows of the timeline add up to the busy times."""
+    assert main(["simulate", plan_file, "--json"]) == 0
+    figures = answer(capsys)
+    for device, busy in figures["busy"].items():
+        spent = [
+            t["stop"] - t["start"] for t in figures["tasks"] if t["device"] == device
+        ]
+        assert sum(spent) == pytest.approx(busy)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("a.svg", b"<"), ("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.dot", b"")],
+)
+def test_draw_writes_what_the_suffix_says(
+    name: str,
+    first: bytes,
+    plan_file: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A picture of the right kind, and its path on the screen."""
+    out = tmp_path / name
+    assert main(["draw", plan_file, "-o", str(out)]) == 0
+    assert out.read_bytes().startswith(first)
+    assert str(out) in capsys.readouterr().out
+
+
+def test_draw_can_draw_the_timeline(plan_file: str, tmp_path: Path) -> None:
+    """--timeline draws when, not where."""
+    out = tmp_path / "timeline.svg"
+    assert main(["draw", plan_file, "--timeline", "-o", str(out)]) == 0
+    assert "gpu:0" in out.read_text()
+
+
+def test_report_writes_a_page(plan_file: str, tmp_path: Path) -> None:
+    """One HTML page with the plan's parts."""
+    out = tmp_path / "report.html"
+    assert main(["report", plan_file, "-o", str(out)]) == 0
+    assert "left" in out.read_text()
+
+
+def test_config_shows_every_option_and_its_origin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A value from the environment, one from the file, and the calls they lead to."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPLITNET_VISIBLE", "0,1")
+    (tmp_path / "splitnet.toml").write_text('memory_limit = "4 GiB"\n')
+
+    assert main(["config"]) == 0
+    printed = capsys.readouterr().out
+    assert "0,1" in printed
+    assert "SPLITNET_VISIBLE" in printed
+    assert "4.00 GiB" in printed
+    assert "tf.config.set_visible_devices" in printed
+
+
+def test_config_answers_programs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every option with value, origin and call."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
+
+    assert main(["config", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["cpu_threads"]["value"] == 3
+    assert rows["cpu_threads"]["origin"] == "environment"
+    assert all(row["call"] for row in rows.values())

@@ -1,0 +1,164 @@
+"""`splitnet plan` and `score` of the benchmark's workloads, and of placements."""
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from splitnet.cli import main
+from splitnet.core.search import search
+from tests.cli.given import answer
+
+
+def test_plan_of_a_workload_has_the_benchmarks_fields(
+    workload_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Objective, value, bound, gap, seconds, and a device for every node id."""
+    words = ["plan", workload_file, "--time-limit", "1"]
+    assert main([*words, "--json"]) == 0
+    figures = answer(capsys)
+    assert figures["objective"] == "throughput"
+    assert figures["value"] == pytest.approx(2.25)
+    assert figures["bound"] <= figures["value"]
+    assert set(figures["device_of"]) == {"1", "2", "3"}
+    assert {"gap", "seconds"} <= set(figures)
+
+
+def test_figures_of_a_workload_are_those_of_its_plan(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The short way, for figures alone, answers what the way over a plan answers."""
+    for objective in ("throughput", "call_latency"):
+        words = ["plan", workload_file, "--objective", objective, "--json"]
+        words += ["--time-limit", "1"]
+        assert main(words) == 0
+        short = answer(capsys)
+        assert main([*words, "--out", str(tmp_path / "plan.json")]) == 0
+        long = answer(capsys)
+
+        assert list(short) == list(long)
+        assert short["device_of"] == long["device_of"]
+        for name in ("value", "bound", "gap"):
+            assert short[name] == pytest.approx(long[name])
+
+
+def test_a_workloads_reading_counts_against_its_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that takes a good part of the limit to read leaves the rest to search.
+
+    The clock is set 1.9 of 2 seconds on between reading and searching.
+    """
+    rows = [
+        {"id": i, "fpgaLatency": 1.0, "cpuLatency": 9.0, "supportedOnFpga": 1}
+        for i in range(40)
+    ]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.1} for i in range(39)]
+    machine = {"maxFPGAs": 4, "maxCPUs": 1, "maxSizePerFPGA": 1}
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(machine | {"nodes": rows, "edges": edges}))
+    limits = list[float]()
+
+    def watched(*arguments: Any, time_limit: float, **options: Any) -> Any:
+        limits.append(time_limit)
+        return search(*arguments, time_limit=time_limit, **options)
+
+    late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1.9)
+    monkeypatch.setattr("splitnet.cli.workloads.time", late)
+    monkeypatch.setattr("splitnet.core.search.search", watched)
+    assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
+    figures = answer(capsys)
+
+    assert len(limits) == 1
+    assert 0 <= limits[0] < 0.1
+    assert figures["seconds"] >= 1.9
+    assert figures["value"] <= 40.0
+
+
+def test_score_of_a_workload_split(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A split has its load counted: two and a transfer on one accelerator."""
+    split = tmp_path / "split.json"
+    split.write_text(
+        json.dumps({"fpgas": [{"nodes": [1, 2]}, {"nodes": [3]}], "cpus": []})
+    )
+    assert main(["score", workload_file, str(split), "--json"]) == 0
+    figures = answer(capsys)
+    assert figures["throughput"] == pytest.approx(2.25)
+    assert figures["violations"] == []
+
+
+def test_score_of_a_split_that_breaks_a_rule_is_a_no(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that is nowhere is a violation, and exit code 1."""
+    split = tmp_path / "split.json"
+    split.write_text(json.dumps({"fpgas": [{"nodes": [1, 2]}], "cpus": []}))
+    assert main(["score", workload_file, str(split), "--json"]) == 1
+    assert answer(capsys)["violations"]
+
+
+def test_score_takes_what_plan_printed(
+    workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A workload's plan is a split too, and is worth what the plan said."""
+    words = ["plan", workload_file, "--objective", "call_latency", "--json"]
+    assert main([*words, "--time-limit", "1"]) == 0
+    planned = answer(capsys)
+    split = tmp_path / "planned.json"
+    split.write_text(json.dumps(planned))
+    assert main(["score", workload_file, str(split), "--json"]) == 0
+    assert answer(capsys)["call_latency"] == pytest.approx(planned["value"])
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ([], "is not a split"),
+        ({"device_of": {"one": "gpu:0"}}, "'one' is no node's id"),
+        ({"device_of": {"1": "tpu:0"}}, "'tpu:0' is neither"),
+    ],
+)
+def test_score_refuses_what_is_no_split(
+    split: object,
+    words: str,
+    workload_file: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What cannot be read as a split is refused in words."""
+    path = tmp_path / "split.json"
+    path.write_text(json.dumps(split))
+    assert main(["score", workload_file, str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_score_of_a_persons_placement(
+    graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person's placement gets the planner's figures, and no better ones."""
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"left": "gpu:0", "right": "gpu:0", "join": "cpu:0"}))
+    words = [graph_file, "--cluster", "2*gpu,cpu", "--json"]
+
+    assert main(["score", words[0], str(mine), *words[1:]]) == 0
+    person = answer(capsys)
+    assert main(["plan", *words]) == 0
+    planner = answer(capsys)
+
+    assert person["device_of"]["right"] == "gpu:0"
+    assert person["value"] >= planner["value"]
+
+
+def test_score_has_no_option_that_it_would_ignore(
+    graph_file: str, plan_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pin cannot change a placement that is given, so it is refused, not dropped."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["score", graph_file, plan_file, "--pin", "left=gpu:1"])
+    assert stopped.value.code == 2
+    assert "unrecognized arguments: --pin" in capsys.readouterr().err
