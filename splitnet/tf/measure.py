@@ -4,9 +4,10 @@ Each kind of call runs alone on one device of each kind: its forward pass, then 
 and backward together, with made-up values of the right shapes. What a step costs before
 its first kernel is taken off. Calls that compute the same are measured once.
 
-Then all calls run together, once per kind of device, and the times are scaled to add up
-to that: alone, a call finds its data in the cache and is not fused with its neighbours.
-Steps of seconds are spared that; their calls are too large for a cache anyway.
+Then all calls run together, on one device of each kind and at several moments, and the
+times are scaled to add up to that: alone, a call finds its data in the cache, is not
+fused with its neighbours, and is timed in a moment of its own. Steps of seconds are
+spared that; their calls are too large for a cache anyway.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from splitnet.tf.marks import canonical
 from splitnet.tf.read import graph_of
 from splitnet.tf.roads import roads
 from splitnet.tf.stopwatch import finish, made_up, nothing, seconds_of
-from splitnet.tf.whole import Starts, together
+from splitnet.tf.whole import Starts, Wholes
 
 __all__ = ["measure"]
 
@@ -75,37 +76,44 @@ def measure(
     groups = _groups(cluster)
     enough = min(_LOOKING_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
     tell = _teller(on_progress, len(groups) * (len(jobs) + 2) + 1)
-    forward: dict[tuple[str, str], float] = {}
-    backward: dict[tuple[str, str], float] = {}
+    alone: dict[str, dict[str, tuple[float, float]]] = {}
+    idle: dict[str, float] = {}
     speeds: dict[str, float] = {}
-    starts = Starts(cluster, [members[0] for members in groups.values()])
-    for where, members in groups.items():
-        starts.run()
-        device = members[0]
-        idle = seconds_of(nothing(device))
-        alone = {}
+    first = [members[0] for members in groups.values()]
+    starts, wholes = Starts(cluster, first), Wholes(source, graph, cluster)
+    starts.run()
+    for where, device in zip(groups, first):
+        idle[device.name] = seconds_of(nothing(device))
+        mine = alone[device.name] = {}
         for name, (call, site) in jobs.items():
             tell(f"{site.call} on {device.name}")
-            alone[name] = _call_seconds(
-                call, site, device, idle, batch=batch, enough=enough
+            mine[name] = _call_seconds(
+                call, site, device, idle[device.name], batch=batch, enough=enough
             )
         tell(f"all calls on {device.name}")
-        scale, found = 1.0, None
-        if _added_up(alone, graph, device) < _LONG_STEP_SECONDS:
-            found = together(source, graph, cluster, device)
-        if found is not None:
-            scale = _scale(found - idle, alone, graph, device)
-        for label in where:
-            forward |= {(name, label): f * scale for name, (f, _) in alone.items()}
-            backward |= {(name, label): b * scale for name, (_, b) in alone.items()}
+        if _added_up(mine, graph, device) < _LONG_STEP_SECONDS:
+            wholes.add(device)
         tell(f"update on {device.name}")
-        speeds |= dict.fromkeys(where, _update_speed(device, optimizer, idle))
+        speed = _update_speed(device, optimizer, idle[device.name])
+        speeds |= dict.fromkeys(where, speed)
         starts.run()
+        wholes.run()
     tell("roads between devices")
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
     links = roads(cluster, alike, _usual_bytes(graph))
     starts.run()
+    wholes.run()
     tell("done")
+    forward: dict[tuple[str, str], float] = {}
+    backward: dict[tuple[str, str], float] = {}
+    for where, device in zip(groups, first):
+        found, scale = wholes.of(device), 1.0
+        if found is not None:
+            scale = _scale(found - idle[device.name], alone[device.name], graph, device)
+        for label in where:
+            for name, (ahead, back) in alone[device.name].items():
+                forward[name, label] = ahead * scale
+                backward[name, label] = back * scale
     return Measured(
         forward=forward,
         backward=backward,
@@ -113,8 +121,8 @@ def measure(
         links=links,
         batch=batch,
         start_seconds={
-            label: starts.of(members[0])
-            for where, members in groups.items()
+            label: starts.of(device)
+            for where, device in zip(groups, first)
             for label in where
         },
     )

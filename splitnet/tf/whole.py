@@ -3,7 +3,7 @@
 import statistics
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -21,9 +21,10 @@ from splitnet.tf.placement import placement_scope
 from splitnet.tf.read import graph_of
 from splitnet.tf.stopwatch import finish, made_up, seconds_of
 
-__all__ = ["Starts", "StepTimes", "together"]
+__all__ = ["Starts", "StepTimes", "Wholes"]
 
 _STEPS, _WIDTH = 16, 4
+_MOMENT_SECONDS = 0.15
 
 
 class StepTimes(keras.callbacks.Callback):
@@ -84,13 +85,50 @@ def _little(cluster: Cluster, device: Device) -> Any:
     return model
 
 
-def together(
-    source: Any, graph: Graph, cluster: Cluster, device: Device
-) -> float | None:
+class Wholes:
     """Forward and backward seconds of all calls, one after the other on one device.
 
-    None where the device has no room for all of it. What a run costs by itself is in.
+    What a run costs by itself is in. A machine is faster and slower for seconds at a
+    time, and one timing lies within such a moment. So a device's runs are timed at
+    several, and its figure is the median of each one's fastest.
     """
+
+    def __init__(self, source: Any, graph: Graph, cluster: Cluster) -> None:
+        self._asked = source, graph, cluster
+        self._runs: dict[str, Callable[[], Any]] = {}
+        self._seconds: dict[str, list[float]] = {}
+
+    def add(self, device: Device) -> None:
+        """Time a device as well, unless it has no room for all of it."""
+        run = _all_calls(*self._asked, device)
+        if run is not None:
+            self._runs[device.name] = run
+            self._time(device.name)
+
+    def run(self) -> None:
+        """Time each device once more."""
+        for name in list(self._runs):
+            self._time(name)
+
+    def of(self, device: Device) -> float | None:
+        """Seconds, or None where the device has no room for all of it."""
+        found = self._seconds.get(device.name)
+        return statistics.median(found) if found else None
+
+    def _time(self, name: str) -> None:
+        try:
+            took = seconds_of(self._runs[name], enough_seconds=_MOMENT_SECONDS)
+        except tf.errors.ResourceExhaustedError:
+            del self._runs[name]
+            self._seconds.pop(name, None)
+        else:
+            self._seconds.setdefault(name, []).append(took)
+
+
+def _all_calls(
+    source: Any, graph: Graph, cluster: Cluster, device: Device
+) -> Callable[[], Any] | None:
+    """A run of all calls, forward and backward; None where there is no room."""
     model = _placed(source, graph, cluster, device)
     if model is None:
         return None
@@ -111,10 +149,7 @@ def together(
             gradients = tape.gradient(loss, trained) if trained else outputs
         return finish([g for g in gradients if g is not None], device.target)
 
-    try:
-        return seconds_of(lambda: run().numpy())
-    except tf.errors.ResourceExhaustedError:
-        return None
+    return lambda: run().numpy()
 
 
 def _placed(source: Any, graph: Graph, cluster: Cluster, device: Device) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
@@ -179,3 +180,29 @@ def test_roads_take_the_fastest_of_several_moments(
     calm, disturbed = [0.5, 0.2, 0.9, 0.3], [8.0, 0.2, 9.0, 0.3]
     assert latency(calm, calm) == pytest.approx(0.3 / 12)
     assert latency(calm, disturbed) == latency(disturbed, calm) == latency(calm, calm)
+
+
+def test_wholes_are_medians_of_several_moments(
+    model: Any, cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow moment scales no call; a device without room for all has no figure."""
+    moments = iter([2.0, 90.0, 1.0])
+
+    def timed(run: Any, *, enough_seconds: float) -> float:
+        found = next(moments, None)
+        if found is None:
+            raise tf.errors.ResourceExhaustedError(None, None, "full")
+        return found
+
+    monkeypatch.setattr(whole, "seconds_of", timed)
+    wholes = whole.Wholes(model, sn.read(model, 16), cluster)
+    wholes.add(cluster["cpu:0"])
+    for _ in range(2):
+        wholes.run()
+
+    assert wholes.of(cluster["cpu:0"]) == 2.0
+    assert wholes.of(cluster["gpu:0"]) is None
+
+    wholes.run()
+
+    assert wholes.of(cluster["cpu:0"]) is None
