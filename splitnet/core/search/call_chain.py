@@ -119,12 +119,36 @@ class _Trim:
 def _host_table(
     full: Problem, node_groups: Sequence[int], place: Sequence[int], pool: int
 ) -> Floats:
-    """Return the longest host path inside every interval of groups."""
+    """Return the longest host path inside every interval of groups.
+
+    A backward pass comes after the forward pass and runs from the last group to the
+    first, so its path adds to the forward one.
+    """
+    late = full.nodes.backward
+    longest = _host_paths(full, node_groups, place, pool, backward=False)
+    if any(late):
+        count = len(place)
+        mirrored = [count - 1 - position for position in place]
+        behind = _host_paths(full, node_groups, mirrored, pool, backward=True)
+        longest += behind[::-1, ::-1].T
+    return longest
+
+
+def _host_paths(
+    full: Problem,
+    node_groups: Sequence[int],
+    place: Sequence[int],
+    pool: int,
+    *,
+    backward: bool,
+) -> Floats:
+    """Return the longest path of nodes of one phase inside every interval."""
     count = len(place)
     kind = full.devices[pool].kind
     nodes = full.nodes
-    order = sorted(topological(full), key=lambda node: place[node_groups[node]])
-    finish = np.zeros((len(order), count))
+    own = [node for node in topological(full) if nodes.backward[node] == backward]
+    order = sorted(own, key=lambda node: place[node_groups[node]])
+    finish = np.zeros((len(nodes.group), count))
     longest = np.zeros((count + 1, count + 1))
     for node in order:
         position = place[node_groups[node]]

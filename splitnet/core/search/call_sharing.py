@@ -52,7 +52,7 @@ class Folder:
         """
         if max(plan, default=0) < len(self._plain.devices):
             return list(plan)
-        heard, ancestors = self._hearing(plan)
+        heard, ancestors = self.hearing(plan)
         if any(ancestors[b] >> a & 1 for a in ancestors for b in _bits(ancestors[a])):
             return None  # one waits for the other, or for itself
         rank = {call: mask.bit_count() for call, mask in ancestors.items()}
@@ -137,7 +137,7 @@ class Folder:
             place |= dict.fromkeys(row, options[0])
         return place
 
-    def _hearing(self, plan: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+    def hearing(self, plan: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
         """Per call two sets of calls, as bits.
 
         Those that each of its beginnings hears from by way of others, and all those

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, log
+from math import inf
 from random import Random
 
+from splitnet.core.search.call_anneal import anneal_calls
 from splitnet.core.search.call_beam import CallBeam
 from splitnet.core.search.call_chain import chain_calls
 from splitnet.core.search.call_clusters import coarsen_calls
-from splitnet.core.search.call_graph import CallGraph, CallState
+from splitnet.core.search.call_graph import CallGraph
+from splitnet.core.search.call_phases import CallPhases
 from splitnet.core.search.call_rounds import CallRounds
 from splitnet.core.search.call_sharing import SharedCalls
 from splitnet.core.search.clock import Budget
@@ -17,11 +19,8 @@ from splitnet.core.search.orders import depth_first, frontier, fuse_cycles
 from splitnet.core.search.problem import Problem
 from splitnet.core.search.recombine import recombine
 
-__all__ = ["anneal_calls", "search_calls"]
+__all__ = ["search_calls"]
 
-STRIDE = 16
-NEAR = 0.6
-TO_HOST = 0.15
 ELITE = 5
 CHAIN_SHARE = 0.25
 CYCLE_SHARE = 0.03
@@ -47,76 +46,13 @@ MORE_CALLS = (0, 0, 1, 2, 4)
 Report = Callable[[Sequence[int], str], float]
 
 
-def anneal_calls(
-    graph: CallGraph,
-    start: Sequence[int],
-    budget: Budget,
-    random: Random,
-    *,
-    hot: float = 0.02,
-    cold: float = 0.0005,
-    weight: float = 0.02,
-    keeps: Callable[[Sequence[int]], bool] = lambda _: True,
-) -> tuple[float, list[int]]:
-    """Anneal the latency, with a small weight on the sum of all loads.
-
-    The sum guides where the longest path alone is flat. Temperatures are fractions of
-    the best latency. One proposal is O(atoms + edges). No guarantee. Source:
-    Kirkpatrick et al. (1983).
-    """
-    fixed, pool = graph.fixed, graph.pool
-    calls = CallState(graph, start)
-    state = calls.state
-    value = calls.latency()
-    best, best_plan = value, list(state.device)
-    movable = [g for g in range(fixed.groups) if len(fixed.allowed[g]) > 1]
-    if not movable:
-        return best, best_plan
-    draw, device, number = random.random, state.device, len(movable)
-    total = sum(state.load)
-    cost = value + weight * total
-    calls.settle()
-    while not budget.spent:
-        scale = hot * (cold / hot) ** budget.fraction * min(best, 1e300)
-        for _ in range(STRIDE):
-            group = movable[int(draw() * number)]
-            here, kind, near = device[group], draw(), fixed.neighbors[group]
-            if near and kind < NEAR:
-                there = device[near[int(draw() * len(near))]]
-            elif kind < NEAR + TO_HOST and pool >= 0:
-                there = pool
-            else:
-                row = fixed.allowed[group]
-                there = row[int(draw() * len(row))]
-            if here == there or not state.fits(group, there):
-                continue
-            if calls.encloses(group, there):
-                continue
-            out, into = state.change(group, there)
-            rest = weight * (total + out + into)
-            ceiling = cost - scale * log(1.0 - draw()) - rest
-            if calls.forecast(group, there, out, into) > ceiling:
-                continue
-            calls.move(group, there, out, into)
-            value = calls.latency(ceiling)
-            if value < inf:
-                cost, total = value + rest, total + out + into
-                calls.settle()
-                if value < best * (1 - 1e-12) and keeps(device):
-                    best, best_plan = value, list(device)
-            else:
-                calls.move(group, here, *state.change(group, here))
-        budget.spend(STRIDE * 8)
-    return best, best_plan
-
-
 @dataclass(frozen=True, slots=True)
 class _Search:
     """What all parts of one search share.
 
     `fused` are the groups that can be told apart, `node_groups` names that of each node
     of `problem`; `keep` takes a plan of `shared.wide` into the elite and returns its
-    value.
+    value; `phases` anneals where nodes are backward.
     """
 
     problem: Problem
@@ -126,17 +62,23 @@ class _Search:
     random: Random
     keep: Report
     elite: Elite
+    phases: CallPhases | None
 
 
 def search_calls(
-    problem: Problem, budget: Budget, random: Random, report: Report
+    problem: Problem,
+    budget: Budget,
+    random: Random,
+    report: Report,
+    start: Sequence[int] | None = None,
 ) -> None:
     """Begin with rounds and chains, then anneal clusters of the best plans in cycles.
 
     A long search does so in passes, each longer than the one before.
     Objective: call latency; plans with one call per accelerator, and with several where
     a beam finds better ones. `report` judges every plan by the exact latency and is
-    infinite for one that does not fit. No guarantee.
+    infinite for one that does not fit. Plans for training also grow from `start`, as
+    the other beginnings know forward edges only. No guarantee.
     """
     fused, cluster = fuse_cycles(problem)
     node_groups = [cluster[group] for group in problem.nodes.group]
@@ -166,10 +108,16 @@ def search_calls(
             elite.add(value, wide)
         return value
 
-    search = _Search(problem, fused, shared, node_groups, random, keep, elite)
+    phases = None
+    if any(problem.nodes.backward):
+        phases = CallPhases(fused, problem, node_groups)
+        if start is not None:
+            first = dict(zip(cluster, start, strict=True))
+            keep([first[owner] for owner in range(fused.group_count)], "start")
+    search = _Search(problem, fused, shared, node_groups, random, keep, elite, phases)
     rounds, beam = CallRounds(fused, keep), CallBeam(fused, hold)
     for part in _passes(fused, budget):
-        if several == inf:
+        if several == inf and phases is None:
             beam.scout(part.slice(SCOUT_SHARE), random)
         rounds.search(part.slice(ROUND_SHARE), random)
         if several < inf and (not elite.rows or several <= elite.rows[0][0]):
@@ -223,11 +171,14 @@ def _anneal_elite(search: _Search, budget: Budget) -> None:
         start = [0] * coarse.group_count
         for group, index in enumerate(owner):
             start[index] = plan[group]
-        node_owner = [owner[group] for group in search.node_groups]
-        graph = CallGraph(coarse, search.problem, node_owner)
-        part = budget.limited(cycle)
-        hot, keeps = random.choice(HOTS), shared.folder(coarse, owner, graph).folds
-        found = anneal_calls(graph, start, part, random, hot=hot, keeps=keeps)[1]
+        part, hot = budget.limited(cycle), random.choice(HOTS)
+        if search.phases is not None:
+            found = search.phases.anneal(coarse, owner, start, part, random, hot=hot)
+        else:
+            node_owner = [owner[group] for group in search.node_groups]
+            graph = CallGraph(coarse, search.problem, node_owner)
+            keeps = shared.folder(coarse, owner, graph).folds
+            found = anneal_calls(graph, start, part, random, hot=hot, keeps=keeps)[1]
         search.keep([found[index] for index in owner], "multilevel calls")
 
 

@@ -139,7 +139,7 @@ def _improve(run: Run, budget: Budget, random: Random) -> None:
     if run.objective == "throughput":
         _throughput(run, budget, random)
     else:
-        search_calls(run.problem, budget, random, run.offer_plan)
+        search_calls(run.problem, budget, random, run.offer_plan, run.best)
 
 
 def _throughput(run: Run, budget: Budget, random: Random) -> None:
