@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,3 +30,18 @@ def cluster() -> "sn.Cluster":
     import splitnet as sn
 
     return sn.local_cluster(stand_in_gpus=3)
+
+
+@pytest.fixture(scope="module")
+def dense(cluster: "sn.Cluster") -> Any:
+    """A small placed model, compiled, for tests that leave it as it is."""
+    from keras import layers
+
+    from tests.tf.emitted import emitted
+    from tests.tf.zoo import numbers, two_branches
+
+    left = layers.Dense(4, name="l")
+    made = emitted(two_branches(left, layers.Dense(4, name="r")), cluster)
+    made.compile("adam", "mse", metrics=["mae"])
+    made.train_on_batch(numbers(6), numbers(2))
+    return made

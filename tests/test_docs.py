@@ -1,0 +1,170 @@
+"""What the docs say is what the code has: commands, options, names, settings."""
+
+import re
+from functools import cache
+
+import pytest
+
+from tests.test_pages import DOCS, PAGES, ROOT
+
+
+@cache
+def command_names() -> tuple[str, ...]:
+    """Every command of the parser, with its verb where it has some."""
+    import argparse
+
+    from splitnet.cli.parser import make_parser
+
+    def under(parser: argparse.ArgumentParser, words: str) -> list[str]:
+        groups = [
+            action
+            for action in parser._actions
+            if isinstance(action, argparse._SubParsersAction)
+        ]
+        if not groups:
+            return [words]
+        return [
+            name
+            for word, child in groups[0].choices.items()
+            for name in under(child, f"{words} {word}".strip())
+        ]
+
+    return tuple(under(make_parser(), ""))
+
+
+def test_every_command_is_documented() -> None:
+    """The page about the command line has a row for every command and every verb."""
+    text = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    missing = [name for name in command_names() if f"`{name}" not in text]
+
+    assert len(command_names()) >= 13
+    assert missing == []
+
+
+def test_options_in_pages_exist() -> None:
+    """An option that a page names is an option of splitnet, or of a tool named here."""
+    from splitnet.cli.parser import make_parser
+
+    others = {"--index", "--no-deps", "--target", "--strict", "--rounds", "--oneline"}
+    others |= {"--all", "--devices", "--save", "--others"}  # of benchmarks/zoo.py
+    known = options_of(make_parser()) | others
+    strays = [
+        f"{page.name}: {option}"
+        for page in PAGES
+        for option in re.findall(
+            r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")
+        )
+        if option not in known
+    ]
+
+    assert strays == []
+
+
+def test_every_option_says_what_it_does() -> None:
+    """No option or command of the command line is without a word of help."""
+    from splitnet.cli.parser import make_parser
+
+    assert silent_options(make_parser(), "splitnet") == []
+
+
+def options_of(parser: object) -> set[str]:
+    """Every long option of a parser and of its commands."""
+    found = set(parser._option_string_actions)
+    for action in parser._actions:
+        if hasattr(action, "choices") and isinstance(action.choices, dict):
+            for child in action.choices.values():
+                found |= options_of(child)
+    return found
+
+
+def silent_options(parser: object, words: str) -> list[str]:
+    """Options without help, with the command they belong to."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for word, child in action.choices.items():
+                found += silent_options(child, f"{words} {word}")
+        elif action.option_strings and not action.help:
+            found.append(f"{words} {action.option_strings[-1]}")
+    return found
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """Each public name has its docstring on a reference page."""
+    import splitnet
+
+    text = "".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    missing = [
+        name
+        for name in splitnet.__all__
+        if name != "__version__"
+        and f"::: splitnet.{splitnet._HOMES[name]}.{name}\n" not in text
+    ]
+
+    assert missing == []
+
+
+def test_every_setting_is_documented() -> None:
+    """The table of settings has a row for each of them, and none that is not."""
+    from splitnet.core.settings import OPTIONS
+
+    text = (DOCS / "settings.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+
+    assert rows == list(OPTIONS)
+
+
+def test_compatibility_says_what_the_package_asks_for() -> None:
+    """The versions on the page are those of pyproject.toml."""
+    import tomllib
+
+    page = (DOCS / "compatibility.md").read_text(encoding="utf-8")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = settings["project"]
+    pythons = [
+        name.rpartition(" ")[2]
+        for name in project["classifiers"]
+        if name.startswith("Programming Language :: Python :: 3.")
+    ]
+
+    assert "tensorflow>=2.20,<2.22" in project["dependencies"]
+    assert "| TensorFlow | 2.20, 2.21 |" in page
+    assert "keras>=3.12,<3.16" in project["dependencies"]
+    assert "| Keras | 3.12 to 3.15 |" in page
+    assert f"| Python | {', '.join(pythons)} |" in page
+
+
+@pytest.mark.tf
+def test_signatures_on_the_page_of_names_are_the_codes() -> None:
+    """Every call shown has the arguments and defaults that the function has."""
+    import inspect
+
+    import splitnet
+
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `([\w.]+)\((.*?)\)` \|", text, re.MULTILINE)
+    faults = []
+    for name, arguments in shown:
+        thing = splitnet
+        for word in name.split("."):
+            thing = getattr(thing, word)
+        known = inspect.signature(thing).parameters
+        for argument in arguments.split(", "):
+            word, _, default = argument.lstrip("*").partition("=")
+            if word in ("", "..."):
+                continue
+            if word not in known:
+                faults.append(f"{name} has no {word}")
+            elif default and repr(known[word].default) != default.replace('"', "'"):
+                faults.append(f"{name}: {argument}")
+        left_out = [
+            word
+            for word, parameter in known.items()
+            if "..." not in arguments
+            and word not in ("self", *re.findall(r"\w+", arguments))
+            and parameter.kind != parameter.VAR_KEYWORD
+        ]
+        faults += [f"{name} hides {word}" for word in left_out]
+
+    assert len(shown) > 30
+    assert faults == []

@@ -1,0 +1,160 @@
+"""Placed models in use: how they run, what they share, what they show."""
+
+import copy
+import pickle
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from tests.tf.emitted import devices, emitted
+from tests.tf.zoo import BATCH, ZOO, exactly, numbers, two_branches, words
+
+pytestmark = [
+    pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
+    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+]
+
+
+def test_placed_model_runs_eagerly_alike(cluster: sn.Cluster) -> None:
+    """run_eagerly, eager calls and train_on_batch give plain numbers."""
+    case = two_branches([layers.Dense(4), layers.Dropout(0.3)], layers.Dense(4))
+    placed = emitted(case, cluster)
+    plain = sn.unplace(placed)
+    for model in (placed, plain):
+        model.compile("adam", "mse", run_eagerly=True)
+    batch = case.x[:BATCH], case.y[:BATCH]
+    with exactly():
+        np.testing.assert_array_equal(placed(batch[0]), plain(batch[0]))
+        for _ in range(2):
+            assert placed.train_on_batch(*batch) == plain.train_on_batch(*batch)
+        assert placed.test_on_batch(*batch) == plain.test_on_batch(*batch)
+    for mine, its in zip(placed.get_weights(), plain.get_weights()):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
+    """Under placement_scope a user's step equals plain, slots beside their weights."""
+    case = ZOO["shared_lstm"]()
+    placed = emitted(case, cluster)
+    plain = sn.unplace(placed)
+    x = [tf.constant(one[:BATCH]) for one in case.x]
+    y = tf.constant(case.y[:BATCH, None])
+    losses: dict[int, list[float]] = {}
+    for number, model in enumerate((placed, plain)):
+        optimizer = keras.optimizers.Adam(0.1)
+
+        @tf.function
+        def step(model: Any = model, optimizer: Any = optimizer) -> Any:
+            with sn.placement_scope(model, *([optimizer] if model is placed else [])):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return loss
+
+        optimizer.build(model.trainable_variables)
+        if number:
+            assert set(devices(optimizer.variables)) == {"CPU:0"}
+        with exactly():
+            losses[number] = [float(step()) for _ in range(3)]
+
+    assert losses[0] == losses[1]
+
+
+def test_placement_scope_around_a_plain_model_does_nothing() -> None:
+    """A step written for placed models runs plain ones as well."""
+    plain = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+    with sn.placement_scope(plain):
+        assert plain(np.ones((1, 2), "float32")).shape == (1, 1)
+
+
+def test_slots_follow_weights_of_an_optimizer_built_before(cluster: sn.Cluster) -> None:
+    """An optimizer that was built early has its slots moved when it is compiled."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    model = emitted(case, cluster)
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, "mse")
+
+    assert devices(optimizer._momentums) == devices(model.trainable_variables)
+
+
+def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
+    """The gradient of a looked-up table is rows, on the device of the table."""
+    case = ZOO["wide_and_deep"]()
+    model = emitted(case, cluster)
+    kinds = []
+
+    @tf.function
+    def step() -> Any:
+        with sn.placement_scope(model), tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model([words(6, 50), numbers(5)]))
+        table = tape.gradient(loss, model.trainable_variables[0])
+        kinds.append(type(table))
+        return tf.convert_to_tensor(table)
+
+    step()
+    assert kinds == [tf.IndexedSlices]
+
+
+def test_jit_compile_is_refused_aloud(cluster: sn.Cluster) -> None:
+    """XLA asked for is not used, and that is said."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    model = emitted(case, cluster)
+
+    def trained() -> None:
+        model.compile("adam", "mse", jit_compile=True)
+        model.fit(case.x, case.y, batch_size=13, verbose=0)
+
+    with pytest.warns(UserWarning, match="jit_compile"):
+        trained()
+
+    assert not model.jit_compile
+
+
+def test_jit_compile_auto_stays_off(dense: Any) -> None:
+    """Keras may not turn XLA on by itself, as it does where a GPU is."""
+    assert not dense.supports_jit
+    assert not dense.jit_compile
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [keras.models.clone_model, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
+    ids=["clone_model", "deepcopy", "pickle"],
+)
+def test_duplicates_of_a_placed_model_are_plain(dense: Any, duplicate: Any) -> None:
+    """What Keras copies is a plain model that works, and knows no plan."""
+    twin = duplicate(dense)
+
+    assert twin(numbers(6)).shape == (13, 2)
+    with pytest.raises(sn.PlanFileError, match="has no plan"):
+        sn.plan_of(twin)
+
+
+def test_plan_of_an_emitted_model_is_its_plan(cluster: sn.Cluster) -> None:
+    """The plan is at hand wherever the model is."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    plan = sn.plan(case.net, cluster, batch=BATCH)
+
+    assert sn.plan_of(sn.emit(case.net, plan)) is plan
+
+
+def test_submodels_of_a_placed_model_run(dense: Any) -> None:
+    """A model over intermediate outputs works as in plain Keras."""
+    inner = keras.Model(dense.inputs, dense.get_layer("l").output)
+
+    assert inner.predict(numbers(6), verbose=0).shape == (13, 4)
+
+
+def test_summary_shows_the_users_layers(dense: Any) -> None:
+    """`summary` is Keras' own."""
+    lines: list[str] = []
+    dense.summary(print_fn=lines.append)
+
+    assert "l (Dense)" in "".join(lines)
