@@ -1,22 +1,25 @@
 """Is the predicted step time, from measured costs, within 20 % of the measured one?
 
-Two worker processes, a core and a thread each. Each model is measured once call by call
-(`sn.measure`), then placed three ways by hand: all on worker 0, the first half of its
-calls there and the second on worker 1, and its calls in turn on both. Inputs are the
-client's. The three are run in turn, epoch by epoch of plain `fit`. A row is the median
-of all steps, from the end of one to the end of the next; what an epoch costs before its
-first step is not in. Then the calls are measured again: "later" is what the prediction
-would be by then, so how far it is off tells how much the machine itself changed.
+Two worker processes, a core and a thread each. Each model is placed three ways by hand:
+all on worker 0, the first half of its calls there and the second on worker 1, and its
+calls in turn on both. Inputs are the client's. The three run in turn, epoch by epoch
+of plain `fit`, and between the rounds the calls are measured one by one (`sn.measure`):
+a machine may be slower by half within seconds, so a round is held against the mean of
+what was predicted just before and just after it. A row has the medians over the rounds,
+the ratio with its least and most; of measured steps, from the end of one to the end of
+the next, the quartiles. What an epoch costs before its first step is not in. "drift" is
+how far apart two predictions of the same step were, the largest over the least.
 
     python benchmarks/predicted.py [MODEL ...] [--rounds N]
 """
 
 import argparse
+from statistics import median
 
 from common import heading, order_of, quartiles, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
-STEPS = 8
+STEPS, EPOCHS = 8, 2
 
 
 def build(name):
@@ -136,8 +139,8 @@ def plans(sn, model, batch, cluster, costs):
     yield "in turn", sn.score(model, cluster, turns, **options)
 
 
-def measured(sn, model, chosen, batch, pids, rounds):
-    """Quartiles of the seconds of a step for each of some plans, run in turn."""
+def runner(sn, model, chosen, batch):
+    """A function that runs some plans in turn; the seconds of the steps of each."""
     import numpy as np
 
     from splitnet.tf.whole import StepTimes
@@ -150,39 +153,50 @@ def measured(sn, model, chosen, batch, pids, rounds):
     for made in models:
         made.compile("sgd", "mse")
         made.fit(x, y, **fit)
-    seconds = [[] for _ in models]
-    with undisturbed(*pids):
-        for _ in range(rounds):
+
+    def run():
+        seconds = [[] for _ in models]
+        for _ in range(EPOCHS):
             for made, took in zip(models, seconds):
                 times = StepTimes()
                 made.fit(x, y, callbacks=[times], **fit)
                 took += times.seconds
-    return [quartiles(took) for took in seconds]
+        return seconds
+
+    return run
 
 
 def rows(sn, name, cluster, pids, rounds):
     """Print three rows for a model, and whether their order is right."""
     model, batch = build(name)
-    with undisturbed(*pids):
-        costs = sn.measure(model, cluster, batch, optimizer="sgd")
-    before = list(plans(sn, model, batch, cluster, costs))
-    chosen = [plan for _, plan in before]
-    found = measured(sn, model, chosen, batch, pids, rounds)
-    with undisturbed(*pids):
-        costs = sn.measure(model, cluster, batch, optimizer="sgd")
-    after = plans(sn, model, batch, cluster, costs)
+
+    def predicted():
+        with undisturbed(*pids):
+            costs = sn.measure(model, cluster, batch, optimizer="sgd")
+        return dict(plans(sn, model, batch, cluster, costs))
+
+    chosen = predicted()
+    run = runner(sn, model, list(chosen.values()), batch)
+    said, took = [[plan.timeline.seconds for plan in chosen.values()]], []
+    for _ in range(rounds):
+        with undisturbed(*pids):
+            took.append(run())
+        said.append([plan.timeline.seconds for plan in predicted().values()])
     judged = []
-    for (which, plan), (_, later), took in zip(before, after, found):
-        expected = plan.timeline.seconds
-        low, middle, high = (1e3 * seconds for seconds in took)
+    for i, which in enumerate(chosen):
+        mine = [each[i] for each in said]
+        expected = [(a + b) / 2 for a, b in zip(mine, mine[1:])]
+        steps = [each[i] for each in took]
+        ratios = [e / median(s) for e, s in zip(expected, steps)]
+        low, middle, high = quartiles([second for each in steps for second in each])
         print(
-            f"  {name:16} {which:12} {1e3 * expected:10.1f}    "
-            f"{middle:7.1f} ({low:.0f} to {high:.0f})".ljust(64)
-            + f"{1e3 * expected / middle:6.2f}"
-            f"{later.timeline.seconds / expected:8.2f}",
+            f"  {name:16} {which:12} {1e3 * median(expected):10.1f}    "
+            f"{1e3 * middle:7.1f} ({1e3 * low:.0f} to {1e3 * high:.0f})".ljust(64)
+            + f"{median(ratios):6.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            f"{max(mine) / min(mine):8.2f}",
             flush=True,
         )
-        judged.append((which, expected, took))
+        judged.append((which, median(expected), (low, middle, high)))
     print(f"  {name:16} {order_of(judged)}", flush=True)
 
 
@@ -190,7 +204,7 @@ def main():
     """Print three rows for each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
     import splitnet as sn
@@ -201,7 +215,7 @@ def main():
         sn.connect(cluster)
         print(
             "  model            plan         predicted, ms  measured, ms       "
-            "ratio  later"
+            "ratio                 drift"
         )
         for name in options.models:
             rows(sn, name, cluster, pids, options.rounds)

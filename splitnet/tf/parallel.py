@@ -12,8 +12,10 @@ from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.planner import plan_graph
 from splitnet.core.shares import BATCH_NORMS, Towers
+from splitnet.core.towers import split_layers
 from splitnet.tf.blueprint import Blueprint, blueprint_of
-from splitnet.tf.emit import emit
+from splitnet.tf.emit import emit, unplace
+from splitnet.tf.placement import placed_of
 from splitnet.tf.read import graph_of
 from splitnet.tf.runtime import local_cluster
 
@@ -38,7 +40,9 @@ def data_parallel(
     that is given stays as it was.
 
     Args:
-        model: a functional or Sequential `keras.Model` of any batch size.
+        model: a functional or Sequential `keras.Model` of any batch size. Of one that
+            is placed already the plain model is taken: neither its devices nor its
+            micro-batches go over.
         cluster: the machine; None means this one.
         devices: a device per tower; a number takes that many GPUs; None takes all.
         batch: samples per step that the plan counts with; any number may be fed.
@@ -52,6 +56,7 @@ def data_parallel(
         DeclarationError: the model cannot be split by samples.
     """
     cluster = local_cluster() if cluster is None else cluster
+    model = _whole(model)
     towers = Towers(
         tuple(wishes(one) for one in _devices(cluster, devices)),
         wishes(weights_on),
@@ -60,6 +65,13 @@ def data_parallel(
     )
     graph = towers_of(model, towers, batch, join_on=cluster.home.name)
     return emit(model, plan_graph(graph, cluster, **plan_options))
+
+
+def _whole(model: Any) -> Any:
+    """The model, or its plain one where layers of it are cut over devices."""
+    placed = placed_of(model) if isinstance(model, keras.Model) else None
+    cut = placed is not None and split_layers(placed.plan.graph)
+    return unplace(model) if cut else model
 
 
 def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:

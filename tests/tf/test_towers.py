@@ -367,6 +367,30 @@ def test_data_parallel_restores_on_fewer_towers_and_on_the_cpu(
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_data_parallel_takes_the_plain_model_of_a_placed_one(
+    cluster: sn.Cluster, double_precision: None, tmp_path: Any
+) -> None:
+    """Slices are whole layers again, and neither pins nor micro-batches go over."""
+    net = sn.Net("cut")
+    x = net.input("x", (6,), dtype="float64")
+    wide = net.split("wide", x, layers.Dense(9, "tanh"), on=["gpu:0", "gpu:1"])
+    net.output(net.branch("head", wide, layers.Dense(3), on="gpu:2"))
+    cut = sn.emit(net, sn.plan(net, cluster, batch=8), microbatches=2)
+    plain, towers = sn.unplace(cut), sn.data_parallel(cut, cluster, batch=8)
+    x, y = (numbers(11, count).astype("float64") for count in (6, 3))
+    for model in (plain, towers):
+        model.compile("adam", "mse")
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    towers.save(tmp_path / "towers.keras")
+    loaded = keras.models.load_model(tmp_path / "towers.keras")
+
+    assert [w.shape for w in loaded.weights] == [w.shape for w in plain.weights]
+    assert difference(towers, plain) < 1e-12
+    assert difference(loaded, towers) == 0.0
+    sn.audit(towers, sn.plan_of(towers), (x[:8], y[:8])).check()
+
+
 def test_plan_of_towers_survives_its_file(cluster: sn.Cluster, tmp_path: Any) -> None:
     """A saved plan of towers emits the same model."""
     net = towered(conv_body(), (8, 8, 2))
