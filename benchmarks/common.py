@@ -32,7 +32,7 @@ def heading(question):
 
 
 def paired(one, other, *, rounds):
-    """Seconds of two functions called in turn, and the ratios of each pair.
+    """Seconds of two functions called in turn, as they give them or as they took.
 
     What runs first alternates, so that neither always follows the other.
     """
@@ -41,8 +41,9 @@ def paired(one, other, *, rounds):
         order = (0, 1) if turn % 2 else (1, 0)
         for which in order:
             began = time.perf_counter()
-            (one, other)[which]()
-            seconds[which].append(time.perf_counter() - began)
+            given = (one, other)[which]()
+            took = time.perf_counter() - began
+            seconds[which].append(given if isinstance(given, float) else took)
     return seconds
 
 

@@ -5,10 +5,13 @@ equal Dense layers on each; plain `fit`. A row is how many times faster several
 micro-batches are than both stages on one worker, and than the same plan with one
 micro-batch, whose stages overlap already where a gradient of weights is not waited for;
 in turn, medians over the pairs. The ideal, against no overlap, is M*S/(M+S-1). What the
-simulator says against one micro-batch, with estimated costs, stands beside it.
+simulator says against one micro-batch, with estimated costs, stands beside it. A step
+is timed from the end of one to the end of the next: what `fit` does before is in none.
 
 With `--processors`: what a step takes of each process, in one piece and in the last
-number of pieces, on one worker and on both.
+number of pieces, on one worker and on both. "Of its work" is what the busier worker's
+processor time and the bubble come to, over what the step took: what is missing there is
+waiting, and what else is missing of the ideal is work.
 
     python benchmarks/pipeline.py [--rounds N] [--microbatches 2 4 8] [--processors]
 """
@@ -16,7 +19,6 @@ number of pieces, on one worker and on both.
 import argparse
 import os
 import statistics
-import time
 from pathlib import Path
 
 from common import heading, paired, spread, undisturbed
@@ -51,25 +53,35 @@ def processors(runs, pids, options):
     """Print for each way the seconds of a step, and of each process in it."""
     pids = [*pids, os.getpid()]
     rows = {name: [] for name in runs}
-    for _ in range(options.rounds):
-        for name, run in runs.items():
-            before = [time.perf_counter(), *map(processor_seconds, pids)]
-            run()
-            after = [time.perf_counter(), *map(processor_seconds, pids)]
-            rows[name].append([(b - a) / options.steps for a, b in zip(before, after)])
-    print("  way                    step, ms   faster   worker 0  worker 1  client, ms")
+    for turn in range(options.rounds):
+        for name, run in list(runs.items())[:: -1 if turn % 2 else 1]:
+            before = [*map(processor_seconds, pids)]
+            step = run()
+            after = [*map(processor_seconds, pids)]
+            used = [(b - a) / options.steps for a, b in zip(before, after)]
+            rows[name].append([step, *used])
+    print(
+        "  way                    step, ms   faster   worker 0  worker 1  client, ms"
+        "  of its work"
+    )
     middle = {n: [statistics.median(each) for each in zip(*r)] for n, r in rows.items()}
     [first, *_] = middle.values()
+    number = options.microbatches[-1]
     for name, (step, *used) in middle.items():
         times = "".join(f"{1e3 * seconds:10.0f}" for seconds in used)
-        print(f"  {name:22}{1e3 * step:9.0f}{first[0] / step:9.3f} {times}", flush=True)
+        bubble = (number + 1) / number if "1f1b" in name or "gpipe" in name else None
+        share = f"{max(used[:2]) * bubble / step:13.0%}" if bubble else ""
+        print(
+            f"  {name:22}{1e3 * step:9.0f}{first[0] / step:9.3f} {times}{share}",
+            flush=True,
+        )
 
 
 def main():
     """Print a row for each schedule and number of micro-batches."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--processors", action="store_true")
     parser.add_argument("--microbatches", type=int, nargs="*", default=[2, 4, 8])
     options = parser.parse_args()
@@ -81,6 +93,8 @@ def main():
         heading(__doc__.splitlines()[0])
         sn.connect(workers.cluster)
         import numpy as np
+
+        from splitnet.tf.whole import StepTimes
 
         net = declare(sn)
         plan = sn.plan(net, workers.cluster, batch=BATCH)
@@ -94,7 +108,13 @@ def main():
             model.compile("sgd", "mse")
             fit = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
             model.fit(x[:BATCH], y[:BATCH], **fit)
-            return lambda: model.fit(x, y, **fit)
+
+            def run():
+                times = StepTimes()
+                model.fit(x, y, callbacks=[times], **fit)
+                return statistics.median(times.seconds)
+
+            return run
 
         parts = [part.name for part in plan.graph.parts]
         alone = dict.fromkeys(parts, HOMES[0]) | {"x": "cpu:0"}
