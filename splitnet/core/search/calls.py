@@ -10,6 +10,7 @@ from splitnet.core.search.call_beam import CallBeam
 from splitnet.core.search.call_chain import chain_calls
 from splitnet.core.search.call_clusters import coarsen_calls
 from splitnet.core.search.call_graph import CallGraph
+from splitnet.core.search.call_lines import merge_lines
 from splitnet.core.search.call_phases import CallPhases
 from splitnet.core.search.call_rounds import CallRounds
 from splitnet.core.search.call_sharing import SharedCalls
@@ -42,6 +43,7 @@ LAST_PASS = 4.0
 PASS_SECONDS = 2e-3  # for each group, where that is more
 HOPELESS = 1.1
 MOST_TIMES, MOST_CALLS = 16, 400
+MANY_GROUPS, LINES = 20_000, 10_000
 MORE_CALLS = (0, 0, 1, 2, 4)
 Report = Callable[[Sequence[int], str], float]
 
@@ -96,9 +98,14 @@ def search_calls(
         return value
 
     several = inf
+    short, line = fused, list(range(fused.group_count))
+    if fused.group_count > MANY_GROUPS:
+        short, line = merge_lines(fused, LINES)
 
-    def hold(plan: Sequence[int], calls: Sequence[int]) -> float:
+    def hold(short_plan: Sequence[int], short_calls: Sequence[int]) -> float:
         nonlocal several
+        plan = [short_plan[index] for index in line]
+        calls = [short_calls[index] for index in line]
         value = report([plan[owner] for owner in cluster], "beam of calls")
         made = dict(zip(calls, plan, strict=True))
         if len(set(made.values())) < len(made):
@@ -115,7 +122,7 @@ def search_calls(
             first = dict(zip(cluster, start, strict=True))
             keep([first[owner] for owner in range(fused.group_count)], "start")
     search = _Search(problem, fused, shared, node_groups, random, keep, elite, phases)
-    rounds, beam = CallRounds(fused, keep), CallBeam(fused, hold)
+    rounds, beam = CallRounds(fused, keep), CallBeam(short, hold)
     for part in _passes(fused, budget):
         if several == inf and phases is None:
             beam.scout(part.slice(SCOUT_SHARE), random)
