@@ -11,11 +11,12 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph, Part
-from splitnet.core.infeasible import Case, Fits, infeasible_error
+from splitnet.core.infeasible import infeasible_error
 from splitnet.core.pins import On, asked_of
 from splitnet.core.plan import Plan
 from splitnet.core.portfolio import STRATEGIES, Found, best_assignment
 from splitnet.core.reasons import placements_of, receipts_of
+from splitnet.core.remedies import Case, Fits
 from splitnet.core.request import OBJECTIVES, Request, check_choice
 from splitnet.core.score import assemble, score
 from splitnet.core.steady import STEADY
@@ -26,6 +27,9 @@ __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
 
 _REMEDY_SECONDS = 3.0
 """How long remedies for a problem that has no answer may be tried."""
+
+_TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
+"""How long each of them may take, and how long where it is worth more."""
 
 _PATIENCE = 0.5
 """Of the time for the first wishes of all, if nothing fits; then whole lists count."""
@@ -190,16 +194,23 @@ def _answer(
 
 
 def _fits(request: Request) -> Fits:
-    """Whether a changed problem has an answer that simple strategies find."""
+    """Whether a changed problem has an answer that is found in a moment."""
     asked = asked_of(request.graph, request.pins)
     ends = monotonic() + _REMEDY_SECONDS
 
-    def fits(graph: Graph, cluster: Cluster, freed: Sequence[str], on: str) -> bool:
+    def fits(
+        graph: Graph,
+        cluster: Cluster,
+        *,
+        parts: Sequence[str] = (),
+        on: str = "",
+        hard: bool = False,
+    ) -> bool:
         if monotonic() > ends:
             return False
 
         def wish(part: Part) -> On | None:
-            if part.name in freed:
+            if part.name in parts:
                 return on
             named, pinned = asked[part.name]
             return named if pinned else None
@@ -210,7 +221,8 @@ def _fits(request: Request) -> Fits:
         board = changed.board(changed.resolve(whole_lists=True)[1])
         if board.overfull:
             return False
-        return best_assignment(board, time_limit=0.3, content=True).feasible
+        seconds = _HARD_SECONDS if hard else _TRY_SECONDS
+        return best_assignment(board, time_limit=seconds, content=True).feasible
 
     return fits
 
