@@ -29,8 +29,13 @@ _START_SECONDS_PER_CALL = 1e-3
 
 _START_SHARE = 0.3
 
-_LARGE = 300
-"""Groups from which the engine has all the time where nothing can be broken."""
+_LARGE, _VERY_LARGE = 300, 1000
+"""Groups from which the engine has all the time: where nothing can be broken, and where
+something can; the local search would try too few moves there."""
+
+_ASKED_AGAIN = (0.06, 0.04)
+_SHARE_PER_GROUP = 2e-6
+"""Of the time limit, for making the plan afterwards."""
 
 
 def search_steady(
@@ -58,13 +63,15 @@ def search_steady(
     board = replace(board, worth=steady.worth(contiguity))
     engine: Found | None = None
     refused: InfeasibleError | None = None
-    large = board.roomy and board.group_count > _LARGE
+    large = board.group_count > (_LARGE if board.roomy else _VERY_LARGE)
+    if board.objective == "memory" and not board.roomy:
+        large = False  # the engine looks away from copies
     if strategy == "auto":
         try:
             engine = _engine(
                 steady,
                 board,
-                shares=(1.0,) if large else _ENGINE_SHARES,
+                shares=_large_shares(board) if large else _ENGINE_SHARES,
                 contiguity=contiguity,
                 time_limit=time_limit,
                 seed=seed,
@@ -73,6 +80,8 @@ def search_steady(
         except InfeasibleError as error:
             refused, strategy = error, "simple"
     if engine and engine.feasible:
+        if large and not on_progress:
+            return engine
         value = board.exact(engine.chosen).value
         if on_progress and not board.roomy:
             on_progress(min(1.0, (monotonic() - began) / max(1e-9, time_limit)), value)
@@ -91,6 +100,14 @@ def search_steady(
     if refused and contiguity and not found.feasible:
         raise refused
     return replace(found, bound=max(found.bound, steady.bound()))
+
+
+def _large_shares(board: Board) -> tuple[float, ...]:
+    """The engine's shares where no other search follows."""
+    first = max(0.5, 0.95 - _SHARE_PER_GROUP * board.group_count)
+    if board.roomy:
+        return (first,)
+    return (first - sum(_ASKED_AGAIN), *_ASKED_AGAIN)
 
 
 def convex_starts(
@@ -154,8 +171,10 @@ def _engine(
         first = first or found
         fits = board.roomy or board.exact(found.chosen).feasible
         found = replace(found, bound=first.bound, feasible=fits)
+        if fits:
+            return found
         more = [max(a, b) for a, b in zip(spare, board.passing_bytes(found.chosen))]
-        if fits or more == spare:
+        if more == spare:
             return found
         spare = more
     assert first is not None, "the first answer was refused or kept"
