@@ -2,7 +2,7 @@
 
 import random
 
-from splitnet.core.search import Device, Problem, build_problem
+from splitnet.planner.search import Device, Problem, build_problem
 
 __all__ = ["layered"]
 

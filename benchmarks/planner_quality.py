@@ -29,19 +29,19 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.layered import layered
-from splitnet.core.search import Problem, search
-from splitnet.core.search.baselines import (
+from splitnet.planner.search import Problem, search
+from splitnet.planner.search.baselines import (
     earliest_finish,
     first_fit,
     longest_first,
     single_devices,
     topological_fill,
 )
-from splitnet.core.search.latency import call_latency
-from splitnet.core.search.orders import depth_first
-from splitnet.core.search.problem import max_load
-from splitnet.core.splits import score_split
-from splitnet.core.workload import (
+from splitnet.planner.search.latency import call_latency
+from splitnet.planner.search.orders import depth_first
+from splitnet.planner.search.problem import max_load
+from splitnet.planner.splits import score_split
+from splitnet.planner.workload import (
     Workload,
     parse_workload,
     problem_of,

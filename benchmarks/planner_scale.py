@@ -21,7 +21,7 @@ from pathlib import Path
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.core.planner import plan_graph
+from splitnet.planner.planner import plan_graph
 
 MACHINES = {200: (4, 5.0), 2_000: (8, 5.0), 10_000: (16, 20.0), 100_000: (16, 60.0)}
 COLORS = {"latency": "#1f6f8b", "throughput": "#c8553d", "call_latency": "#6a994e"}

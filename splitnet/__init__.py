@@ -14,7 +14,8 @@ from splitnet._version import __version__
 from splitnet.tf.first import watch_from_now
 
 if TYPE_CHECKING:
-    from splitnet.callback import PlacementCallback
+    from splitnet.api import place, plan, score
+    from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device
     from splitnet.core.costfile import save_costs
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from splitnet.core.graph import Graph
     from splitnet.core.links import Link
     from splitnet.core.plan import Plan
-    from splitnet.core.planfile import load_plan
-    from splitnet.core.simulate import simulate
     from splitnet.core.timeline import Timeline
-    from splitnet.core.weighing import ways
-    from splitnet.core.what_if import largest_batch, sensitivity
-    from splitnet.core.workgraph import read_workload
+    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.weighing import ways
+    from splitnet.planner.what_if import largest_batch, sensitivity
+    from splitnet.planner.workgraph import read_workload
+    from splitnet.simulator.simulate import simulate
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.measure import measure
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from splitnet.tf.runtime import configure, force_cpu, local_cluster
     from splitnet.tf.summary import summary
     from splitnet.tf.workers import local_workers
-    from splitnet.verbs import place, plan, score
     from splitnet.view.draw import draw
     from splitnet.view.report import report
     from splitnet.view.text import chart, table
@@ -123,7 +123,7 @@ _HOMES = {
     "InfeasibleError": "core.errors",
     "Link": "core.links",
     "Net": "core.declare",
-    "PlacementCallback": "callback",
+    "PlacementCallback": "callbacks",
     "Plan": "core.plan",
     "PlanFileError": "core.errors",
     "Ref": "core.declare",
@@ -137,28 +137,28 @@ _HOMES = {
     "draw": "view.draw",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime",
-    "largest_batch": "core.what_if",
-    "load_plan": "core.planfile",
+    "largest_batch": "planner.what_if",
+    "load_plan": "planner.planfile",
     "local_cluster": "tf.runtime",
     "local_workers": "tf.workers",
     "measure": "tf.measure",
-    "place": "verbs",
+    "place": "api",
     "placement_scope": "tf.placement",
-    "plan": "verbs",
+    "plan": "api",
     "plan_of": "tf.emit",
     "read": "tf.read",
-    "read_workload": "core.workgraph",
+    "read_workload": "planner.workgraph",
     "record": "tf.record",
     "report": "view.report",
     "save_costs": "core.costfile",
-    "score": "verbs",
-    "sensitivity": "core.what_if",
-    "simulate": "core.simulate",
+    "score": "api",
+    "sensitivity": "planner.what_if",
+    "simulate": "simulator.simulate",
     "summary": "tf.summary",
     "table": "view.text",
     "trace": "view.trace",
     "unplace": "tf.emit",
-    "ways": "core.weighing",
+    "ways": "planner.weighing",
 }
 
 

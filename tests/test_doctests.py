@@ -7,11 +7,13 @@ import pkgutil
 import pytest
 
 import splitnet.core
+import splitnet.planner
+import splitnet.simulator
 import splitnet.view
 
 MODULES = sorted(
     module.name
-    for room in (splitnet.core, splitnet.view)
+    for room in (splitnet.core, splitnet.simulator, splitnet.planner, splitnet.view)
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")
 )
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLAN = (
     "import splitnet as sn\n"
     "from splitnet.core.graph import Call, Graph, Part, Tensor\n"
-    "from splitnet.core.planner import plan_graph\n"
+    "from splitnet.planner.planner import plan_graph\n"
     "calls = Call('x', 'x', 'InputLayer'), Call('y', 'y', 'Dense', forward_flops=1)\n"
     "parts = Part('x', 'input', ('cpu',)), Part('y', on=('gpu:1',))\n"
     "edges = (Tensor('x', 'y', bytes=8),)\n"

@@ -20,8 +20,8 @@ from splitnet.core.errors import DeviceError, PlanFileError
 from splitnet.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from splitnet.core.comparison import Comparison
     from splitnet.core.plan import Plan
+    from splitnet.planner.comparison import Comparison
 
 __all__ = [
     "add_commands",
@@ -115,7 +115,7 @@ def plan_target(arguments: Namespace) -> "tuple[Any, Plan, float]":
 
     The source is the Graph itself where the target is a saved file.
     """
-    from splitnet.verbs import plan
+    from splitnet.api import plan
 
     source, cluster = source_and_cluster(arguments)
     options = planner_options(arguments)
@@ -150,8 +150,8 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
     kind = kind_of_file(values)
     cluster = cluster_of(arguments, here=False)
     if kind == "workload":
-        from splitnet.core.workgraph import graph_of_workload
-        from splitnet.core.workload import workload_of
+        from splitnet.planner.workgraph import graph_of_workload
+        from splitnet.planner.workload import workload_of
 
         if cluster is not None:
             raise DeviceError(
@@ -163,7 +163,7 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
             workload_of(values, name=Path(target).stem, origin=target)
         )
     if kind == "plan":
-        from splitnet.core.planfile import load_plan
+        from splitnet.planner.planfile import load_plan
 
         old = load_plan(target)
         return old.graph, cluster or old.cluster
@@ -251,7 +251,7 @@ def _change(arguments: Namespace, made: "Plan") -> "Comparison | None":
         since = arguments.target
     if since is None:
         return None
-    from splitnet.core.planfile import load_plan
+    from splitnet.planner.planfile import load_plan
 
     return load_plan(since).compare(made)
 
@@ -260,7 +260,7 @@ def _largest_batch(plan: "Plan") -> int | None:
     """The largest batch that this placement holds; None if nobody would wait for it."""
     if len(plan.graph.calls) > _MOST_CALLS or plan.objective not in _STEPS:
         return None
-    from splitnet.core.what_if import largest_batch
+    from splitnet.planner.what_if import largest_batch
 
     return largest_batch(
         plan.graph,

@@ -54,8 +54,8 @@ def add_commands(commands: Any) -> None:
 
 def run_simulate(arguments: Namespace) -> int:
     """Play a saved plan: a chart, a trace, or the rows."""
-    from splitnet.core.planfile import load_plan
-    from splitnet.core.simulate import simulate
+    from splitnet.planner.planfile import load_plan
+    from splitnet.simulator.simulate import simulate
 
     timeline = simulate(load_plan(arguments.plan))
     if arguments.trace:
@@ -86,7 +86,7 @@ def _timeline_figures(timeline: Any) -> dict[str, Any]:
 
 def run_draw(arguments: Namespace) -> int:
     """Draw a saved plan into a file."""
-    from splitnet.core.planfile import load_plan
+    from splitnet.planner.planfile import load_plan
     from splitnet.view.draw import draw
 
     plan = load_plan(arguments.plan)
@@ -99,7 +99,7 @@ def run_draw(arguments: Namespace) -> int:
 
 def run_report(arguments: Namespace) -> int:
     """Write the page about a saved plan."""
-    from splitnet.core.planfile import load_plan
+    from splitnet.planner.planfile import load_plan
     from splitnet.view.report import report
 
     report(load_plan(arguments.plan), arguments.out)

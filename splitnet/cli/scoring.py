@@ -44,7 +44,7 @@ def run_score(arguments: Namespace) -> int:
         kind_of_file(load_json(arguments.target)) == "workload"
     ):
         return _score_workload(arguments)
-    from splitnet.verbs import score
+    from splitnet.api import score
 
     source, cluster = source_and_cluster(arguments)
     options = planner_options(arguments)
@@ -68,7 +68,7 @@ def run_score(arguments: Namespace) -> int:
 def _placement_in(path: str) -> dict[str, str]:
     values = load_json(path)
     if kind_of_file(values) == "plan":
-        from splitnet.core.planfile import load_plan
+        from splitnet.planner.planfile import load_plan
 
         return dict(load_plan(path).device_of)
     if isinstance(values, dict) and isinstance(values.get("device_of"), dict):
@@ -83,8 +83,8 @@ def _placement_in(path: str) -> dict[str, str]:
 
 
 def _score_workload(arguments: Namespace) -> int:
-    from splitnet.core.splits import score_split
-    from splitnet.core.workload import parse_workload
+    from splitnet.planner.splits import score_split
+    from splitnet.planner.workload import parse_workload
 
     workload = parse_workload(arguments.target)
     # One sample's latency lets host cores be as many as they like.

@@ -10,7 +10,7 @@ from argparse import Namespace
 from typing import Any
 
 from splitnet.cli.screen import progress
-from splitnet.core.garbage import uncollected
+from splitnet.planner.garbage import uncollected
 
 __all__ = ["is_figures_only", "workload_figures"]
 
@@ -41,8 +41,8 @@ def workload_figures(values: object, arguments: Namespace) -> dict[str, Any]:
 
 
 def _figures(values: object, arguments: Namespace) -> dict[str, Any]:
-    from splitnet.core.search import search
-    from splitnet.core.workload import problem_of, workload_of
+    from splitnet.planner.search import search
+    from splitnet.planner.workload import problem_of, workload_of
 
     objective = arguments.objective or OBJECTIVES[0]
     limit = LIMIT_SECONDS if arguments.time_limit is None else arguments.time_limit

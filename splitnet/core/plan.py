@@ -14,9 +14,9 @@ from splitnet.core.timeline import Timeline
 from splitnet.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from splitnet.core.comparison import Comparison
-    from splitnet.core.explain import Explanation
-    from splitnet.core.words import Verdict
+    from splitnet.planner.comparison import Comparison
+    from splitnet.planner.explain import Explanation
+    from splitnet.planner.words import Verdict
 
 __all__ = ["Fallback", "Memory", "Placement", "Plan", "Transfer"]
 
@@ -150,7 +150,7 @@ class Plan:
     @cached_property
     def verdict(self) -> "Verdict":
         """Whether it is worth it: this plan, one device, and what cannot be beaten."""
-        from splitnet.core.words import verdict_of
+        from splitnet.planner.words import verdict_of
 
         return verdict_of(self)
 
@@ -160,13 +160,13 @@ class Plan:
         Raises:
             PlanFileError: the plan has no such part.
         """
-        from splitnet.core.explain import explain
+        from splitnet.planner.explain import explain
 
         return explain(self, name)
 
     def compare(self, other: "Plan") -> "Comparison":
         """Say what moved from this plan to another, and what that changed."""
-        from splitnet.core.comparison import compare
+        from splitnet.planner.comparison import compare
 
         return compare(self, other)
 
@@ -176,7 +176,7 @@ class Plan:
         Raises:
             PlanFileError: the file cannot be written.
         """
-        from splitnet.core.planfile import save_plan
+        from splitnet.planner.planfile import save_plan
 
         save_plan(self, path)
 

@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError
-from splitnet.core.garbage import uncollected
 from splitnet.core.plan import Plan
 from splitnet.core.towers import split_layers, tower_part, towers_in, weights_part
+from splitnet.planner.garbage import uncollected
 from splitnet.tf import private
 from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of

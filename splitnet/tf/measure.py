@@ -22,7 +22,7 @@ from splitnet.core.cost import Measured, signature
 from splitnet.core.devices import Device
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
-from splitnet.core.step import step_of
+from splitnet.simulator.step import step_of
 from splitnet.tf import private
 from splitnet.tf.blueprint import Site, blueprint_of
 from splitnet.tf.copying import Copies

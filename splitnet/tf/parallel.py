@@ -10,9 +10,9 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.declare import wishes
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
-from splitnet.core.planner import plan_graph
 from splitnet.core.shares import BATCH_NORMS, Towers
 from splitnet.core.towers import split_layers
+from splitnet.planner.planner import plan_graph
 from splitnet.tf.blueprint import Blueprint, blueprint_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.placement import placed_of

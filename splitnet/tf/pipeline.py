@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.pipeline import Pipeline
+from splitnet.simulator.pipeline import Pipeline
 from splitnet.tf import private
 from splitnet.tf.cuts import Fetched
 from splitnet.tf.internals import keep_as_written

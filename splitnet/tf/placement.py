@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.pipeline import Pipeline
 from splitnet.core.plan import Plan
+from splitnet.simulator.pipeline import Pipeline
 from splitnet.tf import internals, private
 from splitnet.tf.cuts import Cuts, Fetched
 from splitnet.tf.flow import Flow

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import DeclarationError
-from splitnet.core.pipeline import Pipeline
+from splitnet.simulator.pipeline import Pipeline
 from splitnet.tf.cuts import CARRIED
 
 __all__ = ["check_losses", "check_pipeline", "warn_of_masks"]

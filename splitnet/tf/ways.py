@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from splitnet.core.errors import DeclarationError
-from splitnet.core.pipeline import Pipeline, pipeline_of
 from splitnet.core.plan import Plan
+from splitnet.simulator.pipeline import Pipeline, pipeline_of
 from splitnet.tf.placement import Placed
 from splitnet.tf.sameness import check_pipeline
 from splitnet.tf.segments import segments_of

@@ -14,7 +14,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.declare import Net
 from splitnet.core.devices import Device
 from splitnet.core.graph import Graph
-from splitnet.core.score import score
+from splitnet.planner.score import score
 from splitnet.tf.blueprint import blueprint_of
 from splitnet.tf.emit import emit
 from splitnet.tf.placement import placement_scope

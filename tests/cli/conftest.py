@@ -7,7 +7,7 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graphfile import graph_to_dict
-from splitnet.core.planner import plan_graph
+from splitnet.planner.planner import plan_graph
 from tests.cli.given import towers
 
 

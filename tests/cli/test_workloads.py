@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitnet.cli import main
-from splitnet.core.search import search
+from splitnet.planner.search import search
 from tests.cli.given import answer
 
 
@@ -68,7 +68,7 @@ def test_a_workloads_reading_counts_against_its_limit(
 
     late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1.9)
     monkeypatch.setattr("splitnet.cli.workloads.time", late)
-    monkeypatch.setattr("splitnet.core.search.search", watched)
+    monkeypatch.setattr("splitnet.planner.search.search", watched)
     assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
     figures = answer(capsys)
 

@@ -13,7 +13,7 @@ from splitnet.core.audit import (
     SeenVariable,
 )
 from splitnet.core.judge import judge
-from splitnet.core.planner import plan_graph
+from splitnet.planner.planner import plan_graph
 from tests import zoo
 
 PHASES = ("forward", "backward", "update")

@@ -329,7 +329,7 @@ def test_log_placement_of_branches_is_a_line_each(
 ) -> None:
     """Where each branch goes, once, and nothing of TensorFlow's flood."""
     from splitnet.core.cluster import Cluster
-    from splitnet.core.planner import plan_graph
+    from splitnet.planner.planner import plan_graph
     from tests.cli.given import towers
 
     plan = plan_graph(towers(), Cluster.of("2*gpu", "cpu"))
@@ -347,7 +347,7 @@ def test_log_placement_is_silent_unless_asked(
 ) -> None:
     """No setting, no lines."""
     from splitnet.core.cluster import Cluster
-    from splitnet.core.planner import plan_graph
+    from splitnet.planner.planner import plan_graph
     from tests.cli.given import towers
 
     with caplog.at_level("INFO", logger="splitnet.placement"):

@@ -6,7 +6,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.plan import Fallback, Memory, Placement, Plan, Transfer
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.core.words import Verdict
+from splitnet.planner.words import Verdict
 
 MS = 1e-3
 

@@ -12,7 +12,7 @@ from splitnet.core.audit import Audit, Finding
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
-from splitnet.core.planner import plan_graph
+from splitnet.planner.planner import plan_graph
 from splitnet.view.dot import dot_of
 from tests.view import plans
 from tests.view.golden import assert_golden

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from splitnet.core.strategies import STRATEGIES
+from splitnet.planner.strategies import STRATEGIES
 from splitnet.view.boxes import boxes_of
 from splitnet.view.facts import (
     flows_of,

@@ -1,0 +1,1 @@
+"""From constraints to a placement: search, bounds, analysis, plan files."""

@@ -1,0 +1,223 @@
+"""What if: costs a little different, or a larger batch."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import networkx as nx
+
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cost import CostModel
+from splitnet.core.devices import Device
+from splitnet.core.errors import DeclarationError, InfeasibleError
+from splitnet.core.graph import Call, Graph
+from splitnet.core.plan import Plan
+from splitnet.planner.planner import plan_graph
+from splitnet.planner.score import score, wishes_of
+from splitnet.planner.wishes import Pins
+from splitnet.simulator.batches import largest_true, rebatched
+
+__all__ = ["Sensitivity", "largest_batch", "sensitivity"]
+
+
+_SECONDS_PER_DRAW = 1.0
+
+_SECONDS_PER_BATCH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How a decision fares when the costs are not quite what was thought.
+
+    `changed` is the share of draws in which another plan would be better by more than a
+    thousandth, `regret` what this plan loses to the better one at worst, as a share of
+    its value; `moved` counts for each part in how many draws it would be elsewhere,
+    where devices that change names are the same.
+    """
+
+    draws: int
+    perturbation: float
+    changed: float
+    regret: float
+    moved: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """A sentence."""
+        text = (
+            f"costs off by up to {self.perturbation:.0%}: the plan changes in "
+            f"{self.changed:.0%} of {self.draws} draws and loses at most "
+            f"{self.regret:.1%}"
+        )
+        shaky = sorted(self.moved, key=lambda part: -self.moved[part])[:3]
+        return text + (f"; least sure of {', '.join(shaky)}." if shaky else ".")
+
+
+@dataclass(frozen=True, slots=True)
+class _Perturbed:
+    """A cost model with every call and road off by a factor of its own."""
+
+    costs: CostModel
+    call: Mapping[str, float]
+    road: Mapping[tuple[str, str], float]
+
+    def forward_seconds(self, call: Call, device: Device) -> float:
+        return self.costs.forward_seconds(call, device) * self.call[call.name]
+
+    def backward_seconds(self, call: Call, device: Device) -> float:
+        return self.costs.backward_seconds(call, device) * self.call[call.name]
+
+    def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
+        return self.costs.update_seconds(count, device, optimizer)
+
+    def link(self, source: str, target: str, cluster: Cluster) -> Link:
+        road = self.costs.link(source, target, cluster)
+        factor = self.road.get((source, target), 1.0)
+        return replace(road, bytes_per_second=road.bytes_per_second / factor)
+
+
+def sensitivity(
+    plan: Plan, perturbation: float = 0.1, *, draws: int = 20, seed: int = 0
+) -> Sensitivity:
+    """Plan again with perturbed costs, and see how often the decision changes.
+
+    Args:
+        plan: The decision. Its wishes are kept.
+        perturbation: Every call and every road is slower or faster by up to this share.
+        draws: How often.
+        seed: Of the draws.
+
+    Raises:
+        DeclarationError: a perturbation outside [0, 1), or no draws.
+    """
+    if not 0 <= perturbation < 1 or draws < 1:
+        raise DeclarationError(
+            "perturbation= must be in [0, 1) and draws= at least 1. Received: "
+            f"{perturbation!r}, {draws!r}."
+        )
+    draw = random.Random(seed)
+    twin_of = _twins(plan)
+    moved: dict[str, int] = {}
+    changed, regret = 0, 0.0
+    for _ in range(draws):
+        costs = _perturbed(plan, perturbation, draw)
+        again = _planned(plan, costs, seed)
+        kept = score(
+            plan.graph,
+            plan.cluster,
+            plan.device_of,
+            objective=plan.objective,
+            costs=costs,
+            optimizer=plan.optimizer,
+            training=plan.training,
+        )
+        loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
+        if loss > 1e-3:
+            changed += 1
+            regret = max(regret, loss)
+            for part in _moved(plan, again, twin_of):
+                moved[part] = moved.get(part, 0) + 1
+    return Sensitivity(draws, perturbation, changed / draws, regret, moved)
+
+
+def _perturbed(plan: Plan, share: float, draw: random.Random) -> _Perturbed:
+    names = [device.name for device in plan.cluster]
+    return _Perturbed(
+        plan.costs,
+        {call.name: 1 + draw.uniform(-share, share) for call in plan.graph.calls},
+        {(a, b): 1 + draw.uniform(-share, share) for a in names for b in names},
+    )
+
+
+def _twins(plan: Plan) -> dict[str, str]:
+    """For each device the first that it could change names with."""
+    request, groups = wishes_of(plan)
+    names = [device.name for device in plan.cluster]
+    twin_of = request.board(groups).twin_of
+    return {name: names[twin] for name, twin in zip(names, twin_of, strict=True)}
+
+
+def _moved(plan: Plan, again: Plan, twin_of: Mapping[str, str]) -> list[str]:
+    """The parts that would be elsewhere, with twins named so that most stay."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for part, device in again.device_of.items():
+        parts.setdefault((device, plan.device_of[part]), []).append(part)
+    same = nx.Graph()
+    for (now, before), row in parts.items():
+        if twin_of[now] == twin_of[before]:
+            same.add_edge((now, "now"), (before, "before"), weight=len(row))
+    for one, other in nx.max_weight_matching(same):
+        (now, _), (before, _) = sorted((one, other), key=lambda end: end[1] != "now")
+        del parts[now, before]
+    return [part for row in parts.values() for part in row]
+
+
+def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
+    asked = {p.part: p.asked.split(", ") for p in plan.placements if p.asked}
+    contiguity = (plan.options or {}).get("contiguity")
+    return plan_graph(
+        plan.graph,
+        plan.cluster,
+        objective=plan.objective,
+        contiguity=str(contiguity) if contiguity else None,
+        pins=lambda part: asked.get(part.name),
+        costs=costs,
+        optimizer=plan.optimizer,
+        training=plan.training,
+        seed=seed,
+        time_limit=_SECONDS_PER_DRAW,
+    )
+
+
+def largest_batch(
+    source: Graph | Callable[[int], Graph],
+    cluster: Cluster,
+    *,
+    device_of: Mapping[str, str] | None = None,
+    pins: Pins | None = None,
+    optimizer: object = "adam",
+    training: bool = True,
+    most: int = 1 << 20,
+) -> int:
+    """The largest batch that fits the memories; 0 if not even one sample does.
+
+    Args:
+        source: A graph, of which bytes are taken to grow with the batch, or a function
+            that makes the graph of a batch.
+        cluster: The machine.
+        device_of: Keep this placement; otherwise each batch is placed anew by the
+            simple strategies, so a long search may find room for more.
+        pins: As `plan_graph`.
+        optimizer: As `plan_graph`.
+        training: As `plan_graph`.
+        most: Look no further.
+
+    Raises:
+        DeclarationError: a placement that misses a part.
+    """
+    graph_of = source if callable(source) else lambda batch: rebatched(source, batch)
+
+    def fits(batch: int) -> bool:
+        graph = graph_of(batch)
+        if device_of is not None:
+            plan = score(
+                graph, cluster, device_of, optimizer=optimizer, training=training
+            )
+            return all(
+                plan.memory[device.name].total <= device.memory_bytes
+                for device in cluster
+            )
+        try:
+            plan_graph(
+                graph,
+                cluster,
+                pins=pins,
+                optimizer=optimizer,
+                training=training,
+                strategy="simple",
+                time_limit=_SECONDS_PER_BATCH,
+            )
+        except InfeasibleError:
+            return False
+        return True
+
+    return largest_true(fits, most)

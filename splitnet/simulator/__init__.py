@@ -1,0 +1,1 @@
+"""One training step as events: tasks, copies, memory."""

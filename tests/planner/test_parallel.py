@@ -1,0 +1,289 @@
+"""Towers, pipelines and the choice between them, on plain values."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import splitnet as sn
+from splitnet.core.collapse import collapse
+from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
+from splitnet.core.shares import Towers, shares
+from splitnet.core.towers import expand, fold, pieced, towers_in
+from splitnet.planner.planner import plan_graph
+from splitnet.simulator.scaled import scaled_graph
+
+BATCH, WIDTH = 64, 512
+
+
+def chain(stages: int = 4, *, flops: float = 4e11, kept: int = 1 << 20) -> Graph:
+    """Equal calls one after another: the first half on gpu:0, the rest on gpu:1."""
+    size = BATCH * WIDTH * 4
+    shape = {"output_shapes": ((BATCH, WIDTH),), "output_dtypes": ("float32",)}
+    calls = [Call("x", "x", "InputLayer", output_bytes=size, **shape)]
+    calls += [
+        Call(
+            f"p{i}/dense",
+            f"p{i}",
+            "Dense",
+            output_bytes=size,
+            forward_flops=flops,
+            backward_flops=2 * flops,
+            activation_bytes=kept,
+            weights=(f"w{i}",),
+            **shape,
+        )
+        for i in range(stages)
+    ]
+    return Graph(
+        "chain",
+        BATCH,
+        tuple(calls),
+        tuple(
+            Tensor(a.name, b.name, 0, (BATCH, WIDTH), "float32", size)
+            for a, b in zip(calls, calls[1:])
+        ),
+        tuple(Weights(f"w{i}", WIDTH * WIDTH * 4) for i in range(stages)),
+        (
+            Part("x", "input", ("cpu",)),
+            *(
+                Part(f"p{i}", "branch", (f"gpu:{2 * i // stages}",))
+                for i in range(stages)
+            ),
+        ),
+        (calls[-1].name,),
+    )
+
+
+def towered(graph: Graph, part: str, count: int) -> Graph:
+    """The graph with one part as towers."""
+    towers = {part: Towers(tuple((f"gpu:{i}",) for i in range(count)))}
+    sizes = {max(1, n) for n in shares(graph.batch, count)}
+    return expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
+
+
+@given(st.integers(0, 999), st.integers(1, 40))
+def test_shares_add_up_and_differ_by_one_at_most(batch: int, count: int) -> None:
+    """Every sample is somewhere, the larger shares come first."""
+    found = shares(batch, count)
+
+    assert sum(found) == batch
+    assert max(found) - min(found) <= 1
+    assert list(found) == sorted(found, reverse=True)
+
+
+def test_expanded_towers_have_parts_weights_and_a_join_of_their_own() -> None:
+    """One part becomes three towers, the home of their weights, and the join."""
+    graph = towered(chain(2), "p0", 3)
+
+    assert [part.name for part in graph.parts] == [
+        *("x", "p0/weights", "p0/0", "p0/1", "p0/2", "p0", "p1")
+    ]
+    assert graph.parts_of_weights["w0"][0] == "p0/weights"
+    assert [t.source for t in graph.tensors if t.target == "p0/join"] == [
+        *("p0/0/dense", "p0/1/dense", "p0/2/dense")
+    ]
+
+
+def test_towers_share_the_work_and_none_of_it_is_lost() -> None:
+    """FLOPs and output bytes of the towers add up to those of the body."""
+    plain, graph = chain(2), towered(chain(2), "p0", 3)
+    mine = [c for c in graph.calls if c.part in ("p0/0", "p0/1", "p0/2")]
+
+    assert sum(c.forward_flops for c in mine) == pytest.approx(
+        plain.call["p0/dense"].forward_flops
+    )
+    assert [c.output_shapes[0][0] for c in mine] == [22, 21, 21]
+
+
+def test_folding_and_collapsing_undo_an_expansion() -> None:
+    """The plain calls come back, by name and by cost."""
+    plain, graph = chain(3), towered(chain(3), "p1", 4)
+
+    assert [call.name for call in fold(graph)] == [call.name for call in plain.calls]
+    back = collapse(graph)
+    assert [call.name for call in back.calls] == [call.name for call in plain.calls]
+    assert back.call["p1/dense"].output_shapes == ((BATCH, WIDTH),)
+    assert [(t.source, t.target, t.bytes) for t in back.tensors] == [
+        (t.source, t.target, t.bytes) for t in plain.tensors
+    ]
+    assert towers_in(back) == {}
+
+
+def test_towers_share_each_piece_of_a_batch_anew() -> None:
+    """64 over 3 are 22, 21, 21; in 5 pieces 24, 20, 20; in 40 each has one of each."""
+    graph = towered(chain(), "p1", 3)
+
+    assert pieced(graph, 1) == {"p1/0": 1.0, "p1/1": 1.0, "p1/2": 1.0}
+    assert pieced(graph, 5) == {"p1/0": 24 / 22, "p1/1": 20 / 21, "p1/2": 20 / 21}
+    assert pieced(graph, 40) == {"p1/0": 40 / 22, "p1/1": 40 / 21, "p1/2": 40 / 21}
+
+
+def test_towers_survive_the_file_of_a_plan(tmp_path: object) -> None:
+    """What `emit` needs to know of towers is in the saved plan."""
+    graph = towered(chain(2), "p0", 2)
+    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"))
+
+    plan.save(f"{tmp_path}/plan.json")
+
+    assert towers_in(sn.load_plan(f"{tmp_path}/plan.json").graph) == towers_in(graph)
+
+
+def two_stages() -> sn.Plan:
+    """Two equal stages on two GPUs."""
+    return plan_graph(chain(), sn.Cluster.of("2*gpu", "cpu"))
+
+
+def test_pipeline_never_beats_the_ideal_and_comes_near_it() -> None:
+    """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least.
+
+    What is ready first runs first, so a backward pass may wait for a later forward
+    pass.
+    """
+    plan = two_stages()
+    for count in (2, 4, 8):
+        ideal = plan.seconds * (count + 1) / (2 * count)
+        seconds = sn.simulate(plan, microbatches=count).seconds
+        assert ideal <= seconds * 1.02
+        assert seconds <= 1.02 * ideal
+
+
+def test_pipeline_runs_every_microbatch_once_in_each_phase() -> None:
+    """Both stages run forward and backward for each of them, and update once."""
+    timeline = sn.simulate(two_stages(), microbatches=4, schedule="1f1b")
+
+    ran = [(t.call, t.phase, t.microbatch) for t in timeline.tasks if t.call != "x"]
+    assert len(set(ran)) == len(ran) == 4 * (2 + 2) + 2
+
+
+def test_one_microbatch_is_the_plan_itself() -> None:
+    """Nothing is paid for a pipeline of one."""
+    plan = two_stages()
+
+    assert sn.simulate(plan, microbatches=1).seconds == plan.seconds
+
+
+def peak(graph: Graph, **pipeline: object) -> int:
+    """The peak of the first GPU, in bytes."""
+    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"))
+    return sn.simulate(plan, microbatches=8, **pipeline).peak_bytes["gpu:0"]
+
+
+def test_one_forward_one_backward_bounds_activations() -> None:
+    """Two micro-batches in flight instead of eight: a quarter of them."""
+    big = chain(kept=256 << 20)
+
+    assert peak(big, schedule="1f1b") < 0.4 * peak(big)
+
+
+def test_last_stage_holds_one_microbatch_at_a_time() -> None:
+    """It goes back as soon as it has come forward, whatever the schedule."""
+    timeline = sn.simulate(two_stages(), microbatches=4)
+    last = [t for t in timeline.tasks if t.device == "gpu:1" and t.phase != "update"]
+
+    assert [(t.microbatch, t.phase) for t in last if t.stop > t.start] == [
+        (m, phase) for m in range(4) for phase in ("forward", "backward")
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_one_forward_one_backward_costs_no_time(count: int) -> None:
+    """What is in flight suffices: two equal stages are as fast as with all at once."""
+    plan = two_stages()
+    bounded = sn.simulate(plan, microbatches=count, schedule="1f1b").seconds
+
+    assert bounded <= 1.02 * sn.simulate(plan, microbatches=count).seconds
+
+
+def test_recomputing_trades_activations_for_time() -> None:
+    """Less is kept, and the step takes longer."""
+    big, plan = chain(kept=256 << 20), two_stages()
+
+    assert peak(big, recompute=True) < 0.2 * peak(big)
+    assert (
+        sn.simulate(plan, microbatches=4, recompute=True).seconds
+        > 1.2 * sn.simulate(plan, microbatches=4).seconds
+    )
+
+
+def test_pipelines_that_cannot_be_are_refused() -> None:
+    """Every fault at once."""
+    with pytest.raises(sn.DeclarationError) as error:
+        sn.simulate(two_stages(), microbatches=65, schedule="zigzag")
+
+    assert "from 1 to the batch, 64" in str(error.value)
+    assert "'gpipe', '1f1b'" in str(error.value)
+
+
+def test_ways_name_the_fastest_of_a_heavy_chain() -> None:
+    """A chain gains nothing from its own plan; towers and a pipeline do."""
+    found = sn.ways(two_stages())
+
+    assert found.best.kind == "towers"
+    assert found["pipeline"].seconds < found["one device"].seconds
+    assert "times one device" in str(found)
+
+
+def test_ways_do_not_call_a_losing_plan_a_win() -> None:
+    """Where a model is small, one device is the answer and it is said so."""
+    pins = {f"p{i}": f"gpu:{i % 2}" for i in range(4)}
+    small = chain(flops=1e3)
+    plan = plan_graph(small, sn.Cluster.of("2*gpu", "cpu"), pins=pins)
+
+    found = sn.ways(plan)
+
+    assert found.best.kind == "one device"
+    assert str(found).startswith("several devices lose")
+
+
+def test_ways_of_a_towered_plan_count_the_body_once() -> None:
+    """One device runs the plain model, not one tower after the other."""
+    cluster = sn.Cluster.of("2*gpu", "cpu")
+    plain = sn.ways(plan_graph(chain(2), cluster))
+    towers = sn.ways(plan_graph(towered(chain(2), "p0", 2), cluster))
+
+    assert towers["one device"].seconds == pytest.approx(plain["one device"].seconds)
+
+
+def test_ways_cut_a_chain_that_was_planned_on_one_device() -> None:
+    """A pipeline needs stages; where the plan has none, they are of equal work."""
+    graph = chain()
+    on_one = {part.name: "gpu:0" for part in graph.parts if part.kind != "input"}
+    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"), pins=on_one)
+
+    found = sn.ways(plan)
+
+    assert "objective='throughput'" in found["pipeline"].how
+    assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
+
+
+def test_ways_use_workers_where_there_are_no_gpus() -> None:
+    """The devices beside the first are equals: towers and stages may use them."""
+    cluster = sn.Cluster.of("3*cpu")
+    pins = {f"p{i}": f"cpu:{1 + i // 2}" for i in range(4)}
+    plan = plan_graph(chain(), cluster, pins=pins)
+
+    assert "devices=['cpu:1', 'cpu:2']" in sn.ways(plan)["towers"].how
+
+
+def test_verdict_weighs_the_ways_and_says_why() -> None:
+    """A chain's plan is no win: the verdict names what is, and what it is spent on."""
+    said = str(two_stages().verdict)
+
+    assert "ways: towers " in said
+    assert "towers is fastest: the busiest device computes" in said
+    assert "faster than this plan: data_parallel(model, devices=" in said
+
+
+def test_verdict_leaves_ways_out_where_only_inference_is_planned() -> None:
+    """Micro-batches and gradients belong to training."""
+    plan = plan_graph(chain(), sn.Cluster.of("2*gpu", "cpu"), training=False)
+
+    assert plan.verdict.ways is None
+
+
+def test_ways_know_no_other_kind() -> None:
+    """A way that could not be weighed is a KeyError."""
+    single = plan_graph(chain(1), sn.Cluster.of("gpu", "cpu"))
+
+    with pytest.raises(KeyError, match="pipeline"):
+        sn.ways(single)["pipeline"]

@@ -1,0 +1,89 @@
+"""Pins taken from another plan; what moved between plans of other parts."""
+
+from pathlib import Path
+
+import pytest
+
+import splitnet as sn
+from splitnet.planner.grouping import group
+from splitnet.planner.pins import pins_of
+from tests.zoo import chain
+
+CLUSTER = sn.Cluster.of("2*gpu", "cpu", memory="16 GiB")
+
+
+def grouped(parts: int) -> sn.Graph:
+    """A chain of eight calls in some parts."""
+    return group(chain(8), parts, lambda call: 1.0)
+
+
+def test_a_plan_file_edited_by_hand_is_kept(tmp_path: Path) -> None:
+    """The device that a person wrote is the device of the next plan."""
+    graph = chain(4)
+    plan = sn.plan(graph, CLUSTER, pins={"*": "gpu:0"})
+    plan.save(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text()
+    name = [part.name for part in graph.parts if part.kind != "input"][-1]
+    edited = text.replace(f'"{name}": "gpu:0"', f'"{name}": "gpu:1"', 1)
+    assert edited != text
+    (tmp_path / "plan.json").write_text(edited)
+
+    again = sn.plan(graph, CLUSTER, pins=tmp_path / "plan.json")
+    assert again.device_of == {**plan.device_of, name: "gpu:1"}
+    assert sn.plan(graph, CLUSTER, pins=again).device_of == again.device_of
+
+
+def test_a_wrong_name_in_a_plan_file_is_told_with_a_suggestion(tmp_path: Path) -> None:
+    """A slip of the pen costs a sentence, not a search."""
+    graph = chain(4)
+    name = graph.parts[-1].name
+    sn.plan(graph, CLUSTER).save(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(text.replace(f'"{name}":', f'"{name}x":', 1))
+
+    with pytest.raises(sn.PlanFileError, match=f"did you mean '{name}'"):
+        sn.load_plan(tmp_path / "plan.json")
+
+
+def test_a_plan_of_other_parts_is_kept_call_by_call() -> None:
+    """Parts of one call each are where the part of that call was."""
+    plan = sn.plan(grouped(3), CLUSTER)
+    again = sn.plan(chain(8), CLUSTER, pins=plan)
+    where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
+
+    assert {c.name: again.device_of[c.part] for c in again.graph.calls} == where
+
+
+def test_a_plan_of_another_model_is_refused_with_suggestions() -> None:
+    """Names that are not here are told, with those that are near."""
+    plan = sn.plan(chain(8), CLUSTER)
+    with pytest.raises(sn.DeclarationError) as caught:
+        pins_of(plan, chain(5))
+
+    assert "cannot be kept" in str(caught.value)
+    assert "did you mean" in str(caught.value)
+
+
+def test_comparison_of_other_parts_tells_runs_of_calls() -> None:
+    """Calls that moved side by side stand on one line."""
+    graph = chain(8)
+    before = sn.plan(graph, CLUSTER, pins={"*": "gpu:0"})
+    after = sn.plan(grouped(2), CLUSTER, pins=lambda part: "gpu:1")
+    calls = [c.name for c in graph.calls if graph.part[c.part].kind != "input"]
+    moved = before.compare(after).moved
+
+    assert (f"{calls[0]} .. {calls[-1]}", "gpu:0", "gpu:1") in moved
+    assert len(moved) <= 2
+    assert before.compare(before).moved == ()
+
+
+def test_pins_of_another_kind_are_refused() -> None:
+    """A list says nothing of devices; the message says what pins may be."""
+    with pytest.raises(sn.DeclarationError, match=r"table of patterns.*\['c0'\]"):
+        sn.plan(chain(2), CLUSTER, pins=["c0"])
+
+
+def test_a_pattern_of_other_letters_has_suggestions() -> None:
+    """Names are told apart by their case, but suggested whatever it is."""
+    with pytest.raises(sn.DeclarationError, match="'C1' matches.* did you mean 'c1'"):
+        sn.plan(chain(2), CLUSTER, pins={"C1": "gpu:0"})

@@ -1,0 +1,311 @@
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.graph import Graph, Part
+from splitnet.planner.planner import OBJECTIVES, plan_graph, score
+from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
+
+BOX = Cluster.of("2*gpu", "cpu")
+SMALL = Cluster.of("2*gpu", "cpu", memory="700 MiB")
+seeds = st.integers(0, 10_000)
+quick = settings(max_examples=30, deadline=None, derandomize=True)
+
+
+def best_single(graph: Graph, cluster: Cluster) -> float:
+    """The best time of everything on one device that fits, pins not looked at."""
+    times = []
+    for device in cluster:
+        everything = {p.name: device.name for p in graph.parts if p.kind != "input"}
+        plan = score(graph, cluster, everything)
+        room = all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
+        times += [plan.seconds] if room else []
+    return min(times, default=float("inf"))
+
+
+@quick
+@given(seeds)
+def test_plan_is_never_worse_than_one_device(seed):
+    """A free graph is placed at least as well as on the best device alone."""
+    graph = random_dag(seed, 7)
+    plan = plan_graph(graph, BOX)
+
+    assert plan.seconds <= best_single(graph, BOX) * (1 + 1e-12)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seeds, st.sampled_from(["latency", "memory"]))
+def test_bound_is_below_every_plan(seed, objective):
+    """No placement of a random graph is better than the bound of any strategy."""
+    graph = random_dag(seed, 5)
+    plan = plan_graph(graph, BOX, objective=objective, strategy="single_device")
+    draw = random.Random(seed)
+    for _ in range(20):
+        device_of = {
+            p.name: draw.choice(["gpu:0", "gpu:1", "cpu:0"])
+            for p in graph.parts
+            if p.kind != "input"
+        }
+        other = score(graph, BOX, device_of, objective=objective)
+        assert plan.bound <= other.value
+        assert other.bound <= other.value
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seeds)
+def test_bound_of_the_program_is_below_every_plan(seed):
+    """Nor is any placement better than what the integer program proves."""
+    graph = random_dag(seed, 9)
+    plan = plan_graph(graph, BOX)
+    draw = random.Random(seed)
+    for _ in range(30):
+        device_of = dict(plan.device_of)
+        for name in draw.sample(list(device_of)[1:], 3):
+            device_of[name] = draw.choice(["gpu:0", "gpu:1", "cpu:0"])
+        assert plan.bound <= score(graph, BOX, device_of).value
+
+
+def test_plan_is_deterministic():
+    """Equal seeds give equal plans, also where random moves are made."""
+    graph = random_dag(5, 14)
+    first = plan_graph(graph, BOX, seed=3)
+    second = plan_graph(graph, BOX, seed=3)
+
+    assert first.device_of == second.device_of
+    assert first.transfers == second.transfers
+
+
+def test_plan_keeps_pins_and_the_merge_on_the_cpu():
+    """The page of the design: two towers, a CPU merge, a head near the first."""
+    plan = plan_graph(two_towers(), BOX)
+
+    assert plan.device_of == {
+        "image": "cpu:0",
+        "words": "cpu:0",
+        "see": "gpu:0",
+        "tell": "gpu:1",
+        "join": "cpu:0",
+        "head": "gpu:0",
+    }
+    assert [p.why for p in plan.placements] == [
+        "input",
+        "input",
+        "pin",
+        "pin",
+        "merge",
+        "near",
+    ]
+
+
+def test_plan_spreads_parallel_branches():
+    """Heavy branches side by side use both GPUs."""
+    plan = plan_graph(wide(4), BOX)
+    branches = [plan.device_of[f"b{i}"] for i in range(4)]
+
+    assert sorted(branches) == ["gpu:0", "gpu:0", "gpu:1", "gpu:1"]
+
+
+def test_plan_keeps_a_chain_together():
+    """A chain gains nothing from a second device, so it stays on one."""
+    plan = plan_graph(chain(5), BOX)
+
+    assert {plan.device_of[f"c{i}"] for i in range(5)} == {"gpu:0"}
+
+
+def test_plan_cuts_a_chain_that_does_not_fit():
+    """Memory forces a cut: both GPUs are used, and neither is overfull."""
+    box = Cluster.of("2*gpu", "cpu", memory="25 MiB")
+    plan = plan_graph(chain(8), box)
+
+    assert len({plan.device_of[f"c{i}"] for i in range(8)}) >= 2
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+
+
+def test_plan_for_memory_spreads_bytes():
+    """The objective "memory" lowers the fullest device below one device's total."""
+    plan = plan_graph(wide(4), BOX, objective="memory")
+    alone = score(wide(4), BOX, {f"b{i}": "gpu:0" for i in range(4)} | {"join": "cpu"})
+
+    assert plan.value == max(m.total for m in plan.memory.values())
+    assert plan.value < max(m.total for m in alone.memory.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plan_for_memory_in_one_piece_each(seed):
+    """A convex plan for memory returns to no device, and is no worse than cuts."""
+    graph = chain(9)
+    draw = random.Random(seed)
+    weights = tuple(
+        replace(one, bytes=draw.randint(1, 9) * MIB) for one in graph.weights
+    )
+    graph = replace(graph, weights=weights)
+    plan = plan_graph(
+        graph, BOX, objective="memory", contiguity="convex", time_limit=1.0, seed=seed
+    )
+    at = [plan.device_of[part.name] for part in graph.parts]
+    runs = [d for i, d in enumerate(at) if not i or at[i - 1] != d]
+
+    assert len(runs) == len(set(runs)) > 1
+    assert plan.bound <= plan.value == max(m.total for m in plan.memory.values())
+    for one, two in combinations(range(len(at) + 1), 2):
+        cut = ["cpu:0"] * one + ["gpu:0"] * (two - one) + ["gpu:1"] * (len(at) - two)
+        there = dict(zip([part.name for part in graph.parts], cut))
+        other = score(graph, BOX, there | {"x": "cpu:0"}, objective="memory")
+        assert plan.value <= other.value
+
+
+def test_plan_for_memory_goes_round_what_is_pinned():
+    """Merges on the CPU do not bring everything else there."""
+    graph = wide(4)
+    plan = plan_graph(graph, BOX, objective="memory", contiguity="convex")
+    free = plan_graph(graph, BOX, objective="memory")
+
+    assert plan.device_of["join"] == "cpu:0"
+    assert plan.value == free.value
+
+
+def test_plan_keeps_parts_apart():
+    """Two parts that must be apart are, though one device would do."""
+    graph = chain(2)
+    parts = (*graph.parts[:2], replace(graph.parts[2], apart=("c0",)))
+    plan = plan_graph(replace(graph, parts=parts), BOX)
+
+    assert plan.device_of["c0"] != plan.device_of["c1"]
+
+
+@pytest.mark.parametrize("objective", ["throughput", "call_latency"])
+def test_plan_for_the_benchmarks_objectives_is_valued_alike(objective):
+    """The value of a plan is the value of its placement when a person gives it."""
+    graph = wide(4)
+    plan = plan_graph(graph, BOX, objective=objective, time_limit=1.0)
+    again = score(graph, BOX, plan.device_of, objective=objective)
+
+    assert plan.value == pytest.approx(again.value)
+    assert 0 < again.bound <= again.value
+    assert plan.device_of["join"] == "cpu:0"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_plan_keeps_near_and_apart_for_every_objective(objective):
+    """Two parts that must be apart are, and one stays near another."""
+    graph = wide(4)
+    parts = (
+        *graph.parts[:2],
+        replace(graph.part["b1"], apart=("b0",)),
+        replace(graph.part["b2"], near=("b0",)),
+        replace(graph.part["b3"], apart=("b0", "b1")),
+        graph.part["join"],
+    )
+    plan = plan_graph(
+        replace(graph, parts=parts), BOX, objective=objective, time_limit=0.5
+    )
+    at = plan.device_of
+
+    assert at["b2"] == at["b0"]
+    assert len({at["b0"], at["b1"], at["b3"]}) == 3
+    assert 0 <= plan.bound <= plan.value
+
+
+@pytest.mark.parametrize("option", ["objective", "strategy", "missing", "contiguity"])
+def test_plan_names_the_choices_of_an_option(option):
+    """An unknown option is answered with those that there are."""
+    with pytest.raises(DeclarationError, match=f"{option}= must be one of"):
+        plan_graph(chain(), BOX, **{option: "fastest"})
+
+
+def test_plan_names_the_known_optimizers():
+    """An unknown optimizer is answered with those that there are."""
+    with pytest.raises(DeclarationError, match="Known: sgd, momentum"):
+        plan_graph(chain(), BOX, optimizer="sophia")
+
+
+def test_plan_counts_slots_by_optimizer():
+    """Adam keeps two copies beside each weight, SGD none."""
+    adam = plan_graph(chain(), BOX, optimizer="adam").memory["gpu:0"]
+    sgd = plan_graph(chain(), BOX, optimizer="sgd").memory["gpu:0"]
+
+    assert (adam.slots, sgd.slots) == (6 * MIB, 0)
+    assert adam.weights == sgd.weights == 3 * MIB
+
+
+def test_plan_reports_progress():
+    """The best value so far only falls."""
+    seen: list[float] = []
+    plan = plan_graph(random_dag(3, 14), BOX, on_progress=lambda _, v: seen.append(v))
+
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] == plan.value
+
+
+def test_plan_keeps_the_best_when_interrupted():
+    """An interrupt from the keyboard ends the search, not the plan."""
+    seen: list[float] = []
+
+    def interrupt(_share: float, best: float) -> None:
+        seen.append(best)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    plan = plan_graph(random_dag(3, 14), BOX, on_progress=interrupt)
+
+    assert len(seen) == 2
+    assert plan.value == seen[-1]
+
+
+def test_plan_of_a_tight_limit_is_still_a_plan():
+    """With no time at all the first thing tried that fits is the plan."""
+    plan = plan_graph(random_dag(3, 14), BOX, time_limit=0.0)
+
+    assert set(plan.device_of) == set(random_dag(3, 14).part)
+
+
+def test_plan_of_the_shared_layer_counts_its_weight_once():
+    """One variable, one home, whoever calls it."""
+    plan = plan_graph(shared(), BOX)
+
+    assert dict(plan.home) == {"encoder/w": "gpu:0"}
+    assert sum(m.weights for m in plan.memory.values()) == MIB
+
+
+def test_plan_of_an_empty_choice_says_only_choice():
+    """On a machine of one device there is nothing to choose."""
+    plan = plan_graph(chain(1), Cluster.of("cpu"))
+
+    assert plan["c0"].why == "only choice"
+
+
+def test_score_judges_a_persons_plan():
+    """A placement given by hand has its own value and the reason "given"."""
+    plan = score(diamond(), BOX, dict.fromkeys(["top", "left", "right", "join"], "gpu"))
+
+    assert plan.device_of["left"] == "gpu:0"
+    assert {p.why for p in plan.placements} == {"given"}
+    assert plan.gap > 0
+
+
+def test_score_names_unknown_and_forgotten_parts():
+    """All faults of a placement are named at once."""
+    with pytest.raises(DeclarationError, match="no part 'topp'.*'top' has no device"):
+        score(diamond(), BOX, {"topp": "gpu:0", "left": "cpu", "right": "cpu"})
+
+
+def test_score_names_an_unknown_device():
+    """A device that is not there is named with those that are."""
+    with pytest.raises(
+        DeviceError, match=r"part 'c0': there is no device 'gpu:7' here"
+    ):
+        score(chain(1), BOX, {"c0": "gpu:7"})
+
+
+def test_plan_of_parts_without_calls_is_complete():
+    """A part that holds no call is placed too."""
+    graph = chain(1)
+    graph = replace(graph, parts=(*graph.parts, Part("empty")))
+
+    assert set(plan_graph(graph, BOX).device_of) == {"x", "c0", "empty"}

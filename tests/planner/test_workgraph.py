@@ -1,0 +1,117 @@
+import json
+
+import pytest
+
+from splitnet.core.errors import InfeasibleError, PlanFileError
+from splitnet.planner.planner import plan_graph
+from splitnet.planner.splits import score_split
+from splitnet.planner.workgraph import read_workload
+from splitnet.planner.workload import parse_workload
+
+
+def node(number, *, accelerator=1.0, cpu=10.0, color=None, size=4.0, **more):
+    """A node of the benchmark's file."""
+    values = {
+        "id": number,
+        "fpgaLatency": accelerator,
+        "cpuLatency": cpu,
+        "size": size,
+        "supportedOnFpga": 1,
+        "isBackwardNode": 0,
+    }
+    return values | ({} if color is None else {"colorClass": color}) | more
+
+
+@pytest.fixture
+def workload(tmp_path):
+    """A diamond of which two nodes share a colour, on two accelerators and a core."""
+    path = tmp_path / "diamond.json"
+    edges = [(3, 5), (3, 7), (5, 9), (7, 9)]
+    data = {
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "maxSizePerFPGA": 9,
+        "nodes": [
+            node(9, size=0.5),
+            node(3, color=1),
+            node(5, accelerator=4.0),
+            node(7, accelerator=4.0, color=1),
+        ],
+        "edges": [{"sourceId": a, "destId": b, "cost": 0.25} for a, b in edges],
+    }
+    path.write_text(json.dumps(data))
+    return path
+
+
+def split_of_plan(plan):
+    """The plan as the benchmark's split."""
+    inside = {device.name: [] for device in plan.cluster}
+    for name, device in plan.device_of.items():
+        inside[device].append(int(name))
+    rows = [(name, {"nodes": ids}) for name, ids in inside.items()]
+    return {
+        "fpgas": [row for name, row in rows if name.startswith("gpu")],
+        "cpus": [row for name, row in rows if name.startswith("cpu")],
+    }
+
+
+def test_workload_becomes_a_graph_with_a_part_per_node(workload):
+    """Parts keep the file's ids and order; calls stand in running order."""
+    graph, cluster = read_workload(workload)
+
+    assert [part.name for part in graph.parts] == ["9", "3", "5", "7"]
+    assert [call.name for call in graph.calls] == ["3", "5", "7", "9"]
+    assert [device.name for device in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
+
+
+@pytest.mark.parametrize("objective", ["throughput", "call_latency"])
+def test_workload_plan_is_worth_what_its_split_scores(workload, objective):
+    """The planner's value is the evaluator's, and no constraint is broken."""
+    graph, cluster = read_workload(workload)
+    plan = plan_graph(graph, cluster, objective=objective, time_limit=1.0)
+    found = score_split(parse_workload(workload), split_of_plan(plan))
+
+    value = found.max_load if objective == "throughput" else found.call_latency
+    assert plan.value == pytest.approx(value)
+    assert not found.violations
+
+
+def test_workload_plan_keeps_colour_classes_and_memory(workload):
+    """A colour class shares a device, and every accelerator holds what it gets."""
+    graph, cluster = read_workload(workload)
+    plan = plan_graph(graph, cluster, time_limit=1.0)
+
+    assert plan.device_of["3"] == plan.device_of["7"]
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
+
+
+def test_workload_that_fits_nowhere_says_so(workload):
+    """Without a CPU and with too little memory the reason is given."""
+    data = json.loads(workload.read_text()) | {"maxCPUs": 0, "maxSizePerFPGA": 3}
+    workload.write_text(json.dumps(data))
+    graph, cluster = read_workload(workload)
+    with pytest.raises(InfeasibleError, match="does not fit"):
+        plan_graph(graph, cluster)
+
+
+def test_workload_without_nodes_is_named(tmp_path):
+    """A file of another kind is refused with its faults."""
+    path = tmp_path / "other.json"
+    path.write_text("{}")
+    with pytest.raises(PlanFileError, match="maxFPGAs"):
+        read_workload(path)
+
+
+def test_fractions_of_a_byte_count(workload):
+    """Two nodes of 4.4 bytes fit in 8.8, which whole bytes would deny."""
+    data = json.loads(workload.read_text())
+    data["maxSizePerFPGA"] = 8.8
+    data["maxCPUs"] = 0
+    for row in data["nodes"]:
+        row["size"] = 4.4
+    workload.write_text(json.dumps(data))
+    graph, cluster = read_workload(workload)
+    assert [call.size_bytes for call in graph.calls] == [44] * 4
+    assert cluster["gpu:0"].memory_bytes == 88
+    plan = plan_graph(graph, cluster, objective="throughput", time_limit=1.0)
+    assert not score_split(parse_workload(workload), split_of_plan(plan)).violations
