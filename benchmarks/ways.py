@@ -1,9 +1,9 @@
 """Does the verdict name the fastest way, and are its step times within 20 %?
 
 Two worker processes, a core and a thread each. Each model is measured once call by call
-(`sn.measure`); `sn.ways` then weighs one device, the plan, towers and a pipeline with
-those costs, and each of them is built and run with plain `fit`, in turn. A step is
-timed from the end of one to the end of the next within an epoch.
+(`sn.measure`); `sn.compare_strategies` then simulates one device, the plan, towers and
+a pipeline with those costs, and each of them is built and run with plain `fit`, in
+turn. A step is timed from the end of one to the end of the next within an epoch.
 
     python benchmarks/ways.py [MODEL ...] [--rounds N]
 """
@@ -96,7 +96,7 @@ def main():
             x = np.random.default_rng(0).normal(size=shape).astype("float32")
             y = np.zeros((batch * STEPS, 1), "float32")
             fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
-            ways = sn.ways(plan).all
+            ways = sn.compare_strategies(plan).all
             models = [built(sn, w, model, plan, cluster, batch) for w in ways]
             seconds = [[] for _ in ways]
             for made in models:

@@ -2,16 +2,15 @@
 
     import splitnet as sn
 
-Importing this package loads neither TensorFlow nor Keras: each public name is fetched
-from its room when it is first used.
+Importing this package loads neither TensorFlow nor Keras and patches nothing: each
+public name is imported from its module when it is first used.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from splitnet._version import __version__
-from splitnet.tf.first import watch_from_now
+from splitnet.core import hooks
 
 if TYPE_CHECKING:
     from splitnet.api import place, plan, score
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
     from splitnet.core.graph import Graph
     from splitnet.core.links import Link
     from splitnet.core.plan import Plan
-    from splitnet.core.timeline import Timeline
     from splitnet.planner.planfile import load_plan
-    from splitnet.planner.weighing import ways
+    from splitnet.planner.weighing import compare_strategies
     from splitnet.planner.what_if import largest_batch, sensitivity
     from splitnet.planner.workgraph import read_workload
     from splitnet.simulator.simulate import simulate
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
     from splitnet.view.report import report
     from splitnet.view.text import chart, table
     from splitnet.view.trace import trace
-
-watch_from_now()
 
 __all__ = [
     "Audit",
@@ -79,6 +75,7 @@ __all__ = [
     "__version__",
     "audit",
     "chart",
+    "compare_strategies",
     "configure",
     "connect",
     "data_parallel",
@@ -106,7 +103,6 @@ __all__ = [
     "table",
     "trace",
     "unplace",
-    "ways",
 ]
 
 # name -> the module that has it
@@ -131,6 +127,7 @@ _HOMES = {
     "WorkerError": "core.errors",
     "audit": "tf.observe",
     "chart": "view.text",
+    "compare_strategies": "planner.weighing",
     "configure": "tf.runtime",
     "data_parallel": "tf.parallel",
     "connect": "tf.connect",
@@ -158,70 +155,28 @@ _HOMES = {
     "table": "view.text",
     "trace": "view.trace",
     "unplace": "tf.emit",
-    "ways": "planner.weighing",
 }
 
 
-def _outline(net: "Net", ref: "Ref") -> "list[int | str] | None":
-    from splitnet.tf.blueprint import outline
-
-    return outline(net, ref)
-
-
-def _hang_hooks(name: str) -> None:
-    """Give core values what only the other rooms can do, when they are first used."""
-    if name in ("Net", "Ref"):
-        from splitnet.core.declare import Net
-
-        Net.outline = staticmethod(_outline)
-        if "tensorflow" in sys.modules:
-            from splitnet.tf.runtime import make_room
-
-            make_room()
-    if name in ("Plan", "load_plan", "place", "plan", "score"):
-        from splitnet.core.plan import Plan
-
-        Plan.pictures = (_svg_of, _html_of)
-    if name in ("Plan", "load_plan", "plan", "record", "score", "simulate"):
-        from splitnet.core.timeline import Timeline
-
-        Timeline.picture = _chart_of
-    if name in ("Audit", "audit"):
-        from splitnet.core.audit import Audit
-
-        Audit.page = _page_of
-
-
-def _svg_of(plan: "Plan") -> str:
-    from splitnet.view.draw import svg_of
-
-    return svg_of(plan)
-
-
-def _html_of(plan: "Plan") -> str:
-    from splitnet.view.draw import html_of
-
-    return html_of(plan)
-
-
-def _chart_of(timeline: "Timeline") -> str:
-    from splitnet.view.draw import chart_of
-
-    return chart_of(timeline)
-
-
-def _page_of(audit: "Audit") -> str:
-    from splitnet.view.draw import page_of
-
-    return page_of(audit)
+hooks.declare(
+    {
+        "output_keys": "splitnet.tf.blueprint:outline",
+        "explain": "splitnet.planner.explain:explain",
+        "compare": "splitnet.planner.comparison:compare",
+        "save_plan": "splitnet.planner.planfile:save_plan",
+        "plan_svg": "splitnet.view.draw:svg_of",
+        "plan_html": "splitnet.view.draw:html_of",
+        "timeline_svg": "splitnet.view.draw:chart_of",
+        "audit_html": "splitnet.view.draw:page_of",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a public name from its room, once (PEP 562)."""
+    """Import a public name from its module, once (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'splitnet' has no attribute {name!r}")
     value = getattr(import_module(f"splitnet.{_HOMES[name]}"), name)
-    _hang_hooks(name)
     globals()[name] = value
     return value
 

@@ -142,13 +142,16 @@ def score(
         DeviceError: a device is not in the cluster.
     """
     from splitnet.planner.score import score as score_graph
+    from splitnet.planner.words import with_verdict
 
-    return score_graph(
-        _graph_of(source, batch, nested),
-        cluster,
-        device_of,
-        costs=_costs_of(costs),
-        **options,
+    return with_verdict(
+        score_graph(
+            _graph_of(source, batch, nested),
+            cluster,
+            device_of,
+            costs=_costs_of(costs),
+            **options,
+        )
     )
 
 

@@ -141,7 +141,7 @@ class PlacementCallback(keras.callbacks.Callback):
         for device, memory in plan.memory.items():
             tag = f"planned/memory_bytes/{device}"
             self._board.scalar(tag, memory.total, step=0)
-        for device, seconds in plan.timeline.busy.items():
+        for device, seconds in plan.timeline.compute_seconds.items():
             self._board.scalar(f"planned/busy_seconds/{device}", seconds, step=0)
 
     def _write_audit(self, audit: Audit) -> None:
@@ -158,7 +158,7 @@ class PlacementCallback(keras.callbacks.Callback):
             {"planned": plan.timeline, "measured": measured}, cluster=plan.cluster
         )
         self._draw("timeline", dot_of_scene(both), "nop2", step=1)
-        for device, seconds in measured.busy.items():
+        for device, seconds in measured.compute_seconds.items():
             self._board.scalar(f"measured/busy_seconds/{device}", seconds, step=0)
 
     def _draw(self, tag: str, dot: str, program: str, *, step: int) -> None:

@@ -284,7 +284,12 @@ def plan_figures(plan: "Plan", seconds: float) -> dict[str, Any]:
         "batch": plan.batch,
         "device_of": dict(plan.device_of),
         "fallbacks": [
-            {"part": f.part, "asked": f.asked, "got": f.got, "why": f.why}
+            {
+                "part": f.part,
+                "requested": f.requested,
+                "assigned": f.assigned,
+                "reason": f.reason,
+            }
             for f in plan.fallbacks
         ],
         "memory_bytes": {name: used.total for name, used in plan.memory.items()},

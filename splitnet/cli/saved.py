@@ -76,8 +76,8 @@ def run_simulate(arguments: Namespace) -> int:
 def _timeline_figures(timeline: Any) -> dict[str, Any]:
     return {
         "seconds": timeline.seconds,
-        "busy": dict(timeline.busy),
-        "idle": dict(timeline.idle),
+        "compute_seconds": dict(timeline.compute_seconds),
+        "utilization": dict(timeline.utilization),
         "peak_bytes": dict(timeline.peak_bytes),
         "tasks": [asdict(task) for task in timeline.tasks],
         "copies": [asdict(copy) for copy in timeline.copies],

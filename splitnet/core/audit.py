@@ -3,11 +3,11 @@
 `core/judge.py` decides, `tf/observe.py` collects; these are the values between them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
+from splitnet.core import hooks
 from splitnet.core.errors import AuditError, listed
 from splitnet.core.plan import Plan
 
@@ -124,9 +124,6 @@ class Audit:
     `moved` maps (source device, target device, kind) to (planned bytes, actual bytes).
     """
 
-    # The package's front door sets this to the view's page of an audit.
-    page: ClassVar["Callable[[Audit], str] | None"] = None
-
     plan: Plan
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
@@ -155,10 +152,9 @@ class Audit:
             )
         )
 
-    def _repr_html_(self) -> str | None:
-        """The diagram with what strayed, and the table, for a notebook."""
-        page = type(self).page
-        return page(self) if page else None
+    def _repr_html_(self) -> str:
+        """The diagram with the findings, and the table, for a notebook."""
+        return str(hooks.call("audit_html", self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

@@ -6,9 +6,9 @@ user's program that they stand in, and reported together when the net is first r
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
+from splitnet.core import hooks
 from splitnet.core.branches import (
     Branch,
     Output,
@@ -18,7 +18,7 @@ from splitnet.core.branches import (
     sizes_of,
     wishes,
 )
-from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.errors import DeviceError
 from splitnet.core.shares import BATCH_NORMS, Towers
 
 __all__ = ["Branch", "Net", "Output", "Ref", "raise_faults", "refs_in", "wishes"]
@@ -34,9 +34,6 @@ class Net:
         >>> [(branch.name, branch.on) for branch in net.branches]
         [('x', ('cpu',)), ('a', ('gpu:0',))]
     """
-
-    # How many outputs a body has is Keras' to say: the package's front door sets this.
-    outline: Callable[["Net", Ref], list[int | str] | None] | None = None
 
     def __init__(self, name: str = "net") -> None:
         self.name = name
@@ -191,12 +188,8 @@ class Net:
 
     def keys_of(self, ref: Ref) -> list[int | str] | None:
         """The keys of a reference with several outputs; None if it has one."""
-        if Net.outline is None:
-            raise DeclarationError(
-                f"how many outputs branch {ref.name!r} has needs Keras; import "
-                "splitnet, or take them by position: ref[0]."
-            )
-        return Net.outline(self, ref)
+        keys: list[int | str] | None = hooks.call("output_keys", self, ref)
+        return keys
 
     def faults(self) -> list[str]:
         """Every fault that can be seen without Keras, each with its file and line."""

@@ -5,6 +5,8 @@ from dataclasses import MISSING, asdict, fields
 from math import isfinite
 from typing import Any, TypeVar
 
+import msgspec
+
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 
@@ -75,41 +77,24 @@ def value_from_dict(kind: type[Value], entry: object, where: str) -> Value:
     made: dict[str, Any] = {}
     for name, field in known.items():
         if name in entry:
-            made[name] = _checked(entry[name], str(field.type), f"{where}.{name}")
+            made[name] = _checked(entry[name], field.type, f"{where}.{name}")
         elif field.default is MISSING:
             raise PlanFileError(f"{where} misses the field {name!r}.")
     return kind(**made)
 
 
-def _checked(value: object, hint: str, where: str) -> object:
-    """Check one field; tuples come from lists, and what they hold is checked alike."""
-    if "tuple" in hint or hint == "Shape" or hint.startswith("splitnet"):
-        if not isinstance(value, list | tuple):
-            raise PlanFileError(f"{where} must be a list. Received: {value!r}.")
-        return tuple(_item(item, where) for item in value)
-    kinds: tuple[type, ...] = (str,)
-    if "bool" in hint:
-        kinds = (bool,)
-    elif "float" in hint:
-        kinds = (int, float)
-    elif "int" in hint:
-        kinds = (int,)
-    if value is None and "None" in hint:
-        return None
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise PlanFileError(f"{where} must be of type {hint}. Received: {value!r}.")
-    return _finite(value, where)
-
-
-def _item(item: object, where: str) -> object:
-    if isinstance(item, list | tuple):
-        return tuple(_item(inner, where) for inner in item)
-    if item is not None and not isinstance(item, int | float | str):
-        raise PlanFileError(f"{where} holds {item!r}, which it cannot.")
-    return _finite(item, where)
+def _checked(value: object, kind: Any, where: str) -> object:
+    """Check one field by its type; numbers must be finite and not negative."""
+    try:
+        made: object = msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise PlanFileError(f"{where}: {error}. Received: {value!r}.") from None
+    return _finite(made, where)
 
 
 def _finite(value: object, where: str) -> object:
+    for item in value if isinstance(value, tuple) else ():
+        _finite(item, where)
     if isinstance(value, int | float) and not (isfinite(value) and value >= 0):
         raise PlanFileError(
             f"{where} must be finite and not negative. Received: {value!r}."

@@ -1,48 +1,83 @@
-"""The decision: which part lives where, why, and what follows from it."""
+"""The result of planning: a device for every part, and what was predicted for it.
 
-from collections.abc import Callable, Mapping
+Data only. `splitnet.planner` makes plans and fills in their verdicts; the methods that
+explain, compare, save and draw a plan call other packages through `core/hooks`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any
 
+from splitnet.core import hooks
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.timeline import Timeline
-from splitnet.core.units import format_seconds
+from splitnet.core.units import format_bytes, format_seconds
 
-if TYPE_CHECKING:
-    from splitnet.planner.comparison import Comparison
-    from splitnet.planner.explain import Explanation
-    from splitnet.planner.words import Verdict
+__all__ = [
+    "Fallback",
+    "Memory",
+    "Placement",
+    "Plan",
+    "PlanOptions",
+    "Strategy",
+    "StrategyComparison",
+    "Transfer",
+    "Verdict",
+    "value_text",
+]
 
-__all__ = ["Fallback", "Memory", "Placement", "Plan", "Transfer"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Everything that planning takes besides the source and the cluster.
+
+    `splitnet.plan` documents each field.
+    """
+
+    batch: int = 32
+    objective: str = "latency"
+    pins: Any = None
+    missing: str = "fallback"
+    costs: Any = None
+    optimizer: Any = "adam"
+    strategy: str = "auto"
+    time_limit: float = 5.0
+    training: bool = True
+    contiguity: str | None = None
+    seed: int = 0
+    cut_penalty: float | None = None
+    parts: int | None = None
+    nested: str | Sequence[str] = "open"
+    on_progress: Callable[[float, float], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One part and its device; `asked` is what its `on=` said, `why` the reason.
+    """One part and its device; `requested` is its `on=`, `reason` why it is there.
 
-    `why` is "pin", "preference", "near", "cost", "memory", "merge", "input",
+    `reason` is "pin", "preference", "near", "cost", "memory", "merge", "input",
     "no kernel", "only choice", "tie", "fallback" or "given" (by a person).
     """
 
     part: str
     device: str
-    asked: str
-    why: str
+    requested: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """The receipt of a wish that the machine could not grant."""
+    """A part that runs on another device than the one requested."""
 
     part: str
-    asked: str
-    got: str
-    why: str
+    requested: str
+    assigned: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +99,13 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one device holds at its fullest during a step, in bytes."""
+    """Peak memory of one device during a step, by kind, in bytes."""
 
     weights: int = 0
     gradients: int = 0
     slots: int = 0
     activations: int = 0
-    transfers: int = 0
+    receive_buffers: int = 0
     workspace: int = 0
 
     @property
@@ -79,19 +114,201 @@ class Memory:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A placement of a graph's parts on a cluster, with its costs and their proof.
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to use the cluster: "one device", "plan", "towers" or "pipeline".
 
-    `value` is what the objective counts (seconds, or bytes for "memory"), `bound` what
-    no plan can be below. `home` maps each weight to the device that owns it. `options`
-    are the wishes given to the planner ("pins", "missing", "seed" ...).
+    `seconds` are of one step; `how` is the call that builds it; `fits` says whether
+    every device has enough memory. `busiest_seconds` is the computing time of the
+    busiest device, `copied_bytes` what moves between devices in a step.
     """
 
-    # The package's front door sets this to the view's `svg_of` and `html_of`.
-    pictures: ClassVar["tuple[Callable[[Plan], str], Callable[[Plan], str]] | None"] = (
-        None
-    )
+    kind: str
+    seconds: float
+    how: str
+    fits: bool = True
+    busiest_seconds: float = 0.0
+    copied_bytes: int = 0
+
+    @property
+    def reason(self) -> str:
+        """What the step time consists of."""
+        copied = format_bytes(self.copied_bytes) if self.copied_bytes else "nothing"
+        return (
+            f"the busiest device computes for {format_seconds(self.busiest_seconds)}, "
+            f"{copied} transferred"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyComparison:
+    """The strategies that were simulated, the fastest that fits first."""
+
+    all: tuple[Strategy, ...]
+
+    @property
+    def best(self) -> Strategy:
+        """The fastest that fits; if none does, the fastest."""
+        return self.all[0]
+
+    def line(self) -> str:
+        """All strategies in one line, fastest first."""
+        said = ", ".join(
+            f"{one.kind} {format_seconds(one.seconds)}"
+            f"{'' if one.fits else ' (does not fit)'}"
+            for one in self.all
+        )
+        return f"{said}. {self.best.kind} is fastest: {self.best.reason}"
+
+    def __getitem__(self, kind: str) -> Strategy:
+        """The best strategy of a kind.
+
+        Raises:
+            KeyError: none of that kind was simulated.
+        """
+        for one in self.all:
+            if one.kind == kind:
+                return one
+        raise KeyError(kind)
+
+    def __str__(self) -> str:
+        """The result in a line, and a line for each strategy."""
+        best = self.best
+        single = [s for s in self.all if s.kind == "one device" and s.fits]
+        if best.kind == "one device":
+            head = "one device is fastest; not worth distributing"
+        elif single:
+            times = single[0].seconds / best.seconds
+            head = f"{best.kind} is fastest, {times:.2f} times as fast as one device"
+        else:
+            head = f"{best.kind} is fastest; the model fits no single device"
+        width = max(len(one.kind) for one in self.all)
+        return "\n".join(
+            [f"{head}: {best.how}."]
+            + [
+                f"  {one.kind:<{width}}  {format_seconds(one.seconds):>9}  {one.how}: "
+                f"{one.reason}{'' if one.fits else '; does not fit'}"
+                for one in self.all
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether distributing is worth it: this plan against the best single device.
+
+    `value`, `single_device_value` and `bound` are in the unit of the objective: seconds
+    of a step, or bytes of the fullest device for "memory". `single_device` is None if
+    the model fits no single device. `idle` is the mean idle share of the devices that
+    the plan uses. `strategies` compares the plan with towers and pipelines; None if
+    they were not simulated. `overfull` names the devices whose memory is too small.
+    `measured` says whether the costs were measured rather than estimated.
+    """
+
+    value: float
+    single_device: str | None
+    single_device_value: float | None
+    bound: float
+    transfer_bytes: int
+    idle: float
+    advice: tuple[str, ...] = ()
+    objective: str = "latency"
+    strategies: StrategyComparison | None = None
+    overfull: tuple[str, ...] = ()
+    measured: bool = False
+
+    @property
+    def speed_up(self) -> float | None:
+        """Single-device value over the plan's; None if no single device fits."""
+        if self.single_device_value is None or self.value <= 0:
+            return None
+        return self.single_device_value / self.value
+
+    @property
+    def worth_distributing(self) -> bool:
+        """Whether the plan fits and no single device is better."""
+        if self.overfull:
+            return False
+        return self.speed_up is None or self.speed_up >= 1 - 1e-9
+
+    def __str__(self) -> str:
+        """A few lines for a person."""
+        lines = [self._headline(), f"{self._details()}."]
+        if self.strategies is not None:
+            lines.append(f"strategies: {self.strategies.line()}.")
+            best, mine = self.strategies.best, self.strategies["plan"]
+            if (
+                best.kind in ("towers", "pipeline")
+                and best.seconds < 0.98 * mine.seconds
+            ):
+                lines.append(f"faster than this plan: {best.how}.")
+        lines += [f"advice: {line}" for line in self.advice]
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        mine = value_text(self.objective, self.value)
+        if self.overfull:
+            return f"does not fit the memory of {', '.join(self.overfull)}; {mine}."
+        if self.single_device is None or self.single_device_value is None:
+            return f"{mine}; the model fits no single device, so it must be split."
+        alone = value_text(self.objective, self.single_device_value, long=False)
+        one = f"{self.single_device} alone ({alone})"
+        times = self.speed_up or 1.0
+        better, worse = ("less", "more") if self._counts_bytes else ("faster", "slower")
+        if not self.worth_distributing:
+            return (
+                f"{mine}, {1 / times - 1:.0%} {worse} than {one}; "
+                "not worth distributing."
+            )
+        if times < 1.005:
+            return f"{mine}; no gain over {one}."
+        return f"{mine}, {times:.2f} times {better} than {one}."
+
+    def _details(self) -> str:
+        found = (
+            f"{format_bytes(self.transfer_bytes)} transferred per step, devices idle "
+            f"{self.idle:.0%} of it"
+        )
+        if self.bound > 0 and self.value > 0:
+            gap = max(0.0, 1 - self.bound / self.value)
+            low = value_text(self.objective, self.bound, long=False)
+            found += (
+                "; optimal under these constraints"
+                if gap < 5e-4
+                else f"; lower bound {low} (gap {gap:.0%})"
+            )
+        if self._counts_bytes or self.measured:
+            return found
+        return f"{found}; times are estimated, not measured"
+
+    @property
+    def _counts_bytes(self) -> bool:
+        return self.objective == "memory"
+
+
+def value_text(objective: str, value: float, *, long: bool = True) -> str:
+    """Write an objective's value: "12 ms a step", "3.2 GiB on the fullest device".
+
+    >>> value_text("throughput", 0.012), value_text("memory", 2048, long=False)
+    ('12.0 ms on the busiest device', '2.00 KiB')
+    """
+    unit = {
+        "throughput": " on the busiest device",
+        "memory": " on the fullest device",
+    }
+    written = format_bytes(value) if objective == "memory" else format_seconds(value)
+    return written + (unit.get(objective, " a step") if long else "")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A device for every part of a graph, with predicted time, memory and transfers.
+
+    `value` is what the objective counts (seconds, or bytes for "memory"), `bound` a
+    lower bound of it under the same constraints. `home` maps each weight to the device
+    that owns it. `options` are those that a plan file keeps ("pins", "missing", "seed"
+    and so on). `verdict` compares the plan with one device; the planner fills it in.
+    """
 
     graph: Graph
     cluster: Cluster
@@ -109,6 +326,7 @@ class Plan:
     bound: float = 0.0
     options: Mapping[str, object] | None = None
     costs: CostModel = field(default_factory=Roofline)
+    verdict: Verdict | None = None
 
     @cached_property
     def device_of(self) -> Mapping[str, str]:
@@ -134,7 +352,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """How far the plan may be from the best, as a share of its value."""
+        """Relative distance of the value from its lower bound."""
         return 0.0 if self.value <= 0 else max(0.0, 1.0 - self.bound / self.value)
 
     @property
@@ -144,49 +362,36 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """How long one step takes, as simulated."""
+        """Simulated seconds of one step."""
         return self.timeline.seconds
 
-    @cached_property
-    def verdict(self) -> "Verdict":
-        """Whether it is worth it: this plan, one device, and what cannot be beaten."""
-        from splitnet.planner.words import verdict_of
-
-        return verdict_of(self)
-
-    def explain(self, name: str) -> "Explanation":
-        """Say why a part is where it is, and what each other device would cost.
+    def explain(self, name: str) -> Any:
+        """Say why a part is on its device, and what each other device would cost.
 
         Raises:
             PlanFileError: the plan has no such part.
         """
-        from splitnet.planner.explain import explain
+        return hooks.call("explain", self, name)
 
-        return explain(self, name)
-
-    def compare(self, other: "Plan") -> "Comparison":
-        """Say what moved from this plan to another, and what that changed."""
-        from splitnet.planner.comparison import compare
-
-        return compare(self, other)
+    def compare(self, other: "Plan") -> Any:
+        """List what moved from this plan to another, and what that changed."""
+        return hooks.call("compare", self, other)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, beside the file first and then in its place.
+        """Write the plan as JSON, atomically.
 
         Raises:
             PlanFileError: the file cannot be written.
         """
-        from splitnet.planner.planfile import save_plan
+        hooks.call("save_plan", self, path)
 
-        save_plan(self, path)
-
-    def _repr_svg_(self) -> str | None:
+    def _repr_svg_(self) -> str:
         """The diagram, for a notebook."""
-        return self.pictures[0](self) if self.pictures else None
+        return str(hooks.call("plan_svg", self))
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
         """The diagram and the table, for a notebook."""
-        return self.pictures[1](self) if self.pictures else None
+        return str(hooks.call("plan_html", self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

@@ -1,10 +1,10 @@
 """When everything runs: the values that the simulator makes and the views draw."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
+from splitnet.core import hooks
 from splitnet.core.units import format_seconds
 
 __all__ = ["PHASES", "Copy", "Task", "Timeline", "stacked"]
@@ -54,19 +54,15 @@ class Copy:
 class Timeline:
     """One step on a cluster, as simulated (or as measured)."""
 
-    # The package's front door sets this to the view's picture of a timeline.
-    picture: ClassVar["Callable[[Timeline], str] | None"] = None
-
     tasks: tuple[Task, ...]
     copies: tuple[Copy, ...]
     devices: tuple[str, ...]
     # device -> ((seconds, bytes in use), ...), ascending in time
     memory: Mapping[str, tuple[tuple[float, int], ...]]
 
-    def _repr_svg_(self) -> str | None:
+    def _repr_svg_(self) -> str:
         """The chart, for a notebook."""
-        picture = type(self).picture
-        return picture(self) if picture else None
+        return str(hooks.call("timeline_svg", self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""
@@ -82,19 +78,19 @@ class Timeline:
         return max(stops, default=0.0)
 
     @cached_property
-    def busy(self) -> Mapping[str, float]:
-        """Seconds each device computes."""
+    def compute_seconds(self) -> Mapping[str, float]:
+        """Seconds that each device computes."""
         total = dict.fromkeys(self.devices, 0.0)
         for task in self.tasks:
             total[task.device] += task.stop - task.start
         return total
 
     @cached_property
-    def idle(self) -> Mapping[str, float]:
-        """The share of the step in which each device waits, 0 to 1."""
+    def utilization(self) -> Mapping[str, float]:
+        """The share of the step in which each device computes, 0 to 1."""
         if not self.seconds:
-            return dict.fromkeys(self.devices, 0.0)
-        return {d: 1.0 - busy / self.seconds for d, busy in self.busy.items()}
+            return dict.fromkeys(self.devices, 1.0)
+        return {d: busy / self.seconds for d, busy in self.compute_seconds.items()}
 
     @cached_property
     def peak_bytes(self) -> Mapping[str, int]:

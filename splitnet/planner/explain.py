@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from splitnet.core.plan import value_text
 from splitnet.planner.replay import (
     bound_to,
     change_text,
     fits,
     played,
     step_of_plan,
-    value_text,
 )
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def explain(plan: "Plan", name: str) -> Explanation:
                 Alternative(device.name, value, fits(plan, step, moved))
             )
     receipt = next((f for f in plan.fallbacks if f.part == name), None)
-    known = _REASONS.get(one.why, one.why)
+    known = _REASONS.get(one.reason, one.reason)
     best = _BEST.get(plan.objective, "")
-    reason = receipt.why if receipt else known.format(asked=one.asked, best=best)
+    reason = receipt.reason if receipt else known.format(asked=one.requested, best=best)
     return Explanation(one, reason, plan.objective, plan.value, tuple(alternatives))

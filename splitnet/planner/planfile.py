@@ -22,6 +22,7 @@ from splitnet.core.jsonfile import read_json, write_json
 from splitnet.core.plan import Fallback, Placement, Plan
 from splitnet.planner.request import OBJECTIVES
 from splitnet.planner.score import bound_of, score
+from splitnet.planner.words import with_verdict
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
@@ -58,7 +59,7 @@ def load_plan(path: str | Path) -> Plan:
     """Read a plan and compute again what follows from it. TensorFlow is not needed.
 
     The `device_of` table may have been edited by hand: another device of the cluster
-    for a part. Its `why` is "given" then.
+    for a part. Its `reason` is "given" then.
 
     Raises:
         PlanFileError: no such file, or not a plan; the message names the field.
@@ -79,10 +80,16 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         "training": plan.training,
         "device_of": dict(plan.device_of),
         "placements": [
-            {"part": p.part, "asked": p.asked, "why": p.why} for p in plan.placements
+            {"part": p.part, "requested": p.requested, "reason": p.reason}
+            for p in plan.placements
         ],
         "fallbacks": [
-            {"part": f.part, "asked": f.asked, "got": f.got, "why": f.why}
+            {
+                "part": f.part,
+                "requested": f.requested,
+                "assigned": f.assigned,
+                "reason": f.reason,
+            }
             for f in plan.fallbacks
         ],
         "summary": {
@@ -133,11 +140,11 @@ def plan_from_dict(values: object) -> Plan:
     plan = replace(
         plan,
         placements=_placements(values, device_of),
-        fallbacks=tuple(f for f in fallbacks if device_of.get(f.part) == f.got),
+        fallbacks=tuple(f for f in fallbacks if device_of.get(f.part) == f.assigned),
         strategy=values["strategy"],
         options=dict(values.get("options", {})),
     )
-    return replace(plan, bound=bound_of(plan))
+    return with_verdict(replace(plan, bound=bound_of(plan)))
 
 
 def _check_version(values: Mapping[str, Any]) -> None:
@@ -218,13 +225,17 @@ def _checked_devices(
 def _placements(
     values: Mapping[str, Any], device_of: Mapping[str, str]
 ) -> tuple[Placement, ...]:
-    """What was asked and why, where the file says so."""
+    """What was requested and the reason, where the file says so."""
     said: dict[str, tuple[str, str]] = {}
     for i, entry in enumerate(values.get("placements", [])):
         where = f"placements[{i}]"
-        if not isinstance(entry, Mapping) or not {"part", "asked", "why"} == {*entry}:
-            raise PlanFileError(f"{where} must be a table of part, asked and why.")
-        texts = [entry[key] for key in ("part", "asked", "why")]
+        if not isinstance(entry, Mapping) or not {"part", "requested", "reason"} == {
+            *entry
+        }:
+            raise PlanFileError(
+                f"{where} must be a table of part, requested and reason."
+            )
+        texts = [entry[key] for key in ("part", "requested", "reason")]
         if not all(isinstance(text, str) for text in texts):
             raise PlanFileError(f"{where} must hold texts. Received: {_short(entry)}.")
         said[texts[0]] = (texts[1], texts[2])

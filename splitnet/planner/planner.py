@@ -22,6 +22,7 @@ from splitnet.planner.score import assemble, score
 from splitnet.planner.steady import STEADY
 from splitnet.planner.steady_search import convex_starts, search_steady
 from splitnet.planner.wishes import MISSING, Group, Pins, Wish
+from splitnet.planner.words import with_verdict
 
 __all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
 
@@ -86,6 +87,44 @@ def plan_graph(
         DeviceError: a device is missing and may not be replaced, or wishes contradict.
         InfeasibleError: no placement fits.
     """
+    return with_verdict(
+        find_plan(
+            graph,
+            cluster,
+            objective=objective,
+            pins=pins,
+            missing=missing,
+            costs=costs,
+            optimizer=optimizer,
+            strategy=strategy,
+            time_limit=time_limit,
+            training=training,
+            contiguity=contiguity,
+            seed=seed,
+            slack=slack,
+            on_progress=on_progress,
+        )
+    )
+
+
+def find_plan(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    objective: str = "latency",
+    pins: Pins | None = None,
+    missing: str = "fallback",
+    costs: CostModel | None = None,
+    optimizer: object = "adam",
+    strategy: str = "auto",
+    time_limit: float = 5.0,
+    training: bool = True,
+    contiguity: str | None = None,
+    seed: int = 0,
+    slack: float = 0.0,
+    on_progress: Progress | None = None,
+) -> Plan:
+    """As `plan_graph`, without a verdict."""
     began = monotonic()
     check_choice("objective", objective, OBJECTIVES)
     check_choice("strategy", strategy, ("auto", *STRATEGIES))

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from splitnet.core.graph import Graph
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.planner.score import score
 from splitnet.planner.steady import STEADY
 from splitnet.planner.twins import twins
@@ -24,7 +23,6 @@ __all__ = [
     "single_devices",
     "step_of_plan",
     "unlike",
-    "value_text",
 ]
 
 
@@ -86,21 +84,6 @@ def played(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> float:
     if plan.objective == "memory":
         return float(max(m.total for m in memory_of(step, device, run)[0]))
     return run.seconds
-
-
-def value_text(objective: str, value: float, *, long: bool = True) -> str:
-    """Write what an objective counts: "12 ms a step", "3.2 GiB on the fullest device".
-
-    >>> value_text("throughput", 0.012), value_text("memory", 2048, long=False)
-    ('12.0 ms on the busiest device', '2.00 KiB')
-    """
-    unit = {
-        "throughput": " on the busiest device",
-        "call_latency": " a sample",
-        "memory": " on the fullest device",
-    }
-    written = format_bytes(value) if objective == "memory" else format_seconds(value)
-    return written + (unit.get(objective, " a step") if long else "")
 
 
 def fits(plan: "Plan", step: Step, device_of: Mapping[str, str]) -> bool:

@@ -139,11 +139,11 @@ def _device(cluster: Cluster, name: str) -> str:
 
 
 def wishes_of(plan: Plan) -> tuple[Request, list[Group]]:
-    """What a plan was asked, and its groups; read back from `Placement.asked`.
+    """What a plan was asked, and its groups; read back from `Placement.requested`.
 
     A part that is where its wish does not allow counts as free.
     """
-    asked = {p.part: p.asked.split(", ") for p in plan.placements if p.asked}
+    asked = {p.part: p.requested.split(", ") for p in plan.placements if p.requested}
     request = Request(
         plan.graph,
         plan.cluster,

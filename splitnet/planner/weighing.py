@@ -1,39 +1,32 @@
-"""The ways to use several devices, weighed against each other before any is built.
+"""Compare strategies: one device, the plan, towers (data parallelism) and a pipeline.
 
-One device, the plan as it stands, towers over the GPUs, and the plan as a pipeline are
-played by the same simulator with the same costs; the fastest is named, and if that is
-one device, it is said so.
+Each is simulated with the same costs; none is built.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.collapse import collapse
 from splitnet.core.cost import CostModel
 from splitnet.core.graph import Call, Graph, Part
-from splitnet.core.plan import Placement
+from splitnet.core.plan import Placement, Plan, Strategy, StrategyComparison
 from splitnet.core.shares import Towers, shares
 from splitnet.core.timeline import Timeline
 from splitnet.core.towers import expand, tower_part, towers_in, weights_part
 from splitnet.planner.replay import single_devices, step_of_plan
-from splitnet.planner.ways import Way, Ways
 from splitnet.simulator.pipeline import SCHEDULES, simulate_pipeline, stages_of
 from splitnet.simulator.scaled import ScaledCosts, scaled_graph
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step import step_of
 
-if TYPE_CHECKING:
-    from splitnet.core.plan import Plan
-
-__all__ = ["ways"]
+__all__ = ["compare_strategies"]
 
 _MICROBATCHES = (2, 4, 8, 16)
 
 
-def ways(plan: "Plan") -> Ways:
-    """Weigh the ways to run a plan's model on its cluster, with the plan's costs.
+def compare_strategies(plan: Plan) -> StrategyComparison:
+    """Simulate four strategies for a plan's model on its cluster, and rank them.
 
     Nothing is searched: the pipeline keeps the plan's devices, or cuts the calls in
     their order into stages of equal work where the plan has one stage. Towers are of
@@ -47,34 +40,34 @@ def ways(plan: "Plan") -> Ways:
         *_towers(plan, whole),
         *_pipelines(plan, whole),
     ]
-    kinds: dict[str, Way] = {}
+    kinds: dict[str, Strategy] = {}
     for way in sorted(found, key=lambda w: (not w.fits, w.seconds)):
         kinds.setdefault(way.kind, way)
-    return Ways(tuple(kinds.values()))
+    return StrategyComparison(tuple(kinds.values()))
 
 
-def _way(kind: str, timeline: Timeline, how: str, fits: bool) -> Way:
-    return Way(
+def _way(kind: str, timeline: Timeline, how: str, fits: bool) -> Strategy:
+    return Strategy(
         kind,
         timeline.seconds,
         how,
         fits,
-        max(timeline.busy.values(), default=0.0),
+        max(timeline.compute_seconds.values(), default=0.0),
         sum(copy.bytes for copy in timeline.copies),
     )
 
 
-def _described(plan: "Plan") -> str:
+def _described(plan: Plan) -> str:
     used = list(dict.fromkeys(t.device for t in plan.timeline.tasks))
     kind = "towers and branches" if towers_in(plan.graph) else "branches"
     return f"emit(source, plan): {kind} on {', '.join(used[:6])}"
 
 
-def _fits_plan(plan: "Plan") -> bool:
+def _fits_plan(plan: Plan) -> bool:
     return all(plan.memory[d.name].total <= d.memory_bytes for d in plan.cluster)
 
 
-def _single(plan: "Plan", whole: Graph) -> Iterator[Way]:
+def _single(plan: Plan, whole: Graph) -> Iterator[Strategy]:
     """Everything on one device, for each that differs."""
     for device, device_of in single_devices(plan, step_of_plan(plan), whole):
         made = _played(whole, plan, device_of, plan.costs)
@@ -86,7 +79,7 @@ def _single(plan: "Plan", whole: Graph) -> Iterator[Way]:
         )
 
 
-def _towers(plan: "Plan", whole: Graph) -> Iterator[Way]:
+def _towers(plan: Plan, whole: Graph) -> Iterator[Strategy]:
     devices = _equals(plan.cluster)
     one = _as_one_part(whole)
     for count in range(2, len(devices) + 1):
@@ -103,7 +96,7 @@ def _equals(cluster: Cluster) -> list[str]:
     return gpus if len(gpus) > 1 else others
 
 
-def _tower(plan: "Plan", one: Graph, devices: list[str], home: str) -> Way:
+def _tower(plan: Plan, one: Graph, devices: list[str], home: str) -> Strategy:
     """The whole model on each of some devices, its weights at home."""
     name = one.parts[-1].name
     towers = Towers(tuple((d,) for d in devices), (home,))
@@ -157,7 +150,7 @@ def _as_one_part(graph: Graph) -> Graph:
     )
 
 
-def _pipelines(plan: "Plan", whole: Graph) -> Iterator[Way]:
+def _pipelines(plan: Plan, whole: Graph) -> Iterator[Strategy]:
     """The plan in micro-batches, if its parts follow one another; else equal stages."""
     if not plan.training:
         return
@@ -179,7 +172,7 @@ def _pipelines(plan: "Plan", whole: Graph) -> Iterator[Way]:
             yield _way("pipeline", made, how, room or fits)
 
 
-def _staged(plan: "Plan", whole: Graph) -> "Plan | None":
+def _staged(plan: Plan, whole: Graph) -> Plan | None:
     """The calls in their order on all devices, cut where the work is even."""
     devices = _equals(plan.cluster)
     parts = [p for p in whole.parts if p.kind != "input"]
@@ -196,7 +189,7 @@ def _staged(plan: "Plan", whole: Graph) -> "Plan | None":
     if len(devices) < 2 or total <= 0 or any(c.cpu_only for c in whole.calls):
         return None
     home = plan.cluster.home.name
-    device_of = {p.name: home for p in whole.parts if p.kind == "input"}
+    device_of = {p.name: home for p in whole.parts}
     before = 0.0
     for name in dict.fromkeys(call.part for call in whole.calls):
         if name not in work:
@@ -217,7 +210,7 @@ def _staged(plan: "Plan", whole: Graph) -> "Plan | None":
 
 
 def _played(
-    graph: Graph, plan: "Plan", device_of: Mapping[str, str], costs: CostModel
+    graph: Graph, plan: Plan, device_of: Mapping[str, str], costs: CostModel
 ) -> Outcome:
     step = step_of(
         graph, plan.cluster, costs, training=plan.training, optimizer=plan.optimizer

@@ -12,7 +12,7 @@ from splitnet.core.devices import Device
 from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
-from splitnet.planner.planner import plan_graph
+from splitnet.planner.planner import find_plan
 from splitnet.planner.score import score, wishes_of
 from splitnet.planner.wishes import Pins
 from splitnet.simulator.batches import largest_true, rebatched
@@ -152,9 +152,9 @@ def _moved(plan: Plan, again: Plan, twin_of: Mapping[str, str]) -> list[str]:
 
 
 def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
-    asked = {p.part: p.asked.split(", ") for p in plan.placements if p.asked}
+    asked = {p.part: p.requested.split(", ") for p in plan.placements if p.requested}
     contiguity = (plan.options or {}).get("contiguity")
-    return plan_graph(
+    return find_plan(
         plan.graph,
         plan.cluster,
         objective=plan.objective,
@@ -207,7 +207,7 @@ def largest_batch(
                 for device in cluster
             )
         try:
-            plan_graph(
+            find_plan(
                 graph,
                 cluster,
                 pins=pins,

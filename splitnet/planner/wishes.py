@@ -23,9 +23,10 @@ MISSING = ("fallback", "warn", "error")
 class Wish:
     """What one part asked for and may get; `reason` says why it is not what it asked.
 
-    `missing` is the device that was asked and is not here, `why` a `Placement.why`, or
-    "" where the planner is free to choose. `first` are the devices of the first wish
-    that can be granted, `second` says whether more wishes follow it.
+    `missing` is the device that was asked and is not here, `why` a
+    `Placement.reason`, or "" where the planner is free to choose. `first` are the
+    devices of the first wish that can be granted, `second` says whether more wishes
+    follow it.
     """
 
     part: str

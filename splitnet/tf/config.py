@@ -96,7 +96,7 @@ def announce(plan: Plan) -> None:
     log.setLevel(logging.INFO)
     for placed in plan.placements:
         target = plan.cluster[placed.device].target
-        log.info("%s: %s (%s), %s", placed.part, placed.device, target, placed.why)
+        log.info("%s: %s (%s), %s", placed.part, placed.device, target, placed.reason)
 
 
 def _apply_any_time(settings: Settings) -> None:

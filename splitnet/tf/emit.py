@@ -87,8 +87,8 @@ def emit(
     _carry_compilation(source, model)
     for receipt in receipts:
         warnings.warn(
-            f"part {receipt.part!r} was planned for {receipt.asked} and runs on "
-            f"{receipt.got}: {receipt.why}.",
+            f"part {receipt.part!r} was planned for {receipt.requested} and runs on "
+            f"{receipt.assigned}: {receipt.reason}.",
             stacklevel=2,
         )
     announce(plan)

@@ -112,7 +112,7 @@ def _expected(plan: Plan, placed: Placed | None) -> dict[str, str]:
     """Where a fallback at emission moved what the plan says."""
     if placed is None or placed.plan is not plan:
         return {}
-    return {receipt.part: receipt.got for receipt in placed.receipts}
+    return {receipt.part: receipt.assigned for receipt in placed.receipts}
 
 
 def _observe(

@@ -55,7 +55,7 @@ class Names:
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in plan.cluster}
         self._part_of = marks.part_of
-        moved = {receipt.part: receipt.got for receipt in marks.receipts}
+        moved = {receipt.part: receipt.assigned for receipt in marks.receipts}
         self._device_of = dict(plan.device_of) | moved
         self._weight_of = marks.weight_of
 

@@ -23,16 +23,12 @@ __all__ = [
     "gpu_details",
     "host_details",
     "local_cluster",
-    "make_room",
 ]
 
 MIB = 2**20
 _MOST_STAND_INS = 256
 # Free memory as it was before TensorFlow took its own share: card -> bytes.
 _free_before: dict[str, int] = {}
-# CPU devices made so that stand-ins can still be asked for once layers exist.
-_room: list[int] = []
-_ROOM = 8
 
 
 def local_cluster(stand_in_gpus: int = 0) -> Cluster:
@@ -71,23 +67,6 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
         return _stand_ins(stand_in_gpus)
     watch()
     return Cluster((*_real_gpus(), *_cpus()))
-
-
-def make_room() -> None:
-    """Make a few CPU devices, so that stand-ins can be asked for after the first layer.
-
-    TensorFlow's devices are fixed when it starts, and making a recurrent or a dropout
-    layer starts it. Does nothing where TensorFlow has started, where there is a GPU, or
-    where the devices of the CPU were set by anyone. They hold no memory until used, and
-    `local_cluster()` does not count them.
-    """
-    import tensorflow as tf
-
-    with hushed():
-        if started() or tf.config.list_physical_devices("GPU") or cpu_devices() != 1:
-            return
-    make_cpu_devices(_ROOM + 1)
-    _room.append(_ROOM + 1)
 
 
 def _stand_ins(count: int) -> Cluster:
@@ -177,8 +156,6 @@ def _preset(name: str) -> str:
 
 def _cpus() -> list[Device]:
     count = cpu_devices()
-    if _room and count == _room[-1]:
-        count = 1
     share = host_memory_bytes() // count
     return [_cpu(i, share) for i in range(count)]
 

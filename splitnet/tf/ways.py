@@ -75,7 +75,8 @@ def lay_out(model: Any, placed: Placed, way: Way) -> Placed:
     segments, receipts = segments_of(placed, way.how, wanted)
     for receipt in receipts:
         warnings.warn(
-            f"{receipt.asked}: {receipt.part!r} runs {receipt.got}: {receipt.why}.",
+            f"{receipt.requested}: {receipt.part!r} runs {receipt.assigned}: "
+            f"{receipt.reason}.",
             stacklevel=3,
         )
     return replace(placed, pipeline=way.pipeline, segments=segments)

@@ -145,7 +145,7 @@ def _place(one: PartFacts, old: Mapping[str, str], alone: bool) -> tuple[Hashabl
         one.name if alone else "",
         one.device,
         one.kind == "input",
-        (one.fallback.asked, one.fallback.why) if one.fallback else None,
+        (one.fallback.requested, one.fallback.reason) if one.fallback else None,
         old.get(one.name, one.device),
     )
 
@@ -182,14 +182,14 @@ def _box(
         device=first.device,
         layers=tuple(n for one in members[: group.period] for n in one.layers),
         shapes=members[-1].shapes if group.times else (),
-        why=tuple(dict.fromkeys(one.why for one in members)),
+        why=tuple(dict.fromkeys(one.reason for one in members)),
         weight_bytes=sum(one.weight_bytes for one in members),
         activation_bytes=sum(one.activation_bytes for one in members),
         seconds=_summed(members),
         calls=sum(one.calls for one in members),
         is_output=any(one.is_output for one in members),
-        asked=first.asked,
-        fallback_why=first.fallback.why if first.fallback else "",
+        asked=first.requested,
+        fallback_why=first.fallback.reason if first.fallback else "",
         moved_from="" if was == first.device else was,
         shares=tuple(
             dict.fromkeys(n for one in members for n in shares.get(one.name, ()))
@@ -255,7 +255,7 @@ def _call_box(
         device=part.device,
         layers=tuple(call.kind for call in members[: group.period]),
         shapes=members[-1].output_shapes if group.times else (),
-        why=(part.why,),
+        why=(part.reason,),
         weight_bytes=sum(
             plan.graph.weight[w].bytes for w in weights if w not in part.borrowed
         ),

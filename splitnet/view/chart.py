@@ -19,7 +19,7 @@ def chart(timeline: Timeline, *, width: int = 72) -> str:
     lines = []
     for device in timeline.devices:
         lane = _lane(timeline, device, width)
-        idle = timeline.idle[device]
+        idle = 1 - timeline.utilization[device]
         lines.append(f"{device.ljust(names)}  {lane}  {1 - idle:>4.0%} busy")
     scale = format_seconds(whole)
     lines.append(" " * names + "  0" + scale.rjust(width - 1))

@@ -150,7 +150,7 @@ def html_of(plan: Plan) -> str:
     """Show a plan as a piece of HTML: diagram, table and verdict, and no script."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{escaped(one.name)}</th>"
-        f"<td>{escaped(one.device)}</td><td>{escaped(one.why)}</td>"
+        f"<td>{escaped(one.device)}</td><td>{escaped(one.reason)}</td>"
         f"<td>{format_bytes(one.total_bytes)}</td>"
         f"<td>{format_seconds(one.total_seconds)}</td></tr>"
         for one in part_facts(plan).values()

@@ -56,8 +56,8 @@ class PartFacts:
     name: str
     kind: str
     device: str
-    asked: str
-    why: str
+    requested: str
+    reason: str
     fallback: Fallback | None
     layers: tuple[str, ...]
     shapes: tuple[Shape, ...]
@@ -139,8 +139,8 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             name=part.name,
             kind=part.kind,
             device=placement.device,
-            asked=placement.asked,
-            why=placement.why,
+            requested=placement.requested,
+            reason=placement.reason,
             fallback=fallbacks.get(part.name),
             layers=tuple(call.kind for call in calls),
             shapes=leaving[part.name],

@@ -138,9 +138,9 @@ def device_label(plan: Plan, device: str, color: str, *, tall: bool = False) -> 
         words.append(f"{format_bytes(held)} of {format_bytes(facts.memory_bytes)}")
         if facts.stand_in:
             words.append(f"stand-in on {facts.target}")
-    idle = plan.timeline.idle.get(device)
-    if idle is not None and plan.timeline.seconds:
-        words.append(f"busy {1 - idle:.0%}")
+    used = plan.timeline.utilization.get(device)
+    if used is not None and plan.timeline.seconds:
+        words.append(f"busy {used:.0%}")
     name = label_text(device.rpartition("/")[2])
     strong = mixed(color, "#000000", 0.25)
     title = f'<FONT POINT-SIZE="13" COLOR="{strong}"><B>{name}</B></FONT>'

@@ -10,7 +10,7 @@ from splitnet.view.words import shortened
 
 __all__ = ["KINDS", "memory_scene"]
 
-KINDS = ("weights", "gradients", "slots", "activations", "transfers", "workspace")
+KINDS = ("weights", "gradients", "slots", "activations", "receive_buffers", "workspace")
 
 _LEFT, _WIDE, _RIGHT = 126.0, 740.0, 214.0
 _BAR, _ROW = 20.0, 34.0

@@ -86,7 +86,7 @@ def report_html(
         plan=plan,
         name=clean(plan.graph.name),
         verdict=[clean(line) for line in str(plan.verdict).splitlines()],
-        losing=plan.verdict.losing,
+        losing=plan.verdict is not None and not plan.verdict.worth_distributing,
         figures=_figures(plan),
         **_diagram(plan, found),
         timeline=Markup(svg_of_scene(gantt, prefix="timeline")),
@@ -172,7 +172,8 @@ def _tables(plan: Plan) -> Mapping[str, Any]:
         ],
         "transfers": _transfer_rows(plan),
         "fallbacks": [
-            (clean(f.part), f.asked, f.got, clean(f.why)) for f in plan.fallbacks
+            (clean(f.part), f.requested, f.assigned, clean(f.reason))
+            for f in plan.fallbacks
         ],
     }
 
@@ -182,7 +183,7 @@ def _part_row(one: PartFacts, phases: Sequence[str]) -> Mapping[str, Any]:
     return {
         "name": clean(one.name),
         "device": one.device,
-        "why": f"asked {one.fallback.asked}" if one.fallback else one.why,
+        "why": f"asked {one.fallback.requested}" if one.fallback else one.reason,
         "fallback": one.fallback is not None,
         "layers": ", ".join(dict.fromkeys(clean(layer) for layer in one.layers)),
         "shapes": ", ".join(dict.fromkeys(shape_text(s) for s in one.shapes)),

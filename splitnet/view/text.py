@@ -106,11 +106,18 @@ def _seconds(seconds: float) -> str:
 
 
 def _why(one: PartFacts) -> str:
-    return f"asked {one.fallback.asked}" if one.fallback else one.why
+    return f"asked {one.fallback.requested}" if one.fallback else one.reason
 
 
 def _devices_table(plan: Plan) -> str:
-    kinds = ("weights", "gradients", "slots", "activations", "transfers", "workspace")
+    kinds = (
+        "weights",
+        "gradients",
+        "slots",
+        "activations",
+        "receive_buffers",
+        "workspace",
+    )
     rows = []
     for device in plan.cluster:
         memory = plan.memory.get(device.name)
@@ -123,7 +130,7 @@ def _devices_table(plan: Plan) -> str:
                 *(bytes_or_dash(count) for count in counts),
                 bytes_or_dash(held) + over,
                 format_bytes(device.memory_bytes),
-                f"{1 - plan.timeline.idle.get(device.name, 1.0):.0%}",
+                f"{plan.timeline.utilization.get(device.name, 0.0):.0%}",
             )
         )
     text = columns(
@@ -139,7 +146,7 @@ def _devices_table(plan: Plan) -> str:
     return text
 
 
-_SHORT = {"activations": "activ.", "gradients": "grads", "transfers": "transit"}
+_SHORT = {"activations": "activ.", "gradients": "grads", "receive_buffers": "buffers"}
 
 
 def _transfers_table(plan: Plan) -> str:
@@ -172,8 +179,8 @@ def _fallbacks_table(plan: Plan) -> str:
         return ""
     rows = []
     for one in plan.fallbacks:
-        why, *more = textwrap.wrap(clean(one.why), 46) or [""]
-        rows.append((one.part, one.asked, one.got, why))
+        why, *more = textwrap.wrap(clean(one.reason), 46) or [""]
+        rows.append((one.part, one.requested, one.assigned, why))
         rows += [("", "", "", line) for line in more]
     head = ("fallback", "asked", "got", "why")
     return columns(head, rows, widest={0: 22, 1: 14, 2: 12})

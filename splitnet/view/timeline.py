@@ -157,7 +157,7 @@ def _lanes(
 def _device_head(
     timeline: Timeline, device: str, color: str, y: float
 ) -> list[Mark | Words]:
-    idle = timeline.idle.get(device, 1.0)
+    idle = 1 - timeline.utilization.get(device, 0.0)
     strong = mixed(color, "#000000", 0.25)
     return [
         Words(16, y + 10, shortened(device, 18), 11, strong, bold=True, room=120),

@@ -45,7 +45,7 @@ def test_plan_saves_and_plans_again(
     capsys.readouterr()
 
     assert main(["plan", saved, "--cluster", "gpu,cpu", "--json"]) == 0
-    assert [f["asked"] for f in answer(capsys)["fallbacks"]] == ["gpu:1"]
+    assert [f["requested"] for f in answer(capsys)["fallbacks"]] == ["gpu:1"]
 
 
 def test_plan_takes_pins(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:

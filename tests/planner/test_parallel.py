@@ -216,11 +216,11 @@ def test_pipelines_that_cannot_be_are_refused() -> None:
 
 def test_ways_name_the_fastest_of_a_heavy_chain() -> None:
     """A chain gains nothing from its own plan; towers and a pipeline do."""
-    found = sn.ways(two_stages())
+    found = sn.compare_strategies(two_stages())
 
     assert found.best.kind == "towers"
     assert found["pipeline"].seconds < found["one device"].seconds
-    assert "times one device" in str(found)
+    assert "times as fast as one device" in str(found)
 
 
 def test_ways_do_not_call_a_losing_plan_a_win() -> None:
@@ -229,17 +229,17 @@ def test_ways_do_not_call_a_losing_plan_a_win() -> None:
     small = chain(flops=1e3)
     plan = plan_graph(small, sn.Cluster.of("2*gpu", "cpu"), pins=pins)
 
-    found = sn.ways(plan)
+    found = sn.compare_strategies(plan)
 
     assert found.best.kind == "one device"
-    assert str(found).startswith("several devices lose")
+    assert "not worth distributing" in str(found)
 
 
 def test_ways_of_a_towered_plan_count_the_body_once() -> None:
     """One device runs the plain model, not one tower after the other."""
     cluster = sn.Cluster.of("2*gpu", "cpu")
-    plain = sn.ways(plan_graph(chain(2), cluster))
-    towers = sn.ways(plan_graph(towered(chain(2), "p0", 2), cluster))
+    plain = sn.compare_strategies(plan_graph(chain(2), cluster))
+    towers = sn.compare_strategies(plan_graph(towered(chain(2), "p0", 2), cluster))
 
     assert towers["one device"].seconds == pytest.approx(plain["one device"].seconds)
 
@@ -250,7 +250,7 @@ def test_ways_cut_a_chain_that_was_planned_on_one_device() -> None:
     on_one = {part.name: "gpu:0" for part in graph.parts if part.kind != "input"}
     plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"), pins=on_one)
 
-    found = sn.ways(plan)
+    found = sn.compare_strategies(plan)
 
     assert "objective='throughput'" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
@@ -262,15 +262,15 @@ def test_ways_use_workers_where_there_are_no_gpus() -> None:
     pins = {f"p{i}": f"cpu:{1 + i // 2}" for i in range(4)}
     plan = plan_graph(chain(), cluster, pins=pins)
 
-    assert "devices=['cpu:1', 'cpu:2']" in sn.ways(plan)["towers"].how
+    assert "devices=['cpu:1', 'cpu:2']" in sn.compare_strategies(plan)["towers"].how
 
 
 def test_verdict_weighs_the_ways_and_says_why() -> None:
     """A chain's plan is no win: the verdict names what is, and what it is spent on."""
     said = str(two_stages().verdict)
 
-    assert "ways: towers " in said
-    assert "towers is fastest: the busiest device computes" in said
+    assert "strategies: towers " in said
+    assert "towers is fastest: the busiest device computes for" in said
     assert "faster than this plan: data_parallel(model, devices=" in said
 
 
@@ -278,7 +278,7 @@ def test_verdict_leaves_ways_out_where_only_inference_is_planned() -> None:
     """Micro-batches and gradients belong to training."""
     plan = plan_graph(chain(), sn.Cluster.of("2*gpu", "cpu"), training=False)
 
-    assert plan.verdict.ways is None
+    assert plan.verdict.strategies is None
 
 
 def test_ways_know_no_other_kind() -> None:
@@ -286,4 +286,4 @@ def test_ways_know_no_other_kind() -> None:
     single = plan_graph(chain(1), sn.Cluster.of("gpu", "cpu"))
 
     with pytest.raises(KeyError, match="pipeline"):
-        sn.ways(single)["pipeline"]
+        sn.compare_strategies(single)["pipeline"]

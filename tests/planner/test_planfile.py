@@ -102,7 +102,10 @@ def test_plan_file_is_written_beside_and_renamed(tmp_path):
         (lambda v: v["graph"].update(batch=0), "graph.batch"),
         (lambda v: v["cluster"].update(devices=[]), "it has no device"),
         (lambda v: v["costs"].update(model="magic"), "costs.model must be"),
-        (lambda v: v["fallbacks"][0].pop("got"), r"fallbacks\[0\] misses the field"),
+        (
+            lambda v: v["fallbacks"][0].pop("assigned"),
+            r"fallbacks\[0\] misses the field",
+        ),
     ],
 )
 def test_plan_file_names_the_field_at_fault(change, message):

@@ -93,7 +93,7 @@ def test_plan_keeps_pins_and_the_merge_on_the_cpu():
         "join": "cpu:0",
         "head": "gpu:0",
     }
-    assert [p.why for p in plan.placements] == [
+    assert [p.reason for p in plan.placements] == [
         "input",
         "input",
         "pin",
@@ -277,7 +277,7 @@ def test_plan_of_an_empty_choice_says_only_choice():
     """On a machine of one device there is nothing to choose."""
     plan = plan_graph(chain(1), Cluster.of("cpu"))
 
-    assert plan["c0"].why == "only choice"
+    assert plan["c0"].reason == "only choice"
 
 
 def test_score_judges_a_persons_plan():
@@ -285,7 +285,7 @@ def test_score_judges_a_persons_plan():
     plan = score(diamond(), BOX, dict.fromkeys(["top", "left", "right", "join"], "gpu"))
 
     assert plan.device_of["left"] == "gpu:0"
-    assert {p.why for p in plan.placements} == {"given"}
+    assert {p.reason for p in plan.placements} == {"given"}
     assert plan.gap > 0
 
 

@@ -23,8 +23,12 @@ def test_fallback_takes_the_least_loaded_of_the_kind():
 
     assert plan.device_of["tell"] == "gpu:1"
     (receipt,) = plan.fallbacks
-    assert (receipt.part, receipt.asked, receipt.got) == ("tell", "gpu:5", "gpu:1")
-    assert receipt.why == "gpu:5 is not here; the least loaded gpu takes it"
+    assert (receipt.part, receipt.requested, receipt.assigned) == (
+        "tell",
+        "gpu:5",
+        "gpu:1",
+    )
+    assert receipt.reason == "gpu:5 is not here; the least loaded gpu takes it"
 
 
 def test_fallback_keeps_together_what_asked_for_one_device():
@@ -46,7 +50,8 @@ def test_fallback_parts_what_no_heir_has_room_for():
 
     assert plan.device_of["b0"] != plan.device_of["b1"]
     assert (
-        plan.fallbacks[0].why == "gpu:7 is not here; one with room of kind gpu takes it"
+        plan.fallbacks[0].reason
+        == "gpu:7 is not here; one with room of kind gpu takes it"
     )
 
 
@@ -55,7 +60,7 @@ def test_fallback_goes_down_the_list_first():
     plan = plan_graph(with_part(chain(1), "c0", on=("gpu:9", "cpu")), BOX)
 
     assert plan.device_of["c0"] == "cpu:0"
-    assert plan.fallbacks[0].why == "gpu:9 is not here; cpu is next in the list"
+    assert plan.fallbacks[0].reason == "gpu:9 is not here; cpu is next in the list"
 
 
 def test_fallback_ends_at_the_cpu():
@@ -63,7 +68,7 @@ def test_fallback_ends_at_the_cpu():
     plan = plan_graph(two_towers(), Cluster.of("cpu"))
 
     assert set(plan.device_of.values()) == {"cpu:0"}
-    assert [f.why for f in plan.fallbacks] == ["there is no gpu here"] * 2
+    assert [f.reason for f in plan.fallbacks] == ["there is no gpu here"] * 2
 
 
 def test_fallback_moves_on_when_the_first_choice_is_full():
@@ -72,7 +77,7 @@ def test_fallback_moves_on_when_the_first_choice_is_full():
     plan = plan_graph(graph, Cluster.of("2*gpu", "cpu", memory="15 MiB"))
 
     assert plan.device_of["tell"] == "gpu:1"
-    assert plan.fallbacks[0].why == (
+    assert plan.fallbacks[0].reason == (
         "gpu:0 has no room left; gpu:1 is further down the list"
     )
 
@@ -123,7 +128,7 @@ def test_pins_may_be_a_function():
     )
 
     assert plan.device_of["c1"] == "gpu:1"
-    assert plan["c1"].why == "pin"
+    assert plan["c1"].reason == "pin"
 
 
 def test_pins_that_match_twice_are_refused():
@@ -179,8 +184,8 @@ def test_a_call_without_gpu_kernel_stays_on_the_cpu():
     graph = with_part(replace(graph, calls=calls), "c0", on=("gpu:0",))
     plan = plan_graph(graph, BOX)
 
-    assert (plan["c0"].device, plan["c0"].why) == ("cpu:0", "no kernel")
-    assert plan.fallbacks[0].why == "Dense 'c0' has no GPU kernel"
+    assert (plan["c0"].device, plan["c0"].reason) == ("cpu:0", "no kernel")
+    assert plan.fallbacks[0].reason == "Dense 'c0' has no GPU kernel"
 
 
 def test_a_call_without_gpu_kernel_needs_a_cpu():

@@ -36,7 +36,7 @@ def held(graph: Graph, **device_of: str) -> dict[str, tuple[int, int]]:
     """Mebibytes of activations and transfers of each GPU at its fullest."""
     memory = score(graph, BOX, {"x": "cpu:0"} | device_of).memory
     return {
-        gpu: (memory[gpu].activations // MIB, memory[gpu].transfers // MIB)
+        gpu: (memory[gpu].activations // MIB, memory[gpu].receive_buffers // MIB)
         for gpu in ("gpu:0", "gpu:1")
     }
 
@@ -114,7 +114,7 @@ def held_by(graph: Graph, kind: str, x: str) -> int:
     memory = score(graph, cluster, where, optimizer="sgd").memory[home]
     calls = 3 + (x == "{}")
     process = 4_000_000 + 100_000 * calls if kind == "cpu" else 0
-    return memory.activations + memory.transfers + memory.workspace - process
+    return memory.activations + memory.receive_buffers + memory.workspace - process
 
 
 @pytest.mark.parametrize("size", [3 * MIB // 2, 64 * MIB])
