@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.read import read
     from splitnet.tf.record import record
-    from splitnet.tf.runtime import configure, force_cpu, local_cluster
+    from splitnet.tf.runtime.configure import configure, force_cpu
+    from splitnet.tf.runtime.devices import local_cluster
     from splitnet.tf.summary import summary
     from splitnet.tf.workers import local_workers
     from splitnet.view.draw import draw
@@ -128,15 +129,15 @@ _HOMES = {
     "audit": "tf.observe",
     "chart": "view.text",
     "compare_strategies": "planner.weighing",
-    "configure": "tf.runtime",
+    "configure": "tf.runtime.configure",
     "data_parallel": "tf.parallel",
     "connect": "tf.connect",
     "draw": "view.draw",
     "emit": "tf.emit",
-    "force_cpu": "tf.runtime",
+    "force_cpu": "tf.runtime.configure",
     "largest_batch": "planner.what_if",
     "load_plan": "planner.planfile",
-    "local_cluster": "tf.runtime",
+    "local_cluster": "tf.runtime.devices",
     "local_workers": "tf.workers",
     "measure": "tf.measure",
     "place": "api",

@@ -214,6 +214,6 @@ def _costs_of(costs: Any) -> Any:
 
 
 def _this_machine() -> "Cluster":
-    from splitnet.tf.runtime import local_cluster
+    from splitnet.tf.runtime.devices import local_cluster
 
     return local_cluster()

@@ -99,8 +99,8 @@ def run_devices(arguments: Namespace) -> int:
 
 def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
     hush()
-    from splitnet.tf.nvml import cards
-    from splitnet.tf.runtime import gpu_details, host_details, local_cluster
+    from splitnet.tf.runtime.devices import gpu_details, host_details, local_cluster
+    from splitnet.tf.runtime.nvml import cards
 
     cluster = local_cluster(stand_in_gpus=stand_ins)
     details = {} if stand_ins else gpu_details(cards())
@@ -156,8 +156,7 @@ def run_config(arguments: Namespace) -> int:
     Only a check needs TensorFlow, which does not start.
     """
     settings = resolve({}, os.environ, Path.cwd())
-    if arguments.check:
-        _check_here(settings)
+    notes = _check_here(settings) if arguments.check else ()
     if arguments.json:
         show_json([_setting_row(setting) for setting in settings])
         return 0
@@ -167,20 +166,22 @@ def run_config(arguments: Namespace) -> int:
     )
     path = config_file(os.environ, Path.cwd())
     show(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None:
-        show(f"CUDA_VISIBLE_DEVICES={hidden!r} holds before 'visible' counts")
+    for note in notes:
+        show(note)
     return 0
 
 
-def _check_here(settings: Settings) -> None:
-    """Refuse what this machine cannot do: an index without a GPU, an unknown card."""
+def _check_here(settings: Settings) -> tuple[str, ...]:
+    """Refuse what this machine cannot do; what has no effect here or is set twice."""
     hush()
-    from splitnet.tf.early import early_steps
+    from splitnet.tf.runtime.configure import check_settings
 
-    _, faults = early_steps(settings)
-    if faults:
-        raise ConfigError(listed("the settings do not suit this machine.", faults))
+    check = check_settings(settings)
+    if check.faults:
+        raise ConfigError(
+            listed("the settings do not suit this machine.", check.faults)
+        )
+    return check.notes
 
 
 def _setting_row(setting: Setting) -> dict[str, Any]:
@@ -211,7 +212,7 @@ def run_script(arguments: Namespace) -> int:
         raise ConfigError(f"there is no script {arguments.script!r}.")
     os.environ.update(_variables(arguments))
     hush(loud=arguments.tf_log, level="2")
-    from splitnet.tf.config import configure
+    from splitnet.tf.runtime.configure import configure
 
     configure()
     sys.argv = [arguments.script, *arguments.arguments]

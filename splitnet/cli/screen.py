@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from splitnet.tf.quiet import hushed, import_frameworks
+from splitnet.tf.runtime.logging import import_frameworks, log_filter
 
 __all__ = ["hush", "progress", "show", "show_json", "show_rows"]
 
@@ -56,15 +56,15 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Any]:
 def hush(*, loud: bool = False, level: str = "3") -> None:
     """Import TensorFlow without its start-up lines, unless they are asked for.
 
-    A log level that the user has set is left alone, and then nothing is hidden.
+    A log level that the user has set is left alone; "0" hides nothing.
 
     Args:
         loud: hide nothing.
         level: what TensorFlow may say afterwards: "3" nothing, "2" errors.
     """
-    if loud or "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    if loud:
         import_frameworks()
         return
-    with hushed():
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = level
+    with log_filter():
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
         import_frameworks()

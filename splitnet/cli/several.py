@@ -113,7 +113,7 @@ def _add_measure(commands: Any) -> None:
 def run_measure(arguments: Namespace) -> int:
     """Measure a model on this machine and save the table."""
     hush()
-    from splitnet.tf.runtime import local_cluster
+    from splitnet.tf.runtime.devices import local_cluster
 
     cluster = local_cluster(stand_in_gpus=arguments.stand_ins)
     source = load_source(arguments.target)

@@ -69,7 +69,7 @@ def cluster_of(arguments: Namespace, *, here: bool = True) -> Cluster | None:
     if not here and not arguments.stand_ins:
         return None
     hush()
-    from splitnet.tf.runtime import local_cluster
+    from splitnet.tf.runtime.devices import local_cluster
 
     return local_cluster(stand_in_gpus=arguments.stand_ins)
 

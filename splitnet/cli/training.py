@@ -154,7 +154,7 @@ def _source_and_plan(arguments: Namespace) -> tuple[Any, Any]:
 
     plan = load_plan(Path(arguments.plan))
     hush()
-    from splitnet.tf.runtime import local_cluster
+    from splitnet.tf.runtime.devices import local_cluster
 
     # Its stand-ins must exist before the program builds its first layer.
     local_cluster(stand_in_gpus=sum(device.stand_in for device in plan.cluster))

@@ -2,7 +2,7 @@
 
 Code beats the environment (`SPLITNET_*`) beats a file (`splitnet.toml`, or
 `[tool.splitnet]` of `pyproject.toml`) beats the default. Nothing is applied here;
-`splitnet.tf.config` tells TensorFlow.
+`splitnet.tf.runtime.configure` tells TensorFlow.
 """
 
 import difflib

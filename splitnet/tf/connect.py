@@ -17,7 +17,7 @@ from typing import Any
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, WorkerError, listed
 from splitnet.core.hosts import CLIENT, Host
-from splitnet.tf.context import guard, rejoin, started, starter
+from splitnet.tf.context import guard, rejoin, started
 from splitnet.tf.failure import ended_words, is_about_workers, lost_words
 from splitnet.tf.hangup import hang_up
 from splitnet.tf.health import Health, probe, without_proxy
@@ -207,8 +207,8 @@ def _check_time(cluster: Cluster) -> list[Connection]:
             "this program has joined another cluster; TensorFlow can join one only."
         )
     raise ConfigError(
-        f"too late to join a cluster: TensorFlow has already started, and {starter()}. "
-        "Call sn.connect(cluster) before the first layer, tensor or dataset is made; "
+        "too late to join a cluster: TensorFlow has already started. Call "
+        "sn.connect(cluster) before the first layer, tensor or dataset is made; "
         "in a notebook, restart the kernel first."
     )
 

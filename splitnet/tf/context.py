@@ -1,21 +1,13 @@
-"""Whether TensorFlow has started, and what started it.
+"""TensorFlow's context: whether it has started, which workers it has joined.
 
-The one place that touches the private names of TensorFlow's context. Starting means
-that devices are claimed: from then on most settings are closed.
+Starting means that devices are claimed: from then on most settings are closed.
 """
 
-import linecache
-import sys
 from collections.abc import Callable
-from types import FrameType, ModuleType
 from typing import Any
 
-from splitnet.tf.quiet import hushed
+__all__ = ["guard", "rejoin", "settle", "started"]
 
-__all__ = ["guard", "note", "rejoin", "settle", "starter", "started", "watch"]
-
-_OUR_FOLDERS = ("/tensorflow/", "/keras/", "/splitnet/", "/importlib/")
-_seen: list[str] = []
 _guards: list[Callable[[bool], None]] = []
 
 
@@ -66,82 +58,3 @@ def settle(*, ask: bool = False) -> None:
         for check in _guards:
             check(ask)
         _context().sync_executors()
-
-
-def watch() -> None:
-    """Note the user's line that starts TensorFlow, should it happen later.
-
-    Wraps one method of the context and takes the wrapper off when it has fired.
-    """
-    context = _context()
-    if started() or "ensure_initialized" in vars(context):
-        return
-    original = context.ensure_initialized
-
-    def ensure_initialized() -> None:
-        was = started()
-        with hushed():
-            original()
-        if not was:
-            note(sys._getframe(1))
-        vars(context).pop("ensure_initialized", None)
-
-    context.ensure_initialized = ensure_initialized
-
-
-def note(frame: FrameType | None) -> None:
-    """Remember the line that started TensorFlow: the user's innermost of a frame."""
-    _seen.append(_user_line(frame))
-
-
-def starter() -> str:
-    """Say what started TensorFlow, as far as it can be known, in half a sentence."""
-    if _seen:
-        return f"it was started at {_seen[0]}"
-    holders = _holders()
-    if holders:
-        return f"what holds its objects: {'; '.join(holders[:4])}"
-    return "what started it is not known: a layer, a tensor, a variable or a dataset"
-
-
-def _user_line(frame: FrameType | None) -> str:
-    """The innermost line that is the user's own, and what it says."""
-    while frame is not None:
-        name = frame.f_code.co_filename.replace("\\", "/")
-        if not name.startswith("<") and not any(f in name for f in _OUR_FOLDERS):
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}" + (
-                f" ({text})" if text else ""
-            )
-        frame = frame.f_back
-    return "a line that is not known"
-
-
-def _holders() -> list[str]:
-    """Modules of the user whose names hold tensors, variables or layers with them."""
-    found = []
-    for name, module in list(sys.modules.items()):
-        top = name.partition(".")[0]
-        if not isinstance(module, ModuleType) or top in _FRAMEWORKS:
-            continue
-        for attribute, value in list(vars(module).items()):
-            if _is_live(value):
-                where = "the main program" if name == "__main__" else f"module {name!r}"
-                kind = type(value).__name__
-                found.append(f"{where} has {attribute!r} (a {kind})")
-                break
-    return found
-
-
-_FRAMEWORKS = ("tensorflow", "keras", "splitnet", "numpy", "absl", "__mp_main__")
-
-
-def _is_live(value: object) -> bool:
-    """Whether a value needed TensorFlow's devices when it was made."""
-    import tensorflow as tf
-    from tensorflow import keras
-
-    kind = type(value)  # some modules hold objects that cannot be asked for more
-    if issubclass(kind, tf.Variable | tf.Tensor | tf.data.Dataset):
-        return True
-    return issubclass(kind, keras.layers.Layer) and bool(value.variables)

@@ -17,12 +17,12 @@ from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.brisk import setting_plainly
 from splitnet.tf.classes import functional
-from splitnet.tf.config import announce
 from splitnet.tf.context import settle
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.flow import Flow, flow_of
 from splitnet.tf.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement import lay_over, placed_of
+from splitnet.tf.runtime.configure import announce
 from splitnet.tf.summary import with_devices
 from splitnet.tf.targets import targets_of
 from splitnet.tf.unsplit import files_of_the_whole, join_slices

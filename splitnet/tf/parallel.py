@@ -17,7 +17,7 @@ from splitnet.tf.blueprint import Blueprint, blueprint_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.placement import placed_of
 from splitnet.tf.read import graph_of
-from splitnet.tf.runtime import local_cluster
+from splitnet.tf.runtime.devices import local_cluster
 
 __all__ = ["data_parallel", "towers_of"]
 

@@ -157,7 +157,7 @@ def _with_rooms(cluster: Cluster, rooms: Sequence[int | None]) -> Cluster:
 
 
 def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
-    from splitnet.tf.runtime import host_memory_bytes
+    from splitnet.tf.runtime.devices import host_memory_bytes
 
     share = host_memory_bytes() // (count + 1)
     preset = "CPU core" if cores == 1 else "cpu"

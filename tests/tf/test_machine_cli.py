@@ -19,8 +19,8 @@ GIB = 2**30
 ONE_GPU = """
 import sys
 import tensorflow as tf
-from splitnet.tf import early
-from splitnet.tf.nvml import Card
+from splitnet.tf.runtime import configure
+from splitnet.tf.runtime.nvml import Card
 
 class Gpu:
     name, device_type = "/physical_device:GPU:0", "GPU"
@@ -48,7 +48,7 @@ config.set_visible_devices = see
 config.set_logical_device_configuration = divide
 config.get_logical_device_configuration = lambda d: None if d is gpu else known(d)
 config.experimental.get_memory_growth = lambda d: False
-early.cards = lambda: (Card(0, "card", "GPU-0", 80 * 2**30, 80 * 2**30),)
+configure.cards = lambda: (Card(0, "card", "GPU-0", 80 * 2**30, 80 * 2**30),)
 
 from splitnet.cli import main
 sys.exit(main(["run", *sys.argv[1:]]))

@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 from splitnet.core.errors import ConfigError
-from splitnet.tf import config, early, runtime
-from splitnet.tf.nvml import Card
+from splitnet.tf.runtime import configure as config
+from splitnet.tf.runtime import devices as runtime
+from splitnet.tf.runtime.nvml import Card
 
 pytestmark = pytest.mark.tf
 
@@ -77,14 +78,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     )
     set_(experimental, "set_memory_growth", made.set_growth)
     set_(experimental, "get_device_details", lambda gpu: made.details)
-    set_(early, "cards", lambda: tuple(card(i) for i in (0, 1)))
+    set_(config, "cards", lambda: tuple(card(i) for i in (0, 1)))
     set_(runtime, "cards", lambda: tuple(card(i) for i in (0, 1)))
     set_(config, "started", lambda: False)
-    set_(early, "started", lambda: False)
     set_(runtime, "started", lambda: False)
-    set_(config, "watch", lambda: None)
-    set_(runtime, "watch", lambda: None)
-    set_(config, "_said", {})
+    set_(config, "_given", {})
+    set_(config, "_gpus_apply", True)
     set_(runtime, "_free_before", {})
     monkeypatch.chdir(tmp_path)
     return made
@@ -160,7 +159,7 @@ def test_memory_fraction_leaves_room_for_two(machine: Machine) -> None:
     config.configure(memory_fraction=0.5)
 
     (limit,) = limits(machine, 0)
-    context = early.CONTEXT_BYTES // 2**20
+    context = config.CONTEXT_BYTES // 2**20
     assert 2 * (limit + context) == 80 * 1024
 
 
@@ -176,10 +175,10 @@ def test_memory_fraction_needs_the_driver(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without NVML the size of a card is not known, and the message says what helps."""
-    monkeypatch.setattr(early, "cards", tuple)
+    monkeypatch.setattr(config, "cards", tuple)
 
     with pytest.raises(
-        ConfigError, match="pip install nvidia-ml-py, or say memory_limit"
+        ConfigError, match="pip install nvidia-ml-py, or set memory_limit"
     ):
         config.configure(memory_fraction=0.5)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from splitnet.tf.nvml import cards
+from splitnet.tf.runtime.nvml import cards
 
 GIB = 2**30
 

@@ -1,6 +1,6 @@
-"""What the NVIDIA driver knows of the cards, by way of nvidia-ml-py; no TensorFlow.
+"""GPUs as the NVIDIA driver describes them, by nvidia-ml-py; needs no TensorFlow.
 
-Without that package, or without a driver, there is nothing to tell: an empty tuple.
+Without that package or without a driver there are none: an empty tuple.
 """
 
 import os

@@ -1,33 +1,32 @@
-"""The machine at hand: its GPUs and CPUs, or stand-ins for GPUs where there are none.
+"""The devices of this machine: GPUs and the CPU, or CPU devices as stand-ins for GPUs.
 
 Finding devices starts nothing and claims no memory.
 """
 
 import os
-import time
+import platform
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.devices import PRESETS
 from splitnet.core.errors import ConfigError, DeviceError
-from splitnet.tf.config import configure, force_cpu
-from splitnet.tf.context import started, starter, watch
-from splitnet.tf.early import cpu_devices, make_cpu_devices
-from splitnet.tf.nvml import Card, cards
-from splitnet.tf.quiet import hushed, import_frameworks
+from splitnet.tf.context import started
+from splitnet.tf.runtime.configure import (
+    MIB,
+    apply_settings,
+    cpu_devices,
+    make_cpu_devices,
+)
+from splitnet.tf.runtime.logging import import_frameworks, log_filter
+from splitnet.tf.runtime.nvml import Card, cards
 
-__all__ = [
-    "configure",
-    "force_cpu",
-    "gpu_details",
-    "host_details",
-    "local_cluster",
-]
+__all__ = ["gpu_details", "host_details", "host_memory_bytes", "local_cluster"]
 
-MIB = 2**20
 _MOST_STAND_INS = 256
-# Free memory as it was before TensorFlow took its own share: card -> bytes.
+# Free memory of a card before TensorFlow claimed its own share, in bytes.
 _free_before: dict[str, int] = {}
 
 
@@ -38,10 +37,11 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
     stand-ins TensorFlow is not started, and no memory of any device is claimed.
 
     Args:
-        stand_in_gpus: make so many CPU devices stand in for gpu:0, gpu:1 and so on.
-            Real GPUs are then hidden. Stand-ins prove where things run, never how fast:
-            they share the processor's threads, and a plan reckons them as if they were
-            plain GPUs with a share of the host's memory. Asking twice does no harm.
+        stand_in_gpus: so many CPU devices act as gpu:0, gpu:1 and so on. Real GPUs are
+            hidden, and settings of GPUs do not apply. Stand-ins prove where things
+            run, never how fast: they share the processor's threads, and a plan treats
+            them as plain GPUs with a share of the host's memory. Asking twice does no
+            harm.
 
     Returns:
         A cluster whose device memory (bytes) is what is free now, or the limit set.
@@ -60,13 +60,14 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
             f"stand_in_gpus must be between 0 and {_MOST_STAND_INS}. "
             f"Received: {stand_in_gpus}."
         )
-    with hushed():
-        configure()
+    with log_filter():
         import_frameworks()
+    apply_settings(gpus=not stand_in_gpus)
     if stand_in_gpus:
         return _stand_ins(stand_in_gpus)
-    watch()
-    return Cluster((*_real_gpus(), *_cpus()))
+    count = cpu_devices()
+    share = host_memory_bytes() // count
+    return Cluster((*_real_gpus(), *(_cpu(i, share) for i in range(count))))
 
 
 def _stand_ins(count: int) -> Cluster:
@@ -76,43 +77,34 @@ def _stand_ins(count: int) -> Cluster:
         if started():
             raise ConfigError(
                 f"too late for {count} stand-in GPUs: they need {count + 1} CPU "
-                f"devices, TensorFlow has already started with {cpu_devices()}, and "
-                f"{starter()}. "
+                f"devices, and TensorFlow has already started with {cpu_devices()}. "
                 f"Call sn.local_cluster(stand_in_gpus={count}) before the first layer, "
                 "tensor or dataset is made; in a notebook, restart the kernel first."
             )
         make_cpu_devices(count + 1)
     if tf.config.get_visible_devices("GPU") and not started():
         tf.config.set_visible_devices([], "GPU")
-    watch()
     share = host_memory_bytes() // (count + 1)
-    return Cluster(
-        (
-            *(
-                Device.of(
-                    f"gpu:{i}",
-                    memory=share,
-                    target=f"/device:CPU:{i + 1}",
-                    stand_in=True,
-                )
-                for i in range(count)
-            ),
-            _cpu(0, share),
+    gpus = [
+        Device.of(
+            f"gpu:{i}",
+            memory=share,
+            target=f"/device:CPU:{i + 1}",
+            stand_in=True,
         )
-    )
+        for i in range(count)
+    ]
+    return Cluster((*gpus, _cpu(0, share)))
 
 
 def _real_gpus() -> list[Device]:
-    """A device for each GPU, or for each part of one that is cut into logical GPUs."""
+    """A device for each GPU, or for each logical GPU of one that is divided."""
     import tensorflow as tf
 
-    physical = tf.config.list_physical_devices("GPU")
-    known = {card.index: card for card in cards()}
+    known = cards()
     devices: list[Device] = []
     for gpu in tf.config.get_visible_devices("GPU"):
-        details = tf.config.experimental.get_device_details(gpu)
-        name = str(details.get("device_name", ""))
-        card = _card_of(known, physical.index(gpu), name)
+        name, card, _ = _details_of(gpu, known)
         logical = tf.config.get_logical_device_configuration(gpu) or [None]
         for part in logical:
             devices.append(
@@ -125,12 +117,20 @@ def _real_gpus() -> list[Device]:
     return devices
 
 
-def _card_of(known: dict[int, Card], index: int, name: str) -> Card | None:
-    """The driver's card for one of TensorFlow's; the two may count differently."""
-    card = known.get(index)
-    if card is None or not name or card.name == name:
-        return card
-    return next((other for other in known.values() if other.name == name), card)
+def _details_of(gpu: Any, known: tuple[Card, ...]) -> tuple[str, Card | None, str]:
+    """Model, driver's card and compute capability of one of TensorFlow's GPUs.
+
+    The driver may count cards in another order than TensorFlow does.
+    """
+    import tensorflow as tf
+
+    details = tf.config.experimental.get_device_details(gpu)
+    name = str(details.get("device_name", ""))
+    index = tf.config.list_physical_devices("GPU").index(gpu)
+    card = next((card for card in known if card.index == index), None)
+    if card is not None and name and card.name != name:
+        card = next((other for other in known if other.name == name), card)
+    return name, card, ".".join(map(str, details.get("compute_capability", ())))
 
 
 def _gpu_memory(part: Any, card: Card | None, name: str) -> int | str:
@@ -146,18 +146,12 @@ def _gpu_memory(part: Any, card: Card | None, name: str) -> int | str:
 
 
 def _preset(name: str) -> str:
-    """The figures for a GPU of that name; a plain GPU's if it is not known.
+    """The preset of a GPU of that name; a plain GPU's if it is not known.
 
     >>> _preset("NVIDIA H100 80GB HBM3"), _preset("Tesla K80")
     ('H100', 'gpu')
     """
     return next((p for p in PRESETS if p[0].isupper() and p in name), "gpu")
-
-
-def _cpus() -> list[Device]:
-    count = cpu_devices()
-    share = host_memory_bytes() // count
-    return [_cpu(i, share) for i in range(count)]
 
 
 def _cpu(index: int, memory_bytes: int) -> Device:
@@ -172,47 +166,36 @@ def _cpu(index: int, memory_bytes: int) -> Device:
 
 
 def host_memory_bytes() -> int:
-    """Memory of the host that is free to use, in bytes, within a container's limit.
+    """Free memory of the host in bytes, within a container's limit.
 
     Rounded down to 256 MiB, so that two plans made in a row are for the same machine.
     """
-    free = _meminfo_bytes("MemAvailable")
-    if not free:
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _number_in("/sys/fs/cgroup/memory.max")
+    free = psutil.virtual_memory().available
+    limit = _cgroup_bytes("memory.max")
     if limit is not None:
-        used = _number_in("/sys/fs/cgroup/memory.current") or 0
-        free = min(free, limit - used)
+        free = min(free, limit - (_cgroup_bytes("memory.current") or 0))
     return max(free // (256 * MIB), 1) * 256 * MIB
 
 
-def _meminfo_bytes(key: str) -> int:
-    words = _first_value("/proc/meminfo", key).split()
-    return int(words[0]) * 1024 if words else 0
-
-
-def _number_in(path: str) -> int | None:
+def _cgroup_bytes(file: str) -> int | None:
+    """A figure of this container's control group, in bytes; None without a limit."""
     try:
-        text = Path(path).read_text(encoding="ascii").strip()
+        text = Path("/sys/fs/cgroup", file).read_text(encoding="ascii").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None
 
 
 def gpu_details(known: tuple[Card, ...]) -> dict[str, dict[str, Any]]:
-    """What else is known of each real GPU, by device name, as plain values."""
+    """Model, memory, use and links of each real GPU, by device name."""
     import tensorflow as tf
 
-    physical = tf.config.list_physical_devices("GPU")
     found: dict[str, dict[str, Any]] = {}
     for gpu in tf.config.get_visible_devices("GPU"):
-        details = tf.config.experimental.get_device_details(gpu)
-        name = str(details.get("device_name", ""))
-        card = _card_of({c.index: c for c in known}, physical.index(gpu), name)
-        capability = details.get("compute_capability", ())
+        name, card, capability = _details_of(gpu, known)
         row = {
             "model": name,
-            "capability": ".".join(map(str, capability)),
+            "capability": capability,
             "memory_bytes": card.memory_bytes if card else None,
             "busy": card.busy if card else None,
             "watts": card.watts if card else None,
@@ -225,43 +208,18 @@ def gpu_details(known: tuple[Card, ...]) -> dict[str, dict[str, Any]]:
 
 
 def host_details() -> dict[str, Any]:
-    """What else is known of the processor, which all CPU devices share; takes 0.1 s."""
-    total = _meminfo_bytes("MemTotal") or None
-    limit = _number_in("/sys/fs/cgroup/memory.max")
+    """Model, memory and use of the processor, which all CPU devices share.
+
+    Takes 0.1 s, over which the use is measured.
+    """
+    limit = _cgroup_bytes("memory.max")
+    total = psutil.virtual_memory().total
     return {
-        "model": _first_value("/proc/cpuinfo", "model name"),
+        "model": platform.processor() or platform.machine(),
         "capability": "",
-        "memory_bytes": min(filter(None, (total, limit)), default=None),
-        "busy": _busy(0.1),
+        "memory_bytes": total if limit is None else min(total, limit),
+        "busy": psutil.cpu_percent(interval=0.1) / 100,
         "watts": None,
         "used_by": [],
         "links": [],
     }
-
-
-def _busy(seconds: float) -> float | None:
-    """The share of the processor's time that was used while this waits."""
-    before = _ticks()
-    time.sleep(seconds)
-    passed = [after - earlier for earlier, after in zip(before, _ticks())]
-    if not sum(passed):
-        return None
-    return 1 - sum(passed[3:5]) / sum(passed)  # idle, and waiting for a disk
-
-
-def _ticks() -> list[int]:
-    """What the processor did since its start, in ticks, by kind."""
-    try:
-        line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
-    except OSError:
-        return []
-    return [int(word) for word in line.split()[1:9]]
-
-
-def _first_value(path: str, key: str) -> str:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    found = next((line for line in lines if line.startswith(key)), "")
-    return found.partition(":")[2].strip()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from splitnet.tf.quiet import hushed, is_start_up_line
+from splitnet.tf.runtime.logging import hidden_severities, is_startup_line, log_filter
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 
 TALK = (
     "WARNING: All log messages before absl::InitializeLog() is called are written",
@@ -30,26 +30,39 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("driver", [True, False])
-def test_talk_is_told_from_what_a_program_says(driver: bool) -> None:
-    """TensorFlow's information lines are talk; what others write is not."""
-    assert all(is_start_up_line(line, driver=driver) for line in TALK)
-    assert not any(is_start_up_line(line, driver=driver) for line in OTHERS)
+def test_information_lines_of_tensorflow_are_hidden(driver: bool) -> None:
+    """What the program itself writes is not."""
+    hidden = hidden_severities(None, driver=driver)
+
+    assert all(is_startup_line(line, hidden) for line in TALK)
+    assert not any(is_startup_line(line, hidden) for line in OTHERS)
 
 
-def test_trouble_with_gpus_is_talk_only_without_a_driver() -> None:
-    """Where there is a driver, a failing GPU is news."""
-    assert all(is_start_up_line(line, driver=False) for line in TROUBLE)
-    assert not any(is_start_up_line(line, driver=True) for line in TROUBLE)
+def test_errors_about_gpus_are_hidden_only_without_a_driver() -> None:
+    """Where there is a driver, a failing GPU matters."""
+    for driver in (False, True):
+        hidden = hidden_severities(None, driver=driver)
+        assert [is_startup_line(line, hidden) for line in TROUBLE] == [not driver] * 2
 
 
-def test_hushed_passes_on_all_other_lines(
+@pytest.mark.parametrize("driver", [True, False])
+@pytest.mark.parametrize("level", ["1", "2", "3"])
+def test_a_higher_level_hides_at_least_as_much(level: str, driver: bool) -> None:
+    """TensorFlow alone writes lines before it reads the level."""
+    usual = hidden_severities(None, driver=driver)
+
+    assert set(usual) <= set(hidden_severities(level, driver=driver))
+    assert set("IWE"[: int(level)]) <= set(hidden_severities(level, driver=driver))
+
+
+def test_log_filter_keeps_all_other_lines(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Even when what was called fails, what it said is not lost."""
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
 
     def fail() -> None:
-        with hushed():
+        with log_filter():
             os.write(2, f"{TALK[1]}\n{OTHERS[0]}\n".encode())
             raise KeyError
 
@@ -60,20 +73,21 @@ def test_hushed_passes_on_all_other_lines(
     assert capfd.readouterr().err == f"{OTHERS[0]}\nafter\n"
 
 
-def test_hushed_hides_nothing_where_a_level_is_set(
+def test_log_filter_hides_nothing_at_level_0(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Who sets TF_CPP_MIN_LOG_LEVEL has said what to see."""
+    """TF_CPP_MIN_LOG_LEVEL=0 asks for every line."""
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
 
-    with hushed():
+    with log_filter():
         os.write(2, f"{TALK[1]}\n".encode())
 
     assert TALK[1] in capfd.readouterr().err
 
 
 @pytest.mark.tf
-def test_a_script_that_starts_with_splitnet_is_quiet() -> None:
+@pytest.mark.parametrize("level", [{}, {"TF_CPP_MIN_LOG_LEVEL": "3"}])
+def test_a_script_that_starts_with_splitnet_is_quiet(level: dict[str, str]) -> None:
     """No line of TensorFlow's is on the screen, from the machine to the first layer."""
     code = (
         "import splitnet as sn; sn.local_cluster(stand_in_gpus=2)\n"
@@ -85,7 +99,7 @@ def test_a_script_that_starts_with_splitnet_is_quiet() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env=environ | {"PYTHONPATH": str(ROOT)},
+        env=environ | {"PYTHONPATH": str(ROOT)} | level,
     )
 
     assert done.stderr == ""

@@ -1,0 +1,1 @@
+"""Devices, settings, driver and log lines of the machine at hand."""

@@ -1,0 +1,424 @@
+"""Apply runtime settings to TensorFlow before it initialises, and check them.
+
+Nothing here initialises TensorFlow.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from splitnet.core.errors import ConfigError, listed
+from splitnet.core.plan import Plan
+from splitnet.core.settings import Settings, resolve
+from splitnet.core.units import format_bytes
+from splitnet.tf.context import started
+from splitnet.tf.runtime.logging import log_filter
+from splitnet.tf.runtime.nvml import cards
+
+__all__ = [
+    "announce",
+    "apply_settings",
+    "check_settings",
+    "configure",
+    "cpu_devices",
+    "current",
+    "force_cpu",
+    "make_cpu_devices",
+]
+
+MIB = 2**20
+# A CUDA context takes memory beside the limit that TensorFlow keeps; without a reserve
+# two jobs of one half each would not fit one card.
+CONTEXT_BYTES = 640 * MIB
+_GPU_SETTINGS = (
+    "visible",
+    "memory_growth",
+    "memory_limit",
+    "memory_fraction",
+    "logical_gpus",
+)
+_given: dict[str, object] = {}  # what calls of configure() have set so far
+_gpus_apply = True  # False once stand-ins have hidden the GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call that must come before TensorFlow initialises."""
+
+    text: str
+    holds: Callable[[], bool]
+    apply: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Settings held against this machine: calls to make, faults and remarks."""
+
+    steps: tuple[Step, ...]
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def current(options: Mapping[str, object] | None = None) -> Settings:
+    """Every setting as it stands, with its origin; applies nothing.
+
+    Raises:
+        ConfigError: unknown names, impossible values and contradictions.
+    """
+    return resolve(_given | dict(options or {}), os.environ, Path.cwd())
+
+
+def configure(**options: Any) -> Settings:
+    """Tell TensorFlow how to use this machine; call it before anything is built.
+
+    What is not set here comes from `SPLITNET_*` variables, then from `splitnet.toml`
+    or `[tool.splitnet]` of `pyproject.toml`, and else is left as TensorFlow has it.
+    Calls add up, and the same call twice does no harm.
+
+    Args:
+        **options: `visible` (GPU indices, "all", "none"), `memory_fraction` (0 to 1),
+            `memory_limit` (bytes, or "4 GiB"), `memory_growth`, `logical_gpus`,
+            `cpu_devices`, `cpu_threads`, `inter_op_threads`, `soft_placement`,
+            `log_placement` ("branches" or "ops") and `determinism`.
+
+    Returns:
+        Every setting with its value and origin.
+
+    Raises:
+        ConfigError: a setting is unknown, impossible, contradicts another, or comes too
+            late; all of them at once, and nothing is applied.
+    """
+    settings = apply_settings(options)
+    idle = [n for n in options if n in _GPU_SETTINGS and not _gpu_setting_works(n)]
+    if idle:
+        warnings.warn(
+            f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.", stacklevel=2
+        )
+    return settings
+
+
+def force_cpu() -> Settings:
+    """Use no GPU, even if there are some: `configure(visible="none")`.
+
+    Raises:
+        ConfigError: TensorFlow has already claimed a GPU.
+    """
+    return apply_settings({"visible": "none"})
+
+
+def apply_settings(
+    options: Mapping[str, object] | None = None, *, gpus: bool | None = None
+) -> Settings:
+    """Apply all settings.
+
+    With `gpus=False` those of GPUs are left out from now on, unless a call sets one.
+
+    Raises:
+        ConfigError: as `configure` does.
+    """
+    global _gpus_apply
+    settings = current(options)
+    _gpus_apply = _gpus_apply if gpus is None else gpus
+    with log_filter():
+        asked = any(name in _GPU_SETTINGS for name in options or ())
+        check = check_settings(settings, gpus=_gpus_apply or asked)
+        if check.faults:
+            raise ConfigError(
+                listed("the runtime settings cannot be applied.", check.faults)
+            )
+        due = [step for step in check.steps if not step.holds()]
+        if due and started():
+            raise ConfigError(
+                listed(
+                    "too late: TensorFlow has already started. Call sn.configure() "
+                    "before the first layer, tensor or dataset is made, or set "
+                    "SPLITNET_* before the program begins; in a notebook, restart the "
+                    "kernel first.",
+                    [step.text for step in due],
+                )
+            )
+        for step in due:
+            step.apply()
+        _apply_at_any_time(settings)
+    _given.update(options or {})
+    return settings
+
+
+def announce(plan: Plan) -> None:
+    """Log the device of each part, a line each, if `log_placement` is "branches"."""
+    if current()["log_placement"] != "branches":
+        return
+    log = logging.getLogger("splitnet.placement")
+    if not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
+    for placed in plan.placements:
+        target = plan.cluster[placed.device].target
+        log.info("%s: %s (%s), %s", placed.part, placed.device, target, placed.reason)
+
+
+def check_settings(settings: Settings, *, gpus: bool = True) -> Check:
+    """Hold settings against this machine's GPUs, driver and environment."""
+    faults: list[str] = []
+    steps = _gpu_steps(settings, faults) if gpus else []
+    return Check(
+        (*steps, *_cpu_steps(settings)), tuple(faults), tuple(_notes(settings))
+    )
+
+
+def cpu_devices() -> int:
+    """How many CPU devices there are, or will be once TensorFlow starts."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    return len(tf.config.get_logical_device_configuration(cpu) or [None])
+
+
+def make_cpu_devices(count: int) -> None:
+    """Divide the CPU into so many devices; TensorFlow must not have started."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    )
+
+
+def _gpu_setting_works(name: str) -> bool:
+    """Whether a setting of GPUs changes anything here; hiding none of them does not."""
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU")) or not current()[name]
+
+
+def _apply_at_any_time(settings: Settings) -> None:
+    import tensorflow as tf
+
+    soft = settings["soft_placement"]
+    if soft is not None:
+        tf.config.set_soft_device_placement(soft)
+    if settings["log_placement"] is not None:
+        tf.debugging.set_log_device_placement(settings["log_placement"] == "ops")
+    if settings["determinism"]:
+        tf.config.experimental.enable_op_determinism()
+
+
+def _notes(settings: Settings) -> Iterator[str]:
+    """Settings without effect here, and variables that others read as well."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    for name in _GPU_SETTINGS:
+        if settings[name] and not gpus:
+            yield f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        yield f"CUDA_VISIBLE_DEVICES={hidden!r} applies before 'visible' does"
+    growth = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
+    if growth is not None:
+        both = settings["memory_growth"] is not None
+        yield f"TF_FORCE_GPU_ALLOW_GROWTH={growth!r} decides memory growth" + (
+            ", whatever memory_growth says; unset one of them" if both else ""
+        )
+    threads = os.environ.get("OMP_NUM_THREADS")
+    wanted = settings["cpu_threads"]
+    if threads is not None and threads != str(wanted):
+        yield f"OMP_NUM_THREADS={threads!r} limits threads within an operation" + (
+            f"; {_said(settings, 'cpu_threads')} replaces it, too late for libraries "
+            "that are loaded already"
+            if wanted
+            else ""
+        )
+
+
+def _said(settings: Settings, name: str) -> str:
+    """A setting as it was given and where: "memory_limit=4096 (splitnet.toml)"."""
+    return f"{name}={settings[name]} ({settings.of(name).source})"
+
+
+def _gpu_steps(settings: Settings, faults: list[str]) -> list[Step]:
+    """Visible GPUs, then growth, limits and logical GPUs of each."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    visible = settings["visible"]
+    steps: list[Step] = []
+    if isinstance(visible, tuple):
+        missing = [i for i in visible if i >= len(gpus)]
+        if missing:
+            faults.append(
+                f"{_said(settings, 'visible')}: there is no GPU "
+                f"{', '.join(map(str, missing))}; {_found(gpus)}"
+            )
+            return []
+        gpus = [gpus[i] for i in visible]
+        steps.append(
+            Step(
+                _said(settings, "visible"),
+                lambda: tf.config.get_visible_devices("GPU") == gpus,
+                lambda: tf.config.set_visible_devices(gpus, "GPU"),
+            )
+        )
+    return steps + _memory_steps(settings, gpus, faults)
+
+
+def _found(gpus: Sequence[Any]) -> str:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    under = "" if hidden is None else f" under CUDA_VISIBLE_DEVICES={hidden!r}"
+    found = f"GPU 0 to {len(gpus) - 1}" if gpus else "no GPU"
+    return f"TensorFlow finds {found}{under}"
+
+
+def _memory_steps(
+    settings: Settings, gpus: Sequence[Any], faults: list[str]
+) -> list[Step]:
+    """Growth, limits and logical GPUs; all GPUs alike, as TensorFlow demands."""
+    import tensorflow as tf
+
+    growth = settings["memory_growth"]
+    if growth is None:
+        faults += _uneven_growth(gpus)
+    steps: list[Step] = []
+    for number, gpu in enumerate(gpus):
+        if growth is not None:
+            steps.append(_growth_step(settings, gpu, growth is True, faults))
+        limit = _limit_mib(settings, number, faults)
+        if limit is None:
+            continue
+        if tf.config.experimental.get_memory_growth(gpu) and not started():
+            faults.append(
+                f"a memory limit and memory growth exclude each other, and {gpu.name} "
+                "has been given growth elsewhere in this program, or by "
+                "TF_FORCE_GPU_ALLOW_GROWTH; drop one of them"
+            )
+        count = settings["logical_gpus"]
+        wanted = [limit] * (count if isinstance(count, int) else 1)
+        steps.append(_limit_step(settings, gpu, wanted))
+    return steps
+
+
+def _uneven_growth(gpus: Sequence[Any]) -> list[str]:
+    """Growth that other code set for some GPUs only, which TensorFlow refuses."""
+    import tensorflow as tf
+
+    grows = [tf.config.experimental.get_memory_growth(gpu) for gpu in gpus]
+    if started() or all(grows) or not any(grows):
+        return []
+    with_it = ", ".join(gpu.name for gpu, own in zip(gpus, grows) if own)
+    without = ", ".join(gpu.name for gpu, own in zip(gpus, grows) if not own)
+    return [
+        f"{with_it} has memory growth, set elsewhere in this program, and {without} "
+        "has not; TensorFlow requires the same for all visible GPUs. Set memory_growth="
+        "True or False for all, or hide the others with visible="
+    ]
+
+
+def _growth_step(settings: Settings, gpu: Any, growth: bool, faults: list[str]) -> Step:
+    import tensorflow as tf
+
+    if growth and tf.config.get_logical_device_configuration(gpu):
+        faults.append(
+            f"memory growth and a memory limit exclude each other, and {gpu.name} has "
+            "been given logical devices elsewhere in this program; drop one of them"
+        )
+    return Step(
+        f"{_said(settings, 'memory_growth')} for {gpu.name}",
+        lambda: bool(tf.config.experimental.get_memory_growth(gpu)) == growth,
+        lambda: tf.config.experimental.set_memory_growth(gpu, growth),
+    )
+
+
+def _limit_mib(settings: Settings, number: int, faults: list[str]) -> int | None:
+    """Memory limit of each logical GPU of a card, in MiB; None if there is none."""
+    count = settings["logical_gpus"]
+    parts = count if isinstance(count, int) else 1
+    limit, fraction = settings["memory_limit"], settings["memory_fraction"]
+    if isinstance(limit, int):
+        return limit // MIB
+    if not isinstance(fraction, float):
+        return None
+    visible = settings["visible"]
+    index = visible[number] if isinstance(visible, tuple) else number
+    card = next((card for card in cards() if card.index == index), None)
+    if card is None:
+        if number == 0:
+            faults.append(
+                f"{_said(settings, 'memory_fraction')} needs the size of the card, "
+                "which TensorFlow does not tell: pip install nvidia-ml-py, or set "
+                "memory_limit='8 GiB' instead"
+            )
+        return None
+    usable = fraction * card.memory_bytes - CONTEXT_BYTES
+    if usable < MIB * parts:
+        faults.append(
+            f"memory_fraction={fraction} of {card.name} "
+            f"({format_bytes(card.memory_bytes)}) leaves nothing "
+            f"beside the {format_bytes(CONTEXT_BYTES)} of its context"
+        )
+        return None
+    return int(usable // parts // MIB)
+
+
+def _limit_step(settings: Settings, gpu: Any, wanted: list[int]) -> Step:
+    import tensorflow as tf
+
+    name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
+
+    def limits() -> list[float]:
+        logical = tf.config.get_logical_device_configuration(gpu) or []
+        return [one.memory_limit for one in logical]
+
+    def limit() -> None:
+        tf.config.set_logical_device_configuration(
+            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=m) for m in wanted]
+        )
+
+    return Step(
+        f"{_said(settings, name)} for {gpu.name}", lambda: limits() == wanted, limit
+    )
+
+
+def _cpu_steps(settings: Settings) -> list[Step]:
+    """Threads and CPU devices."""
+    import tensorflow as tf
+
+    threading = tf.config.threading
+    steps: list[Step] = []
+    within = settings["cpu_threads"]
+    if within is not None:
+
+        def limit() -> None:
+            os.environ["OMP_NUM_THREADS"] = str(within)
+            threading.set_intra_op_parallelism_threads(within)
+
+        steps.append(
+            Step(
+                _said(settings, "cpu_threads"),
+                lambda: threading.get_intra_op_parallelism_threads() == within,
+                limit,
+            )
+        )
+    name = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
+    across = settings[name]
+    if across is not None:
+        steps.append(
+            Step(
+                f"{_said(settings, name)}, across operations",
+                lambda: threading.get_inter_op_parallelism_threads() == across,
+                lambda: threading.set_inter_op_parallelism_threads(across),
+            )
+        )
+    count = settings["cpu_devices"]
+    if isinstance(count, int):
+        steps.append(
+            Step(
+                _said(settings, "cpu_devices"),
+                lambda: cpu_devices() >= count,
+                lambda: make_cpu_devices(count),
+            )
+        )
+    return steps

@@ -1,0 +1,87 @@
+"""Keep TensorFlow's start-up log lines off the terminal.
+
+TensorFlow writes lines about oneDNN, CPU instructions and missing CUDA drivers to file
+descriptor 2 when it is imported and when it looks for devices. Some of them come before
+it reads `TF_CPP_MIN_LOG_LEVEL`, so they are filtered at the file descriptor.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["hidden_severities", "import_frameworks", "is_startup_line", "log_filter"]
+
+LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
+_STAMP = re.compile(r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?([IWE])(?:\d{4})? ")
+_HEADS = (
+    "WARNING: All log messages before absl::InitializeLog()",
+    "To enable the following instructions:",
+)
+_DRIVER = Path("/proc/driver/nvidia")
+
+
+def hidden_severities(level: str | None, *, driver: bool) -> str:
+    """Severities of start-up lines to hide, some of "IWE".
+
+    Args:
+        level: `TF_CPP_MIN_LOG_LEVEL`; "0" hides nothing, None hides what says nothing
+            new on this machine, and higher levels hide at least as much as None.
+        driver: whether there is an NVIDIA driver; without one, errors about it are
+            expected.
+    """
+    if level == "0":
+        return ""
+    usual = "I" if driver else "IWE"
+    asked = "IWE"[: int(level)] if level and level.isdigit() else ""
+    return max(usual, asked, key=len)
+
+
+def is_startup_line(line: str, severities: str) -> bool:
+    """Whether a line is one of TensorFlow's start-up lines of these severities."""
+    stamp = _STAMP.match(line)
+    if stamp:
+        return ".cc:" in line and stamp[1] in severities
+    return bool(severities) and line.startswith(_HEADS)
+
+
+@contextmanager
+def log_filter() -> Iterator[None]:
+    """Hide start-up lines written to standard error in this block.
+
+    Other lines are written when the block ends, those of other threads included.
+    """
+    driver = _DRIVER.exists()
+    severities = hidden_severities(os.environ.get(LEVEL_VARIABLE), driver=driver)
+    try:
+        terminal = os.dup(2) if severities else None
+    except OSError:  # there is no standard error
+        terminal = None
+    if terminal is None:
+        yield
+        return
+    with tempfile.TemporaryFile() as written:
+        sys.stderr.flush()
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(terminal, 2)
+            os.close(terminal)
+            written.seek(0)
+            text = written.read().decode(errors="replace")
+            for line in text.splitlines(keepends=True):
+                if not is_startup_line(line, severities):
+                    os.write(2, line.encode())
+
+
+def import_frameworks() -> None:
+    """Import Keras and TensorFlow and list the devices; each writes log lines once."""
+    import keras  # noqa: F401  # for its effect
+    import tensorflow as tf
+
+    tf.config.list_physical_devices()
