@@ -61,7 +61,7 @@ def count(name, options):
     import keras
 
     from splitnet.tf.flops import cost_of
-    from splitnet.tf.private import without_values
+    from splitnet.tf.internals.keras_api import without_values
 
     with without_values():
         model = getattr(keras.applications, name)(weights=None, **options)

@@ -17,9 +17,9 @@ from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
 from splitnet.core.shares import Towers
 from splitnet.core.towers import tower_part
-from splitnet.tf import private
 from splitnet.tf.copying import functional_of
 from splitnet.tf.flow import Flow, Nested, flow_of
+from splitnet.tf.internals import keras_api
 from splitnet.tf.trace import Trace, trace_of
 
 __all__ = ["Blueprint", "Site", "blueprint_of", "outline"]
@@ -96,7 +96,7 @@ def _of_net(net: Net) -> Blueprint:
     faults += trace.faults
     if faults:
         raise_faults(net.name, faults)
-    with private.without_values():
+    with keras_api.without_values():
         outputs = _outputs(net, trace)
         raise_faults(net.name, trace.faults)
         inputs = [
@@ -156,11 +156,11 @@ def _outputs(net: Net, trace: Trace) -> Any:
 
 def _called(tensor: Any, name: str | None, trace: Trace, part: str) -> Any:
     """The tensor under another name, by an identity layer of its branch."""
-    node = private.producer(tensor)
+    node = keras_api.producer(tensor)
     if name is None or node.operation.name == name:
         return tensor
     renamed = keras.layers.Identity(name=name)(tensor)
-    trace.part_of[id(private.producer(renamed))] = part
+    trace.part_of[id(keras_api.producer(renamed))] = part
     return renamed
 
 
@@ -169,7 +169,7 @@ def _reached(tensors: Iterable[Any]) -> list[Any]:
     found: dict[int, Any] = {}
     todo = list(tensors)
     while todo:
-        node = private.producer(todo.pop())
+        node = keras_api.producer(todo.pop())
         if node is not None and id(node) not in found:
             found[id(node)] = node
             todo += node.input_tensors
@@ -246,7 +246,7 @@ def _home(node: Any) -> tuple[str, ...]:
 
 
 def _input_nodes(model: Any) -> list[Any]:
-    return [private.producer(tensor) for tensor in model.inputs]
+    return [keras_api.producer(tensor) for tensor in model.inputs]
 
 
 def _named(pairs: list[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:

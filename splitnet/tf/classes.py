@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 
 __all__ = ["check_class", "check_steps", "functional"]
 
@@ -40,7 +40,7 @@ def check_class(model: Any) -> None:
     own = [
         where
         for where, has in (
-            (f"{kind.__qualname__}.call", kind.call is not private.Functional.call),
+            (f"{kind.__qualname__}.call", kind.call is not keras_api.Functional.call),
             (f"{kind.__qualname__}.__call__", kind.__call__ is not _layer_call()),
             ("model.call", "call" in vars(model) and not _emitted(model)),
         )
@@ -101,12 +101,12 @@ def functional(
         nodes: the new node of each old one by its id, for attributes that are tensors.
         twin_of: the copy of a layer, for attributes that are layers.
     """
-    kind = private.Functional if isinstance(model, keras.Sequential) else type(model)
+    kind = keras_api.Functional if isinstance(model, keras.Sequential) else type(model)
     made = kind.__new__(kind)
-    private.Functional.__init__(made, inputs, outputs, name=model.name)
+    keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
     made.trainable = model.trainable if not model.trainable else made.trainable
     if not isinstance(model, keras.Sequential):
-        with private.with_values():
+        with keras_api.with_values():
             _carry(model, made, _Twins(model, made, nodes or {}, twin_of))
     return made
 
@@ -147,7 +147,7 @@ class _Twins:
         self._model, self._made, self._twin_of = model, made, twin_of
         pairs = [
             (node, nodes[id(node)])
-            for node in private.nodes_of(model)
+            for node in keras_api.nodes_of(model)
             if nodes.get(id(node)) is not None
         ]
         self._tensors = {

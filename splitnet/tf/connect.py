@@ -17,7 +17,7 @@ from typing import Any
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, WorkerError, listed
 from splitnet.core.hosts import CLIENT, Host
-from splitnet.tf.context import guard, rejoin, started
+from splitnet.tf.context import guard, started
 from splitnet.tf.failure import ended_words, is_about_workers, lost_words
 from splitnet.tf.hangup import hang_up
 from splitnet.tf.health import Health, probe, without_proxy
@@ -141,7 +141,9 @@ def connect(
     import tensorflow as tf
 
     if again:  # its watch goes on meanwhile: a worker that hangs would hold this up
-        rejoin(spec)
+        from splitnet.tf.internals import tf_api
+
+        tf_api.join_again(spec)
     else:
         tf.config.experimental_connect_to_cluster(
             spec, job_name="client", task_index=0, protocol="grpc"

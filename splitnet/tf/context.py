@@ -1,39 +1,23 @@
-"""TensorFlow's context: whether it has started, which workers it has joined.
+"""Whether TensorFlow has started, and waiting for what workers were asked."""
 
-Starting means that devices are claimed: from then on most settings are closed.
-"""
-
+import sys
 from collections.abc import Callable
-from typing import Any
 
-__all__ = ["guard", "rejoin", "settle", "started"]
+__all__ = ["guard", "settle", "started"]
 
 _guards: list[Callable[[bool], None]] = []
 
 
-def _context() -> Any:
-    from tensorflow.python.eager import context
-
-    return context.context()
-
-
 def started() -> bool:
-    """Say whether TensorFlow has claimed its devices; does not make it do so."""
-    return getattr(_context(), "_context_handle", None) is not None
+    """Whether TensorFlow has claimed its devices; neither loads nor starts it.
 
-
-def rejoin(spec: Any) -> None:
-    """Join the workers of a cluster again, or others, at this program's old address.
-
-    TensorFlow's public way would listen at that address a second time, unless nothing
-    at all has changed.
+    From then on most settings are closed.
     """
-    context = _context()
-    known = context.get_server_def()
-    fresh = type(known)()
-    fresh.CopyFrom(known)
-    fresh.cluster.CopyFrom(spec.as_cluster_def())
-    context.update_server_def(fresh)
+    if "tensorflow.python.eager.context" not in sys.modules:
+        return False
+    from splitnet.tf.internals import tf_api
+
+    return tf_api.started()
 
 
 def guard(check: Callable[[bool], None]) -> None:
@@ -57,4 +41,6 @@ def settle(*, ask: bool = False) -> None:
     if started():
         for check in _guards:
             check(ask)
-        _context().sync_executors()
+        from splitnet.tf.internals import tf_api
+
+        tf_api.wait_for_eager_operations()

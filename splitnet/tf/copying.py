@@ -12,8 +12,8 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import DeclarationError
-from splitnet.tf import private
 from splitnet.tf.classes import check_class, check_steps, functional
+from splitnet.tf.internals import keras_api
 from splitnet.tf.layers import carry_assets, copy_layer
 from splitnet.tf.sharing import Shared
 from splitnet.tf.variables import variables_of
@@ -38,7 +38,7 @@ class Copies:
         if id(operation) in self._made:
             return operation
         if id(operation) not in self._twins:
-            with private.same_random_state():
+            with keras_api.random_states_kept():
                 twin = self._copy(operation)
             self._twins[id(operation)] = (operation, twin)
             self._made.add(id(twin))
@@ -49,7 +49,7 @@ class Copies:
             return _copy_operation(operation)
         if isinstance(operation, keras.Sequential):
             return self._copy_sequential(operation)
-        if isinstance(operation, private.Functional):
+        if isinstance(operation, keras_api.Functional):
             return self._copy_functional(operation)
         twin = self._shared.twin_of(operation)
         if twin is None:
@@ -66,13 +66,13 @@ class Copies:
         return twin
 
     def _copy_functional(self, model: Any) -> Any:
-        inputs = keras.tree.map_structure(copy_input, model._inputs_struct)
+        inputs = keras.tree.map_structure(copy_input, keras_api.input_structure(model))
         outputs, nodes = replay(model, inputs, self.of)
         return functional(model, inputs, outputs, nodes=nodes, twin_of=self.beside)
 
     def beside(self, layer: Any) -> Any:
         """The twin of a layer that may be no part of the graph, built as it is."""
-        with private.without_values(), private.same_random_state():
+        with keras_api.without_values(), keras_api.random_states_kept():
             twin = self.of(layer)
             if layer.built and not twin.built:
                 twin.build_from_config(layer.get_build_config() or {})
@@ -85,7 +85,7 @@ class Copies:
         """
         for original, twin in self._twins.values():
             if isinstance(original, keras.layers.Layer) and not isinstance(
-                original, keras.Sequential | private.Functional
+                original, keras.Sequential | keras_api.Functional
             ):
                 yield original, twin
 
@@ -107,8 +107,8 @@ class Copies:
             if not original.built:
                 continue
             for mine, its in _matching(original, twin):
-                if not private.has_value(its):
-                    private.borrow_value(its, mine)
+                if not keras_api.has_value(its):
+                    keras_api.borrow_value(its, mine)
 
     def carry_assets(self) -> None:
         """Copy what a layer keeps besides variables: vocabularies, constants."""
@@ -119,15 +119,12 @@ class Copies:
 
 def _copy_operation(operation: Any) -> Any:
     """A raw operation is its attributes; only its nodes must be its own."""
-    twin = object.__new__(type(operation))
-    vars(twin).update(vars(operation))
-    twin._inbound_nodes, twin._outbound_nodes = [], []
-    return twin
+    return keras_api.without_nodes(operation)
 
 
 def copy_input(tensor: Any) -> Any:
     """A new symbolic input like this one."""
-    layer = tensor._keras_history.operation
+    layer = keras_api.producer(tensor).operation
     return keras.Input(
         batch_shape=tensor.shape,
         dtype=tensor.dtype,
@@ -151,7 +148,7 @@ def functional_of(model: Any) -> Any:
             )
         check_steps(model)
         return keras.Model(model.inputs, model.outputs, name=model.name)
-    if isinstance(model, private.Functional):
+    if isinstance(model, keras_api.Functional):
         check_class(model)
         return model
     raise DeclarationError(
@@ -175,15 +172,15 @@ def replay(
         id(old): new for old, new in zip(model.inputs, keras.tree.flatten(inputs))
     }
     nodes: dict[int, Any] = {}
-    running = private.nodes_of(model)
+    running = keras_api.nodes_of(model)
     for node in running:
         twin = twin_of(node.operation)
         outputs = _called(node, twin, tensors)
         for old, new in zip(node.outputs, outputs):
             tensors[id(old)] = new
-        nodes[id(node)] = private.producer(outputs[0]) if outputs else None
-    private.hang_masks(running, tensors)
-    structure = model._outputs_struct
+        nodes[id(node)] = keras_api.producer(outputs[0]) if outputs else None
+    keras_api.hang_masks(running, tensors)
+    structure = keras_api.output_structure(model)
     flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
     return keras.tree.pack_sequence_as(structure, flat), nodes
 
@@ -197,7 +194,7 @@ def _called(node: Any, twin: Any, tensors: dict[int, Any]) -> list[Any]:
     args, kwargs = node.arguments.fill_in(tensors)
     if not _built_alike(node.operation, twin):
         return keras.tree.flatten(twin(*args, **kwargs))
-    return private.note_call(node, twin, args, kwargs)
+    return keras_api.note_call(node, twin, args, kwargs)
 
 
 def _built_alike(original: Any, twin: Any) -> bool:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from splitnet.tf import private
-from splitnet.tf.internals import same_to_tapes, signed
+from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.gradient_marks import same_to_tapes, signed
 from splitnet.tf.marks import PASSING, key_in, scope_of
 from splitnet.tf.reads import ReadScope, one_by_one
 from splitnet.tf.variables import variables_of, weights_of
@@ -48,7 +48,7 @@ class Cuts:
     def _seen(self, key: str, node: Any, tensor: Any, value: Any) -> Any:
         """A value as it is, or arrived from elsewhere with all that hangs on it."""
         placed = self._placed
-        source = placed.key_of[id(private.producer(tensor))]
+        source = placed.key_of[id(keras_api.producer(tensor))]
         if placed.target_of[source] == placed.target_of[key]:
             return value
         if not isinstance(value, tf.Tensor):
@@ -89,7 +89,7 @@ class Cuts:
     def weights_at(self, key: str, operation: Any) -> Iterator[None]:
         """Let a call away from its weights' home see them as tensors on its device."""
         away = self.away(key, operation)
-        if not away or private.in_stateless_scope():
+        if not away or keras_api.in_stateless_scope():
             yield
             return
         local = {id(v): self.weight_at(v, key) for v in away}

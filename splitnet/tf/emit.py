@@ -12,7 +12,6 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
 from splitnet.core.towers import split_layers, tower_part, towers_in, weights_part
 from splitnet.planner.garbage import uncollected
-from splitnet.tf import private
 from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.brisk import setting_plainly
@@ -20,6 +19,7 @@ from splitnet.tf.classes import functional
 from splitnet.tf.context import settle
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.flow import Flow, flow_of
+from splitnet.tf.internals import keras_api
 from splitnet.tf.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement import lay_over, placed_of
 from splitnet.tf.runtime.configure import announce
@@ -71,7 +71,7 @@ def emit(
     targets, receipts = targets_of(plan)
     copies = Copies()
     with uncollected():
-        with private.same_random_state():
+        with keras_api.random_states_kept():
             model, flow, nodes = _copy(blueprint, copies)
         placed = placement(plan, flow, sites, nodes, targets, receipts)
         _give_values(blueprint, plan, sites, copies, targets)
@@ -98,14 +98,16 @@ def emit(
 def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, Flow, dict[int, Any]]:
     """A copy of the template, what it runs, and the new node of each old one."""
     template = blueprint.model
-    with private.without_values(), setting_plainly():
-        inputs = keras.tree.map_structure(copy_input, template._inputs_struct)
+    with keras_api.without_values(), setting_plainly():
+        inputs = keras.tree.map_structure(
+            copy_input, keras_api.input_structure(template)
+        )
         outputs, nodes = replay(template, inputs, copies.of)
         model = functional(
             template, inputs, outputs, nodes=nodes, twin_of=copies.beside
         )
     for old, new in zip(template.inputs, model.inputs):
-        nodes[id(private.producer(old))] = private.producer(new)
+        nodes[id(keras_api.producer(old))] = keras_api.producer(new)
     opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
     flow = flow_of(model, opened, strict=False)
     for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
@@ -133,8 +135,8 @@ def _give_values(
         for variable in variables_of(site.node.operation):
             home.setdefault(id(variable), targets[part])
     for original, twin in copies.pairs():
-        if not private.has_value(twin):
-            private.give_value(twin, original, home.get(id(original), default))
+        if not keras_api.has_value(twin):
+            keras_api.give_value(twin, original, home.get(id(original), default))
 
 
 def _running(plan: Plan, part: str) -> list[str]:
@@ -154,7 +156,7 @@ def _spare_cudnn(sites: list[Site], plan: Plan, copies: Copies) -> None:
             for part in _running(plan, site.part)
         )
         if on_cpu and isinstance(operation, keras.layers.Layer):
-            for layer in copies.of(operation)._flatten_layers():
+            for layer in keras_api.sublayers(copies.of(operation)):
                 if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
 
@@ -165,7 +167,7 @@ def _export_plain(model: Any) -> Callable[..., Any]:
     @functools.wraps(model.export)
     def export(*args: Any, **kwargs: Any) -> Any:
         plain = unplace(model)
-        for layer in plain._flatten_layers():
+        for layer in keras_api.sublayers(plain):
             if hasattr(layer, "use_cudnn"):
                 layer.use_cudnn = False
         return plain.export(*args, **kwargs)
@@ -178,7 +180,7 @@ def _carry_compilation(source: Any, model: Any) -> None:
     if not isinstance(source, keras.Model) or not source.compiled:
         return
     try:
-        model.compile(**private.compile_arguments(source))
+        model.compile(**keras_api.compile_arguments(source))
     except Exception as error:  # a stranger's optimizer, loss or metric may refuse
         warnings.warn(
             f"the copy of model {source.name!r} is not compiled: {error}. Call "
@@ -227,12 +229,12 @@ def unplace(model: Any) -> Any:
     """
     blueprint = blueprint_of(model)
     copies = Copies()
-    with private.same_random_state():
+    with keras_api.random_states_kept():
         plain, _, _ = _copy(blueprint, copies)
     device = tf.config.list_logical_devices()[0].name
     for original, twin in copies.pairs():
-        if not private.has_value(twin):
-            private.give_value(twin, original, device)
+        if not keras_api.has_value(twin):
+            keras_api.give_value(twin, original, device)
     copies.carry_assets()
     _carry_compilation(model, plain)
     placed = placed_of(model)

@@ -13,7 +13,6 @@ from typing import Any
 
 import keras
 
-from splitnet.tf import private
 from splitnet.tf.costs import dense
 from splitnet.tf.costs.layers import CPU_ONLY, FORMULAS
 from splitnet.tf.costs.pointwise import OPERATIONS, VIEWS, pointwise
@@ -32,6 +31,7 @@ from splitnet.tf.costs.value import (
     total_bytes,
     weight_sizes,
 )
+from splitnet.tf.internals import keras_api
 
 __all__ = [
     "UNKNOWN_EXTENT",
@@ -148,7 +148,7 @@ def calls_inside(
     own = list(graph.inputs)
     if inputs is not None and _open_or_other(own, inputs, batch):
         return _worked_out(graph, inputs, batch)
-    return _made(private.nodes_of(graph), batch), own, list(graph.outputs)
+    return _made(keras_api.nodes_of(graph), batch), own, list(graph.outputs)
 
 
 def costs_of(nodes: Sequence[Any], batch: int) -> list[CallCost]:
@@ -205,8 +205,8 @@ def _worked_out(
         return run
 
     given = [keras.KerasTensor(size_of(t, batch).shape, t.dtype) for t in inputs]
-    packed = keras.tree.pack_sequence_as(graph._inputs_struct, given)
-    outputs = graph._run_through_graph(packed, operation_fn=record)
+    packed = keras.tree.pack_sequence_as(keras_api.input_structure(graph), given)
+    outputs = keras_api.run_through_graph(graph, packed, record)
     return calls, given, _tensors(outputs)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import DeclarationError, listed
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 
 __all__ = ["Flow", "InnerNode", "Nested", "flow_of", "opened_in"]
 
@@ -145,7 +145,7 @@ class _Opening:
 
     def follow(self, model: Any, tensors: dict[int, Any], place: _Place) -> None:
         """Walk over the calls of a model; `tensors` maps its tensors to the flow's."""
-        for node in private.nodes_of(model):
+        for node in keras_api.nodes_of(model):
             inner = _inside(node.operation)
             bare = place.bare + node.operation.name
             opened = inner is not None and self._wanted(bare)
@@ -188,9 +188,9 @@ def _inside(operation: Any) -> Any:
     """The functional model inside a nested one; None for what runs code of its own."""
     kind = type(operation)
     if isinstance(operation, keras.Sequential):
-        base, inner = keras.Sequential, private.functional_inside(operation)
-    elif isinstance(operation, private.Functional):
-        base, inner = private.Functional, operation
+        base, inner = keras.Sequential, keras_api.functional_inside(operation)
+    elif isinstance(operation, keras_api.Functional):
+        base, inner = keras_api.Functional, operation
     else:
         return None
     own = kind.call is not base.call or kind.__call__ is not base.__call__
@@ -208,7 +208,9 @@ def _can_open(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
     if not _own_mask(args[0], kwargs.get("mask")):
         return False
     given, wanted = keras.tree.flatten(args[0]), inner.inputs
-    if len(given) != len(wanted) or not _same_structure(args[0], inner._inputs_struct):
+    if len(given) != len(wanted) or not _same_structure(
+        args[0], keras_api.input_structure(inner)
+    ):
         return False
     dtype = None
     if isinstance(node.operation, keras.Sequential):
@@ -246,7 +248,7 @@ def _inner_node(node: Any, tensors: dict[int, Any], place: _Place) -> InnerNode:
     if place.training is not None and isinstance(node.operation, keras.layers.Layer):
         told = {"training": place.training}
     made = InnerNode(
-        node.operation, private.SymbolicArguments(*args, **kwargs | told), place.path
+        node.operation, keras_api.SymbolicArguments(*args, **kwargs | told), place.path
     )
     alike = all(tensors[id(t)].shape == t.shape for t in node.input_tensors)
     specs = (
@@ -258,6 +260,6 @@ def _inner_node(node: Any, tensors: dict[int, Any], place: _Place) -> InnerNode:
         tensor = keras.KerasTensor(
             spec.shape, spec.dtype, sparse=spec.sparse, name=spec.name
         )
-        private.made_by(tensor, made)
+        keras_api.set_producer(tensor, made)
         made.outputs.append(tensor)
     return made

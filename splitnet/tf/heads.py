@@ -12,6 +12,8 @@ from typing import Any
 
 import keras
 
+from splitnet.tf.internals import keras_api
+
 __all__ = ["ATTENTION", "HEAD_SLICES", "HeadSum", "SideBySide"]
 
 ATTENTION = {
@@ -50,7 +52,7 @@ def _slice_class(whole: Any) -> Any:
             if self.slice_number < self.slice_count - 1:
                 for tensor, mask in masks:
                     if mask is not None:
-                        tensor._keras_mask = mask
+                        keras_api.set_mask(tensor, mask)
             return made
 
         def get_config(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf.brisk import PLAIN
+from splitnet.tf.internals import keras_api
 
 __all__ = ["carry_assets", "copy_layer", "hidden_in"]
 
@@ -56,7 +57,7 @@ def _check_seen(layer: Any) -> None:
     """
     own = [
         name
-        for one in layer._flatten_layers()
+        for one in keras_api.sublayers(layer)
         if not type(one).__module__.startswith("keras.")
         for name, value in vars(one).items()
         if isinstance(value, tf.Variable)
@@ -94,7 +95,7 @@ def _unbuilt(config: Any) -> Any:
 
 def _classes_in(layer: Any) -> dict[str, type]:
     """The classes of a layer and its sublayers, which need no registration here."""
-    return {type(one).__name__: type(one) for one in layer._flatten_layers()}
+    return {type(one).__name__: type(one) for one in keras_api.sublayers(layer)}
 
 
 def _copy_lambda(layer: Any) -> Any:
@@ -109,7 +110,7 @@ def _copy_lambda(layer: Any) -> Any:
     config = keras.layers.Layer.get_config(layer)
     return type(layer)(
         layer.function,
-        output_shape=layer._output_shape,
+        output_shape=keras_api.lambda_output_shape(layer),
         mask=layer.mask,
         arguments=layer.arguments,
         name=layer.name,
@@ -199,7 +200,7 @@ def _filled(cell: Any) -> bool:
 
 def _copy_initializers(layer: Any, twin: Any) -> None:
     """Share initializers: each draws its default seed when made; it must be kept."""
-    for one, other in zip(layer._flatten_layers(), twin._flatten_layers()):
+    for one, other in zip(keras_api.sublayers(layer), keras_api.sublayers(twin)):
         if type(one) is not type(other):
             return
         for name, value in vars(one).items():

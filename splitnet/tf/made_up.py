@@ -5,6 +5,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from splitnet.tf.internals import keras_api
+
 __all__ = ["made_up_batch"]
 
 # What a size that is left open (None) becomes.
@@ -31,6 +33,6 @@ def made_up_batch(model: Any, batch: int, *, seed: int = 0) -> tuple[Any, Any]:
         return draw.random(shape).astype("float32" if "float" in dtype else dtype)
 
     return (
-        keras.tree.map_structure(made, model._inputs_struct),
-        keras.tree.map_structure(made, model._outputs_struct),
+        keras.tree.map_structure(made, keras_api.input_structure(model)),
+        keras.tree.map_structure(made, keras_api.output_structure(model)),
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from splitnet.tf.internals import SIGN
+from splitnet.tf.internals.gradient_marks import SIGN
 
 __all__ = [
     "PASSING",

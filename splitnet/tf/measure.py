@@ -23,9 +23,9 @@ from splitnet.core.devices import Device
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.simulator.step import step_of
-from splitnet.tf import private
 from splitnet.tf.blueprint import Site, blueprint_of
 from splitnet.tf.copying import Copies
+from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import canonical
 from splitnet.tf.read import graph_of
 from splitnet.tf.roads import roads
@@ -220,7 +220,7 @@ def _call_seconds(
     node = site.node
     with tf.device(device.target):
         twin = Copies().of(node.operation)
-        operation = private.operation_fn(twin, training=True)
+        operation = keras_api.operation_fn(twin, training=True)
         values = {id(t): made_up(t, batch) for t in node.input_tensors}
         inputs = {key: tf.Variable(value) for key, value in values.items()}
         args, kwargs = node.arguments.fill_in(

@@ -17,8 +17,8 @@ from splitnet.core.audit import Audit, Observation, SeenVariable
 from splitnet.core.errors import AuditError, first_line
 from splitnet.core.judge import judge
 from splitnet.core.plan import Plan
-from splitnet.tf import internals, private
 from splitnet.tf.binding import bare_placement
+from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.owed import owed_bytes
 from splitnet.tf.partitions import Names, seen_copies, seen_ops, unneeded_parts
@@ -91,7 +91,7 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
         )
     plan = placed.plan
     placed.graphs.clear()
-    with internals.watch_graphs() as functions:
+    with tf_api.watch_graphs() as functions:
         yield lambda: judge(
             plan,
             _seen(
@@ -123,7 +123,7 @@ def _observe(
     graphs: list[Any] = []
     if not training:
         notes.append("no targets or not compiled: only the forward pass was watched.")
-    with as_it_was(model, training=training), internals.watch_graphs() as functions:
+    with as_it_was(model, training=training), tf_api.watch_graphs() as functions:
         placed_graphs = marks.graphs
         placed_graphs.clear()
         try:
@@ -166,7 +166,7 @@ def _seen(
     names = Names(plan, marks, getattr(model, "optimizer", None))
     nodes = [
         partition
-        for partition in internals.partition_graphs(functions)
+        for partition in tf_api.partition_graphs(functions)
         if any("sn-" in node.name for node in partition)
     ]
     slots = _slots(model, names) if training else ()
@@ -191,7 +191,7 @@ def _phases(training: bool) -> tuple[str, ...]:
 
 def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     """One step of `fit` on one batch; nothing is printed."""
-    model._initial_epoch = None  # BackupAndRestore leaves the one it began with
+    keras_api.forget_initial_epoch(model)
     model.fit(
         inputs,
         targets,
@@ -242,7 +242,7 @@ def as_it_was(model: Any, *, training: bool) -> Iterator[None]:
     values = {id(v): (v, v.numpy()) for v in _all_variables(model)}
     kept = {name: getattr(model, name, None) for name in _KEPT}
     try:
-        with private.same_random_state():
+        with keras_api.random_states_kept():
             yield
     finally:
         for metric in model.metrics:

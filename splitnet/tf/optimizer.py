@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import canonical, update_scope
 
 __all__ = ["all_optimizers", "copy_state", "device_of", "place_optimizer", "slots_of"]
@@ -71,15 +71,14 @@ def _place(inner: Any) -> None:
             ):
                 rate = tf.identity(learning_rate)
                 for gradient, variable in pairs:
-                    number = private.number_of(variable)
+                    number = keras_api.number_of(variable)
                     with tf.name_scope(update_scope(device, number)):
                         update_there(gradient, variable, rate)
 
     inner.add_variable_from_reference = add_beside
     inner.update_step = update_there
     inner.build = build_beside
-    inner._all_reduce_sum_gradients = list
-    inner._distributed_tf_update_step = update_all
+    keras_api.update_each_device(inner, update_all)
     inner._splitnet_placed = True
     _move_slots(inner)
 
@@ -90,7 +89,7 @@ def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
     An optimizer keeps a list per kind, in the order of its variables. What a list holds
     for a variable without such a slot is left out.
     """
-    trainable = getattr(optimizer, "_trainable_variables", None) or []
+    trainable = keras_api.trained_by(optimizer)
     for name, value in vars(optimizer).items():
         if name == "_trainable_variables" or not isinstance(value, list):
             continue
@@ -106,7 +105,7 @@ def _move_slots(optimizer: Any) -> None:
     for slot, variable in slots_of(optimizer):
         device = device_of(variable)
         if device_of(slot) != device:
-            private.move_value(slot, device)
+            keras_api.move_value(slot, device)
 
 
 def device_of(variable: Any) -> str:
@@ -127,15 +126,12 @@ def _by_device(pairs: Any) -> dict[str, list[tuple[Any, Any]]]:
 @contextmanager
 def _iterations_on_device(optimizer: Any) -> Iterator[None]:
     """Read the step count once per device instead of once per variable."""
-    counter = optimizer._iterations
     if tf.executing_eagerly():
         yield
         return
-    vars(optimizer)["_iterations"] = tf.identity(counter.value)
-    try:
+    count = tf.identity(optimizer.iterations.value)
+    with keras_api.step_count_as(optimizer, count):
         yield
-    finally:
-        vars(optimizer)["_iterations"] = counter
 
 
 def copy_state(source: Any, target: Any) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from splitnet.core.audit import SeenCopy, SeenOp
 from splitnet.core.plan import Plan
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import canonical, key_in, spoken, update_target
 from splitnet.tf.optimizer import all_optimizers
 
@@ -48,9 +48,9 @@ class Names:
         inner = all_optimizers(optimizer)
         self._updates = tuple(f"/{one.name}/" for one in inner)
         self._updated = {
-            private.number_of(variable.value): variable
+            keras_api.number_of(variable.value): variable
             for one in inner
-            for variable in one._trainable_variables or ()
+            for variable in keras_api.trained_by(one)
         }
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in plan.cluster}

@@ -21,9 +21,9 @@ import keras
 import tensorflow as tf
 
 from splitnet.simulator.pipeline import Pipeline
-from splitnet.tf import private
 from splitnet.tf.cuts import Fetched
-from splitnet.tf.internals import keep_as_written
+from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.gradient_marks import keep_as_written
 from splitnet.tf.optimizer import device_of
 from splitnet.tf.reported import noted_once
 from splitnet.tf.rows import Rows, as_tensor
@@ -94,7 +94,9 @@ class _Step:
                     warn_of_masks(model, self.pipeline, made)
                 outputs.append(made)
                 losses.append(loss)
-        model._loss_tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)
+        keras_api.loss_tracker(model).update_state(
+            tf.add_n(losses), sample_weight=rows.extent
+        )
         if sums.variables:
             model.optimizer.apply_gradients(zip(sums.total(), sums.variables))
         whole = keras.tree.map_structure(lambda *parts: rows.join(parts), *outputs)
@@ -106,8 +108,8 @@ class _Step:
         with tf.GradientTape() as tape:
             self.fetched.watch(tape)
             made = model(x, training=True)
-            loss = model._compute_loss(
-                x=x, y=y, y_pred=made, sample_weight=weights, training=True
+            loss = keras_api.compute_loss(
+                model, x=x, y=y, y_pred=made, sample_weight=weights, training=True
             )
             loss = loss * tf.cast(share, loss.dtype)
             scaled = loss
@@ -245,7 +247,7 @@ def _entry_of(
         if mine or behind:
             reached.update(id(tensor) for tensor in node.outputs)
     reader = {
-        private.producer(t).operation.name: next(iter(readers[id(t)]))
+        keras_api.producer(t).operation.name: next(iter(readers[id(t)]))
         if len(readers[id(t)]) == 1
         else None
         for t in model.inputs

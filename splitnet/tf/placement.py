@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from splitnet.core.plan import Plan
 from splitnet.simulator.pipeline import Pipeline
-from splitnet.tf import internals, private
 from splitnet.tf.cuts import Cuts, Fetched
 from splitnet.tf.flow import Flow
+from splitnet.tf.internals import gradient_marks, keras_api
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
 from splitnet.tf.ordered import keep_in_order
@@ -36,7 +36,7 @@ __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 
 _ATTRIBUTE = "_splitnet"
 
-internals.scope_custom_gradients(lambda scope: key_in(scope) is not None)
+gradient_marks.scope_custom_gradients(lambda scope: key_in(scope) is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +105,11 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
 
     @functools.wraps(model.call)
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        flat = model._standardize_inputs(inputs)
+        flat = keras_api.standardized_inputs(model, inputs)
         if mask is not None:
             for tensor, one in zip(flat, keras.tree.flatten(mask)):
                 if one is not None:
-                    tensor._keras_mask = one
+                    keras_api.set_mask(tensor, one)
         return _run(model, placed, flat, {"training": training, **kwargs})
 
     return call
@@ -130,7 +130,7 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
         key = placed.key_of[id(node)]
         seen = cuts.seen_from(key, node, tensors)
         args, kwargs = node.arguments.fill_in(seen)
-        run = private.operation_fn(node.operation, **context)
+        run = keras_api.operation_fn(node.operation, **context)
         with (
             tf.name_scope(scope_of(key)),
             _device(placed, key),
@@ -146,7 +146,7 @@ def _run(model: Any, placed: Placed, inputs: list[Any], context: Any) -> Any:
             run_segment(step, tensors, run_node, context)
         else:
             run_node(step, tensors)
-    structure = model._outputs_struct
+    structure = keras_api.output_structure(model)
     flat = [tensors[id(tensor)] for tensor in placed.flow.outputs]
     packed = keras.tree.pack_sequence_as(structure, flat)
     single = isinstance(packed, list | tuple) and len(packed) == 1
@@ -204,7 +204,7 @@ def _refuse_xla(model: Any) -> None:
             "it for one (jit_compile=True drops device scopes); it runs without XLA.",
             stacklevel=2,
         )
-        model._jit_compile = False
+        keras_api.turn_off_xla(model)
 
 
 @contextlib.contextmanager

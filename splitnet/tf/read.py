@@ -8,11 +8,11 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.shares import shares
 from splitnet.core.towers import expand
-from splitnet.tf import private
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.flops import cost_of
 from splitnet.tf.flow import Nested
+from splitnet.tf.internals import keras_api
 from splitnet.tf.replicas import check_towers
 from splitnet.tf.variables import tables_of, variables_of
 
@@ -204,7 +204,7 @@ def _tensors(
     for site in blueprint.sites:
         cost = costs.get(site.call)
         for position, tensor in enumerate(site.node.input_tensors):
-            source = site_of[id(private.producer(tensor))]
+            source = site_of[id(keras_api.producer(tensor))]
             index = next(i for i, t in enumerate(source.node.outputs) if t is tensor)
             size = size_of(tensor, batch)
             key = (source.call, index, site.call)
@@ -224,6 +224,7 @@ def _tensors(
 
 def _outputs(blueprint: Blueprint, site_of: dict[int, Site]) -> list[str]:
     made = [
-        site_of[id(private.producer(tensor))].call for tensor in blueprint.flow.outputs
+        site_of[id(keras_api.producer(tensor))].call
+        for tensor in blueprint.flow.outputs
     ]
     return list(dict.fromkeys(made))

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf.internals import handle_of, read_as
+from splitnet.tf.internals.gradient_marks import handle_of, read_as
 
 __all__ = ["ReadScope", "StateScope", "one_by_one"]
 

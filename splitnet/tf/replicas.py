@@ -9,7 +9,7 @@ import keras
 from splitnet.core.declare import raise_faults
 from splitnet.core.plan import Plan
 from splitnet.core.towers import tower_part, towers_in, weights_part
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 from splitnet.tf.sparse import is_sparse
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def leaving(placed: "Placed") -> frozenset[int]:
     for node in placed.flow.nodes:
         mine = replicas.get(id(node))
         for tensor in node.input_tensors:
-            theirs = replicas.get(id(private.producer(tensor)))
+            theirs = replicas.get(id(keras_api.producer(tensor)))
             if theirs is not None and (mine is None or not theirs.feeds(mine)):
                 found.add(id(tensor))
     return frozenset(found)
@@ -116,7 +116,7 @@ def _unsplittable(
     ):
         return
     if isinstance(operation, keras.layers.Layer) and any(
-        isinstance(layer, synchronised) for layer in operation._flatten_layers()
+        isinstance(layer, synchronised) for layer in keras_api.sublayers(operation)
     ):
         yield (
             f"{who}: batch_norm='synchronised' cannot reach into {operation.name!r}, "

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 from splitnet.tf.rows import Rows
 
 __all__ = ["noted_once"]
@@ -24,7 +24,7 @@ def noted_once(model: Any, rows: Rows) -> Iterator[None]:
         model: a compiled model.
         rows: how its batch is cut.
     """
-    loss = private.compiled_loss(model)
+    loss = keras_api.compiled_loss(model)
     taken: list[tuple[Any, list[Any]]] = []
 
     def take_down() -> None:

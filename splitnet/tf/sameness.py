@@ -8,6 +8,7 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.simulator.pipeline import Pipeline
 from splitnet.tf.cuts import CARRIED
+from splitnet.tf.internals import keras_api
 
 __all__ = ["check_losses", "check_pipeline", "warn_of_masks"]
 
@@ -31,7 +32,7 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
         )
     norms = [
         layer.name
-        for layer in model._flatten_layers()
+        for layer in keras_api.sublayers(model)
         if isinstance(layer, keras.layers.BatchNormalization)
     ]
     if norms:

@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.plan import Fallback
-from splitnet.tf import private
 from splitnet.tf.cuts import CARRIED
+from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import scope_of
 from splitnet.tf.reads import StateScope
 from splitnet.tf.sparse import is_sparse
@@ -81,7 +81,7 @@ def segments_of(
         if why and why != "not asked":
             part = placed.part_of[key]
             receipts.setdefault((part, why), Fallback(part, how, "as it is", why))
-        before = [private.producer(t) for t in node.input_tensors]
+        before = [keras_api.producer(t) for t in node.input_tensors]
         level[id(node)] = max(
             (level[id(b)] + (color[id(b)] != own) for b in before if id(b) in level),
             default=0,
@@ -112,7 +112,7 @@ def _obstacle(node: Any, placed: "Placed", how: str) -> str:
     if any(map(is_sparse, kinds)):
         return "it works on sparse tensors"
     if how == "xla" and isinstance(operation, keras.layers.Layer):
-        loops = [x for x in operation._flatten_layers() if isinstance(x, _LOOPING)]
+        loops = [x for x in keras_api.sublayers(operation) if isinstance(x, _LOOPING)]
         if loops:
             return "XLA compiles its loop for one length only"
     return refusal(node) if how == "xla" else ""
@@ -124,7 +124,7 @@ def _segment(placed: "Placed", how: str, nodes: list[Any]) -> Segment:
     reads: dict[int, Any] = {}
     for node in nodes:
         for tensor in node.input_tensors:
-            if id(private.producer(tensor)) not in mine:
+            if id(keras_api.producer(tensor)) not in mine:
                 reads[id(tensor)] = tensor
     elsewhere = {id(t) for t in placed.flow.outputs} | {
         id(t)
@@ -148,7 +148,7 @@ def run_segment(
     else:
         idle = tf.executing_eagerly()
     missing = any(tensors.get(id(t)) is None for t in segment.reads)
-    if idle or missing or private.in_stateless_scope():
+    if idle or missing or keras_api.in_stateless_scope():
         _one_by_one(segment.nodes, tensors, run_node)
         return
     _Run(segment, tensors, run_node).run()

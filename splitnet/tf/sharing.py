@@ -8,13 +8,13 @@ from typing import Any
 
 import keras
 
-from splitnet.tf import private
 from splitnet.tf.brisk import PLAIN
+from splitnet.tf.internals import keras_api
 
 __all__ = ["Shared"]
 
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
-_MODELS = (keras.Sequential, private.Functional)
+_MODELS = (keras.Sequential, keras_api.Functional)
 
 
 class Shared:

@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from splitnet.tf import private
+from splitnet.tf.internals import keras_api
 
 __all__ = ["is_sparse"]
 
@@ -23,7 +23,7 @@ def is_sparse(tensor: Any) -> bool:
         if not getattr(one, "sparse", False) or id(one) in seen:
             continue
         seen[id(one)] = None
-        node = private.producer(one)
+        node = keras_api.producer(one)
         if node is None or getattr(node.operation, "sparse", False):
             return True
         marked = [t for t in node.input_tensors if getattr(t, "sparse", False)]

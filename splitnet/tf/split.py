@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.shares import shares
-from splitnet.tf import private
 from splitnet.tf.copying import Copies
 from splitnet.tf.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
+from splitnet.tf.internals import keras_api
 from splitnet.tf.widths import COUNTED, axis_of, checked_config, extent, resized
 
 __all__ = ["cut_axis", "cut_layer", "matched"]
@@ -146,9 +146,9 @@ def _give_slices(
             _check_rules(layer, mine, axis)
             each = mine.shape[axis] // width
             own = _SliceOf(mine, axis, start * each, size * each)
-            private.borrow_value(its, own)
+            keras_api.borrow_value(its, own)
         elif twin.name.endswith("_slice0") and type(layer).__name__ in ATTENTION:
-            private.borrow_value(its, mine)
+            keras_api.borrow_value(its, mine)
         else:
             raise SplitnetError(
                 f"layer {layer.name!r} has weights that all of its outputs read "

@@ -9,14 +9,14 @@ losses and moving averages.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from splitnet.tf import private
 from splitnet.tf.cuts import CARRIED, Cuts
+from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import scope_of
 from splitnet.tf.reads import StateScope
 from splitnet.tf.replicas import Replicas
@@ -55,7 +55,7 @@ class TowerRun:
         with self._moments(node, replicas, rows, seen):
             for i, key in enumerate(replicas.keys):
                 args, kwargs = node.arguments.fill_in(seen[i])
-                run = private.operation_fn(node.operation, **self._context)
+                run = keras_api.operation_fn(node.operation, **self._context)
                 with self._at(key), states.seen_by(key):
                     outputs = run(*args, **kwargs)
                 made.append(keras.tree.flatten(outputs))
@@ -79,7 +79,7 @@ class TowerRun:
         if part in self._rows:
             return self._rows[part]
         for old in node.input_tensors:
-            theirs = self._placed.replicas.get(id(private.producer(old)))
+            theirs = self._placed.replicas.get(id(keras_api.producer(old)))
             if theirs is not None and theirs.feeds(replicas):
                 self._rows[part] = self._rows[theirs.join]
                 return self._rows[part]
@@ -92,7 +92,7 @@ class TowerRun:
             return Rows.of(batched, replicas.count)
 
     def _is_split(self, old: Any, replicas: Replicas) -> bool:
-        if self._placed.key_of[id(private.producer(old))] in replicas.broadcast:
+        if self._placed.key_of[id(keras_api.producer(old))] in replicas.broadcast:
             return False
         return len(old.shape) > 0 and old.shape[0] is None
 
@@ -114,7 +114,7 @@ class TowerRun:
         tensors: dict[int, Any],
     ) -> Any:
         placed, key = self._placed, replicas.keys[number]
-        source = private.producer(old)
+        source = keras_api.producer(old)
         theirs = placed.replicas.get(id(source))
         if theirs is not None and theirs.feeds(replicas):
             local = self._local[id(old)][number]
@@ -150,7 +150,7 @@ class TowerRun:
         ):
             yield
             return
-        plain: Callable[..., Any] = layer._moments
+        plain = keras_api.moments_of(layer)
         found: list[Any] = []
 
         def moments(inputs: Any, mask: Any) -> Any:
@@ -167,11 +167,8 @@ class TowerRun:
                     found.append(_combined(each, rows))
             return found[0]
 
-        layer._moments = moments
-        try:
+        with keras_api.with_moments(layer, moments):
             yield
-        finally:
-            del layer._moments
 
 
 def _combined(each: list[tuple[Any, Any, Any]], rows: Rows) -> tuple[Any, Any]:
@@ -215,7 +212,7 @@ class _States:
             id(v): self._cuts.weight_at(v, key)
             for v in self._cuts.away(key, self._operation)
         }
-        if private.in_stateless_scope():
+        if keras_api.in_stateless_scope():
             for v in self._variables:
                 given.setdefault(id(v), v.value)
         given |= self._seeds

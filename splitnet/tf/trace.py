@@ -11,9 +11,9 @@ import keras
 from splitnet.core.declare import Branch, Net, Ref
 from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.towers import tower_part
-from splitnet.tf import private
 from splitnet.tf.copying import Copies
 from splitnet.tf.heads import ATTENTION
+from splitnet.tf.internals import keras_api
 from splitnet.tf.split import cut_layer
 
 __all__ = ["Trace", "trace_of"]
@@ -46,7 +46,7 @@ class Trace:
 
     def follow(self, net: Net, upto: int) -> None:
         """Call the bodies of all branches up to number `upto` that were not called."""
-        with private.without_values():
+        with keras_api.without_values():
             for branch in net.branches[len(self.results) : upto + 1]:
                 self.results.append(self._result(branch))
 
@@ -79,7 +79,7 @@ class Trace:
 
     def _split(self, branch: Branch, inputs: Any) -> Any:
         """The slices of a layer, each a part of its own, and their join."""
-        with private.same_random_state():
+        with keras_api.random_states_kept():
             made, joined = cut_layer(
                 branch.body,
                 len(branch.slices),
@@ -88,7 +88,7 @@ class Trace:
                 lambda layer, given: _call(layer, layer.call, given),
             )
         for number, tensor in enumerate(made):
-            node = private.producer(tensor)
+            node = keras_api.producer(tensor)
             self.part_of[id(node)] = tower_part(branch.name, number)
         return joined
 
@@ -101,7 +101,7 @@ class Trace:
                 f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
             )
             return None
-        self.part_of[id(private.producer(tensor))] = branch.name
+        self.part_of[id(keras_api.producer(tensor))] = branch.name
         self._learn([tensor])
         return tensor
 
@@ -220,7 +220,7 @@ def _nodes_between(outputs: list[Any], known: set[int]) -> list[Any]:
     stack = [(tensor, False) for tensor in reversed(outputs)]
     while stack:
         tensor, seen = stack.pop()
-        node = private.producer(tensor)
+        node = keras_api.producer(tensor)
         if node is None or id(tensor) in known:
             continue
         if seen:

@@ -12,9 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf import private
 from splitnet.tf.classes import functional
 from splitnet.tf.copying import Copies, copy_input, replay
+from splitnet.tf.internals import keras_api
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.split import cut_axis, matched
 from splitnet.tf.widths import COUNTED
@@ -36,7 +36,7 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
     """
     layers = {layer.name: layer for layer in model.layers}
     slices = {n: [layers[f"{n}_slice{i}"] for i in range(k)] for n, k in names.items()}
-    with private.same_random_state():
+    with keras_api.random_states_kept():
         wholes = {n: _whole(n, found, layers) for n, found in slices.items()}
         stand_in: dict[int, Any] = {}
         for name, found in slices.items():
@@ -44,8 +44,10 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
             stand_in |= {id(layer): _first_of for layer in gone if layer is not None}
             stand_in[id(found[0])] = wholes[name]
         copies = Copies()
-        with private.without_values():
-            inputs = keras.tree.map_structure(copy_input, model._inputs_struct)
+        with keras_api.without_values():
+            inputs = keras.tree.map_structure(
+                copy_input, keras_api.input_structure(model)
+            )
             outputs, _ = replay(
                 model, inputs, lambda one: stand_in.get(id(one)) or copies.of(one)
             )
@@ -54,12 +56,12 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
     for name, found in slices.items():
         pairs += _cut_pairs(wholes[name], found)
     for variable, parts in pairs:
-        if not private.has_value(variable):
+        if not keras_api.has_value(variable):
             own = _Joined([one.value for one in parts], tuple(variable.shape))
-            private.give_value(variable, own, device)
+            keras_api.give_value(variable, own, device)
     copies.carry_assets()
     if model.compiled:
-        made.compile(**private.compile_arguments(model))
+        made.compile(**keras_api.compile_arguments(model))
         if model.optimizer is not None and model.optimizer.built:
             made.optimizer.build(made.trainable_variables)
             for slot, parts in _slot_pairs(made, model, pairs):

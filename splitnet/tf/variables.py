@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
-from splitnet.tf import private
 from splitnet.tf.brisk import PLAIN
+from splitnet.tf.internals import keras_api
 
 __all__ = ["tables_of", "variables_of", "weights_of"]
 
@@ -21,7 +21,7 @@ def variables_of(operation: Any) -> list[Any]:
     """
     found = {id(v): v for v in getattr(operation, "variables", ())}
     if isinstance(operation, keras.layers.Layer):
-        for layer in operation._flatten_layers():
+        for layer in keras_api.sublayers(operation):
             _gather(vars(layer).values(), found)
     return list(found.values())
 
@@ -33,8 +33,8 @@ def weights_of(operation: Any) -> list[Any]:
     """
     if not isinstance(operation, keras.layers.Layer):
         return []
-    layers = operation._flatten_layers()
-    return [v for layer in layers for v in private.made_to_train(layer)]
+    layers = keras_api.sublayers(operation)
+    return [v for layer in layers for v in keras_api.own_trainable_variables(layer)]
 
 
 def tables_of(operation: Any) -> list[Any]:

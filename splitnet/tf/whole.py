@@ -17,6 +17,7 @@ from splitnet.core.graph import Graph
 from splitnet.planner.score import score
 from splitnet.tf.blueprint import blueprint_of
 from splitnet.tf.emit import emit
+from splitnet.tf.internals import keras_api
 from splitnet.tf.placement import placement_scope
 from splitnet.tf.read import graph_of
 from splitnet.tf.stopwatch import finish, made_up, seconds_of
@@ -134,7 +135,8 @@ def _all_calls(
         return None
     with tf.device(device.target):
         held = keras.tree.map_structure(
-            lambda t: tf.Variable(made_up(t, graph.batch)), model._inputs_struct
+            lambda t: tf.Variable(made_up(t, graph.batch)),
+            keras_api.input_structure(model),
         )
     trained = [v.value for v in model.trainable_variables]
 

@@ -7,9 +7,9 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import first_line
-from splitnet.tf import private
 from splitnet.tf.costs.layers import FORMULAS
 from splitnet.tf.costs.value import keras_class
+from splitnet.tf.internals import keras_api
 
 __all__ = ["refusal"]
 
@@ -36,7 +36,7 @@ def refusal(node: Any) -> str:
 
 
 def _known(layer: Any) -> bool:
-    if isinstance(layer, keras.Sequential | private.Functional):
+    if isinstance(layer, keras.Sequential | keras_api.Functional):
         return all(_known(one) for one in layer.layers)
     return keras_class(layer) in FORMULAS
 
@@ -54,7 +54,7 @@ def _lower(node: Any) -> None:
             with keras.StatelessScope(
                 list(zip(variables, flat[count:])), initialize_variables=False
             ):
-                run = private.operation_fn(node.operation, training=True)
+                run = keras_api.operation_fn(node.operation, training=True)
                 made = keras.tree.flatten(run(*args, **kwargs))
             floats = [one for one in made if one.dtype.is_floating]
         inputs = [one for one in flat if one.dtype.is_floating]

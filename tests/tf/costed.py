@@ -8,7 +8,7 @@ from keras import layers
 
 from splitnet.tf.costs.traced import Traced
 from splitnet.tf.costs.value import size_of
-from splitnet.tf.private import without_values
+from splitnet.tf.internals.keras_api import without_values
 
 ROW, SEQUENCE, TWO = [(4, 10)], [(4, 12, 24)], [(4, 12, 24)] * 2
 IMAGE, VIDEO, VOLUME = [(4, 12, 12, 16)], [(4, 3, 8, 8, 4)], [(2, 6, 6, 6, 4)]

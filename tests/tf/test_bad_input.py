@@ -9,7 +9,6 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf import private
 
 pytestmark = pytest.mark.tf
 
@@ -226,44 +225,3 @@ def test_a_failed_emission_leaves_the_model_as_it_was(cluster: sn.Cluster) -> No
     assert [len(layer._inbound_nodes) for layer in source.layers] == before
     for mine, its in zip(weights, source.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)
-
-
-# --- versions -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", ["3.11.3", "3.99.0", "2.15.0"])
-def test_keras_outside_the_tested_range_is_refused(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    """The error says which Keras is here, which are tested, and what to install."""
-    monkeypatch.setattr(keras, "__version__", version)
-    with pytest.raises(sn.ConfigError) as caught:
-        private.check_versions()
-
-    assert f"Keras {version} is outside 3.12 to 3.15" in str(caught.value)
-    assert "pip install 'keras>=3.12,<3.16'" in str(caught.value)
-
-
-def test_a_private_name_that_is_gone_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A name that Keras dropped is named before anything runs."""
-    monkeypatch.delattr(private.TFOptimizer, "_distributed_tf_update_step")
-
-    with pytest.raises(
-        sn.ConfigError, match="TFOptimizer._distributed_tf_update_step is gone"
-    ):
-        private.check_versions()
-
-
-def test_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAX and PyTorch have no tf.device."""
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-
-    with pytest.raises(sn.ConfigError, match="KERAS_BACKEND=tensorflow"):
-        private.check_versions()
-
-
-def test_this_keras_is_supported() -> None:
-    """The one that runs these tests."""
-    private.check_versions()

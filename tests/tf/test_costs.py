@@ -17,7 +17,7 @@ from splitnet.tf.flops import (
     cost_of,
     settle,
 )
-from splitnet.tf.private import has_value
+from splitnet.tf.internals.keras_api import has_value
 from tests.tf.costed import ROW, built, small_model
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]
@@ -114,7 +114,7 @@ def test_cost_of_does_not_start_the_runtime() -> None:
         "import keras\n"
         "from splitnet.tf.flops import cost_of\n"
         "from splitnet.tf.context import started\n"
-        "from splitnet.tf.private import without_values\n"
+        "from splitnet.tf.internals.keras_api import without_values\n"
         "class Own(keras.layers.Dense):\n"
         "    def call(self, x):\n"
         "        return super().call(x) * 2.0\n"

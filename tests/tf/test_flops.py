@@ -15,7 +15,7 @@ from splitnet.tf.costs.value import Size
 from splitnet.tf.flops import (
     cost_of,
 )
-from splitnet.tf.private import without_values
+from splitnet.tf.internals.keras_api import without_values
 from tests.tf.costed import (
     LAYERS,
     built,

@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.internals import partition_graphs, watch_graphs
+from splitnet.tf.internals.tf_api import partition_graphs, watch_graphs
 
 pytestmark = pytest.mark.tf
 

@@ -15,7 +15,7 @@ from splitnet.tf.flops import (
     peak_bytes,
     settle,
 )
-from splitnet.tf.private import nodes_of, producer
+from splitnet.tf.internals.keras_api import nodes_of, producer
 from tests.tf.costed import kept_bytes, small_model
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]

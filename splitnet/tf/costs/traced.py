@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.costs.value import Size, Work
+from splitnet.tf.internals import tf_api
 
 __all__ = ["Traced", "trace"]
 
@@ -151,12 +152,12 @@ def _bodies(op: Any, graph: Any) -> Iterator[Any]:
             function = op.get_attr(name)
         except ValueError:
             continue
-        yield graph._get_function(function.name).graph
+        yield tf_api.function_body(graph, function.name)
 
 
 def _length(op: Any) -> int:
     """Iterations of a loop, read off its condition `counter < limit`; 1 if hidden."""
-    condition = op.graph._get_function(op.get_attr("cond").name).graph
+    condition = tf_api.function_body(op.graph, op.get_attr("cond").name)
     places = {t.op.name: i for i, t in enumerate(condition.inputs)}
     limits = []
     for less in condition.get_operations():

@@ -1,16 +1,11 @@
-"""What TensorFlow makes of a step: names of gradients, graphs per device.
+"""Names of gradient ops and the order of their sums, for placement by name scopes."""
 
-Its private names that this takes stand here; `private.check_versions` looks for them.
-"""
-
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
-from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 from tensorflow.python.framework import ops as tf_ops
 
@@ -18,12 +13,10 @@ __all__ = [
     "SIGN",
     "handle_of",
     "keep_as_written",
-    "partition_graphs",
     "read_as",
     "same_to_tapes",
     "scope_custom_gradients",
     "signed",
-    "watch_graphs",
 ]
 
 SIGN = "gradient_of_what_was_made"
@@ -120,30 +113,3 @@ def keep_as_written(value: Any) -> Any:
     if not tf.executing_eagerly():
         value.op._set_attr("_grappler_do_not_remove", AttrValue(b=True))
     return value
-
-
-@contextlib.contextmanager
-def watch_graphs() -> Iterator[list[Any]]:
-    """Collect the partitioned graphs that TensorFlow instantiates in this block.
-
-    The list is filled when the block ends. A function that ran before is not
-    instantiated again, so trace it anew.
-    """
-    context = tf_context.context()
-    context.ensure_initialized()
-    context.enable_graph_collection()
-    found: list[Any] = []
-    try:
-        yield found
-    finally:
-        metadata = context.export_run_metadata()
-        context.disable_graph_collection()
-        found.extend(metadata.function_graphs)
-
-
-def partition_graphs(function_graphs: list[Any]) -> list[list[Any]]:
-    """The nodes of each watched function, over all its devices."""
-    return [
-        [node for graph in function.partition_graphs for node in graph.node]
-        for function in function_graphs
-    ]

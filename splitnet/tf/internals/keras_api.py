@@ -1,0 +1,481 @@
+"""Private names of Keras, each behind a function that says what it is for.
+
+Public Keras cannot run a node of a model on a device, make a variable's memory
+elsewhere, or update variables where they live. `check_versions` runs at import and
+refuses a Keras that lost one of the names.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend import common as keras_common
+from keras.src.backend.common import global_state
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.models.functional import Functional, operation_fn
+from keras.src.ops.function import Function
+from keras.src.ops.node import KerasHistory, Node
+from keras.src.ops.operation import Operation
+from keras.src.ops.symbolic_arguments import SymbolicArguments
+from keras.src.random import seed_generator
+
+from splitnet.tf.internals.checks import Needed, missing, refuse
+
+__all__ = [
+    "CARRIED",
+    "SUPPORTED",
+    "Function",
+    "Functional",
+    "Operation",
+    "SymbolicArguments",
+    "collected_losses",
+    "compile_arguments",
+    "compiled_loss",
+    "compute_loss",
+    "forget_initial_epoch",
+    "functional_inside",
+    "gated",
+    "has_value",
+    "in_stateless_scope",
+    "input_structure",
+    "kernel_variable",
+    "lambda_output_shape",
+    "layers_in_order",
+    "loss_tracker",
+    "mask_of",
+    "moments_of",
+    "move_value",
+    "nodes_of",
+    "number_of",
+    "operation_fn",
+    "order_layers",
+    "output_structure",
+    "own_trainable_variables",
+    "producer",
+    "random_states_kept",
+    "rename_variable",
+    "run_through_graph",
+    "set_mask",
+    "set_producer",
+    "standardized_inputs",
+    "step_count_as",
+    "sublayers",
+    "trained_by",
+    "turn_off_xla",
+    "update_each_device",
+    "with_moments",
+    "with_values",
+    "without_nodes",
+    "without_values",
+]
+
+SUPPORTED = ((3, 12), (3, 15))
+
+CARRIED = ("_keras_mask", "_keras_logits")
+"""What Keras attaches to a tensor: the mask, and the logits of a probability."""
+
+_NEEDED: Needed = (
+    (
+        Functional,
+        ("_standardize_inputs", "_run_through_graph", "_nodes_by_depth")
+        + ("_inputs_struct", "_outputs_struct", "call"),
+    ),
+    (keras.Sequential, ("_functional",)),
+    (
+        keras.layers.Layer,
+        ("_get_regularization_losses", "_flatten_layers", "_layers", "_losses")
+        + ("_trainable_variables",),
+    ),
+    (keras.layers.BatchNormalization, ("_moments",)),
+    (keras.layers.Lambda, ("_output_shape",)),
+    (keras.layers.Dense, ("_kernel",)),
+    (keras.layers.MultiHeadAttention, ("_use_gate",)),
+    (Operation, ("_inbound_nodes", "_outbound_nodes")),
+    (KerasHistory, ("operation", "node_index")),
+    (
+        keras.Model,
+        ("_compile_loss", "_compile_config", "_loss_tracker", "_compute_loss"),
+    ),
+    (TensorFlowTrainer, ("_jit_compile",)),
+    (
+        TFOptimizer,
+        ("_all_reduce_sum_gradients", "_distributed_tf_update_step")
+        + ("add_variable_from_reference", "_iterations", "_trainable_variables"),
+    ),
+    (keras.Variable, ("_value", "_name", "_path", "_deferred_initialize")),
+    (keras_common, ("variables",)),
+    (global_state, ("get_global_attribute", "set_global_attribute")),
+    (seed_generator, ("GLOBAL_SEED_GENERATOR",)),
+)
+
+
+def check_versions() -> None:
+    """Refuse a Keras outside the tested range, or without a name that is needed.
+
+    Raises:
+        ConfigError: says which version is here, which are supported, and what to do.
+    """
+    faults = missing(_NEEDED)
+    if keras.backend.backend() != "tensorflow":
+        faults.append(
+            f"the Keras backend is {keras.backend.backend()!r}; set "
+            "KERAS_BACKEND=tensorflow before the first import"
+        )
+    refuse("Keras", keras.__version__, SUPPORTED, faults)
+
+
+check_versions()
+
+
+# Graphs of calls -----------------------------------------------------------------
+
+
+def nodes_of(model: Any) -> list[Any]:
+    """The nodes of a functional model in the order in which Keras runs them."""
+    return [
+        node
+        for depth in sorted(model._nodes_by_depth, reverse=True)
+        for node in model._nodes_by_depth[depth]
+        if node.operation and not node.is_input
+    ]
+
+
+def producer(tensor: Any) -> Any:
+    """The node that made a symbolic tensor; None for one that nothing made."""
+    inner = getattr(tensor, "_splitnet_node", None)
+    if inner is not None:
+        return inner
+    history = getattr(tensor, "_keras_history", None)
+    if history is None or history.operation is None:
+        return None
+    return history.operation._inbound_nodes[history.node_index]
+
+
+def set_producer(tensor: Any, node: Any) -> None:
+    """Note the call inside an expanded model that makes a symbolic tensor."""
+    tensor._splitnet_node = node
+
+
+def without_nodes(operation: Any) -> Any:
+    """A copy of a raw operation that has the same attributes and no calls yet."""
+    copy = object.__new__(type(operation))
+    vars(copy).update(vars(operation))
+    copy._inbound_nodes, copy._outbound_nodes = [], []
+    return copy
+
+
+def input_structure(model: Any) -> Any:
+    """The symbolic inputs of a functional model, nested as they are passed."""
+    return model._inputs_struct
+
+
+def output_structure(model: Any) -> Any:
+    """The symbolic outputs of a functional model, nested as they are returned."""
+    return model._outputs_struct
+
+
+def functional_inside(model: Any) -> Any:
+    """The functional model that a Sequential one runs; None before it is built."""
+    return model._functional
+
+
+def standardized_inputs(model: Any, inputs: Any) -> list[Any]:
+    """The inputs of a functional model as flat tensors of the types it takes."""
+    flat: list[Any] = model._standardize_inputs(inputs)
+    return flat
+
+
+def run_through_graph(model: Any, inputs: Any, call: Callable[[Any], Any]) -> Any:
+    """The outputs of a functional model; `call(operation)` gives what runs each."""
+    return model._run_through_graph(inputs, operation_fn=call)
+
+
+# Layers --------------------------------------------------------------------------
+
+
+def sublayers(operation: Any) -> list[Any]:
+    """A layer and all layers inside it; nothing for a raw operation."""
+    if not isinstance(operation, keras.layers.Layer):
+        return []
+    return list(operation._flatten_layers())
+
+
+def layers_in_order(layer: Any) -> list[Any]:
+    """The direct sublayers of a layer or model, as Keras lists their weights."""
+    return list(layer._layers)
+
+
+def order_layers(layer: Any, layers: list[Any]) -> None:
+    """List the direct sublayers, and so the weights, of a layer in this order."""
+    list.__init__(layer._layers, layers)
+
+
+def own_trainable_variables(layer: Any) -> list[Any]:
+    """A layer's own variables that were added as trainable, frozen or not."""
+    return list(layer._trainable_variables)
+
+
+def collected_losses(layer: Any) -> list[Any]:
+    """The losses that a layer's last calls added."""
+    return list(layer._losses)
+
+
+def kernel_variable(layer: Any) -> Any:
+    """The variable of a kernel, which the property `kernel` may wrap (LoRA)."""
+    variable = getattr(layer, "_kernel", None)
+    return layer.kernel if variable is None else variable
+
+
+def gated(layer: Any) -> bool:
+    """Whether an attention layer multiplies its result by a gate."""
+    return bool(getattr(layer, "_use_gate", False))
+
+
+def lambda_output_shape(layer: Any) -> Any:
+    """The output shape that a Lambda layer was given."""
+    return layer._output_shape
+
+
+def moments_of(layer: Any) -> Callable[..., Any]:
+    """What computes mean and variance in a BatchNormalization."""
+    found: Callable[..., Any] = layer._moments
+    return found
+
+
+@contextlib.contextmanager
+def with_moments(layer: Any, moments: Callable[..., Any]) -> Iterator[None]:
+    """Let one BatchNormalization use other moments in this block."""
+    layer._moments = moments
+    try:
+        yield
+    finally:
+        del layer._moments
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that Keras attached to a tensor; None if it has none."""
+    return getattr(tensor, CARRIED[0], None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Attach a mask to a tensor; None takes it off."""
+    setattr(tensor, CARRIED[0], mask)
+
+
+# Variables -----------------------------------------------------------------------
+
+
+def has_value(variable: Any) -> bool:
+    """Whether a variable has memory on some device."""
+    return variable._value is not None
+
+
+def move_value(variable: Any, device: str) -> None:
+    """Give a variable that nothing has traced yet its memory on another device."""
+    value = variable._value
+    with tf.init_scope(), tf.device(device):
+        variable._value = tf.Variable(
+            value, trainable=False, name=variable.name, dtype=value.dtype
+        )
+
+
+def rename_variable(variable: Any, name: str, path: str) -> None:
+    """Give a variable the name and path that it has in another model."""
+    variable._name, variable._path = name, path
+
+
+def number_of(variable: Any) -> str:
+    """The number of a TensorFlow variable, unique in this process."""
+    return str(variable._unique_id).rpartition("_")[2]
+
+
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Build layers whose variables have shapes and initializers, but no memory.
+
+    Keras lists such variables and gives them memory when the next ordinary scope
+    closes, so the list is put back as it was. A variable made from a value instead of
+    an initializer raises a ValueError that names the stateless scope.
+    """
+    name = "uninitialized_variables"
+    waiting = list(global_state.get_global_attribute(name, []) or [])
+    with keras.StatelessScope(initialize_variables=False), _patient_variables():
+        try:
+            yield
+        finally:
+            global_state.set_global_attribute(name, waiting)
+
+
+@contextlib.contextmanager
+def with_values() -> Iterator[None]:
+    """Make variables with memory of their own inside `without_values`."""
+    outer = global_state.get_global_attribute("stateless_scope")
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", outer)
+
+
+def in_stateless_scope() -> bool:
+    """Whether Keras is inside a stateless scope, where values are not the layer's."""
+    return global_state.get_global_attribute("stateless_scope") is not None
+
+
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Leave the random states of Python, NumPy and Keras as they were.
+
+    Keras draws every default seed from Python's; unseeded draws use its own global
+    generator, which is made by the first of them.
+    """
+    python, numpy = random.getstate(), np.random.get_state()
+    name = seed_generator.GLOBAL_SEED_GENERATOR
+    known = global_state.get_global_attribute(name)
+    state = None if known is None else known.state.numpy()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        global_state.set_global_attribute(name, known)
+        if known is not None:
+            known.state.assign(state)
+
+
+# Training ------------------------------------------------------------------------
+
+
+def compiled_loss(model: Any) -> Any:
+    """What works out a compiled model's loss; None if nothing does."""
+    return getattr(model, "_compile_loss", None)
+
+
+def loss_tracker(model: Any) -> Any:
+    """The metric that a compiled model reports as its loss."""
+    return model._loss_tracker
+
+
+def compute_loss(model: Any, **arguments: Any) -> Any:
+    """The loss of one batch, as the model's training step computes it."""
+    return model._compute_loss(**arguments)
+
+
+def turn_off_xla(model: Any) -> None:
+    """Keep a compiled model out of XLA."""
+    model._jit_compile = False
+
+
+def forget_initial_epoch(model: Any) -> None:
+    """Drop the epoch at which the callback BackupAndRestore resumed."""
+    model._initial_epoch = None
+
+
+def compile_arguments(model: Any) -> dict[str, Any]:
+    """What a model was compiled with; optimizer and metrics are made anew."""
+    arguments = dict(model._compile_config.config)
+    optimizer = model.optimizer
+    if optimizer is not None:
+        arguments["optimizer"] = type(optimizer).from_config(optimizer.get_config())
+    for key in ("metrics", "weighted_metrics"):
+        arguments[key] = keras.tree.map_structure(
+            lambda m: (
+                type(m).from_config(m.get_config())
+                if isinstance(m, keras.metrics.Metric)
+                else m
+            ),
+            arguments.get(key),
+        )
+    return arguments
+
+
+def trained_by(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for; empty before that."""
+    return list(getattr(optimizer, "_trainable_variables", None) or ())
+
+
+def update_each_device(optimizer: Any, update: Callable[..., None]) -> None:
+    """Let one optimizer apply its gradients by `update`, without summing replicas."""
+    optimizer._all_reduce_sum_gradients = list
+    optimizer._distributed_tf_update_step = update
+
+
+@contextlib.contextmanager
+def step_count_as(optimizer: Any, value: Any) -> Iterator[None]:
+    """Let an optimizer read `value` as its step count in this block."""
+    counter = optimizer._iterations
+    vars(optimizer)["_iterations"] = value
+    try:
+        yield
+    finally:
+        vars(optimizer)["_iterations"] = counter
+
+
+# Until layers are cloned under their devices --------------------------------------
+
+
+def note_call(node: Any, operation: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Note a call of an operation on symbolic tensors, with outputs like a node's."""
+    outputs = [
+        keras.KerasTensor(
+            old.shape, old.dtype, sparse=old.sparse, ragged=old.ragged, name=old.name
+        )
+        for old in node.outputs
+    ]
+    Node(operation=operation, call_args=args, call_kwargs=kwargs, outputs=outputs)
+    return outputs
+
+
+def hang_masks(nodes: list[Any], tensors: dict[int, Any]) -> None:
+    """Let the same masks hang on new outputs as on old ones; `tensors` maps both."""
+    for node in nodes:
+        for old in node.outputs:
+            mask = getattr(old, "_keras_mask", None)
+            if id(mask) in tensors:
+                tensors[id(old)]._keras_mask = tensors[id(mask)]
+
+
+@contextlib.contextmanager
+def _patient_variables() -> Iterator[None]:
+    """Let a variable that is made from a value wait for memory, as others do.
+
+    Keras makes the states of a stateful recurrence so, and users what they know.
+    """
+    kind = keras_common.variables.Variable
+    plainly = kind.__init__
+
+    def patiently(
+        self: Any, initializer: Any, shape: Any = None, dtype: Any = None, **kwargs: Any
+    ) -> None:
+        if not callable(initializer) and not isinstance(initializer, str):
+            known = initializer
+            value = self._convert_to_tensor(known, dtype=dtype)
+            shape, dtype = value.shape, dtype or value.dtype
+
+            def initializer(shape: Any, dtype: Any = None) -> Any:
+                return tf.cast(tf.convert_to_tensor(known), dtype)
+
+        plainly(self, initializer, shape, dtype, **kwargs)
+
+    kind.__init__ = patiently
+    try:
+        yield
+    finally:
+        kind.__init__ = plainly
+
+
+def give_value(variable: Any, source: Any, device: str) -> None:
+    """Bring a variable without a value to life on `device`, equal to `source`."""
+    variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
+    with tf.device(device):
+        variable._deferred_initialize()
+
+
+def borrow_value(variable: Any, source: Any) -> None:
+    """Let a variable without a value stand for `source`'s until it is given one."""
+    variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)

@@ -1,0 +1,103 @@
+"""Private names of TensorFlow, each behind a function that says what it is for."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as tf_context
+from tensorflow.python.eager import record as tf_record
+from tensorflow.python.framework import ops as tf_ops
+
+from splitnet.tf.internals.checks import Needed, missing, refuse
+
+__all__ = [
+    "SUPPORTED",
+    "function_body",
+    "join_again",
+    "partition_graphs",
+    "started",
+    "wait_for_eager_operations",
+    "watch_graphs",
+]
+
+SUPPORTED = ((2, 20), (2, 21))
+
+_NEEDED: Needed = (
+    (
+        tf_context.Context,
+        ("enable_graph_collection", "export_run_metadata", "disable_graph_collection")
+        + ("_context_handle", "sync_executors", "get_server_def", "update_server_def"),
+    ),
+    (tf_record, ("record_operation", "stop_recording")),
+    (tf_ops, ("get_gradient_function",)),
+    (tf.Graph, ("_get_function",)),
+)
+
+
+def check_versions() -> None:
+    """Refuse a TensorFlow outside the tested range, or without a needed name.
+
+    Raises:
+        ConfigError: says which version is here, which are supported, and what to do.
+    """
+    refuse("TensorFlow", tf.__version__, SUPPORTED, missing(_NEEDED))
+
+
+check_versions()
+
+
+def started() -> bool:
+    """Whether TensorFlow has claimed its devices; does not make it do so."""
+    return getattr(tf_context.context(), "_context_handle", None) is not None
+
+
+def wait_for_eager_operations() -> None:
+    """Wait until devices, those of workers included, did what they were asked."""
+    tf_context.context().sync_executors()
+
+
+def join_again(cluster_spec: Any) -> None:
+    """Join the workers of a cluster again, or others, at this program's old address.
+
+    TensorFlow's public way would listen at that address a second time, unless nothing
+    at all has changed.
+    """
+    context = tf_context.context()
+    known = context.get_server_def()
+    fresh = type(known)()
+    fresh.CopyFrom(known)
+    fresh.cluster.CopyFrom(cluster_spec.as_cluster_def())
+    context.update_server_def(fresh)
+
+
+def function_body(graph: Any, name: str) -> Any:
+    """The graph of a function that an op of `graph` calls."""
+    return graph._get_function(name).graph
+
+
+@contextlib.contextmanager
+def watch_graphs() -> Iterator[list[Any]]:
+    """Collect the partitioned graphs that TensorFlow instantiates in this block.
+
+    The list is filled when the block ends. A function that ran before is not
+    instantiated again, so trace it anew.
+    """
+    context = tf_context.context()
+    context.ensure_initialized()
+    context.enable_graph_collection()
+    found: list[Any] = []
+    try:
+        yield found
+    finally:
+        metadata = context.export_run_metadata()
+        context.disable_graph_collection()
+        found.extend(metadata.function_graphs)
+
+
+def partition_graphs(function_graphs: list[Any]) -> list[list[Any]]:
+    """The nodes of each watched function, over all its devices."""
+    return [
+        [node for graph in function.partition_graphs for node in graph.node]
+        for function in function_graphs
+    ]
