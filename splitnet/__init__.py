@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from splitnet.planner.weighing import compare_strategies
     from splitnet.planner.what_if import largest_batch, sensitivity
     from splitnet.planner.workgraph import read_workload
-    from splitnet.simulator.simulate import simulate
+    from splitnet.simulator.old_simulate import simulate
     from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.measure import measure

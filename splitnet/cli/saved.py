@@ -55,7 +55,7 @@ def add_commands(commands: Any) -> None:
 def run_simulate(arguments: Namespace) -> int:
     """Play a saved plan: a chart, a trace, or the rows."""
     from splitnet.planner.planfile import load_plan
-    from splitnet.simulator.simulate import simulate
+    from splitnet.simulator.old_simulate import simulate
 
     timeline = simulate(load_plan(arguments.plan))
     if arguments.trace:

@@ -18,7 +18,7 @@ from splitnet.planner.contraction import contract
 from splitnet.planner.twins import twins
 from splitnet.planner.wishes import Group
 from splitnet.simulator.engine import run_step, run_within
-from splitnet.simulator.memory import memory_of, standing_bytes
+from splitnet.simulator.old_memory import memory_of, standing_bytes
 from splitnet.simulator.step import Step
 
 __all__ = ["Assignment", "Board", "Score", "board_of"]

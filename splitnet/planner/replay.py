@@ -8,8 +8,8 @@ from splitnet.planner.score import score
 from splitnet.planner.steady import STEADY
 from splitnet.planner.twins import twins
 from splitnet.simulator.engine import run_step
-from splitnet.simulator.memory import memory_of
-from splitnet.simulator.simulate import call_devices
+from splitnet.simulator.old_memory import memory_of
+from splitnet.simulator.old_simulate import call_devices
 from splitnet.simulator.step import Step, step_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from splitnet.planner.portfolio import proven_bound
 from splitnet.planner.request import OBJECTIVES, Request, check_choice
 from splitnet.planner.steady import STEADY
 from splitnet.planner.wishes import Group
-from splitnet.simulator.simulate import outcome_of
+from splitnet.simulator.old_simulate import outcome_of
 
 __all__ = ["assemble", "bound_of", "score", "wishes_of"]
 

@@ -100,7 +100,7 @@ def simulate_pipeline(
     Raises:
         DeclarationError: a schedule or a number that cannot be.
     """
-    from splitnet.simulator.simulate import outcome_of
+    from splitnet.simulator.old_simulate import outcome_of
 
     pipeline = pipeline_of(plan, microbatches, schedule)
     plain, calls_of = merged_graph(plan.graph, plan.device_of)

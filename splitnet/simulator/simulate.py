@@ -1,4 +1,4 @@
-"""Play a placement forward in time: the judge of every plan."""
+"""Simulate one training step of a placement: timeline, transfers and memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,27 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Memory, Transfer
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.simulator.engine import COPY_KINDS, Moved, Run, run_step
+from splitnet.simulator.event_loop import Moved, Run, run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.simulator.step import Step, step_of
+from splitnet.simulator.microbatch import (
+    check_microbatches,
+    microbatch_step,
+    stage_count,
+)
+from splitnet.simulator.step_graph import StepGraph, step_graph
+from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan
 
-__all__ = ["Outcome", "outcome_of", "simulate", "simulate_step"]
+__all__ = [
+    "Outcome",
+    "outcome_of",
+    "simulate",
+    "simulate_microbatches",
+    "simulate_step",
+    "unit_devices",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +50,46 @@ def simulate(
     schedule: str = "gpipe",
     recompute: bool = False,
 ) -> Timeline:
-    """Play a plan again, forward, backward and update; times in seconds.
+    """Simulate the step of a plan: forward, backward and update; times in seconds.
 
     Args:
-        plan: Whose placement is kept.
-        microbatches: How many pieces the batch goes through the parts in.
-        schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
-        recompute: Whether what a call keeps beside its output is computed again.
+        plan: Its placement is kept.
+        microbatches: How many shares of the batch pass through the parts one after
+            another.
+        schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight by the
+            number of stages.
+        recompute: Whether parts save their inputs only, and run forward again in their
+            backward pass.
 
     Raises:
-        DeclarationError: a pipeline that cannot be.
+        DeclarationError: invalid `microbatches` or `schedule`.
     """
-    if microbatches != 1 or recompute or schedule != "gpipe":
-        from splitnet.simulator.pipeline import simulate_pipeline
+    return simulate_microbatches(
+        plan, microbatches, schedule=schedule, recompute=recompute
+    ).timeline
 
-        return simulate_pipeline(
-            plan, microbatches, schedule=schedule, recompute=recompute
-        )
-    return simulate_step(
+
+def simulate_microbatches(
+    plan: "Plan", microbatches: int, *, schedule: str = "gpipe", recompute: bool = False
+) -> Outcome:
+    """As `simulate`, with transfers and the memory of every device.
+
+    Raises:
+        DeclarationError: invalid `microbatches` or `schedule`.
+    """
+    check_microbatches(plan.batch, microbatches, schedule)
+    bounded = schedule == "1f1b"
+    step = microbatch_step(
         plan.graph,
         plan.cluster,
-        plan.device_of,
         plan.costs,
+        microbatches=microbatches,
+        window=stage_count(plan.graph, plan.device_of) if bounded else None,
+        recompute=recompute,
         training=plan.training,
         optimizer=plan.optimizer,
     )
+    return outcome_of(plan.graph, plan.cluster, step, plan.device_of)
 
 
 def simulate_step(
@@ -73,63 +101,60 @@ def simulate_step(
     training: bool = True,
     optimizer: str = "adam",
 ) -> Timeline:
-    """Start every call as soon as its device is free and its inputs have arrived.
+    """Simulate a step of a graph; each part runs as one function on its device.
 
-        gpu:0  |==== see ====|..|= head =|
-        gpu:1  |= tell =|~~~~~~~^             ~ copy   . idle
-
-    One thing at a time per device and per direction of a link, in the order in which
-    things became ready. An output is copied once per device that reads it; gradients
-    come back the same way; a weight used away from its home goes there and its gradient
-    comes back; every weight is updated at home.
+        gpu:0  |==== image ====|..|= head =|
+        gpu:1  |= text =|~~~~~~~~~^             ~ copy   . idle
 
     Args:
         graph: What runs.
         cluster: The machine.
         device_of: Part -> name of a device of the cluster; every part of the graph.
         costs: Seconds; `Roofline()` if not given.
-        training: Whether backward and update follow.
+        training: Whether backward and update tasks follow.
         optimizer: Its name, for slots and the time of updates.
 
     Raises:
         PlanFileError: a part has no device, or one that is not in the cluster.
     """
-    step = step_of(
+    step = step_graph(
         graph, cluster, costs or Roofline(), training=training, optimizer=optimizer
     )
     return outcome_of(graph, cluster, step, device_of).timeline
 
 
 def outcome_of(
-    graph: Graph, cluster: Cluster, step: Step, device_of: Mapping[str, str]
+    graph: Graph, cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
 ) -> Outcome:
-    """Simulate a step of calls (not of contracted parts) with all that follows."""
-    device = call_devices(graph, cluster, device_of)
+    """Simulate a step graph with parts on the devices of `device_of`.
+
+    Raises:
+        PlanFileError: a part has no device, or one that is not in the cluster.
+    """
+    device = unit_devices(graph, cluster, step, device_of)
     run = run_step(step, device)
     memories, curves = memory_of(step, device, run)
     names = [one.name for one in cluster]
-    copies = [_copy(graph, step, names, device, moved) for moved in run.copies]
+    copies = [_copy(step, names, device, moved) for moved in run.copies]
+    timeline = Timeline(
+        tasks=tuple(_tasks(step, names, device, run)),
+        copies=tuple(sorted(copies, key=_order)),
+        devices=tuple(names),
+        memory=dict(zip(names, curves)),
+    )
+    users = graph.parts_of_weights.items()
     return Outcome(
-        Timeline(
-            tasks=tuple(_tasks(graph, step, names, device, run)),
-            copies=tuple(sorted(copies, key=_when)),
-            devices=tuple(names),
-            memory=dict(zip(names, curves)),
-        ),
-        tuple(_transfer(graph, step, names, device, moved) for moved in run.copies),
+        timeline,
+        tuple(_transfer(one) for one in copies),
         dict(zip(names, memories)),
-        {
-            weight: device_of[parts[0]]
-            for weight, parts in graph.parts_of_weights.items()
-            if parts
-        },
+        {weight: device_of[parts[0]] for weight, parts in users if parts},
     )
 
 
-def call_devices(
-    graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
+def unit_devices(
+    graph: Graph, cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
 ) -> list[int]:
-    """The number of every call's device.
+    """The number of every unit's device.
 
     Raises:
         PlanFileError: a part has no device, or one that is not in the cluster.
@@ -145,17 +170,17 @@ def call_devices(
             f"every part needs a device of the cluster ({', '.join(number)}); "
             f"{'; '.join(faults[:8])}."
         )
-    return [number[device_of[call.part]] for call in graph.calls]
+    return [number[device_of[part]] for part in step.parts]
 
 
-def _when(copy: Copy) -> tuple[float, float, str, str]:
+def _order(copy: Copy) -> tuple[float, float, str, str]:
     return (copy.start, copy.stop, copy.source_device, copy.target_device)
 
 
 def _tasks(
-    graph: Graph, step: Step, names: Sequence[str], device: Sequence[int], run: Run
+    step: StepGraph, names: Sequence[str], device: Sequence[int], run: Run
 ) -> list[Task]:
-    """Tasks in order of their start; ties as forward, backward, update, then graph."""
+    """Tasks in order of their start; ties as forward, backward, update, then unit."""
     n = step.count
     order = sorted(
         (task for task in range(3 * n) if run.ran[task]),
@@ -164,61 +189,64 @@ def _tasks(
     tasks = []
     for task in order:
         phase, unit = divmod(task, n)
-        late = phase == 0 and step.explicit_backward[unit]
+        explicit = phase == 0 and step.explicit_backward[unit]
         tasks.append(
             Task(
-                call=graph.calls[unit].name,
-                part=graph.calls[unit].part,
+                part=step.parts[unit],
                 device=names[device[unit]],
-                phase="backward" if late else ("forward", "backward", "update")[phase],
+                phase=("forward", "backward", "update")[1 if explicit else phase],
                 start=run.start[task],
                 stop=run.stop[task],
+                microbatch=_microbatch(step, unit),
             )
         )
     return tasks
 
 
-def _ends(step: Step, moved: Moved, device: Sequence[int]) -> tuple[int, int]:
-    """The unit that a copy starts from, and the first unit that it serves."""
-    if moved.kind < 2:
-        net = step.nets[moved.item]
-        owner, others = net.source, net.readers if moved.kind == 0 else net.backward
+def _microbatch(step: StepGraph, unit: int) -> int:
+    return unit * step.microbatches // step.count
+
+
+def _ends(step: StepGraph, moved: Moved, device: Sequence[int]) -> tuple[int, int]:
+    """The unit from which a copy starts, and the first unit that it serves."""
+    returns = moved.kind not in (ACTIVATION, WEIGHTS)
+    if moved.kind in (ACTIVATION, GRADIENT):
+        edge = step.edges[moved.item]
+        owner, others = edge.source, edge.gradients_from if returns else edge.readers
     else:
-        one = step.shared[moved.item]
-        owner, others = one.users[0], one.users if moved.kind == 2 else one.backward
-    away = moved.target if moved.kind in (0, 2) else moved.source
-    other = next(u for u in others if device[u] == away)
-    return (owner, other) if moved.kind in (0, 2) else (other, owner)
+        one = step.weights[moved.item]
+        owner, others = one.users[0], one.gradients_from if returns else one.users
+    away = moved.source if returns else moved.target
+    other = next(unit for unit in others if device[unit] == away)
+    return (other, owner) if returns else (owner, other)
 
 
 def _copy(
-    graph: Graph, step: Step, names: Sequence[str], device: Sequence[int], moved: Moved
+    step: StepGraph, names: Sequence[str], device: Sequence[int], moved: Moved
 ) -> Copy:
     source, target = _ends(step, moved, device)
-    late = moved.kind in (1, 3) or step.explicit_backward[target]
+    forward = moved.kind in (ACTIVATION, WEIGHTS) and not step.explicit_backward[target]
     return Copy(
-        source=graph.calls[source].part,
-        target=graph.calls[target].part,
+        source=step.parts[source],
+        target=step.parts[target],
         source_device=names[moved.source],
         target_device=names[moved.target],
         kind=COPY_KINDS[moved.kind],
-        phase="backward" if late else "forward",
+        phase="forward" if forward else "backward",
         bytes=moved.bytes,
         start=moved.start,
         stop=moved.stop,
+        microbatch=_microbatch(step, source),
     )
 
 
-def _transfer(
-    graph: Graph, step: Step, names: Sequence[str], device: Sequence[int], moved: Moved
-) -> Transfer:
-    source, target = _ends(step, moved, device)
+def _transfer(copy: Copy) -> Transfer:
     return Transfer(
-        source=graph.calls[source].part,
-        target=graph.calls[target].part,
-        source_device=names[moved.source],
-        target_device=names[moved.target],
-        kind=COPY_KINDS[moved.kind],
-        bytes=moved.bytes,
-        seconds=moved.stop - moved.start,
+        source=copy.source,
+        target=copy.target,
+        source_device=copy.source_device,
+        target_device=copy.target_device,
+        kind=copy.kind,
+        bytes=copy.bytes,
+        seconds=copy.stop - copy.start,
     )

@@ -19,7 +19,7 @@ from splitnet.planner.schedule import one_device
 from splitnet.planner.steady import STEADY
 from splitnet.planner.strategies import STRATEGIES, every_assignment
 from splitnet.planner.wishes import resolve
-from splitnet.simulator.simulate import simulate
+from splitnet.simulator.old_simulate import simulate
 from tests.zoo import random_dag
 
 ROUNDING = 1 + 1e-9

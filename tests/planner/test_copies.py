@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.simulator.simulate import simulate_step
+from splitnet.simulator.old_simulate import simulate_step
 from tests.zoo import MIB, call, graph_of, source
 
 BOX = Cluster.of("2*gpu", "cpu", link="1 GB/s", latency=0)

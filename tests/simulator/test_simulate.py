@@ -7,7 +7,7 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Part
 from splitnet.planner.planner import plan_graph
 from splitnet.planner.score import score
-from splitnet.simulator.simulate import simulate, simulate_step
+from splitnet.simulator.old_simulate import simulate, simulate_step
 from tests.zoo import MIB, call, chain, diamond, graph_of, random_dag, shared, source
 
 BOX = Cluster.of("2*gpu", "cpu", link="1 GB/s", latency=0)

@@ -1,0 +1,200 @@
+"""List execution of a step in virtual time: the reference of the compiled search.
+
+    gpu:0   |== a ==|           |== a' ==|
+    link            |~ a->b ~|  ^         ~ copy   ' backward
+    gpu:1                    |= b =|= b' =|
+
+Every device runs one task at a time and every direction of a link carries one copy at a
+time, both in the order in which tasks and copies became ready. TensorFlow's executor
+does so with one stream per device. Ties are broken by the number of the task; a copy
+goes before a task. Tasks of zero seconds occupy nothing. Of the latency of a copy only
+the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogGP",
+1995).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from splitnet.simulator.step_graph import StepGraph
+from splitnet.simulator.task_graph import ACTIVATION, GRADIENT, WEIGHTS
+
+__all__ = ["Moved", "Run", "run_step"]
+
+_COPIES_FIRST = 2**62
+
+
+@dataclass(slots=True)
+class Moved:
+    """One copy: `kind` indexes COPY_KINDS, `item` the edges or the shared weights."""
+
+    kind: int
+    item: int
+    source: int
+    target: int
+    bytes: int
+    start: float = 0.0
+    stop: float = 0.0
+
+
+@dataclass(slots=True)
+class Run:
+    """Start and end of every task: n forward, then n backward, then n update tasks.
+
+    Unlike in a `TaskGraph`, backward tasks are in the order of the units.
+    """
+
+    start: list[float]
+    stop: list[float]
+    ran: list[bool]
+    copies: list[Moved] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The makespan."""
+        last_copy = max((copy.stop for copy in self.copies), default=0.0)
+        return max(max(self.stop, default=0.0), last_copy)
+
+
+def run_step(step: StepGraph, device: Sequence[int]) -> Run:
+    """Run the step with unit u on device number `device[u]`.
+
+    O((units + edges) log units). Deterministic.
+    """
+    loop = _Loop(step, device)
+    loop.run()
+    n = step.count
+    for times in (loop.start, loop.stop, loop.ran):
+        times[n : 2 * n] = reversed(times[n : 2 * n])
+    return Run(loop.start, loop.stop, loop.ran, loop.copies)
+
+
+class _Loop:
+    """The state of one run; tasks are numbered as in `task_graph`."""
+
+    def __init__(self, step: StepGraph, device: Sequence[int]) -> None:
+        count = 3 * step.count
+        self.step, self.tasks = step, step.tasks
+        self.place = [*device, *reversed(device), *device]
+        self.start, self.stop = [0.0] * count, [0.0] * count
+        self.ran: list[bool] = [False] * count
+        self.ready = [0.0] * count
+        self.pending = list(step.tasks.pending)
+        self.device_free = [0.0] * step.device_count
+        self.link_free: dict[tuple[int, int], float] = {}
+        self.copies: list[Moved] = []
+        self.receivers: list[Sequence[int]] = []  # tasks that wait for each copy
+        self.queue: list[tuple[float, int]] = []
+        self.missing = self._contributions()
+
+    def run(self) -> None:
+        """Start what is ready until nothing is left."""
+        self._send_weights(self.place[: self.step.count])
+        ready = (u for u in range(self.step.count) if not self.pending[u])
+        self.queue += [(0.0, unit) for unit in ready]
+        heapify(self.queue)
+        while self.queue:
+            time, task = heappop(self.queue)
+            if task < 0:
+                self._copy(task + _COPIES_FIRST, time)
+            else:
+                self._execute(task, time)
+
+    def _contributions(self) -> list[dict[int, int]]:
+        """Per reduction, how many contributors on each device have not run yet."""
+        found = []
+        for reduction in self.tasks.reductions:
+            left: dict[int, int] = {}
+            for task in reduction.contributors:
+                left[self.place[task]] = left.get(self.place[task], 0) + 1
+            self.pending[reduction.task] += len(left)
+            found.append(left)
+        return found
+
+    def _send_weights(self, device: Sequence[int]) -> None:
+        """Send every shared weight to each device that uses it away from its home."""
+        for number, weight in enumerate(self.step.weights):
+            home = device[weight.users[0]]
+            away: dict[int, list[int]] = {}
+            for user in weight.users:
+                if device[user] != home:
+                    away.setdefault(device[user], []).append(user)
+                    self.pending[user] += 1
+            for target, users in away.items():
+                self._send(Moved(WEIGHTS, number, home, target, weight.bytes), users)
+
+    def _send(self, copy: Moved, receivers: Sequence[int], time: float = 0.0) -> None:
+        heappush(self.queue, (time, len(self.copies) - _COPIES_FIRST))
+        self.copies.append(copy)
+        self.receivers.append(receivers)
+
+    def _arrive(self, task: int, time: float) -> None:
+        """Note that something the task depends on is there."""
+        self.ready[task] = max(self.ready[task], time)
+        self.pending[task] -= 1
+        if not self.pending[task]:
+            heappush(self.queue, (self.ready[task], task))
+
+    def _copy(self, number: int, time: float) -> None:
+        copy, step = self.copies[number], self.step
+        link = copy.source, copy.target
+        known = step.edges[copy.item].seconds if copy.kind < WEIGHTS else None
+        overlap = 0.0  # how long before its end the next copy may start
+        if known is None:
+            known = step.latency[link[0]][link[1]]
+            overlap = known - step.gap[link[0]][link[1]]
+            known += copy.bytes * step.seconds_per_byte[link[0]][link[1]]
+        copy.start = max(time, self.link_free.get(link, 0.0))
+        copy.stop = copy.start + known
+        self.link_free[link] = copy.stop - overlap
+        for task in self.receivers[number]:
+            self._arrive(task, copy.stop)
+
+    def _execute(self, task: int, time: float) -> None:
+        where = self.place[task]
+        seconds = self.step.task_seconds[where][task]
+        if seconds > 0.0:
+            time = max(time, self.device_free[where])
+            self.device_free[where] = time + seconds
+        self.start[task] = time
+        self.stop[task] = time = time + seconds
+        self.ran[task] = True
+        for successor in self.tasks.successors[task]:
+            self._arrive(successor, time)
+        if task < self.step.count:
+            self._send_outputs(task, time)
+        else:
+            self._contribute(task, time)
+
+    def _send_outputs(self, unit: int, time: float) -> None:
+        """Give each output to its readers: at once here, by one copy per device."""
+        where = self.place[unit]
+        for number in self.tasks.outputs[unit]:
+            edge = self.step.edges[number]
+            away: dict[int, list[int]] = {}
+            for reader in edge.readers:
+                if self.place[reader] == where:
+                    self._arrive(reader, time)
+                else:
+                    away.setdefault(self.place[reader], []).append(reader)
+            for target, readers in away.items():
+                copy = Moved(ACTIVATION, number, where, target, edge.bytes)
+                self._send(copy, readers, time)
+
+    def _contribute(self, task: int, time: float) -> None:
+        """Send each sum of gradients home when its last contributor here has run."""
+        where = self.place[task]
+        for number in self.tasks.contributes[task]:
+            reduction = self.tasks.reductions[number]
+            self.missing[number][where] -= 1
+            if self.missing[number][where]:
+                continue
+            here = [self.place[one] == where for one in reduction.contributors]
+            last = max(self.stop[t] for t, h in zip(reduction.contributors, here) if h)
+            home = self.place[reduction.task]
+            if home == where:
+                self._arrive(reduction.task, last)
+            else:
+                size = reduction.bytes_from(here)
+                copy = Moved(reduction.kind, reduction.item, where, home, size)
+                self._send(copy, (reduction.task,), last)

@@ -1,0 +1,351 @@
+"""Micro-batches: shares of the batch that pass through the parts one after another.
+
+    gpu:0  |F0|F1|F2|F3|     |B0|  |B1|  |B2|  |B3|     F forward, B backward
+    gpu:1     |F0|F1|F2|F3|B0|  |B1|  |B2|  |B3|        of micro-batch 0, 1, ...
+
+With "gpipe" every stage takes what is ready (Huang et al., 2019). With "1f1b" the first
+stage starts micro-batch m when its backward pass of m - S is done, S stages, so that at
+most S are in flight (Narayanan et al., "PipeDream", 2019). Gradients are added to the
+sum of the earlier micro-batches as they are made, where they are made.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+import networkx as nx
+
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cost import CostModel
+from splitnet.core.devices import Device
+from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import Call, Graph, Shape
+from splitnet.core.shares import shares
+from splitnet.simulator.step_graph import StepGraph, Table, step_graph
+from splitnet.simulator.task_graph import Edge, SharedWeight
+
+__all__ = [
+    "SCHEDULES",
+    "ScaledCosts",
+    "check_microbatches",
+    "largest_true",
+    "microbatch_step",
+    "scaled_graph",
+    "stage_count",
+]
+
+SCHEDULES = ("gpipe", "1f1b")
+
+
+def check_microbatches(batch: int, microbatches: object, schedule: object) -> None:
+    """Refuse what no pipeline can be.
+
+    Raises:
+        DeclarationError: with every fault.
+    """
+    faults = []
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
+        faults.append(f"microbatches= must be a whole number, not {microbatches!r}")
+    elif not 1 <= microbatches <= batch:
+        faults.append(
+            f"microbatches={microbatches} must be from 1 to the batch, {batch}"
+        )
+    if schedule not in SCHEDULES:
+        faults.append(
+            f"schedule= must be one of {', '.join(map(repr, SCHEDULES))}, not "
+            f"{schedule!r}"
+        )
+    if faults:
+        raise DeclarationError(f"invalid pipeline: {'; '.join(faults)}.")
+
+
+def scaled_graph(graph: Graph, batch: int) -> Graph:
+    """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
+
+    Weights and what a call charges by itself stay. Known seconds scale too, which
+    flatters small batches; reading the model again is more exact.
+
+    >>> from splitnet.core.graph import Part
+    >>> call = Call("a", "a", "Dense", output_shapes=((4, 2),), output_bytes=32)
+    >>> graph = Graph("g", 4, (call,), parts=(Part("a"),))
+    >>> scaled_graph(graph, 6).calls[0].output_bytes
+    48
+    """
+    share = batch / graph.batch
+
+    def size(count: int) -> int:
+        return ceil(count * share)
+
+    def shape(sizes: Shape) -> Shape:
+        return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
+
+    def scaled(call: Call) -> Call:
+        known = call.transfer_seconds
+        return replace(
+            call,
+            output_shapes=tuple(shape(one) for one in call.output_shapes),
+            output_bytes=size(call.output_bytes),
+            forward_flops=call.forward_flops * share,
+            backward_flops=call.backward_flops * share,
+            moved_bytes=call.moved_bytes * share,
+            activation_bytes=size(call.activation_bytes),
+            workspace_bytes=size(call.workspace_bytes),
+            inner_bytes=None if call.inner_bytes is None else size(call.inner_bytes),
+            seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
+            transfer_seconds=None if known is None else known * share,
+        )
+
+    return replace(
+        graph,
+        batch=batch,
+        calls=tuple(scaled(call) for call in graph.calls),
+        tensors=tuple(
+            replace(t, shape=shape(t.shape), bytes=size(t.bytes)) for t in graph.tensors
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class ScaledCosts:
+    """Costs of calls that compute a share of other calls whose costs are known.
+
+    A share takes its part of what the whole takes, but the launches of kernels are paid
+    in full. `whole` maps the name of a call to the whole call and the share, 0 to 1;
+    other calls are charged as they are.
+    """
+
+    costs: CostModel
+    whole: Mapping[str, tuple[Call, float]]
+
+    def forward_seconds(self, call: Call, device: Device) -> float:
+        """Seconds of a share's forward pass."""
+        return self._share(self.costs.forward_seconds, call, device)
+
+    def backward_seconds(self, call: Call, device: Device) -> float:
+        """Seconds of a share's backward pass."""
+        return self._share(self.costs.backward_seconds, call, device)
+
+    def _share(
+        self, of_whole: Callable[[Call, Device], float], call: Call, device: Device
+    ) -> float:
+        whole, share = self.whole.get(call.name, (call, 1.0))
+        seconds = of_whole(whole, device)
+        fixed = min(seconds, device.call_seconds * whole.sequential_steps)
+        return fixed + (seconds - fixed) * share
+
+    def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
+        """Seconds of an update, which does not depend on the batch."""
+        return self.costs.update_seconds(count, device, optimizer)
+
+    def link(self, source: str, target: str, cluster: Cluster) -> Link:
+        """The link between two devices."""
+        return self.costs.link(source, target, cluster)
+
+
+def stage_count(graph: Graph, device_of: Mapping[str, str]) -> int:
+    """How many devices compute one after the other on the longest way to an output."""
+    computes = {call.part for call in graph.calls if call.forward_flops}
+    readers: dict[str, list[str]] = {}
+    for tensor in graph.tensors:
+        readers.setdefault(tensor.source, []).append(tensor.target)
+    reached: dict[str, tuple[int, str]] = {}  # stages before a call, and the last
+    longest = 1
+    for call in graph.calls:
+        count, before = reached.get(call.name, (0, ""))
+        device = device_of[call.part]
+        if call.part in computes and device != before:
+            count, before = count + 1, device
+        longest = max(longest, count)
+        for reader in readers.get(call.name, ()):
+            reached[reader] = max(reached.get(reader, (-1, "")), (count, before))
+    return longest
+
+
+def microbatch_step(
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    *,
+    microbatches: int,
+    window: int | None = None,
+    recompute: bool = False,
+    training: bool = True,
+    optimizer: str = "adam",
+) -> StepGraph:
+    """One step of several micro-batches: its parts, once for each of them.
+
+    Args:
+        graph: What runs, for the whole batch.
+        cluster: The machine.
+        costs: Seconds of whole calls.
+        microbatches: How many.
+        window: How many of them may be in flight; all if None.
+        recompute: Whether backward tasks run the forward pass of their part again.
+        training: Whether backward and update tasks follow.
+        optimizer: Its name.
+    """
+    sizes = shares(graph.batch, microbatches)
+    made = {
+        size: step_graph(
+            scaled_graph(graph, size),
+            cluster,
+            ScaledCosts(
+                costs, {call.name: (call, size / graph.batch) for call in graph.calls}
+            ),
+            training=training,
+            optimizer=optimizer,
+            recompute=recompute,
+        )
+        for size in dict.fromkeys(sizes)
+    }
+    pieces = [made[size] for size in sizes]
+    if microbatches == 1:
+        return pieces[0]
+    sums = [
+        [costs.update_seconds(size, device, "sgd") if size else 0.0 for size in trained]
+        for device in cluster
+        for trained in [pieces[0].trained_bytes]
+    ]
+    return _joined(pieces, sums, window or microbatches)
+
+
+def _joined(
+    pieces: Sequence[StepGraph], sums: Sequence[Sequence[float]], window: int
+) -> StepGraph:
+    """Steps of one graph as one step; what belongs to weights is there once.
+
+    `sums` are the seconds, per device and unit, of adding gradients of a unit's weights
+    to those of the micro-batches before.
+    """
+    first, n, count = pieces[0], pieces[0].count, len(pieces)
+    rest = (0,) * (n * (count - 1))
+    return replace(
+        first,
+        names=first.names * count,
+        parts=first.parts * count,
+        forward=_rows([piece.forward for piece in pieces]),
+        backward=_rows([first.backward, *(_plus(p.backward, sums) for p in pieces[1:])]),
+        update=_rows([first.update, *[((0.0,) * n,) * len(sums)] * (count - 1)]),
+        has_backward=first.has_backward * count,
+        has_update=(*first.has_update, *map(bool, rest)),
+        explicit_backward=first.explicit_backward * count,
+        edges=tuple(
+            _shifted(edge, m * n) for m, piece in enumerate(pieces) for edge in piece.edges
+        ),
+        weights=tuple(_shared(first, count)),
+        waits=tuple(_waits(first, count, window)),
+        weight_bytes=first.weight_bytes + rest,
+        trained_bytes=first.trained_bytes + rest,
+        largest_weight_bytes=first.largest_weight_bytes + rest,
+        saved_bytes=sum((piece.saved_bytes for piece in pieces), ()),
+        saved_floor=first.saved_floor + rest,
+        forward_workspace=sum((piece.forward_workspace for piece in pieces), ()),
+        backward_workspace=sum((piece.backward_workspace for piece in pieces), ()),
+        microbatches=count,
+    )
+
+
+def _rows(tables: Sequence[Table]) -> Table:
+    """Tables side by side; equal devices still share one row."""
+    made: dict[tuple[int, ...], tuple[float, ...]] = {}
+    result = []
+    for rows in zip(*tables):
+        key = tuple(map(id, rows))
+        if key not in made:
+            made[key] = sum(rows, ())
+        result.append(made[key])
+    return tuple(result)
+
+
+def _plus(table: Table, sums: Sequence[Sequence[float]]) -> Table:
+    """Backward seconds with the sums of gradients."""
+    return tuple(
+        tuple(a + b for a, b in zip(row, more)) for row, more in zip(table, sums)
+    )
+
+
+def _shifted(edge: Edge, by: int) -> Edge:
+    """The edge of a later micro-batch."""
+    return replace(
+        edge,
+        source=edge.source + by,
+        readers=tuple(unit + by for unit in edge.readers),
+        gradients_from=tuple(unit + by for unit in edge.gradients_from),
+        saved_by=tuple(unit + by for unit in edge.saved_by),
+    )
+
+
+def _shared(step: StepGraph, count: int) -> list[SharedWeight]:
+    """Weights of a step whose units are repeated: all of them are shared now.
+
+    What belongs to one unit alone is taken together.
+    """
+
+    def repeated(units: Sequence[int]) -> tuple[int, ...]:
+        return tuple(m * step.count + unit for m in range(count) for unit in units)
+
+    own = list(step.trained_bytes)
+    found = []
+    for one in step.weights:
+        own[one.users[0]] -= one.bytes if one.gradients_from else 0
+        found.append(
+            replace(
+                one,
+                users=repeated(one.users),
+                gradients_from=repeated(one.gradients_from),
+                row_bytes=one.row_bytes * count,
+            )
+        )
+    alone = [unit for unit in range(step.count) if own[unit]]
+    for unit in alone:
+        users = repeated([unit])
+        found.append(SharedWeight(step.names[unit], own[unit], users, users))
+    return found
+
+
+def _waits(step: StepGraph, count: int, window: int) -> list[tuple[int, int]]:
+    """Forward tasks of the first stage wait until a micro-batch has left it.
+
+    An input may arrive meanwhile; the units that read it wait, or the input itself if
+    these are the only ones that compute.
+    """
+    units: nx.DiGraph[int] = nx.DiGraph()
+    units.add_nodes_from(range(step.count))
+    units.add_edges_from((e.source, r) for e in step.edges for r in e.readers)
+    flows = step.has_backward
+    entries = [u for u in units if not units.in_degree(u)]
+    waiting = {
+        unit
+        for entry in entries
+        for unit in (units.successors(entry) if not step.forward[0][entry] else [entry])
+    }
+    last = [
+        u for u in units if flows[u] and not any(flows[p] for p in units.predecessors(u))
+    ]
+    return [
+        (m * step.count + unit, (m - window) * step.count + other)
+        for m in range(window, count)
+        for unit in sorted(waiting)
+        for other in last
+    ]
+
+
+def largest_true(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number from 1 to `most` for which a falling property holds, or 0.
+
+    Doubles, then halves: O(log most) tries.
+
+    >>> largest_true(lambda n: n * n <= 1000, 4096)
+    31
+    """
+    low, high = 0, 1
+    while high <= most and holds(high):
+        low, high = high, high * 2
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low

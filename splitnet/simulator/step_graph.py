@@ -1,0 +1,422 @@
+"""One training step as a task graph of units, in plain numbers.
+
+A unit is what runs as one function on one device: a part of a plan. It starts when all
+its inputs are there, and all its outputs are there when it ends. Its forward pass is
+one task, its backward pass another, the update of the weights at home there a third.
+
+    a part          |== forward ==| ... |==== backward ====|== update ==|
+    saved           |~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~|
+    gradients of its weights            |~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+
+An output is copied once to each device that reads it, and the gradients of its readers
+there are summed before they cross back. A weight that is used away from its home goes
+there once in a step, and its summed gradient comes back once.
+
+The event loop, the memory model and the planner's search read the lists of `StepGraph`;
+none of them needs the graph of calls.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import CostModel, Measured, Roofline, slots_of
+from splitnet.core.devices import Device
+from splitnet.core.graph import Graph
+from splitnet.simulator.task_graph import Edge, SharedWeight, TaskGraph, task_graph
+from splitnet.simulator.units import (
+    Grouping,
+    edges_and_memory,
+    group_calls,
+    group_parts,
+)
+
+__all__ = ["StepGraph", "step_graph"]
+
+Table = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Units, the tensors between them and the weights beside them.
+
+    Units are numbered in an order in which they may run. Tables of seconds have a row
+    per device (equal devices share one row object) and a column per unit; tables of
+    links a row per source and a column per target.
+
+    Attributes:
+        names: Per unit, the name of its first call.
+        parts: Per unit, the part of its first call.
+        unit_of_call: Per call of the graph, the number of its unit.
+        forward: Seconds of forward tasks.
+        backward: Seconds of backward tasks; 0 for units without one.
+        update: Seconds of update tasks; 0 for units without one.
+        has_backward: Which units have a backward task.
+        has_update: Which units have an update task.
+        explicit_backward: Units of a graph that holds its backward calls itself.
+        edges: Tensors between units.
+        weights: Weights that several units use.
+        waits: Pairs (unit, other): the forward task of the unit starts after the
+            backward task of the other.
+        weight_bytes: Weights at home at the unit.
+        trained_bytes: Those of them that are updated; their gradients are as large.
+        largest_weight_bytes: The largest of these, for the temporaries of its update.
+        saved_bytes: Saved activations inside the unit, tensors of edges left out.
+        saved_floor: Saved activations that all devices together surely hold at one
+            moment, assigned to the unit that saves them.
+        forward_workspace: Bytes needed beside while the forward task runs.
+        backward_workspace: Bytes needed beside while the backward task runs.
+        latency: Seconds before the first byte of a copy arrives.
+        gap: Seconds of these for which the copy occupies its link (LogGP).
+        seconds_per_byte: Seconds for which each further byte occupies it.
+        slot_copies: Optimizer slots per trained weight.
+        training: Whether backward and update tasks follow.
+        microbatches: How often the units of one micro-batch are repeated.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[str, ...]
+    unit_of_call: tuple[int, ...]
+    forward: Table
+    backward: Table
+    update: Table
+    has_backward: tuple[bool, ...]
+    has_update: tuple[bool, ...]
+    explicit_backward: tuple[bool, ...]
+    edges: tuple[Edge, ...]
+    weights: tuple[SharedWeight, ...]
+    waits: tuple[tuple[int, int], ...]
+    weight_bytes: tuple[int, ...]
+    trained_bytes: tuple[int, ...]
+    largest_weight_bytes: tuple[int, ...]
+    saved_bytes: tuple[int, ...]
+    saved_floor: tuple[int, ...]
+    forward_workspace: tuple[int, ...]
+    backward_workspace: tuple[int, ...]
+    latency: Table
+    gap: Table
+    seconds_per_byte: Table
+    slot_copies: int
+    training: bool
+    microbatches: int = 1
+
+    @property
+    def count(self) -> int:
+        """How many units there are."""
+        return len(self.names)
+
+    @property
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return len(self.forward)
+
+    @cached_property
+    def tasks(self) -> TaskGraph:
+        """Task dependencies, the same for every placement."""
+        return task_graph(
+            self.edges,
+            self.weights,
+            has_backward=self.has_backward,
+            has_update=self.has_update,
+            waits=self.waits,
+        )
+
+    @cached_property
+    def task_seconds(self) -> Table:
+        """Seconds of every task, numbered as in `task_graph`, per device."""
+        rows = self._rows()
+        made = {k: (*f, *reversed(b), *u) for k, (f, b, u) in rows.items()}
+        return tuple(made[id(row)] for row in self.forward)
+
+    @cached_property
+    def unit_seconds(self) -> Table:
+        """Seconds of all tasks of every unit per device."""
+        rows = self._rows()
+        made = {k: tuple(map(sum, zip(*three))) for k, three in rows.items()}
+        return tuple(made[id(row)] for row in self.forward)
+
+    def _rows(self) -> Mapping[int, tuple[tuple[float, ...], ...]]:
+        """The three rows of every device, once for equal devices."""
+        rows = zip(self.forward, self.backward, self.update)
+        return {id(three[0]): three for three in rows}
+
+    @cached_property
+    def tails(self) -> tuple[float, ...]:
+        """The least seconds from the end of every task to the end of the step.
+
+        With every task on its fastest device and free copies; tasks that `waits` delays
+        are left out. O(units + edges).
+        """
+        n, tasks = self.count, self.tasks
+        fastest = [min(each) for each in zip(*self.task_seconds)]
+        tails = [0.0] * len(fastest)
+        for task in reversed(range(len(fastest))):
+            after = list(tasks.successors[task])
+            if task < n:
+                after += [r for e in tasks.outputs[task] for r in self.edges[e].readers]
+            after += [tasks.reductions[i].task for i in tasks.contributes[task]]
+            tails[task] = max(
+                (fastest[other] + tails[other] for other in after if other > task),
+                default=0.0,
+            )
+        return tuple(tails)
+
+
+def step_graph(
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel | None = None,
+    *,
+    training: bool = True,
+    optimizer: str = "adam",
+    units: str | Sequence[Hashable] = "parts",
+    recompute: bool = False,
+) -> StepGraph:
+    """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
+
+    A graph that holds backward calls itself (a workload file) gets no backward tasks.
+
+    Args:
+        graph: What runs.
+        cluster: The machine.
+        costs: Seconds; `Roofline()` if not given.
+        training: Whether backward and update tasks follow.
+        optimizer: Its name, for slots and the time of updates.
+        units: "parts", "calls", or a label per call: calls of one label are one unit.
+            Units that would wait for each other are divided into their calls. A unit
+            that is no single call costs its device the call of a function as well.
+        recompute: Whether backward tasks run the forward pass again, so that of a unit
+            only its inputs are saved.
+    """
+    costs = costs or Roofline()
+    grouping = _grouping(graph, units)
+    explicit = any(call.backward for call in graph.calls)
+    flows = [False] * len(graph.calls)
+    if training and not explicit:
+        flows = _gradient_flow(graph)
+    edges, memory = edges_and_memory(graph, grouping, flows, recompute=recompute)
+    weights = _weights(graph, grouping, flows)
+    at_home = _at_home(graph, grouping, weights)
+    first = [calls[0] for calls in grouping.calls]
+    has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
+    trained = [[w.bytes for w in own if w.gradients_from] for own in at_home]
+    tables = _seconds(
+        graph, cluster, costs, grouping, flows, trained, optimizer, recompute
+    )
+    links = [
+        [costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster
+    ]
+    charged = [
+        sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
+    ]
+    return StepGraph(
+        names=tuple(graph.calls[i].name for i in first),
+        parts=tuple(graph.calls[i].part for i in first),
+        unit_of_call=grouping.unit_of_call,
+        forward=tables[0],
+        backward=tables[1],
+        update=tables[2],
+        has_backward=has_backward,
+        has_update=tuple(bool(own) for own in trained),
+        explicit_backward=tuple(graph.calls[i].backward for i in first),
+        edges=edges,
+        weights=tuple(one for one in weights if len(one.users) > 1),
+        waits=(),
+        weight_bytes=tuple(
+            size + sum(w.bytes for w in own) for size, own in zip(charged, at_home)
+        ),
+        trained_bytes=tuple(map(sum, trained)),
+        largest_weight_bytes=tuple(max(own, default=0) for own in trained),
+        saved_bytes=tuple(memory.saved),
+        saved_floor=_saved_floor(edges, has_backward, memory.saved),
+        forward_workspace=tuple(memory.forward),
+        backward_workspace=tuple(memory.backward),
+        latency=tuple(tuple(one.latency_seconds for one in row) for row in links),
+        gap=tuple(tuple(one.gap for one in row) for row in links),
+        seconds_per_byte=tuple(
+            tuple(1.0 / one.bytes_per_second for one in row) for row in links
+        ),
+        slot_copies=slots_of(optimizer) if training else 0,
+        training=training,
+    )
+
+
+def _grouping(graph: Graph, units: str | Sequence[Hashable]) -> Grouping:
+    """Which calls run as one.
+
+    Raises:
+        ValueError: `units` is neither a known word nor a label per call.
+    """
+    if units == "parts":
+        return group_parts(graph)
+    numbers = tuple(range(len(graph.calls)))
+    if units == "calls":
+        return Grouping(numbers, tuple((i,) for i in numbers))
+    if isinstance(units, str) or len(units) != len(numbers):
+        raise ValueError(
+            f"units= must be 'parts', 'calls' or one label for each of the "
+            f"{len(numbers)} calls. Received: {units!r}."
+        )
+    return group_calls(graph, units)
+
+
+def _gradient_flow(graph: Graph) -> list[bool]:
+    """Which calls have a backward pass: between a trained weight and an output."""
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    trained = {w.name for w in graph.weights if w.trainable}
+    needs = [any(name in trained for name in call.weights) for call in graph.calls]
+    readers: list[list[int]] = [[] for _ in graph.calls]
+    for tensor in graph.tensors:
+        if tensor.differentiable:
+            readers[index[tensor.source]].append(index[tensor.target])
+    for source, targets in enumerate(readers):
+        if needs[source]:
+            for target in targets:
+                needs[target] = True
+    reaches = [False] * len(graph.calls)
+    for i in reversed(range(len(graph.calls))):
+        ends = graph.calls[i].name in graph.outputs if graph.outputs else not readers[i]
+        reaches[i] = ends or any(reaches[target] for target in readers[i])
+    return [a and b for a, b in zip(needs, reaches)]
+
+
+def _weights(
+    graph: Graph, grouping: Grouping, flows: Sequence[bool]
+) -> list[SharedWeight]:
+    """Every weight that is used, with the units that use it, home first."""
+    rows = _row_bytes(graph)
+    users: dict[str, dict[int, None]] = {w.name: {} for w in graph.weights}
+    gradients: dict[str, dict[int, list[int]]] = {w.name: {} for w in graph.weights}
+    for i, call in enumerate(graph.calls):
+        unit = grouping.unit_of_call[i]
+        for name in call.weights:
+            users[name][unit] = None
+            if flows[i] and graph.weight[name].trainable:
+                gradients[name].setdefault(unit, []).append(rows.get((name, i), 0))
+    found = []
+    for w in graph.weights:
+        if users[w.name]:
+            # A whole gradient beside rows makes the sum of the unit a whole one.
+            sent = [sum(s) if all(s) else 0 for s in gradients[w.name].values()]
+            found.append(
+                SharedWeight(
+                    w.name,
+                    w.bytes,
+                    tuple(users[w.name]),
+                    tuple(gradients[w.name]),
+                    tuple(sent) if any(sent) else (),
+                )
+            )
+    return found
+
+
+def _row_bytes(graph: Graph) -> dict[tuple[str, int], int]:
+    """Bytes of the rows, with their numbers, of each call's gradient of a table."""
+    numbers: dict[str, int] = {}
+    for tensor in graph.tensors:
+        numbers[tensor.target] = numbers.get(tensor.target, 0) + tensor.bytes
+    return {
+        (name, i): call.output_bytes + numbers.get(call.name, 0)
+        for i, call in enumerate(graph.calls)
+        for name in call.lookups
+    }
+
+
+def _at_home(
+    graph: Graph, grouping: Grouping, weights: Sequence[SharedWeight]
+) -> list[list[SharedWeight]]:
+    """The weights at home at each unit."""
+    found: list[list[SharedWeight]] = [[] for _ in grouping.calls]
+    for one in weights:
+        found[one.users[0]].append(one)
+    return found
+
+
+def _seconds(
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    grouping: Grouping,
+    flows: Sequence[bool],
+    trained: Sequence[Sequence[int]],
+    optimizer: str,
+    recompute: bool,
+) -> tuple[Table, Table, Table]:
+    """Seconds of forward, backward and update tasks; equal devices share one row."""
+    functions = len(grouping.calls) < len(graph.calls)
+    rows: dict[object, tuple[tuple[float, ...], ...]] = {}
+    keys = [_cost_key(device, costs) for device in cluster]
+    for key, device in zip(keys, cluster):
+        if key in rows:
+            continue
+        ahead = [costs.forward_seconds(call, device) for call in graph.calls]
+        back = [
+            costs.backward_seconds(call, device) if flows[i] else 0.0
+            for i, call in enumerate(graph.calls)
+        ]
+        if recompute:
+            back = [b + a if flows[i] else b for i, (a, b) in enumerate(zip(ahead, back))]
+        part = device.part_seconds if functions else 0.0
+        rows[key] = (
+            _per_unit(grouping, ahead, part),
+            _per_unit(grouping, back, part),
+            tuple(
+                sum(costs.update_seconds(size, device, optimizer) for size in own)
+                for own in trained
+            ),
+        )
+    forward, backward, update = (tuple(rows[k][i] for k in keys) for i in range(3))
+    return forward, backward, update
+
+
+def _per_unit(
+    grouping: Grouping, seconds: Sequence[float], part: float
+) -> tuple[float, ...]:
+    """Seconds of each unit; what computes nothing is no function and costs nothing."""
+    sums = [sum(seconds[i] for i in calls) for calls in grouping.calls]
+    return tuple(total + part if total else 0.0 for total in sums)
+
+
+def _cost_key(device: Device, costs: CostModel) -> object:
+    """Devices of one key cost the same; a foreign cost model may tell all apart."""
+    figures = (replace(device, name="", target="", memory_bytes=0, stand_in=False),)
+    if isinstance(costs, Roofline):
+        return figures
+    if isinstance(costs, Measured):
+        return (*figures, device.name if device.name in costs.devices else "")
+    return device.name
+
+
+def _saved_floor(
+    edges: Sequence[Edge], has_backward: Sequence[bool], saved: Sequence[int]
+) -> tuple[int, ...]:
+    """Saved bytes of each unit that are surely held at one moment.
+
+    A backward pass begins at an end of the graph when its forward pass is over, and all
+    units that lead to this end still hold what they saved. Several ends may begin one
+    after the other, so only what leads to the largest of them is certain.
+    """
+    count = len(has_backward)
+    readers: list[list[int]] = [[] for _ in range(count)]
+    own = list(saved)
+    for edge in edges:
+        readers[edge.source] += edge.gradients_from
+        if edge.saved_by:
+            own[edge.saved_by[0]] += edge.bytes
+    leads_to = [0] * count  # a bit for each end
+    held: list[int] = []
+    for unit in reversed(range(count)):
+        if not has_backward[unit]:
+            continue
+        if not readers[unit]:
+            leads_to[unit] = 1 << len(held)
+            held.append(0)
+        for reader in readers[unit]:
+            leads_to[unit] |= leads_to[reader]
+        for end in range(len(held)):
+            held[end] += own[unit] * (leads_to[unit] >> end & 1)
+    largest = 1 << held.index(max(held)) if held else 0
+    return tuple(
+        size if reached & largest else 0 for size, reached in zip(own, leads_to)
+    )
