@@ -31,14 +31,18 @@ PRESETS = {
     "cpu": ("64 GiB", "400 GFLOP/s", "50 GB/s", "5 us"),
 }
 
+# Seconds lost per call of a function, by kind. Measured on CPUs: see `docs/`.
+PART_SECONDS = {"gpu": 20e-6, "cpu": 30e-6}
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One processor with memory of its own.
 
     `flops_per_second` and `bytes_per_second` (its memory's bandwidth) bound a call from
-    below; `call_seconds` is what starting one costs. `target` is the name TensorFlow is
-    told: another device's when this one is a stand-in.
+    below; `call_seconds` is what starting a kernel costs, `part_seconds` what calling a
+    part's function costs. `target` is the name TensorFlow is told: another device's
+    when this one is a stand-in.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Device:
     bytes_per_second: float
     call_seconds: float = 1e-5
     stand_in: bool = False
+    part_seconds: float = 0.0
 
     @property
     def host(self) -> str:
@@ -123,6 +128,7 @@ class Device:
                 defaults[3] if overhead is None else overhead, f"overhead of {name}"
             ),
             stand_in=stand_in,
+            part_seconds=PART_SECONDS[kind],
         )
 
 

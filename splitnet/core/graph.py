@@ -33,6 +33,8 @@ class Call:
     memory that a workload file charges to it. `cpu_only` marks a call without a GPU
     kernel, `backward` one that belongs to the backward pass by itself. `lookups` are
     those of its weights of which it reads rows: their gradient has those rows alone.
+    `sequential_steps` counts the steps of a recurrence, each of which waits for the one
+    before; FLOPs and bytes are those of all of them.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Call:
     seconds_on: tuple[tuple[str, float], ...] = ()
     transfer_seconds: float | None = None
     lookups: tuple[str, ...] = ()
+    sequential_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)

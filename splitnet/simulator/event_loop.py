@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from splitnet.simulator.step_graph import StepGraph
-from splitnet.simulator.task_graph import ACTIVATION, GRADIENT, WEIGHTS
+from splitnet.simulator.task_graph import ACTIVATION, WEIGHTS
 
 __all__ = ["Moved", "Run", "run_step"]
 
@@ -64,8 +64,9 @@ def run_step(step: StepGraph, device: Sequence[int]) -> Run:
     loop = _Loop(step, device)
     loop.run()
     n = step.count
-    for times in (loop.start, loop.stop, loop.ran):
-        times[n : 2 * n] = reversed(times[n : 2 * n])
+    loop.start[n : 2 * n] = reversed(loop.start[n : 2 * n])
+    loop.stop[n : 2 * n] = reversed(loop.stop[n : 2 * n])
+    loop.ran[n : 2 * n] = reversed(loop.ran[n : 2 * n])
     return Run(loop.start, loop.stop, loop.ran, loop.copies)
 
 

@@ -128,7 +128,13 @@ class _Intervals:
             yield where, _WORKSPACE, *self._forward(u), step.forward_workspace[u]
             if self.run.ran[n + u]:
                 back = self._backward(u)
-                yield where, _ACTIVATIONS, self.run.start[u], back[1], step.saved_bytes[u]
+                yield (
+                    where,
+                    _ACTIVATIONS,
+                    self.run.start[u],
+                    back[1],
+                    step.saved_bytes[u],
+                )
                 yield where, _WORKSPACE, *back, step.backward_workspace[u]
                 yield where, _GRADIENTS, back[0], end, trained - shared[u]
             if self.run.ran[2 * n + u]:
@@ -183,9 +189,7 @@ class _Intervals:
         home = self.device[weight.users[0]]
         for where, units in self._by_device(weight.gradients_from).items():
             times = sorted(self._backward(unit) for unit in units)
-            gone = self.sent.get(
-                (WEIGHTS_GRADIENT, number, where), self.run.seconds
-            )
+            gone = self.sent.get((WEIGHTS_GRADIENT, number, where), self.run.seconds)
             kind = _GRADIENTS if where == home else _WORKSPACE
             yield where, kind, times[0][0], gone, weight.bytes
             for start, stop in times[1:]:

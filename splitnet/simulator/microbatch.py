@@ -224,13 +224,17 @@ def _joined(
         names=first.names * count,
         parts=first.parts * count,
         forward=_rows([piece.forward for piece in pieces]),
-        backward=_rows([first.backward, *(_plus(p.backward, sums) for p in pieces[1:])]),
+        backward=_rows(
+            [first.backward, *(_plus(p.backward, sums) for p in pieces[1:])]
+        ),
         update=_rows([first.update, *[((0.0,) * n,) * len(sums)] * (count - 1)]),
         has_backward=first.has_backward * count,
         has_update=(*first.has_update, *map(bool, rest)),
         explicit_backward=first.explicit_backward * count,
         edges=tuple(
-            _shifted(edge, m * n) for m, piece in enumerate(pieces) for edge in piece.edges
+            _shifted(edge, m * n)
+            for m, piece in enumerate(pieces)
+            for edge in piece.edges
         ),
         weights=tuple(_shared(first, count)),
         waits=tuple(_waits(first, count, window)),
@@ -320,7 +324,9 @@ def _waits(step: StepGraph, count: int, window: int) -> list[tuple[int, int]]:
         for unit in (units.successors(entry) if not step.forward[0][entry] else [entry])
     }
     last = [
-        u for u in units if flows[u] and not any(flows[p] for p in units.predecessors(u))
+        u
+        for u in units
+        if flows[u] and not any(flows[p] for p in units.predecessors(u))
     ]
     return [
         (m * step.count + unit, (m - window) * step.count + other)

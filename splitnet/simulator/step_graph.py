@@ -184,8 +184,8 @@ def step_graph(
         training: Whether backward and update tasks follow.
         optimizer: Its name, for slots and the time of updates.
         units: "parts", "calls", or a label per call: calls of one label are one unit.
-            Units that would wait for each other are divided into their calls. A unit
-            that is no single call costs its device the call of a function as well.
+            Units that would wait for each other are divided into their calls. Every
+            unit but a call costs its device the call of a function as well.
         recompute: Whether backward tasks run the forward pass again, so that of a unit
             only its inputs are saved.
     """
@@ -204,9 +204,7 @@ def step_graph(
     tables = _seconds(
         graph, cluster, costs, grouping, flows, trained, optimizer, recompute
     )
-    links = [
-        [costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster
-    ]
+    links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     charged = [
         sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
     ]
@@ -252,7 +250,7 @@ def _grouping(graph: Graph, units: str | Sequence[Hashable]) -> Grouping:
         return group_parts(graph)
     numbers = tuple(range(len(graph.calls)))
     if units == "calls":
-        return Grouping(numbers, tuple((i,) for i in numbers))
+        return Grouping(numbers, tuple((i,) for i in numbers), functions=False)
     if isinstance(units, str) or len(units) != len(numbers):
         raise ValueError(
             f"units= must be 'parts', 'calls' or one label for each of the "
@@ -356,7 +354,7 @@ def _seconds(
             for i, call in enumerate(graph.calls)
         ]
         if recompute:
-            back = [b + a if flows[i] else b for i, (a, b) in enumerate(zip(ahead, back))]
+            back = [b + a * flow for a, b, flow in zip(ahead, back, flows)]
         part = device.part_seconds if functions else 0.0
         rows[key] = (
             _per_unit(grouping, ahead, part),

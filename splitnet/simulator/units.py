@@ -22,10 +22,14 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Calls grouped into units that stand in an order in which they may run."""
+    """Calls grouped into units that stand in an order in which they may run.
+
+    `functions` says whether each unit runs as a function of its own.
+    """
 
     unit_of_call: tuple[int, ...]
     calls: tuple[tuple[int, ...], ...]
+    functions: bool = True
 
 
 def group_parts(graph: Graph) -> Grouping:
