@@ -15,9 +15,9 @@ from splitnet.core.shares import Towers, shares
 from splitnet.core.timeline import Timeline
 from splitnet.core.towers import expand, tower_part, towers_in, weights_part
 from splitnet.planner.replay import single_devices, step_of_plan
+from splitnet.simulator.old_simulate import Outcome, outcome_of
 from splitnet.simulator.pipeline import SCHEDULES, simulate_pipeline, stages_of
 from splitnet.simulator.scaled import ScaledCosts, scaled_graph
-from splitnet.simulator.old_simulate import Outcome, outcome_of
 from splitnet.simulator.step import step_of
 
 __all__ = ["compare_strategies"]

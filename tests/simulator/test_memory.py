@@ -10,8 +10,8 @@ from splitnet.planner.planner import plan_graph
 from splitnet.planner.score import score
 from splitnet.simulator.kept import keeps_of_group
 from splitnet.simulator.kernels import code_bytes
-from splitnet.simulator.process import peak_bytes, resident_bytes
 from splitnet.simulator.old_simulate import simulate
+from splitnet.simulator.process import peak_bytes, resident_bytes
 from tests.zoo import MIB, call, graph_of, random_dag, source
 
 BOX = Cluster.of("2*gpu", "cpu", link="1 GB/s", latency=0)
