@@ -1,25 +1,27 @@
-"""The verbs that go through several rooms at once: plan, place, score."""
+"""Public verbs that need several packages: plan, place, score."""
 
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from splitnet.core.errors import DeclarationError, DeviceError, InfeasibleError
+from splitnet.core.plan import Plan, PlanOptions
 
+if TYPE_CHECKING:
     import keras
 
     from splitnet.core.cluster import Cluster
     from splitnet.core.declare import Net
     from splitnet.core.graph import Graph
-    from splitnet.core.plan import Plan
 
-__all__ = ["place", "plan", "score"]
+__all__ = ["place", "plan", "plan_with", "score"]
 
-_SLACK = 0.02
-"""What a plan of a model that nobody declared gives up so as not to run to and fro."""
+_CUT_PENALTY = 0.02
+"""Default share of the objective traded for fewer device crossings."""
 
 
 def plan(
@@ -31,171 +33,274 @@ def plan(
     pins: "Mapping[str, Any] | Callable[[Any], Any] | Plan | str | None" = None,
     missing: str = "fallback",
     costs: Any = None,
-    optimizer: str = "adam",
+    optimizer: Any = "adam",
     strategy: str = "auto",
     time_limit: float = 5.0,
+    training: bool = True,
+    contiguity: str | None = None,
+    seed: int = 0,
+    cut_penalty: float | None = None,
     parts: int | None = None,
-    nested: "str | Sequence[str]" = "open",
-    **more: Any,
-) -> "Plan":
-    """Decide which part lives on which device; builds nothing and runs nothing.
+    nested: str | Sequence[str] = "expand",
+    on_progress: Callable[[float, float], None] | None = None,
+) -> Plan:
+    """Choose a device for every part of a model; builds nothing and runs nothing.
 
     Args:
         source: a `Net`, a Keras model, or a `Graph`.
         cluster: the machine to plan for; None means this one, `local_cluster()`.
         batch: samples per step. A `Graph` has its own.
-        objective: "latency" (one step, in seconds), "throughput" (the busiest device of
-            a pipeline) or "memory" (the fullest device, in bytes).
-        pins: name patterns -> `on=`, a function of a part, or a plan or its file, maybe
-            edited by hand, to be kept; they beat the declaration.
-        missing: a device that is not there: "fallback" (with a
-            receipt), "warn" or "error".
+        objective: "latency" (seconds of one step), "throughput" (seconds of the
+            busiest device of a pipeline) or "memory" (bytes of the fullest device).
+        pins: name patterns -> `on=`, a function of a part, or another plan or its file;
+            they override the declaration.
+        missing: what to do if a requested device does not exist: "fallback" (use the
+            next best and record it), "warn" as well, or "error".
         costs: a cost model, or the file of a measured one; None estimates.
         optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
         strategy: the name of one algorithm, or "auto" for the best of all.
         time_limit: seconds to search at most.
-        parts: about how many parts the calls of a Keras model are grouped into; None
-            takes six for each device that is not a CPU, at least 12 and at most 48.
-            The branches of a `Net` and the parts of a `Graph` are as declared.
-        nested: models inside a Keras model: "open", "whole", or patterns of the names
-            of those to open; see `read`.
-        **more: `training=False`, `contiguity=`, `seed=`, `slack=`, `on_progress=` of
-            the planner. For the throughput of a Keras model, and for the memory of any
-            but a `Graph`, `contiguity` is "convex", so that no device is returned to,
-            unless nothing fits so.
+        training: whether backward passes and updates belong to the step.
+        contiguity: "free", "convex" (no path of data leaves a device and returns) or
+            "pipeline". None means "convex" for the throughput of a Keras model, and for
+            the memory of anything but a `Graph`, unless only a free plan fits.
+        seed: of the random moves of the search; equal seeds give equal plans.
+        cut_penalty: share of the objective traded for fewer device crossings. None
+            means 2 % for Keras models, and for nets if `objective` is "memory".
+        parts: about how many parts the calls of a Keras model are grouped into. None
+            means six per device that is not a CPU, at least 12 and at most 48. The
+            branches of a `Net` and the parts of a `Graph` stay as declared.
+        nested: models inside a Keras model: "expand", "keep", or patterns of the names
+            of those to expand; see `read`.
+        on_progress: called with the share of the search done, 0 to 1, and the best
+            value so far.
 
     Raises:
-        DeclarationError: the source cannot be read; with every fault found.
+        DeclarationError: the source cannot be read, or options are wrong; with every
+            fault found.
         DeviceError: an impossible pin, or a device that is missing under "error".
         InfeasibleError: nothing fits; with what would make it fit.
     """
-    from splitnet.core.errors import InfeasibleError
-    from splitnet.core.graph import Graph
-    from splitnet.planner.planner import plan_graph
-
-    cluster = _this_machine() if cluster is None else cluster
-    costs = _costs_of(costs)
-    graph = _graph_of(source, batch, nested)
-    pins = _pins_of(pins, graph)
-    own, whole = not _has_parts(source), not isinstance(source, Graph)
-    if own:
-        graph, pins = _grouped(graph, cluster, pins, parts, costs), None
-    ask = partial(
-        plan_graph,
-        graph,
+    return plan_with(
+        source,
         cluster,
-        objective=objective,
-        pins=pins,
-        missing=missing,
-        costs=costs,
-        optimizer=optimizer,
-        strategy=strategy,
-        time_limit=time_limit,
+        PlanOptions(
+            batch=batch,
+            objective=objective,
+            pins=pins,
+            missing=missing,
+            costs=costs,
+            optimizer=optimizer,
+            strategy=strategy,
+            time_limit=time_limit,
+            training=training,
+            contiguity=contiguity,
+            seed=seed,
+            cut_penalty=cut_penalty,
+            parts=parts,
+            nested=nested,
+            on_progress=on_progress,
+        ),
     )
-    if own or whole and objective == "memory":
-        more = {"slack": _SLACK} | more
-    calm = objective == "throughput" and own or objective == "memory" and whole
-    if calm and more.get("contiguity") is None:
-        with suppress(InfeasibleError):  # as where pins ask for a return
-            return ask(**more | {"contiguity": "convex"})
-    return ask(**more)
+
+
+def plan_with(
+    source: "Net | keras.Model | Graph", cluster: "Cluster | None", options: PlanOptions
+) -> Plan:
+    """As `plan`, with all options in one value."""
+    from splitnet.core.graph import Graph
+
+    cluster = _cluster_of(cluster)
+    options = replace(options, costs=_costs_of(options.costs))
+    graph = _graph_of(source, options)
+    options = replace(options, pins=_pins_of(options.pins, graph))
+    undeclared = not _has_parts(source)
+    if undeclared:
+        graph = _grouped(graph, cluster, options)
+        options = replace(options, pins=None)
+    bytes_count = options.objective == "memory" and not isinstance(source, Graph)
+    if options.cut_penalty is None:
+        penalty = _CUT_PENALTY if undeclared or bytes_count else 0.0
+        options = replace(options, cut_penalty=penalty)
+    convex = bytes_count or undeclared and options.objective == "throughput"
+    if convex and options.contiguity is None:
+        with suppress(InfeasibleError):  # if pins force a path to return to a device
+            return _planned(graph, cluster, replace(options, contiguity="convex"))
+    return _planned(graph, cluster, options)
 
 
 def place(
-    source: "Net | keras.Model", cluster: "Cluster | None" = None, **plan_options: Any
+    source: "Net | keras.Model", cluster: "Cluster | None" = None, **options: Any
 ) -> "keras.Model":
     """Read, plan and emit in one line; `plan_of(model)` returns the plan.
 
-    The model that is given stays as it was. Prints nothing and hides nothing.
+    The source is not modified, and nothing is printed.
+
+    Args:
+        source: a `Net` or a Keras model.
+        cluster: the machine; None means this one.
+        **options: those of `plan`.
 
     Raises:
-        SplitnetError: whatever `plan` and `emit` raise.
+        SplitnetError: whatever `plan` and `emit` raise, and unknown options.
     """
     from splitnet.tf.emit import emit
 
-    return emit(source, plan(source, cluster, **plan_options))
+    return emit(source, plan_with(source, cluster, _options("place", options)))
 
 
 def score(
     source: "Net | keras.Model | Graph",
     cluster: "Cluster",
-    device_of: "Mapping[str, str]",
+    device_of: Mapping[str, str],
     *,
     batch: int = 32,
+    objective: str = "latency",
     costs: Any = None,
-    nested: "str | Sequence[str]" = "open",
-    **options: Any,
-) -> "Plan":
-    """Judge a placement made by a person: the same figures, none of the choices.
+    optimizer: Any = "adam",
+    training: bool = True,
+    nested: str | Sequence[str] = "expand",
+) -> Plan:
+    """Evaluate a given placement: the figures of a plan, without a search.
 
     Args:
         source: a `Net`, a Keras model, or a `Graph`.
         cluster: the machine.
         device_of: part -> device, for every part.
-        batch: samples per step. A `Graph` has its own.
-        costs: a cost model, or the file of a measured one; None estimates.
+        batch: as in `plan`.
+        objective: as in `plan`.
+        costs: as in `plan`.
+        optimizer: as in `plan`.
+        training: as in `plan`.
         nested: as in `read`.
-        **options: `objective=`, `optimizer=`, `training=` of the planner.
 
     Raises:
-        PlanFileError: a part is missing or unknown.
+        DeclarationError: a part is missing or unknown.
         DeviceError: a device is not in the cluster.
     """
     from splitnet.planner.score import score as score_graph
     from splitnet.planner.words import with_verdict
 
+    options = PlanOptions(
+        batch=batch,
+        objective=objective,
+        costs=_costs_of(costs),
+        optimizer=optimizer,
+        training=training,
+        nested=nested,
+    )
     return with_verdict(
         score_graph(
-            _graph_of(source, batch, nested),
-            cluster,
+            _graph_of(source, options),
+            _cluster_of(cluster),
             device_of,
-            costs=_costs_of(costs),
-            **options,
+            objective=options.objective,
+            costs=options.costs,
+            optimizer=options.optimizer,
+            training=options.training,
         )
     )
 
 
-def _graph_of(source: Any, batch: int, nested: Any) -> "Graph":
+def _options(verb: str, given: Mapping[str, Any]) -> PlanOptions:
+    """Options by name.
+
+    Raises:
+        DeclarationError: names that are no options.
+    """
+    known = [field.name for field in fields(PlanOptions)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f" Did you mean {near[0]}=?" if near else ""
+        raise DeclarationError(
+            f"{verb}() has no option {', '.join(f'{name}=' for name in unknown)}."
+            f"{hint} It takes {', '.join(f'{name}=' for name in known)}."
+        )
+    return PlanOptions(**given)
+
+
+def _planned(graph: "Graph", cluster: "Cluster", options: PlanOptions) -> Plan:
+    from splitnet.planner.planner import plan_graph
+
+    return plan_graph(
+        graph,
+        cluster,
+        objective=options.objective,
+        pins=options.pins,
+        missing=options.missing,
+        costs=options.costs,
+        optimizer=options.optimizer,
+        strategy=options.strategy,
+        time_limit=options.time_limit,
+        training=options.training,
+        contiguity=options.contiguity,
+        seed=options.seed,
+        cut_penalty=options.cut_penalty or 0.0,
+        on_progress=options.on_progress,
+    )
+
+
+def _cluster_of(cluster: Any) -> "Cluster":
+    """The cluster given, or this machine.
+
+    Raises:
+        DeviceError: it is no cluster.
+    """
+    from splitnet.core.cluster import Cluster
+
+    if cluster is None:
+        from splitnet.tf.runtime.devices import local_cluster
+
+        return local_cluster()
+    if not isinstance(cluster, Cluster):
+        raise DeviceError(
+            "cluster= must be a splitnet.Cluster, such as "
+            "splitnet.Cluster.of('2*gpu', 'cpu') or splitnet.local_cluster(). "
+            f"Received: {cluster!r} ({type(cluster).__name__})."
+        )
+    return cluster
+
+
+def _graph_of(source: Any, options: PlanOptions) -> "Graph":
     from splitnet.core.graph import Graph
 
     if isinstance(source, Graph):
         return source
     from splitnet.tf.read import read
 
-    return read(source, batch, nested=nested)
+    return read(source, options.batch, nested=options.nested)
 
 
 def _has_parts(source: Any) -> bool:
-    """Whether a person made the parts: of a net, or of a graph."""
+    """Whether the parts are declared: those of a net, or of a graph."""
     from splitnet.core.declare import Net
     from splitnet.core.graph import Graph
 
     return isinstance(source, Net | Graph)
 
 
-def _grouped(
-    graph: "Graph", cluster: "Cluster", pins: Any, parts: int | None, costs: Any
-) -> "Graph":
-    """A model's calls in few parts, with the pins written into their wishes."""
+def _grouped(graph: "Graph", cluster: "Cluster", options: PlanOptions) -> "Graph":
+    """The calls of a model grouped into parts, with the pins as their constraints."""
     from splitnet.core.cost import Roofline
     from splitnet.planner.grouping import group, pinned
 
     fast = max(cluster, key=lambda device: device.flops_per_second)
-    model = costs or Roofline()
+    costs = options.costs or Roofline()
+    parts = options.parts
     if parts is None:
         parts = min(max(6 * len(cluster.of_kind("gpu")), 12), 48)
     return group(
-        pinned(graph, pins),
+        pinned(graph, options.pins),
         parts,
         lambda call: (
-            model.forward_seconds(call, fast) + model.backward_seconds(call, fast)
+            costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
         ),
     )
 
 
 def _pins_of(pins: Any, graph: "Graph") -> Any:
-    """Pins as they are, or those that another plan or its file makes."""
-    from splitnet.core.plan import Plan
+    """Pins as given, or those of another plan or its file."""
     from splitnet.planner.pins import pins_of
     from splitnet.planner.planfile import load_plan
 
@@ -205,15 +310,9 @@ def _pins_of(pins: Any, graph: "Graph") -> Any:
 
 
 def _costs_of(costs: Any) -> Any:
-    """A cost model as it is, or read from its file."""
+    """A cost model as given, or read from its file."""
     if not isinstance(costs, str | PathLike):
         return costs
     from splitnet.core.costfile import load_costs
 
     return load_costs(costs)
-
-
-def _this_machine() -> "Cluster":
-    from splitnet.tf.runtime.devices import local_cluster
-
-    return local_cluster()

@@ -66,7 +66,7 @@ def add_judging_options(parser: ArgumentParser) -> None:
         "--batch", type=int, default=32, metavar="N", help="samples per step (32)"
     )
     parser.add_argument(
-        "--objective", metavar="WORD", help="latency, throughput, call_latency, memory"
+        "--objective", metavar="WORD", help="latency, throughput or memory"
     )
     parser.add_argument(
         "--optimizer", metavar="NAME", help="whose slots count as memory (adam)"

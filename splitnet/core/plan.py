@@ -4,21 +4,25 @@ Data only. `splitnet.planner` makes plans and fills in their verdicts; the metho
 explain, compare, save and draw a plan call other packages through `core/hooks`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from splitnet.core import hooks
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline
-from splitnet.core.errors import PlanFileError
+from splitnet.core.errors import DeclarationError, PlanFileError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.timeline import Timeline
 from splitnet.core.units import format_bytes, format_seconds
 
 __all__ = [
+    "CONTIGUITIES",
+    "MISSING",
+    "OBJECTIVES",
     "Fallback",
     "Memory",
     "Placement",
@@ -32,11 +36,20 @@ __all__ = [
 ]
 
 
+OBJECTIVES = ("latency", "throughput", "memory")
+MISSING = ("fallback", "warn", "error")
+CONTIGUITIES = ("free", "convex", "pipeline")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
     """Everything that planning takes besides the source and the cluster.
 
-    `splitnet.plan` documents each field.
+    `splitnet.plan` documents each field. Names of algorithms, devices and costs are
+    checked where they are used.
+
+    Raises:
+        DeclarationError: options out of range, all of them at once.
     """
 
     batch: int = 32
@@ -52,8 +65,60 @@ class PlanOptions:
     seed: int = 0
     cut_penalty: float | None = None
     parts: int | None = None
-    nested: str | Sequence[str] = "open"
+    nested: str | Sequence[str] = "expand"
     on_progress: Callable[[float, float], None] | None = None
+
+    def __post_init__(self) -> None:
+        faults = [
+            *self._wrong_choices(),
+            *self._wrong_numbers(),
+            *(
+                f"{name}= must be {wanted}. Received: {getattr(self, name)!r}"
+                for name, wanted, kinds in (
+                    ("training", "True or False", bool),
+                    ("strategy", "the name of an algorithm, or 'auto'", str),
+                    ("nested", "'expand', 'keep' or patterns", str | Sequence),
+                )
+                if not isinstance(getattr(self, name), kinds)
+            ),
+        ]
+        if faults:
+            raise DeclarationError(
+                f"{faults[0]}."
+                if len(faults) == 1
+                else listed(f"{len(faults)} options are wrong.", faults)
+            )
+
+    def _wrong_choices(self) -> Iterator[str]:
+        for name, choices in (
+            ("objective", OBJECTIVES),
+            ("missing", MISSING),
+            ("contiguity", (None, *CONTIGUITIES)),
+        ):
+            if getattr(self, name) not in choices:
+                yield (
+                    f"{name}= must be one of {', '.join(map(repr, choices))}. "
+                    f"Received: {getattr(self, name)!r}"
+                )
+
+    def _wrong_numbers(self) -> Iterator[str]:
+        for name, least in (("batch", 1), ("seed", None), ("parts", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (name == "parts" and value is None) and (
+                not whole or (least is not None and value < least)
+            ):
+                more = "" if least is None else f", {least} or more"
+                yield f"{name}= must be a whole number{more}. Received: {value!r}"
+        for name, most in (("time_limit", inf), ("cut_penalty", 1.0)):
+            value = getattr(self, name)
+            if name == "cut_penalty" and value is None:
+                continue
+            known = isinstance(value, int | float) and not isinstance(value, bool)
+            if not known or not (0 <= value < most):
+                span = "a finite number of seconds, 0 or more"
+                span = span if most == inf else "a share, at least 0 and below 1"
+                yield f"{name}= must be {span}. Received: {value!r}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ def calmed(
     board: Board,
     chosen: Assignment,
     *,
-    slack: float,
+    cut_penalty: float,
     late: Callable[[], bool],
     others: Iterable[Assignment] = (),
 ) -> Assignment:
-    """The assignment with the fewest crossings found that costs at most `slack` more.
+    """The assignment with the fewest crossings found that costs little more.
 
     First `others` and the best cuts of the running order are tried; then groups
     are moved, one at a time, to where they are read or made. What does not fit stays as
@@ -31,11 +31,11 @@ def calmed(
         board: The problem, and the judge of each candidate.
         chosen: The best assignment that is known.
         others: Assignments that are known to have few crossings.
-        slack: What may be given up, as a share of the value of `chosen`; at least 0.
+        cut_penalty: Share of the value of `chosen` that may be given up; at least 0.
         late: Whether the time is up; what was found until then is returned.
     """
     score = board.exact(chosen)
-    limit = score.value * (1 + slack)
+    limit = score.value * (1 + cut_penalty)
     if not score.feasible:
         return chosen
 

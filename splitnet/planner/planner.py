@@ -55,7 +55,7 @@ def plan_graph(
     training: bool = True,
     contiguity: str | None = None,
     seed: int = 0,
-    slack: float = 0.0,
+    cut_penalty: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Plan:
     """Place every part of a graph on a device of a cluster.
@@ -79,7 +79,7 @@ def plan_graph(
         training: Whether backward and update belong to the step.
         contiguity: For "throughput" and "memory": "free", "convex" or "pipeline".
         seed: Of the random moves; equal seeds give equal plans.
-        slack: The share of seconds or bytes to give up for fewer crossings.
+        cut_penalty: The share of seconds or bytes to give up for fewer crossings.
         on_progress: Called with the share done and the best value so far.
 
     Raises:
@@ -101,7 +101,7 @@ def plan_graph(
             training=training,
             contiguity=contiguity,
             seed=seed,
-            slack=slack,
+            cut_penalty=cut_penalty,
             on_progress=on_progress,
         )
     )
@@ -121,7 +121,7 @@ def find_plan(
     training: bool = True,
     contiguity: str | None = None,
     seed: int = 0,
-    slack: float = 0.0,
+    cut_penalty: float = 0.0,
     on_progress: Progress | None = None,
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
@@ -141,7 +141,7 @@ def find_plan(
         missing=missing,
     )
 
-    calm = slack > 0
+    calm = cut_penalty > 0
     shaped = objective == "memory" and contiguity not in (None, "free")
     search_seconds = (0.95 if calm else 1.0) * time_limit
     starts: list[Assignment] = []
@@ -182,7 +182,7 @@ def find_plan(
         chosen = calmed(
             board,
             chosen,
-            slack=slack,
+            cut_penalty=cut_penalty,
             late=lambda: monotonic() > end,
             others=starts,
         )

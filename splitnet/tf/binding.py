@@ -24,9 +24,9 @@ def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     if towers_in(plan.graph):  # of a whole model, or of a net
         return blueprint_of(source)
     paths = opened_in([call.name for call in plan.graph.calls])
-    found = blueprint_of(source, paths or "whole", strict=False)
+    found = blueprint_of(source, paths or "keep", strict=False)
     if paths and not any(found.flow.models.values()):
-        return blueprint_of(source, "open")
+        return blueprint_of(source, "expand")
     return found
 
 

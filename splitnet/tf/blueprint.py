@@ -53,7 +53,7 @@ class Blueprint:
 
 
 def blueprint_of(
-    source: Any, nested: Nested = "whole", *, strict: bool = True
+    source: Any, nested: Nested = "keep", *, strict: bool = True
 ) -> Blueprint:
     """Bring a net or a Keras model to one form; nothing is allocated.
 

@@ -55,12 +55,12 @@ class Flow:
     models: dict[str, bool]
 
 
-def flow_of(model: Any, nested: Nested = "whole", *, strict: bool = True) -> Flow:
+def flow_of(model: Any, nested: Nested = "keep", *, strict: bool = True) -> Flow:
     """The calls of a functional model; nothing is added to it or to its layers.
 
     Args:
         model: a functional model.
-        nested: "whole" or "open" for all nested models, or patterns of the names of
+        nested: "keep" or "expand" for all nested models, or patterns of the names of
             those to open. A model inside another is named "outer/inner"; to open it
             opens the outer one.
         strict: refuse a pattern that matches nothing.
@@ -89,12 +89,12 @@ def opened_in(names: Sequence[str]) -> list[str]:
 
 def _chooser(nested: Nested) -> Callable[[str], bool]:
     if isinstance(nested, str):
-        if nested not in ("whole", "open"):
+        if nested not in ("keep", "expand"):
             raise DeclarationError(
-                "nested= must be 'whole', 'open', or a list of patterns of nested "
-                f"models to open. Received: {nested!r}."
+                "nested= must be 'keep', 'expand', or a list of patterns of nested "
+                f"models to expand. Received: {nested!r}."
             )
-        return lambda path: nested == "open"
+        return lambda path: nested == "expand"
 
     def wanted(path: str) -> bool:
         return any(

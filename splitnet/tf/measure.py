@@ -70,7 +70,7 @@ def measure(
         DeclarationError: the source cannot be read.
     """
     _check_here(cluster)
-    blueprint = blueprint_of(source, "open")
+    blueprint = blueprint_of(source, "expand")
     graph = graph_of(blueprint, batch)
     jobs = _jobs(blueprint.sites, graph)
     groups = _groups(cluster)

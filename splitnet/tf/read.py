@@ -19,7 +19,7 @@ from splitnet.tf.variables import tables_of, variables_of
 __all__ = ["graph_of", "read"]
 
 
-def read(source: Any, batch: int = 32, *, nested: Nested = "open") -> Graph:
+def read(source: Any, batch: int = 32, *, nested: Nested = "expand") -> Graph:
     """Read a net or a Keras model as a graph of calls for one batch.
 
     Nothing is run and no variable is given memory. For a net the parts are its
@@ -28,8 +28,8 @@ def read(source: Any, batch: int = 32, *, nested: Nested = "open") -> Graph:
     Args:
         source: a `Net`, a functional or Sequential `keras.Model`, or a `Graph`.
         batch: samples per step, a whole number of at least 1.
-        nested: functional and Sequential models inside a Keras model: "open" to have
-            their calls, named "model/layer", "whole" to have each as one call, or a
+        nested: functional and Sequential models inside a Keras model: "expand" to have
+            their calls, named "model/layer", "keep" to have each as one call, or a
             list of patterns of the names of those to open. One that changes its inputs
             before its first call, by a cast or another rank, stays whole, and so does
             one with a `call` of its own.

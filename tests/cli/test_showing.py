@@ -25,7 +25,7 @@ def test_simulate_answers_programs(
     """The rows of the timeline add up to the busy times."""
     assert main(["simulate", plan_file, "--json"]) == 0
     figures = answer(capsys)
-    for device, busy in figures["busy"].items():
+    for device, busy in figures["compute_seconds"].items():
         spent = [
             t["stop"] - t["start"] for t in figures["tasks"] if t["device"] == device
         ]

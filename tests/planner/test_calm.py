@@ -64,7 +64,7 @@ def test_a_chain_that_fits_no_device_is_cut_in_runs(seed, skips):
     cluster = Cluster.of("4*gpu", "cpu", memory="720 MiB", link="10 GB/s")
 
     free = plan_graph(graph, cluster, time_limit=1.0)
-    plan = plan_graph(graph, cluster, time_limit=1.0, slack=SLACK)
+    plan = plan_graph(graph, cluster, time_limit=1.0, cut_penalty=SLACK)
 
     runs = runs_of(graph, plan)
     assert len(runs) == len(set(runs)) == 3
@@ -86,7 +86,7 @@ def test_a_tight_step_is_no_slower_than_that_of_a_convex_plan(seed):
     starts = convex_starts(counts, board, time_limit=0.5, seed=0)
     known = [s.value for s in map(board.exact, starts) if s.feasible]
 
-    plan = plan_graph(graph, cluster, time_limit=0.5, slack=SLACK)
+    plan = plan_graph(graph, cluster, time_limit=0.5, cut_penalty=SLACK)
 
     assert known
     assert plan.value <= min(known) * (1 + SLACK)
@@ -97,7 +97,7 @@ def test_a_tight_step_is_no_slower_than_that_of_a_convex_plan(seed):
 def test_branches_stay_side_by_side():
     """Two heavy towers are worth their crossings, and keep their two devices."""
     graph = two_towers(on=("auto", "auto"))
-    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu"), slack=SLACK)
+    plan = plan_graph(graph, Cluster.of("2*gpu", "cpu"), cut_penalty=SLACK)
 
     assert plan.device_of["see"] != plan.device_of["tell"]
 
@@ -112,8 +112,8 @@ def test_calm_costs_no_more_than_its_slack(seed):
     draw = random.Random(seed)
     start = tuple(draw.choice(devices) for devices in board.allowed)
 
-    calm = calmed(board, start, slack=SLACK, late=lambda: False)
+    calm = calmed(board, start, cut_penalty=SLACK, late=lambda: False)
 
     assert crossings(board, calm) <= crossings(board, start)
     assert board.exact(calm).value <= board.exact(start).value * (1 + SLACK)
-    assert calmed(board, start, slack=SLACK, late=lambda: True) == start
+    assert calmed(board, start, cut_penalty=SLACK, late=lambda: True) == start

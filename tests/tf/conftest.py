@@ -24,7 +24,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise pytest.UsageError("a test file started TensorFlow.")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def cluster() -> "sn.Cluster":
     """Three CPU devices that stand in for GPUs, and the CPU itself."""
     import splitnet as sn

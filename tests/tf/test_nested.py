@@ -107,7 +107,7 @@ def test_whole_and_chosen() -> None:
     model = nested()
 
     whole = ["embed", "stem", "stem@2", "read", "head"]
-    assert names(sn.read(model, nested="whole")) == whole
+    assert names(sn.read(model, nested="keep")) == whole
     some = names(sn.read(model, nested=["stem"]))
     assert "stem/inner" in some
     assert "stem@2/inner" in some
@@ -123,7 +123,7 @@ def test_whole_and_chosen() -> None:
             ["zzz"],
             "the nested models are stem, head",
         ),
-        ("all", "nested= must be 'whole', 'open', or a list .* Received: 'all'"),
+        ("all", "nested= must be 'keep', 'expand', or a list .* Received: 'all'"),
     ],
 )
 def test_wrong_choice_is_told(choice: Any, words: str) -> None:
@@ -132,7 +132,7 @@ def test_wrong_choice_is_told(choice: Any, words: str) -> None:
         sn.read(nested(), nested=choice)
 
 
-@pytest.mark.parametrize("choice", ["open", "whole"])
+@pytest.mark.parametrize("choice", ["expand", "keep"])
 def test_placed_equals_plain_opened_or_whole(
     choice: str, cluster: sn.Cluster, tmp_path: Path
 ) -> None:
@@ -140,7 +140,7 @@ def test_placed_equals_plain_opened_or_whole(
     keras.utils.set_random_seed(0)
     model = nested()
     nodes = [len(layer._inbound_nodes) for layer in model._flatten_layers()]
-    pins = OPEN if choice == "open" else {"stem*": "gpu:0", "head": "gpu:1"}
+    pins = OPEN if choice == "expand" else {"stem*": "gpu:0", "head": "gpu:1"}
     plan = sn.plan(
         model, cluster, batch=4, pins=pins, nested=choice, time_limit=0.1, parts=9
     )
@@ -150,7 +150,7 @@ def test_placed_equals_plain_opened_or_whole(
     assert [len(layer._inbound_nodes) for layer in model._flatten_layers()] == nodes
     assert [layer.name for layer in placed.layers] == [la.name for la in model.layers]
     row = next(r for r in sn.summary(placed).split("\n") if "stem" in r)
-    assert ("gpu:0, gpu:1" in row) is (choice == "open")
+    assert ("gpu:0, gpu:1" in row) is (choice == "expand")
     assert_same(trained(placed), trained(model))
     x, y = data()
     sn.audit(placed, plan, (x[:4], y[:4])).check()
