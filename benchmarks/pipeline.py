@@ -87,7 +87,7 @@ def main():
     options = parser.parse_args()
 
     import splitnet as sn
-    from splitnet.tf.workers import local_workers
+    from splitnet.tf.workers.start import local_workers
 
     with local_workers(2, pin=True) as workers:
         heading(__doc__.splitlines()[0])

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from splitnet.planner.what_if import largest_batch, sensitivity
     from splitnet.planner.workgraph import read_workload
     from splitnet.simulator.old_simulate import simulate
-    from splitnet.tf.connect import connect
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.measure import measure
     from splitnet.tf.observe import audit
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from splitnet.tf.runtime.configure import configure, force_cpu
     from splitnet.tf.runtime.devices import local_cluster
     from splitnet.tf.summary import summary
-    from splitnet.tf.workers import local_workers
+    from splitnet.tf.workers.connect import connect
+    from splitnet.tf.workers.start import local_workers
     from splitnet.view.draw import draw
     from splitnet.view.report import report
     from splitnet.view.text import chart, table
@@ -131,14 +131,14 @@ _HOMES = {
     "compare_strategies": "planner.weighing",
     "configure": "tf.runtime.configure",
     "data_parallel": "tf.parallel",
-    "connect": "tf.connect",
+    "connect": "tf.workers.connect",
     "draw": "view.draw",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime.configure",
     "largest_batch": "planner.what_if",
     "load_plan": "planner.planfile",
     "local_cluster": "tf.runtime.devices",
-    "local_workers": "tf.workers",
+    "local_workers": "tf.workers.start",
     "measure": "tf.measure",
     "place": "api",
     "placement_scope": "tf.placement",

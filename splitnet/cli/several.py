@@ -72,7 +72,7 @@ def add_commands(commands: Any) -> None:
 
     _add_measure(commands)
 
-    health = verbs.add_parser("health", help="ask every worker whether it is well")
+    health = verbs.add_parser("health", help="ask every worker whether it is healthy")
     health.add_argument("cluster", metavar="FILE.toml")
     health.add_argument(
         "--timeout", type=float, default=2.0, metavar="S", help="wait so long (2)"
@@ -144,7 +144,7 @@ def _add_allow_remote(parser: Any) -> None:
 
 def run_worker(arguments: Namespace) -> int:
     """Serve until killed."""
-    from splitnet.tf.serve import serve
+    from splitnet.tf.workers.serve import serve
 
     if arguments.allow_remote:
         print(_EXPOSED, file=sys.stderr)
@@ -169,7 +169,7 @@ def _number_or_text(text: str) -> object:
 
 def run_up(arguments: Namespace) -> int:
     """Start workers, run the program or wait, end the workers."""
-    from splitnet.tf.workers import CLUSTER_VARIABLE, local_workers
+    from splitnet.tf.workers.start import CLUSTER_VARIABLE, local_workers
 
     if arguments.allow_remote:
         print(_EXPOSED, file=sys.stderr)
@@ -184,6 +184,7 @@ def run_up(arguments: Namespace) -> int:
         program = _program(arguments)
         if program:
             environ = os.environ | {CLUSTER_VARIABLE: str(workers.file)}
+            workers.report_ends(_report)
             return _run(program, environ)
         show(f"{len(workers.processes)} workers are ready: {workers.file}")
         show(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
@@ -191,11 +192,15 @@ def run_up(arguments: Namespace) -> int:
         show("Ctrl-C ends them.")
         sys.stdout.flush()
         try:
-            workers.wait()
+            ended = workers.wait()
         except KeyboardInterrupt:
             show("ending the workers")
             return 0
-        raise ConfigError("a worker ended by itself; all are ended.")
+        raise ConfigError(f"{ended}\nAll workers are ended.")
+
+
+def _report(message: str) -> None:
+    print(f"splitnet: {message}", file=sys.stderr, flush=True)
 
 
 def _program(arguments: Namespace) -> list[str]:
@@ -208,7 +213,7 @@ def _run(program: list[str], environ: "os._Environ[str] | dict[str, str]") -> in
 
     It ends when this process does, even if that is killed.
     """
-    from splitnet.tf.seclude import end_with_parent
+    from splitnet.tf.workers.network_namespace import end_with_parent
 
     running: list[subprocess.Popen[bytes]] = []
 
@@ -243,7 +248,7 @@ def _hears_ctrl_c() -> bool:
 
 def run_join(arguments: Namespace) -> int:
     """Run a program in the private network of a running `cluster up`."""
-    from splitnet.tf.seclude import enter
+    from splitnet.tf.workers.network_namespace import enter
 
     program = _program(arguments)
     if not program:
@@ -253,8 +258,8 @@ def run_join(arguments: Namespace) -> int:
 
 
 def run_health(arguments: Namespace) -> int:
-    """Ask every worker of a cluster file; 1 if one is not well."""
-    from splitnet.tf.health import probe
+    """Ask every worker of a cluster file; 1 if one is not healthy."""
+    from splitnet.tf.workers.health import probe
 
     hosts = [h for h in Cluster.load(arguments.cluster).hosts if h.job == "worker"]
     found = probe(hosts, timeout_seconds=arguments.timeout)
@@ -269,4 +274,4 @@ def run_health(arguments: Namespace) -> int:
     else:
         lines = [(h.host.name, h.host.address, h.state) for h in found]
         show_rows(lines, ("worker", "address", "state"))
-    return 0 if found and all(h.state == "well" for h in found) else 1
+    return 0 if found and all(h.state == "healthy" for h in found) else 1

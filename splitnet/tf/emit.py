@@ -16,7 +16,6 @@ from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.brisk import setting_plainly
 from splitnet.tf.classes import functional
-from splitnet.tf.context import settle
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.flow import Flow, flow_of
 from splitnet.tf.internals import keras_api
@@ -28,6 +27,7 @@ from splitnet.tf.targets import targets_of
 from splitnet.tf.unsplit import files_of_the_whole, join_slices
 from splitnet.tf.variables import variables_of
 from splitnet.tf.ways import lay_out, way_of
+from splitnet.tf.workers.barrier import wait_for_workers
 
 __all__ = ["emit", "plan_of", "unplace"]
 
@@ -64,7 +64,7 @@ def emit(
             cannot be cut as asked.
         WorkerError: a worker that was joined is lost.
     """
-    settle(ask=True)
+    wait_for_workers(ask=True)
     way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
     blueprint = planned_blueprint(source, plan)
     sites = planned_sites(blueprint, plan)
@@ -76,7 +76,7 @@ def emit(
         placed = placement(plan, flow, sites, nodes, targets, receipts)
         _give_values(blueprint, plan, sites, copies, targets)
     copies.carry_assets()
-    settle()
+    wait_for_workers()
     _spare_cudnn(sites, plan, copies)
     placed = lay_out(model, placed, way)
     lay_over(model, placed)

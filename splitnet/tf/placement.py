@@ -24,13 +24,13 @@ from splitnet.tf.flow import Flow
 from splitnet.tf.internals import gradient_marks, keras_api
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
-from splitnet.tf.ordered import keep_in_order
 from splitnet.tf.pipeline import pipelined
 from splitnet.tf.replicas import Replicas, leaving
 from splitnet.tf.segments import Segment, run_segment
 from splitnet.tf.sends import send_first
 from splitnet.tf.sums import settle_sums
 from splitnet.tf.towers import TowerRun
+from splitnet.tf.workers.barrier import add_barrier
 
 __all__ = ["Placed", "lay_over", "marked", "placed_of", "placement_scope"]
 
@@ -96,7 +96,7 @@ def lay_over(model: Any, placed: Placed) -> None:
         "_get_regularization_losses": _regularization(model, placed),
     }
     vars(model).update(own)
-    keep_in_order(model, placed.target_of.values())
+    add_barrier(model, placed.target_of.values())
     model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
 
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.devices import Device
-from splitnet.tf.context import settle
+from splitnet.tf.workers.barrier import wait_for_workers
 
 __all__ = ["finish", "made_up", "nothing", "seconds_of"]
 
@@ -22,7 +22,7 @@ def seconds_of(run: Callable[[], Any], *, enough_seconds: float = 0.3) -> float:
     What else this machine does only ever makes a run longer. After `enough_seconds` it
     is not run again; a run as long as that is its own warming up.
     """
-    settle()
+    wait_for_workers()
     run()
     began = time.perf_counter()
     run()

@@ -18,7 +18,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse a test file that makes a layer when imported: devices come first."""
     if "tensorflow" in sys.modules:
-        from splitnet.tf.context import started
+        from splitnet.tf.runtime.configure import started
 
         if started():
             raise pytest.UsageError("a test file started TensorFlow.")

@@ -113,7 +113,7 @@ def test_cost_of_does_not_start_the_runtime() -> None:
     code = (
         "import keras\n"
         "from splitnet.tf.flops import cost_of\n"
-        "from splitnet.tf.context import started\n"
+        "from splitnet.tf.runtime.configure import started\n"
         "from splitnet.tf.internals.keras_api import without_values\n"
         "class Own(keras.layers.Dense):\n"
         "    def call(self, x):\n"

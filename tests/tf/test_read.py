@@ -176,7 +176,7 @@ STORY = """
 import json, keras
 import splitnet as sn
 from keras import layers
-from splitnet.tf.context import started
+from splitnet.tf.runtime.configure import started
 answer = {"before": started()}
 net = sn.Net("quiet")
 x = net.input("x", (6,))

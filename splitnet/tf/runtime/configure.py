@@ -5,6 +5,7 @@ Nothing here initialises TensorFlow.
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from splitnet.core.errors import ConfigError, listed
 from splitnet.core.plan import Plan
 from splitnet.core.settings import Settings, resolve
 from splitnet.core.units import format_bytes
-from splitnet.tf.context import started
 from splitnet.tf.runtime.logging import log_filter
 from splitnet.tf.runtime.nvml import cards
 
@@ -28,6 +28,7 @@ __all__ = [
     "current",
     "force_cpu",
     "make_cpu_devices",
+    "started",
 ]
 
 MIB = 2**20
@@ -61,6 +62,18 @@ class Check:
     steps: tuple[Step, ...]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
+
+
+def started() -> bool:
+    """Whether TensorFlow has claimed its devices; neither loads nor starts it.
+
+    From then on most settings are closed.
+    """
+    if "tensorflow.python.eager.context" not in sys.modules:
+        return False
+    from splitnet.tf.internals import tf_api
+
+    return tf_api.started()
 
 
 def current(options: Mapping[str, object] | None = None) -> Settings:

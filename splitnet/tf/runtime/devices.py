@@ -13,12 +13,12 @@ import psutil
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.devices import PRESETS
 from splitnet.core.errors import ConfigError, DeviceError
-from splitnet.tf.context import started
 from splitnet.tf.runtime.configure import (
     MIB,
     apply_settings,
     cpu_devices,
     make_cpu_devices,
+    started,
 )
 from splitnet.tf.runtime.logging import import_frameworks, log_filter
 from splitnet.tf.runtime.nvml import Card, cards

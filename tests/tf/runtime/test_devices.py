@@ -18,7 +18,7 @@ pytestmark = pytest.mark.tf
 HEAD = """
 import json, os, warnings
 import splitnet as sn
-from splitnet.tf.context import started
+from splitnet.tf.runtime.configure import started
 
 def said(act):
     try:

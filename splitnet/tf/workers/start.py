@@ -1,4 +1,4 @@
-"""Worker processes of this machine: started in private, pinned on request, ended.
+"""Start worker processes on this machine, in a private network, and end them.
 
 Each is a Python program with TensorFlow's own server in it: a device of the cluster,
 with memory and threads of its own. They are started without importing TensorFlow.
@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,8 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import ConfigError, DeviceError, listed
 from splitnet.core.hosts import CLIENT, Host
 from splitnet.core.units import parse_bytes
-from splitnet.tf.seclude import seclude
-from splitnet.tf.serve import READY
+from splitnet.tf.workers.network_namespace import isolate
+from splitnet.tf.workers.serve import READY
 
 __all__ = ["CLUSTER_VARIABLE", "LocalWorkers", "local_workers", "write_cluster"]
 
@@ -47,6 +48,7 @@ class LocalWorkers:
     file: Path
     processes: list[subprocess.Popen[bytes]]
     options: tuple[tuple[str, ...], ...]
+    _stopping: bool = False
 
     def pid(self, index: int) -> int:
         """The process of a worker."""
@@ -62,16 +64,32 @@ class LocalWorkers:
         self.processes[index] = _start(self.file, index, self.options[index])
         _wait([self.processes[index]], self.file.parent)
 
-    def wait(self) -> int:
-        """Wait until one of them ends by itself; its number."""
+    def wait(self) -> str:
+        """Wait until one of them ends by itself; which, how, and its last lines."""
         while True:
             for index, process in enumerate(self.processes):
                 if process.poll() is not None:
-                    return index
+                    return self._ended(index)
             time.sleep(0.5)
+
+    def report_ends(self, tell: Callable[[str], None]) -> None:
+        """Call `tell` once, from a thread, when a worker ends by itself."""
+
+        def watch() -> None:
+            message = self.wait()
+            if not self._stopping:
+                tell(message)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+    def _ended(self, index: int) -> str:
+        code = self.processes[index].returncode
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        return f"worker {index} ended {how}: {_last_words(self.file.parent, index)}"
 
     def stop(self) -> None:
         """End all workers, also those that hang; harmless when done twice."""
+        self._stopping = True
         _end(self.processes)
         shutil.rmtree(self.file.parent, ignore_errors=True)
 
@@ -120,7 +138,7 @@ def local_workers(
         )
     limit = None if memory_limit is None else parse_bytes(memory_limit, "memory limit")
     if not allow_remote:
-        seclude()
+        isolate()
     cores = sorted(os.sched_getaffinity(0))
     cluster = _cluster(count, len(cores) if not pin else 1, limit)
     folder = Path(tempfile.mkdtemp(prefix="splitnet-"))
@@ -173,7 +191,7 @@ def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different, and none that the system hands out.
+    """Ports that are free now, all different, outside of the range of outgoing calls.
 
     A port of an outgoing call could be taken again before its worker listens.
     """
@@ -190,10 +208,10 @@ def _free_ports(count: int) -> list[int]:
 def _start(file: Path, index: int, options: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
     command += ["--cluster", str(file), "--index", str(index), *options]
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if "--core" in options:  # one thread computes: heaps for others would only hold on
+    if "--core" in options:  # one thread computes: no need for more heaps
         environment.setdefault("MALLOC_ARENA_MAX", "1")
     with open(_log(file.parent, index), "wb") as log:
         return subprocess.Popen(
@@ -202,12 +220,21 @@ def _start(file: Path, index: int, options: Sequence[str]) -> subprocess.Popen[b
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment,
-            start_new_session=True,  # Ctrl-C is its owner's, who ends it
+            start_new_session=True,  # Ctrl-C is its owner's to handle
         )
 
 
 def _log(folder: Path, index: int) -> Path:
     return folder / f"worker-{index}.log"
+
+
+def _last_words(folder: Path, index: int) -> str:
+    """The last lines of a worker's log."""
+    try:
+        lines = _log(folder, index).read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return "\n    ".join(lines[-8:]) or "nothing in its log"
 
 
 def _wait(
@@ -233,10 +260,8 @@ def _wait(
             rooms.append(int(words[1]) if len(words) > 1 else None)
             continue
         index = process.args[process.args.index("--index") + 1]  # type: ignore[union-attr, index]  # a list
-        log = _log(folder, int(str(index)))
-        last = log.read_text(errors="replace").strip().splitlines()[-8:]
         how = f"ended with code {process.wait()}" if ready else "is not ready in time"
-        faults.append(f"worker {index} {how}: " + ("\n    ".join(last) or "silently"))
+        faults.append(f"worker {index} {how}: {_last_words(folder, int(str(index)))}")
     if faults:
         raise ConfigError(listed("workers do not start.", faults))
     return rooms

@@ -1,9 +1,9 @@
-"""A network that only this program and its children can reach.
+"""A Linux network namespace that only this program and its children can reach.
 
 TensorFlow's server, and its client once it has joined a cluster, listen on every
-interface, whatever address they are given, and do what anybody asks of them. So workers
-of this machine live in a network namespace of their own, which holds one loopback
-device and no road to anywhere else. Linux only; neither root nor a tool is needed.
+interface whatever address they are given, and run what anybody asks of them. So workers
+of this machine live in a network namespace of their own, which has a loopback device
+and no route to anywhere else. Neither root nor a tool is needed.
 """
 
 import ctypes
@@ -14,9 +14,11 @@ import socket
 import struct
 from pathlib import Path
 
+import psutil
+
 from splitnet.core.errors import ConfigError
 
-__all__ = ["end_with_parent", "enter", "is_private", "open_interfaces", "seclude"]
+__all__ = ["end_with_parent", "enter", "is_private", "isolate", "open_interfaces"]
 
 _DIE_WITH_PARENT = 1
 _NEW_NET, _NEW_USER = 0x40000000, 0x10000000
@@ -30,44 +32,52 @@ _ADVICE = (
 
 
 def open_interfaces() -> tuple[str, ...]:
-    """Name the interfaces, other than loopback, over which others could come in."""
-    names = [name for _, name in socket.if_nameindex()]
-    return tuple(n for n in names if n != "lo" and _flags(n) & _UP)
+    """Network interfaces, other than loopback, over which others could connect."""
+    return tuple(
+        name
+        for name, state in psutil.net_if_stats().items()
+        if name != "lo" and state.isup
+    )
 
 
 def is_private() -> bool:
-    """Say whether this program's network ends at its own loopback device."""
+    """Whether this program's network ends at its own loopback device."""
     return not open_interfaces()
 
 
-def seclude() -> None:
-    """Move this program into a private network; does nothing if it is in one.
+def isolate() -> None:
+    """Move this program into a private network namespace, if it is not in one.
 
     What it starts afterwards is there as well. There is no way back: the program can
     no longer reach other hosts, nor they it.
 
     Raises:
-        ConfigError: the system does not allow it, or other threads already run, which
-            would keep the old network.
+        ConfigError: the system does not allow it, wholly or in part, or other threads
+            already run, which would keep the old network.
     """
     if is_private():
         return
-    threads = len(list(Path("/proc/self/task").iterdir())) if _is_linux() else 0
-    if threads != 1:
-        why = f"{threads} threads run already" if threads else "only Linux has them"
+    threads = psutil.Process().num_threads()
+    if not os.path.isdir("/proc/self/ns") or threads != 1:
+        why = (
+            "only Linux has them" if threads == 1 else f"{threads} threads run already"
+        )
         raise ConfigError(
             f"cannot make a private network for workers: {why}. Do it before "
             f"numpy, Keras or TensorFlow is imported. {_ADVICE}"
         )
     user, group = os.getuid(), os.getgid()
-    if _call("unshare", _NEW_NET):
-        if error := _call("unshare", _NEW_NET | _NEW_USER):
-            raise ConfigError(
-                "cannot make a private network for workers: the system refuses "
-                f"({os.strerror(error)}). {_ADVICE}"
-            )
-        _keep_identity(user, group)
-    _set_up("lo")
+    try:
+        if _call("unshare", _NEW_NET):
+            if error := _call("unshare", _NEW_NET | _NEW_USER):
+                raise OSError(error, os.strerror(error))
+            _keep_identity(user, group)
+        _set_up("lo")
+    except OSError as error:
+        raise ConfigError(
+            "cannot make a private network for workers: the system refuses "
+            f"({error.strerror}). {_namespace_limits()}{_ADVICE}"
+        ) from None
 
 
 def enter(pid: int) -> None:
@@ -100,10 +110,6 @@ def end_with_parent() -> None:
     _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def _is_linux() -> bool:
-    return os.path.isdir("/proc/self/task")
-
-
 def _call(name: str, *arguments: int) -> int:
     """Call the C library; the error number, 0 for none."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -114,23 +120,32 @@ def _call(name: str, *arguments: int) -> int:
 
 
 def _keep_identity(user: int, group: int) -> None:
-    """Be the same user inside, so that files belong to whom they should."""
+    """Be the same user inside, so that files keep their owners."""
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
 
 
-def _flags(interface: str) -> int:
-    request = struct.pack("16sh14x", interface.encode(), 0)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
-        try:
-            answer = fcntl.ioctl(plug, _GET_FLAGS, request)
-        except OSError:
-            return _UP  # not known: reckon with it
-    return int(struct.unpack("16sh14x", answer)[1])
-
-
 def _set_up(interface: str) -> None:
-    request = struct.pack("16sh14x", interface.encode(), _flags(interface) | _UP)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+        request = struct.pack("16sh14x", interface.encode(), 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(plug, _GET_FLAGS, request))[1]
+        request = struct.pack("16sh14x", interface.encode(), flags | _UP)
         fcntl.ioctl(plug, _SET_FLAGS, request)
+
+
+def _namespace_limits() -> str:
+    """Kernel settings that forbid user namespaces in part, as a sentence."""
+    found = []
+    for name, forbids in (
+        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+        ("kernel/unprivileged_userns_clone", "0"),
+        ("user/max_user_namespaces", "0"),
+    ):
+        try:
+            value = Path("/proc/sys", name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if value == forbids:
+            found.append(f"{name.replace('/', '.')}={value}")
+    return f"User namespaces are restricted: {', '.join(found)}. " if found else ""

@@ -1,8 +1,8 @@
-"""Joining this program to workers, and watching them while it trains.
+"""Join this program to workers, and check their health while it trains.
 
-TensorFlow ends a step at once if a worker dies, and waits for ever if one hangs. So a
-thread asks every worker how it is, and hangs up on one that does not answer: the step
-then ends with an error as well.
+TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs.
+So a thread asks every worker for its state, and closes the connections to one that does
+not answer: the step then ends with an error as well.
 """
 
 import os
@@ -17,16 +17,28 @@ from typing import Any
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, WorkerError, listed
 from splitnet.core.hosts import CLIENT, Host
-from splitnet.tf.context import guard, started
-from splitnet.tf.failure import ended_words, is_about_workers, lost_words
-from splitnet.tf.hangup import hang_up
-from splitnet.tf.health import Health, probe, without_proxy
-from splitnet.tf.serve import VERSION_MARK, check_network, spec_of
-from splitnet.tf.workers import CLUSTER_VARIABLE
+from splitnet.tf.runtime.configure import started
+from splitnet.tf.workers.barrier import check_before_waiting
+from splitnet.tf.workers.health import (
+    Health,
+    bypass_proxy,
+    close_connections,
+    failure_message,
+    is_about_workers,
+    lost_message,
+    probe,
+)
+from splitnet.tf.workers.serve import (
+    VERSION_MARK,
+    check_network,
+    check_port,
+    spec_of,
+)
+from splitnet.tf.workers.start import CLUSTER_VARIABLE
 
 __all__ = ["Connection", "connect"]
 
-_PATIENCE = 2  # questions without an answer before a worker counts as hung
+_PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for a second answer, before work is refused
 _joined: list["Connection"] = []
 
@@ -34,7 +46,7 @@ _joined: list["Connection"] = []
 class Connection:
     """A joined cluster. As a context manager it names the worker that failed a block.
 
-    `cluster` is what was joined, `health()` how its workers are now.
+    `cluster` is what was joined, `health()` the state of its workers now.
     """
 
     def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
@@ -47,11 +59,11 @@ class Connection:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def health(self, *, timeout_seconds: float = 2.0) -> tuple[Health, ...]:
-        """Ask every worker how it is; takes `timeout_seconds` at most."""
+        """Ask every worker for its state; takes `timeout_seconds` at most."""
         return probe(self._workers, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
-        """Stop watching. What TensorFlow has joined it cannot leave."""
+        """Stop the health check. TensorFlow cannot leave a cluster."""
         self._over.set()
 
     def _watch(self) -> None:
@@ -59,11 +71,11 @@ class Connection:
         while not self._over.wait(self._every):
             for found in self.health(timeout_seconds=max(self._every, 0.5)):
                 name = found.host.name
-                missed[name] = missed[name] + 1 if found.state != "well" else 0
-                if missed[name] >= _PATIENCE:  # each round: TensorFlow calls again
+                missed[name] = missed[name] + 1 if found.state != "healthy" else 0
+                if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
                     waited = found.seconds * min(missed[name], _PATIENCE)
                     self._lost[name] = replace(found, seconds=waited)
-                    hang_up(found.host.address)
+                    close_connections(found.host.address)
 
     def __enter__(self) -> "Connection":
         return self
@@ -81,13 +93,13 @@ class Connection:
         """
         if error is not None and is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            raise WorkerError(ended_words(bad, error)) from error
+            raise WorkerError(failure_message(bad, error)) from error
 
     def check(self, ask: bool) -> None:
         """Refuse to go on while a worker is lost.
 
         Args:
-            ask: ask all workers now; else only if the watch missed an answer.
+            ask: ask all workers now; else only if the health check missed an answer.
 
         Raises:
             WorkerError: names them.
@@ -95,11 +107,11 @@ class Connection:
         if ask or self._lost:
             self._lost = self._unwell() and self._unwell(_LONG_SECONDS)
         if self._lost:
-            raise WorkerError(lost_words(self._lost))
+            raise WorkerError(lost_message(self._lost))
 
     def _unwell(self, timeout_seconds: float = 2.0) -> dict[str, Health]:
         found = self.health(timeout_seconds=timeout_seconds)
-        return {h.host.name: h for h in found if h.state != "well"}
+        return {h.host.name: h for h in found if h.state != "healthy"}
 
 
 def connect(
@@ -121,12 +133,12 @@ def connect(
         allow_remote: join although others can reach this machine: joining makes this
             program listen on every interface.
         wait_seconds: how long workers may take until they answer.
-        watch_seconds: how often to ask the workers how they are; one that misses two
-            questions is hung up on. 0 watches nothing.
+        watch_seconds: how often to ask the workers for their state; connections to one
+            that misses two requests are closed. 0 asks never.
 
     Raises:
-        ConfigError: too late, no address, another version of TensorFlow, or a network
-            that is not private.
+        ConfigError: too late, no address, the client's port in use, another version of
+            TensorFlow, or a network that is not private.
         WorkerError: workers that do not answer; all of them.
         DeviceError: the cluster file cannot be read.
     """
@@ -134,16 +146,18 @@ def connect(
     workers = _checked_workers(cluster)
     check_network(allow_remote=allow_remote)
     again = _check_time(cluster)
-    without_proxy(cluster.hosts)
+    bypass_proxy(cluster.hosts)
     _wait_for(workers, wait_seconds)
     client = next(host for host in cluster.hosts if host.name == CLIENT)
+    if not again:
+        check_port(client)
     spec = spec_of((*workers, client))
     import tensorflow as tf
 
-    if again:  # its watch goes on meanwhile: a worker that hangs would hold this up
-        from splitnet.tf.internals import tf_api
+    from splitnet.tf.internals.tf_api import join_again
 
-        tf_api.join_again(spec)
+    if again:  # the old health check goes on: a worker may hang meanwhile
+        join_again(spec)
     else:
         tf.config.experimental_connect_to_cluster(
             spec, job_name="client", task_index=0, protocol="grpc"
@@ -152,7 +166,7 @@ def connect(
     for old in again:
         old.close()
     _joined[:] = [Connection(cluster, watch_seconds)]
-    guard(_joined[0].check)
+    check_before_waiting(_joined[0].check)
     return _joined[0]
 
 
@@ -199,7 +213,7 @@ def _checked_workers(cluster: Cluster) -> tuple[Host, ...]:
 
 
 def _check_time(cluster: Cluster) -> list[Connection]:
-    """What was joined before; nothing else may have started TensorFlow."""
+    """The connection before, if any; nothing else may have started TensorFlow."""
     if not started():
         return []
     if _joined and _joined[0].cluster.hosts == cluster.hosts:
@@ -220,7 +234,7 @@ def _wait_for(workers: Iterable[Host], seconds: float) -> None:
     while True:
         left = deadline - time.monotonic()
         limit = min(max(left, 0.2), 2.0)
-        bad = [h for h in probe(workers, timeout_seconds=limit) if h.state != "well"]
+        bad = [h for h in probe(workers, timeout_seconds=limit) if h.state != "healthy"]
         if not bad:
             return
         if left <= 0:

@@ -1,21 +1,37 @@
-"""What a worker process does: serve TensorFlow's runtime while its owner lives."""
+"""A worker process: TensorFlow's server, until it is killed or its owner ends."""
 
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
+
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
 from splitnet.core.hosts import Host
 from splitnet.core.units import format_bytes
-from splitnet.tf.health import without_proxy
-from splitnet.tf.seclude import end_with_parent, is_private, open_interfaces
+from splitnet.tf.workers.health import bypass_proxy
+from splitnet.tf.workers.network_namespace import (
+    end_with_parent,
+    is_private,
+    open_interfaces,
+)
 
-__all__ = ["READY", "VERSION_MARK", "limit_memory", "serve"]
+__all__ = [
+    "READY",
+    "VERSION_MARK",
+    "check_network",
+    "check_port",
+    "limit_memory",
+    "serve",
+    "spec_of",
+    "worker_of",
+]
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 READY = b"ready"  # then, if memory is limited, the bytes that are left of it
@@ -45,13 +61,15 @@ def serve(
         owned: end when the process that started this one does.
 
     Raises:
-        ConfigError: the network is not private, or the cluster has no such worker.
+        ConfigError: the network is not private, the worker's port is in use, or the
+            cluster has no such worker.
     """
     me = worker_of(cluster, index)
     if owned:
         _end_with_owner()
     check_network(allow_remote=allow_remote)
-    without_proxy(cluster.hosts)
+    check_port(me)
+    bypass_proxy(cluster.hosts)
     if core is not None:
         os.sched_setaffinity(0, {core})
         threads = threads or 1
@@ -73,7 +91,7 @@ def serve(
     room = b"" if memory_bytes is None else b" %d" % limit_memory(memory_bytes)
     sys.stdout.buffer.write(READY + room + b"\n")
     sys.stdout.flush()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python hears nothing in a join
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python handles no signal in a join
     server.join()
 
 
@@ -86,7 +104,8 @@ def limit_memory(count: int) -> int:
     Raises:
         ConfigError: the program holds more than that already.
     """
-    resident, reserved = _held("VmRSS"), _held("VmData")
+    held = psutil.Process().memory_info()
+    resident, reserved = held.rss, held.data
     left = count - resident
     if left <= 0:
         raise ConfigError(
@@ -98,17 +117,11 @@ def limit_memory(count: int) -> int:
     return left
 
 
-def _held(key: str) -> int:
-    """A figure of this process in bytes, from /proc."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
-
-
 def spec_of(hosts: Iterable[Host]) -> "tf.train.ClusterSpec":  # type: ignore[name-defined]  # noqa: F821  # imported late
-    """Who takes part as TensorFlow reads it, the client included.
+    """The cluster in TensorFlow's form, the client included.
 
-    A client that is not named gets another port each time it connects, and workers go
-    on calling the old one.
+    A client that is not named gets another port each time it connects, while workers
+    keep the old one.
     """
     import tensorflow as tf
 
@@ -134,8 +147,31 @@ def worker_of(cluster: Cluster, index: int) -> Host:
     return found
 
 
+def check_port(host: Host) -> None:
+    """Refuse a port that another process listens on.
+
+    Raises:
+        ConfigError: names the host and its address, and what to do.
+    """
+    port = int(host.address.rpartition(":")[2])
+    with socket.socket() as plug:
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            plug.bind(("", port))  # as TensorFlow does: on every interface
+        except OSError as error:
+            whose = (
+                "another program has joined this cluster, or uses the port. End it"
+                if host.job == "client"
+                else "another worker or program uses the port. End it"
+            )
+            raise ConfigError(
+                f"{host.name} cannot listen at {host.address} ({error.strerror}): "
+                f"{whose}, or give {host.name} another address in [hosts]."
+            ) from None
+
+
 def check_network(*, allow_remote: bool) -> None:
-    """Refuse to listen where others could call.
+    """Refuse to listen where other hosts could connect.
 
     Raises:
         ConfigError: names the open interfaces, what they expose, and what to do.

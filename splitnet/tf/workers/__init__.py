@@ -1,0 +1,1 @@
+"""Worker processes: started in private, joined over TensorFlow's runtime, watched."""

@@ -1,0 +1,158 @@
+"""Health of workers: asked over a connection of our own, with a time limit.
+
+TensorFlow itself waits without limit for a worker that hangs, and so does its own
+health check. The same request to the same server by plain gRPC has a deadline.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from splitnet.core.errors import listed
+from splitnet.core.hosts import Host
+
+__all__ = [
+    "Health",
+    "bypass_proxy",
+    "close_connections",
+    "failure_message",
+    "is_about_workers",
+    "lost_message",
+    "probe",
+]
+
+_NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
+_STATUS = "/tensorflow.WorkerService/GetStatus"
+_STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """State of a worker: "healthy", "unresponsive" (no answer) or "unreachable"."""
+
+    host: Host
+    state: str
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """The state as a clause of a message."""
+        where = f"{self.host.name} ({self.host.address}) is {self.state}"
+        if self.state == "unresponsive":
+            return (
+                f"{where}: no answer for {self.seconds:.1f} s; the process hangs or is "
+                "stopped, or the network does"
+            )
+        if self.state == "unreachable":
+            return (
+                f"{where}: no worker listens there; it died, was not started, or the "
+                "address is wrong"
+            )
+        return where
+
+
+def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> tuple[Health, ...]:
+    """Ask all these workers at once for their state, within the time limit."""
+    import grpc
+
+    began = time.monotonic()
+    asked: list[tuple[Host, Any, Any]] = []
+    for host in hosts:
+        channel = grpc.insecure_channel(
+            host.address, options=[("grpc.enable_http_proxy", 0)]
+        )
+        ask = channel.unary_unary(_STATUS)
+        asked.append((host, channel, ask.future(b"", timeout=timeout_seconds)))
+    found = []
+    for host, channel, answer in asked:
+        state = _STATES.get(answer.code().name, "unreachable")  # code() waits
+        found.append(Health(host, state, time.monotonic() - began))
+        channel.close()
+    return tuple(found)
+
+
+def bypass_proxy(hosts: Iterable[Host]) -> None:
+    """Let TensorFlow call these hosts directly, past a web proxy set for all."""
+    names = [host.address.rpartition(":")[0].strip("[]") for host in hosts]
+    before = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy", "")
+    known = [name for name in before.split(",") if name]
+    os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*known, *names]))
+
+
+def close_connections(address: str) -> int:
+    """Close this program's TCP connections to "host:port"; how many there were.
+
+    TensorFlow has no way to give up on a worker, but a connection that ends makes it
+    raise `UnavailableError` at once. Linux only.
+    """
+    host, _, port = address.rpartition(":")
+    theirs = {
+        (str(entry[4][0]).removeprefix("::ffff:"), entry[4][1])
+        for entry in socket.getaddrinfo(host.strip("[]"), int(port))
+    }
+    closed = 0
+    for connection in psutil.Process().net_connections("tcp"):
+        peer = connection.raddr
+        if not peer or (peer.ip.removeprefix("::ffff:"), peer.port) not in theirs:
+            continue
+        try:
+            with socket.socket(fileno=os.dup(connection.fd)) as plug:
+                plug.shutdown(socket.SHUT_RDWR)
+            closed += 1
+        except OSError:
+            continue  # closed meanwhile
+    return closed
+
+
+def is_about_workers(error: BaseException) -> bool:
+    """Whether TensorFlow may raise this because a worker is lost."""
+    import tensorflow as tf
+
+    kinds = (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.CancelledError,
+        tf.errors.DeadlineExceededError,
+    )
+    return isinstance(error, kinds) or (
+        isinstance(error, tf.errors.InvalidArgumentError)
+        and "remote_handle" in str(error)
+    )
+
+
+def failure_message(bad: Mapping[str, Health], error: BaseException) -> str:
+    """Message about a step that `error` ended; `bad` are the workers that failed."""
+    if bad:
+        return listed(
+            f"the step ended because a worker failed. {_remedy(bad)}",
+            [health.words for health in bad.values()],
+        )
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (
+        "the step ended because a worker was lost; all of them are healthy now, so one "
+        f"was restarted and what it held is gone ({first[:200]}). {_remedy(bad)}"
+    )
+
+
+def lost_message(bad: Mapping[str, Health]) -> str:
+    """Message before anything is asked of workers that are lost."""
+    return listed(
+        "a worker is lost, and TensorFlow would wait for it without limit. "
+        + _remedy(bad),
+        [health.words for health in bad.values()],
+    )
+
+
+def _remedy(bad: Mapping[str, Health]) -> str:
+    names = ", ".join(repr(name) for name in bad)
+    without = f", or without it, sn.connect(cluster.without({names}))" if bad else ""
+    return (
+        f"Join again, sn.connect(cluster), once it is back{without}; plan and emit the "
+        "model for that cluster, and fit with the same keras.callbacks."
+        "BackupAndRestore: training goes on from its last backup."
+    )

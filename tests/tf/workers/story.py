@@ -1,0 +1,48 @@
+"""Programs that start and join workers, each in a Python of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+HEAD = """
+import json, os, signal, socket, subprocess, sys, tempfile, time
+import splitnet as sn
+answer = {}
+
+def said(act):
+    try:
+        act()
+    except sn.SplitnetError as error:
+        return type(error).__name__ + ": " + str(error)
+    return "nothing"
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+"""
+
+
+def story(code: str, folder: Path) -> dict[str, Any]:
+    """Run a program in a fresh Python; its `answer` comes back."""
+    program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
+    script = folder / "story.py"
+    script.write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])

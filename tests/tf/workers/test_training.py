@@ -1,0 +1,221 @@
+"""Training over workers that are killed and stopped."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from tests.tf.workers.story import story
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One training over two workers: a kill, a return, a hang and the end."""
+    return story(
+        """
+        workers = sn.local_workers(2)
+        cluster = workers.cluster
+        pids = [workers.pid(0), workers.pid(1)]
+        answer["interfaces"] = [name for _, name in socket.if_nameindex()]
+        joined = sn.connect(cluster, watch_seconds=0.5)
+        answer["health"] = [found.state for found in joined.health()]
+        import keras
+        import numpy as np
+        from keras import layers
+
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(256, 16)).astype("float32")
+        y = rng.normal(size=(256, 1)).astype("float32")
+
+        def made(homes=("worker:0/cpu:0", "worker:1/cpu:0"), cluster=cluster):
+            keras.utils.set_random_seed(1)
+            net = sn.Net("two")
+            i = net.input("x", (16,))
+            sides = [
+                net.branch(n, i, layers.Dense(8, "relu", name=n), on=home)
+                for n, home in zip("lr", homes)
+            ]
+            joined = net.merge("join", sides, layers.Concatenate(), on="cpu:0")
+            net.output(net.branch("h", joined, layers.Dense(1, name="h"), on="cpu:0"))
+            plan = sn.plan(net, cluster, batch=64)
+            model = sn.emit(net, plan)
+            model.compile("adam", "mse")
+            return model, plan
+
+        def fit(model, epochs, *callbacks):
+            return model.fit(
+                x, y, batch_size=64, epochs=epochs, shuffle=False, verbose=0,
+                callbacks=list(callbacks),
+            ).history["loss"]
+
+        class At(keras.callbacks.Callback):
+            def __init__(self, epoch, act):
+                super().__init__()
+                self.epoch, self.act, self.when = epoch, act, 0.0
+
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == self.epoch:
+                    self.when = time.monotonic()
+                    self.act()
+
+        def failed(model, epochs, at, *callbacks):
+            def act():
+                with joined:
+                    fit(model, epochs, *callbacks, at)
+            words = said(act)
+            return words, time.monotonic() - at.when
+
+        model, plan = made()
+        answer["losses"] = fit(model, 5)
+        answer["homes"] = {v.path: v.value.device for v in model.variables}
+        audit = sn.audit(model, plan, (x[:64], y[:64]))
+        answer["audit"] = [finding.text for finding in audit.findings]
+        answer["local"] = fit(made(("cpu:0", "cpu:0"))[0], 5)
+
+        folder = tempfile.mkdtemp()
+        model, _ = made()
+        kill = At(3, lambda: os.kill(pids[1], signal.SIGKILL))
+        backup = keras.callbacks.BackupAndRestore(folder)
+        answer["killed"] = failed(model, 5, kill, backup)
+        answer["while it is gone"] = said(lambda: sn.connect(cluster, wait_seconds=0.5))
+
+        workers.restart(1)
+        pids.append(workers.pid(1))
+        joined = sn.connect(cluster, watch_seconds=0.5)
+        model, _ = made()
+        answer["resumed"] = fit(model, 5, keras.callbacks.BackupAndRestore(folder))
+
+        folder = tempfile.mkdtemp()
+        model, _ = made()
+        stop = At(3, lambda: os.kill(pids[0], signal.SIGSTOP))
+        backup = keras.callbacks.BackupAndRestore(folder)
+        answer["stopped"] = failed(model, 5, stop, backup)
+        answer["while it hangs"] = said(made)
+        rest = cluster.without("worker:0")
+        joined = sn.connect(rest, watch_seconds=0.5)
+        backup = keras.callbacks.BackupAndRestore(folder)
+        answer["without it"] = fit(made(cluster=rest)[0], 5, backup)
+        os.kill(pids[0], signal.SIGCONT)
+        joined = sn.connect(cluster, watch_seconds=0.5)
+        answer["after the stop"] = fit(made()[0], 5)
+
+        from splitnet.core.hosts import Host
+        elsewhere = sn.Cluster(cluster.devices, (), tuple(
+            Host(h.name, h.address.replace("127.0.0.1", "127.0.0.2"))
+            for h in cluster.hosts
+        ))
+        os.environ["SPLITNET_CLUSTER"] = str(workers.file)
+        second = [sys.executable, "-c", "import splitnet; splitnet.connect()"]
+        answer["second"] = subprocess.run(second, capture_output=True, text=True).stderr
+        answer["another"] = said(lambda: sn.connect(elsewhere))
+        import tensorflow as tf
+        tf.__version__ = "9.9.9"
+        answer["version"] = said(lambda: sn.connect(cluster))
+
+        os.kill(pids[2], signal.SIGINT)
+        answer["interrupted"] = workers.processes[1].wait(10)
+
+        os.kill(pids[0], signal.SIGSTOP)
+        began = time.monotonic()
+        workers.stop()
+        answer["ended in"] = time.monotonic() - began
+        answer["left"] = [pid for pid in pids if alive(pid)]
+        answer["files"] = workers.file.exists()
+        """,
+        tmp_path_factory.mktemp("trained"),
+    )
+
+
+def test_workers_train_as_one_device_does(trained: dict[str, Any]) -> None:
+    """Losses over two workers equal those of the client alone."""
+    assert trained["losses"] == pytest.approx(trained["local"], rel=1e-6)
+
+
+def test_workers_hold_the_weights_of_their_branches(trained: dict[str, Any]) -> None:
+    """Each branch's weights live in its worker, and the audit finds nothing astray."""
+    assert "/task:0/" in trained["homes"]["l/kernel"]
+    assert "/job:worker/replica:0/task:1/" in trained["homes"]["r/kernel"]
+    assert trained["audit"] == []
+
+
+def test_a_second_client_is_refused(trained: dict[str, Any]) -> None:
+    """TensorFlow would end with its own traceback, or take the workers away."""
+    assert "client:0 cannot listen at" in trained["second"]
+    assert "another program has joined this cluster" in trained["second"]
+
+
+def test_workers_live_in_a_private_network(trained: dict[str, Any]) -> None:
+    """Workers and client see a loopback device, and answer on it."""
+    assert trained["interfaces"] == ["lo"]
+    assert trained["health"] == ["healthy", "healthy"]
+
+
+def test_workers_that_die_are_named_at_once(trained: dict[str, Any]) -> None:
+    """A killed worker ends the step in seconds with its name."""
+    words, seconds = trained["killed"]
+
+    assert words.startswith("WorkerError")
+    assert "worker:1 (" in words
+    assert "worker:0 (" not in words
+    assert seconds < 10
+
+
+def test_workers_that_hang_are_named_in_seconds(trained: dict[str, Any]) -> None:
+    """A stopped worker, for which TensorFlow would wait for ever, ends the step too."""
+    words, seconds = trained["stopped"]
+
+    assert "worker:0 (" in words
+    assert "unresponsive" in words
+    assert seconds < 20
+
+
+def test_workers_that_are_lost_are_waited_for_by_nobody(
+    trained: dict[str, Any],
+) -> None:
+    """A model is not even begun: TensorFlow would wait for the lost one for ever."""
+    assert trained["while it hangs"].startswith("WorkerError: a worker is lost")
+    assert "cluster.without('worker:0')" in trained["while it hangs"]
+
+
+def test_workers_that_are_left_go_on_without_the_lost_one(
+    trained: dict[str, Any],
+) -> None:
+    """Planned anew for what is left, while the other still hangs: the same losses."""
+    assert trained["without it"] == pytest.approx(trained["losses"][3:], rel=1e-6)
+
+
+def test_workers_that_come_back_let_training_go_on(trained: dict[str, Any]) -> None:
+    """After connect and BackupAndRestore the losses are those without the failure."""
+    assert trained["resumed"] == pytest.approx(trained["losses"][3:], rel=1e-6)
+    assert trained["after the stop"] == pytest.approx(trained["losses"], rel=1e-6)
+
+
+def test_connect_names_workers_that_are_not_there(trained: dict[str, Any]) -> None:
+    """A worker that is gone is named, with its address and what to start."""
+    assert trained["while it is gone"].startswith("WorkerError: 1 of 2 workers")
+    assert "splitnet worker" in trained["while it is gone"]
+
+
+def test_connect_refuses_a_second_cluster(trained: dict[str, Any]) -> None:
+    """A program joins one cluster; another one is refused with words."""
+    assert "joined another cluster" in trained["another"]
+
+
+def test_connect_refuses_another_tensorflow(trained: dict[str, Any]) -> None:
+    """Workers whose version differs are listed."""
+    assert "this program has TensorFlow 9.9.9" in trained["version"]
+    assert trained["version"].count("has TensorFlow 2.") == 2
+
+
+def test_workers_end_by_ctrl_c(trained: dict[str, Any]) -> None:
+    """One that serves in the foreground hears it, though Python hears nothing."""
+    assert trained["interrupted"] == -signal.SIGINT
+
+
+def test_workers_leave_nothing_behind(trained: dict[str, Any]) -> None:
+    """Stopping ends all of them, also one that hangs, and removes their files."""
+    assert trained["left"] == []
+    assert trained["files"] is False
+    assert trained["ended in"] < 10

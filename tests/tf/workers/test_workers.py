@@ -1,0 +1,335 @@
+"""Worker processes: who reaches them, what they refuse, how they end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import ConfigError, DeviceError
+from splitnet.core.hosts import Host, hosts_from
+from splitnet.tf.workers import network_namespace, serve
+from splitnet.tf.workers.health import probe
+from splitnet.tf.workers.serve import check_network, check_port, worker_of
+from splitnet.tf.workers.start import write_cluster
+from tests.tf.workers.story import story
+
+
+@pytest.mark.tf
+def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
+    """No address of this machine reaches a worker that answers inside.
+
+    `up` reports a worker that is killed, passes on the signal that ends it, and the
+    program's exit code.
+    """
+    program = (
+        "import os, signal, sys, splitnet as sn\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+        "c = sn.Cluster.load(os.environ['SPLITNET_CLUSTER'])\n"
+        "from splitnet.tf.workers.health import probe\n"
+        "print(c.hosts[1].address, probe(c.hosts[1:])[0].state, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "import psutil\n"
+        "for one in psutil.Process().parent().children():\n"
+        "    if one.pid != os.getpid(): one.kill()\n"
+        "signal.pause()\n"
+    )
+    up = [sys.executable, "-m", "splitnet", "cluster", "up", "--workers", "1", "--"]
+    with subprocess.Popen(
+        [*up, sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        address, inside = process.stdout.readline().split()
+        port = address.rpartition(":")[2]
+        own = ["127.0.0.1", "localhost", *_addresses()]
+        outside = [f.state for f in probe(Host("w:0", f"{a}:{port}") for a in own)]
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        reported = process.stderr.readline()
+        process.terminate()
+        process.wait(30)
+
+    assert inside == "healthy"
+    assert set(outside) == {"unreachable"}
+    assert reported.startswith("splitnet: worker 0 ended by signal 9")
+    assert process.returncode == 3
+
+
+def test_a_program_ends_when_what_runs_it_is_killed() -> None:
+    """`cluster up` and `join`, killed with no time to clean up, leave no program."""
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
+    with subprocess.Popen(
+        [*join, "--", sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        pid = int(process.stdout.readline())
+        process.kill()
+        assert process.stdout.read() == ""  # ends when nobody can write any more
+
+    assert not Path(f"/proc/{pid}/exe").exists()
+
+
+def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
+    """128 and the number of the signal."""
+    join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
+    done = subprocess.run(
+        [*join, "--", "sh", "-c", "kill -9 $$"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.tf
+def test_workers_with_a_limit_keep_to_it_and_to_the_order(tmp_path: Path) -> None:
+    """Plans know what a limit leaves, the kernel holds it, steps see weights just set.
+
+    TensorFlow alone would run a step on the weights from before: what it is told
+    outside of a function reaches a worker by another way.
+    """
+    answer = story(
+        """
+        workers = sn.local_workers(1, memory_limit="1.5 GB")
+        cluster = workers.cluster
+        answer["room"] = cluster["worker:0/cpu:0"].memory_bytes
+        answer["file"] = sn.Cluster.load(workers.file) == cluster
+        sn.connect(cluster)
+        import keras
+        import numpy as np
+        import tensorflow as tf
+
+        def net(width):
+            net = sn.Net("wide")
+            x = net.input("x", (width,))
+            layer = keras.layers.Dense(width, use_bias=False)
+            net.output(net.branch("b", x, layer, on="worker:0/cpu:0"))
+            return net
+
+        answer["large"] = said(lambda: sn.plan(net(9000), cluster))
+        small = net(2000)
+        model = sn.emit(small, sn.plan(small, cluster, batch=1, training=False))
+        one = np.ones((1, 2000), "float32")
+        model.predict(one, verbose=0)
+        answer["seen"] = []
+        for value in range(6):
+            model.set_weights([np.full((2000, 2000), value, "float32")])
+            answer["seen"].append(float(model.predict(one, verbose=0)[0, 0]) / 2000)
+        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+            try:
+                tf.fill([400_000_000], 1.0).numpy()
+            except tf.errors.ResourceExhaustedError as error:
+                answer["refused"] = "OOM" in str(error)
+        answer["after"] = float(model.predict(one, verbose=0)[0, 0]) / 2000
+        workers.stop()
+        """,
+        tmp_path,
+    )
+
+    assert 3e8 < answer["room"] < 1.2e9
+    assert answer["file"]
+    assert answer["large"].startswith("InfeasibleError")
+    assert answer["seen"] == [0, 1, 2, 3, 4, 5]
+    assert answer["refused"]
+    assert answer["after"] == 5
+
+
+@pytest.mark.tf
+def test_workers_refuse_a_limit_that_leaves_nothing(tmp_path: Path) -> None:
+    """TensorFlow's server needs memory for itself; the refusal says how much."""
+    answer = story(
+        """
+        answer["said"] = said(lambda: sn.local_workers(1, memory_limit="100 MB"))
+        """,
+        tmp_path,
+    )
+
+    assert "leaves nothing" in answer["said"]
+    assert "alone holds" in answer["said"]
+
+
+def _addresses() -> list[str]:
+    found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    return sorted({entry[4][0] for entry in found})
+
+
+@pytest.mark.tf
+def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
+    """A killed owner, who can clean up nothing, leaves no orphan."""
+    answer = story(
+        """
+        child = os.fork()
+        if not child:
+            workers = sn.local_workers(1)
+            with open("pid", "w") as file:
+                file.write(str(workers.pid(0)))
+            time.sleep(600)
+        deadline = time.monotonic() + 120
+        while not os.path.exists("pid") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.2)
+        worker = int(open("pid").read())
+        answer["before"] = alive(worker)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        deadline = time.monotonic() + 10
+        while alive(worker) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        answer["after"] = alive(worker)
+        """,
+        tmp_path,
+    )
+
+    assert answer == {"before": True, "after": False}
+
+
+@pytest.mark.tf
+def test_connect_comes_before_tensorflow_starts(tmp_path: Path) -> None:
+    """A late connect would kill what exists; the refusal says what came before it."""
+    answer = story(
+        """
+        from splitnet.tf.workers.network_namespace import isolate
+        isolate()
+        cluster = sn.Cluster.from_dict(
+            sn.Cluster.of("cpu", "worker:0/cpu:0").to_dict()
+            | {"hosts": {"client": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}}
+        )
+        answer["nobody"] = said(lambda: sn.connect(cluster, wait_seconds=0.2))
+        answer["no hosts"] = said(lambda: sn.connect(sn.Cluster.of("worker:0/cpu:0")))
+        answer["no cluster"] = said(sn.connect)
+        import tensorflow as tf
+        tensor = tf.zeros(1)
+        answer["late"] = said(lambda: sn.connect(cluster))
+        """,
+        tmp_path,
+    )
+
+    assert "1 of 1 workers did not answer" in answer["nobody"]
+    assert "'worker:0/cpu:0' is on worker:0, which has no address" in answer["no hosts"]
+    assert "the client (this program) has no address" in answer["no hosts"]
+    assert "SPLITNET_CLUSTER" in answer["no cluster"]
+    assert "TensorFlow has already started" in answer["late"]
+
+
+def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
+    """Threads that run already would keep the open network."""
+    answer = story(
+        """
+        import threading
+        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+        answer["said"] = said(lambda: sn.local_workers(1))
+        """,
+        tmp_path,
+    )
+
+    assert "2 threads run already" in answer["said"]
+    assert "splitnet cluster up" in answer["said"]
+
+
+def test_worker_refuses_an_open_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others could call, a worker says what that exposes, and goes no further."""
+    monkeypatch.setattr(serve, "open_interfaces", lambda: ("eth0",))
+    monkeypatch.setattr(serve, "is_private", lambda: False)
+
+    with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
+        check_network(allow_remote=False)
+    check_network(allow_remote=True)
+
+
+def test_worker_refuses_a_port_in_use() -> None:
+    """TensorFlow would end with a traceback of its own."""
+    with socket.socket() as plug:
+        plug.bind(("127.0.0.1", 0))
+        plug.listen()
+        address = f"127.0.0.1:{plug.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"worker:0 cannot listen at 127.*in use"):
+            check_port(Host("worker:0", address))
+
+    check_port(Host("worker:0", address))
+
+
+def test_isolate_says_which_part_the_system_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some systems make a user namespace and then refuse to give it any rights."""
+
+    def refuse(user: int, group: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(network_namespace, "is_private", lambda: False)
+    monkeypatch.setattr(network_namespace, "_keep_identity", refuse)
+    monkeypatch.setattr(
+        network_namespace, "_call", lambda name, flags: int(flags == 0x40000000)
+    )
+    monkeypatch.setattr(network_namespace.psutil.Process, "num_threads", lambda _: 1)
+
+    with pytest.raises(
+        ConfigError, match="refuses .Operation not permitted.*cluster up"
+    ):
+        network_namespace.isolate()
+
+
+def test_worker_of_names_the_workers_there_are() -> None:
+    """A number that no worker has is refused with those that are."""
+    cluster = Cluster(
+        Cluster.of("cpu").devices, (), hosts_from({"worker:0": "10.0.0.2:2222"})
+    )
+
+    with pytest.raises(ConfigError, match=r"no worker 3.*worker:0"):
+        worker_of(cluster, 3)
+
+
+def test_hosts_report_every_fault_at_once() -> None:
+    """Names, addresses, ports, repeats and gaps are all named."""
+    with pytest.raises(DeviceError) as caught:
+        hosts_from(
+            {"Worker": "a:1", "worker:0": "a:99999", "worker:2": "b:1", "x": "b:1"}
+        )
+
+    text = str(caught.value)
+    assert "'Worker' is not named" in text
+    assert "a port from 1 to 65535" in text
+    assert "address 'b:1' is there twice" in text
+    assert "without a gap" in text
+
+
+def test_cluster_files_keep_hosts_and_links(tmp_path: Path) -> None:
+    """What is written as TOML is read back equal."""
+    cluster = Cluster(
+        Cluster.of("cpu", "worker:0/gpu:0").devices,
+        Cluster.of("cpu").links,
+        hosts_from({"client": "10.0.0.1:2222", "worker:0": "[fd00::2]:2222"}),
+    )
+    write_cluster(cluster, tmp_path / "cluster.toml")
+
+    assert Cluster.load(tmp_path / "cluster.toml") == cluster
+    assert Cluster.from_dict(cluster.to_dict()) == cluster
+
+
+def test_probe_tells_unreachable_from_unresponsive() -> None:
+    """Nobody listens, or what listens never answers."""
+    with socket.socket() as plug:
+        plug.bind(("127.0.0.1", 0))
+        plug.listen()
+        port = plug.getsockname()[1]
+        silent = probe([Host("worker:0", f"127.0.0.1:{port}")], timeout_seconds=0.3)
+    gone = probe([Host("worker:0", f"127.0.0.1:{port}")], timeout_seconds=2.0)
+
+    assert [found.state for found in (*silent, *gone)] == [
+        "unresponsive",
+        "unreachable",
+    ]
+    assert "no answer for" in silent[0].words
+    assert "no worker listens" in gone[0].words
