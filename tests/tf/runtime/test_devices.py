@@ -48,8 +48,8 @@ def story(code: str, folder: Path, **environ: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What can be asked and set before TensorFlow starts."""
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What can be asked and set before TensorFlow starts, and then after."""
     return story(
         """
         import tensorflow as tf
@@ -84,46 +84,55 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> dict:
             warnings.simplefilter("always")
             sn.configure(memory_limit="2 GiB", memory_growth=False)
         answer["warned"] = [str(w.message) for w in warned]
+
+        tf.constant(1.0)
+        answer["started"] = started()
+        answer["fewer"] = [d.name for d in sn.local_cluster(stand_in_gpus=1)]
+        answer["same"] = said(lambda: sn.configure(cpu_threads=2))
+        answer["more"] = said(lambda: sn.local_cluster(stand_in_gpus=4))
+        answer["late"] = said(lambda: sn.configure(cpu_threads=3, cpu_devices=9))
+        answer["any time"] = said(lambda: sn.configure(soft_placement=True))
+        answer["soft now"] = tf.config.get_soft_device_placement()
         """,
-        tmp_path_factory.mktemp("before"),
+        tmp_path_factory.mktemp("told"),
     )
 
 
-def test_local_cluster_finds_a_cpu(before: dict) -> None:
+def test_local_cluster_finds_a_cpu(told: dict) -> None:
     """Every machine has one, and it is nobody's stand-in."""
-    assert ["cpu:0", False] in before["plain"]
+    assert ["cpu:0", False] in told["plain"]
 
 
-def test_local_cluster_starts_nothing(before: dict) -> None:
+def test_local_cluster_starts_nothing(told: dict) -> None:
     """Looking, standing in and configuring leave TensorFlow's devices unclaimed."""
-    assert not before["started by looking"]
-    assert not before["started by standing in"]
-    assert not before["started by configuring"]
+    assert not told["started by looking"]
+    assert not told["started by standing in"]
+    assert not told["started by configuring"]
 
 
-def test_local_cluster_memory_is_the_hosts(before: dict) -> None:
+def test_local_cluster_memory_is_the_hosts(told: dict) -> None:
     """The CPU's memory is some, and not more than the host has."""
-    assert 0 < before["memory"] <= before["memory of the host"]
+    assert 0 < told["memory"] <= told["memory of the host"]
 
 
-def test_stand_ins_are_cpu_devices_after_the_first(before: dict) -> None:
+def test_stand_ins_are_cpu_devices_after_the_first(told: dict) -> None:
     """gpu:0 is CPU:1, gpu:1 is CPU:2, and the CPU keeps CPU:0."""
-    assert before["stand-ins"] == [
+    assert told["stand-ins"] == [
         ["gpu:0", "/device:CPU:1", True],
         ["gpu:1", "/device:CPU:2", True],
         ["cpu:0", "/device:CPU:0", False],
     ]
 
 
-def test_stand_ins_share_the_hosts_memory(before: dict) -> None:
+def test_stand_ins_share_the_hosts_memory(told: dict) -> None:
     """Equal shares that do not add up to more than there is."""
-    assert len(set(before["shares"])) == 1
-    assert sum(before["shares"]) <= before["memory of the host"]
+    assert len(set(told["shares"])) == 1
+    assert sum(told["shares"]) <= told["memory of the host"]
 
 
-def test_stand_ins_twice_do_no_harm(before: dict) -> None:
+def test_stand_ins_twice_do_no_harm(told: dict) -> None:
     """The same question has the same answer."""
-    assert before["twice"]
+    assert told["twice"]
 
 
 @pytest.mark.parametrize(
@@ -131,85 +140,63 @@ def test_stand_ins_twice_do_no_harm(before: dict) -> None:
     [("bad number", "between 0 and 256"), ("bad kind", "a whole number")],
 )
 def test_stand_ins_refuse_impossible_numbers(
-    before: dict, question: str, words: str
+    told: dict, question: str, words: str
 ) -> None:
     """The message says what is possible and what was received."""
-    assert before[question].startswith("DeviceError")
-    assert words in before[question]
+    assert told[question].startswith("DeviceError")
+    assert words in told[question]
 
 
-def test_configure_reaches_tensorflow(before: dict) -> None:
+def test_configure_reaches_tensorflow(told: dict) -> None:
     """Threads, and soft placement, are what was said."""
-    assert (before["threads"], before["soft"], before["omp"]) == (2, False, "2")
-    assert before["origin"] == "code"
+    assert (told["threads"], told["soft"], told["omp"]) == (2, False, "2")
+    assert told["origin"] == "code"
 
 
-def test_configure_refuses_a_gpu_that_is_not_there(before: dict) -> None:
+def test_configure_refuses_a_gpu_that_is_not_there(told: dict) -> None:
     """An index past the last GPU is named, with what was found."""
-    assert "there is no GPU 7; TensorFlow finds" in before["no such gpu"]
+    assert "there is no GPU 7; TensorFlow finds" in told["no such gpu"]
 
 
-def test_configure_forgets_what_it_refused(before: dict) -> None:
+def test_configure_forgets_what_it_refused(told: dict) -> None:
     """A setting that could not be applied does not come back with the next call."""
-    assert before["forgotten"] == "default"
+    assert told["forgotten"] == "default"
 
 
-def test_force_cpu_hides_every_gpu(before: dict) -> None:
+def test_force_cpu_hides_every_gpu(told: dict) -> None:
     """None is left."""
-    assert before["forced"] == []
+    assert told["forced"] == []
 
 
-@pytest.fixture(scope="module")
-def after(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What can be set once TensorFlow has started."""
-    return story(
-        """
-        import tensorflow as tf
-        answer = {}
-        sn.local_cluster(stand_in_gpus=2)
-        sn.configure(cpu_threads=2)
-        number = tf.constant(1.0)
-        answer["started"] = started()
-        answer["fewer"] = [d.name for d in sn.local_cluster(stand_in_gpus=1)]
-        answer["same"] = said(lambda: sn.configure(cpu_threads=2))
-        answer["more"] = said(lambda: sn.local_cluster(stand_in_gpus=4))
-        answer["late"] = said(lambda: sn.configure(cpu_threads=3, cpu_devices=9))
-        answer["any time"] = said(lambda: sn.configure(soft_placement=False))
-        answer["soft"] = tf.config.get_soft_device_placement()
-        """,
-        tmp_path_factory.mktemp("after"),
-    )
-
-
-def test_stand_ins_are_reused_after_the_start(after: dict) -> None:
+def test_stand_ins_are_reused_after_the_start(told: dict) -> None:
     """As many as exist can be had at any time."""
-    assert after["started"]
-    assert after["fewer"] == ["gpu:0", "cpu:0"]
+    assert told["started"]
+    assert told["fewer"] == ["gpu:0", "cpu:0"]
 
 
-def test_stand_ins_too_late_are_refused(after: dict) -> None:
+def test_stand_ins_too_late_are_refused(told: dict) -> None:
     """The message says what there is and what to do."""
-    assert after["more"].startswith("ConfigError: too late for 4 stand-in GPUs")
-    assert "already started with 3" in after["more"]
-    assert "before the first layer" in after["more"]
+    assert told["more"].startswith("ConfigError: too late for 4 stand-in GPUs")
+    assert "already started with 3" in told["more"]
+    assert "before the first layer" in told["more"]
 
 
-def test_settings_too_late_are_named_together(after: dict) -> None:
+def test_settings_too_late_are_named_together(told: dict) -> None:
     """Every late setting is listed with its source."""
-    assert "too late: TensorFlow has already started" in after["late"]
-    assert "cpu_threads=3 (sn.configure)" in after["late"]
-    assert "cpu_devices=9 (sn.configure)" in after["late"]
+    assert "too late: TensorFlow has already started" in told["late"]
+    assert "cpu_threads=3 (sn.configure)" in told["late"]
+    assert "cpu_devices=9 (sn.configure)" in told["late"]
 
 
-def test_settings_that_hold_already_are_not_late(after: dict) -> None:
+def test_settings_that_hold_already_are_not_late(told: dict) -> None:
     """Applying the same twice is harmless, even after the start."""
-    assert after["same"] == "nothing"
+    assert told["same"] == "nothing"
 
 
-def test_settings_that_may_change_any_time_are_not_late(after: dict) -> None:
+def test_settings_that_may_change_any_time_are_not_late(told: dict) -> None:
     """Soft placement can be switched at any time."""
-    assert after["any time"] == "nothing"
-    assert after["soft"] is False
+    assert told["any time"] == "nothing"
+    assert told["soft now"] is True
 
 
 @pytest.fixture(scope="module")
@@ -242,11 +229,9 @@ def test_settings_of_gpus_do_not_stop_stand_ins(shared_file: dict) -> None:
     assert shared_file["later"] == "nothing"
 
 
-def test_configure_warns_of_settings_without_effect(before: dict) -> None:
+def test_configure_warns_of_settings_without_effect(told: dict) -> None:
     """A memory limit of GPUs does nothing where there are none."""
-    assert before["warned"] == [
-        "memory_limit: no effect, TensorFlow finds no GPU here."
-    ]
+    assert told["warned"] == ["memory_limit: no effect, TensorFlow finds no GPU here."]
 
 
 def test_check_names_what_has_no_effect_or_is_set_twice(shared_file: dict) -> None:

@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import ConfigError, DeviceError
+from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.core.hosts import Host, hosts_from
-from splitnet.tf.workers import network_namespace, serve
+from splitnet.tf.workers import connect, network_namespace, serve
 from splitnet.tf.workers.health import probe
-from splitnet.tf.workers.serve import check_network, check_port, worker_of
+from splitnet.tf.workers.serve import (
+    check_network,
+    check_port,
+    limit_memory,
+    worker_of,
+)
 from splitnet.tf.workers.start import write_cluster
 from tests.tf.workers.story import story
 
@@ -146,18 +151,10 @@ def test_workers_with_a_limit_keep_to_it_and_to_the_order(tmp_path: Path) -> Non
     assert answer["after"] == 5
 
 
-@pytest.mark.tf
-def test_workers_refuse_a_limit_that_leaves_nothing(tmp_path: Path) -> None:
+def test_workers_refuse_a_limit_that_leaves_nothing() -> None:
     """TensorFlow's server needs memory for itself; the refusal says how much."""
-    answer = story(
-        """
-        answer["said"] = said(lambda: sn.local_workers(1, memory_limit="100 MB"))
-        """,
-        tmp_path,
-    )
-
-    assert "leaves nothing" in answer["said"]
-    assert "alone holds" in answer["said"]
+    with pytest.raises(ConfigError, match=r"leaves nothing.*alone holds"):
+        limit_memory(2**20)
 
 
 def _addresses() -> list[str]:
@@ -195,32 +192,37 @@ def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     assert answer == {"before": True, "after": False}
 
 
-@pytest.mark.tf
-def test_connect_comes_before_tensorflow_starts(tmp_path: Path) -> None:
-    """A late connect would kill what exists; the refusal says what came before it."""
-    answer = story(
-        """
-        from splitnet.tf.workers.network_namespace import isolate
-        isolate()
-        cluster = sn.Cluster.from_dict(
-            sn.Cluster.of("cpu", "worker:0/cpu:0").to_dict()
-            | {"hosts": {"client": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}}
-        )
-        answer["nobody"] = said(lambda: sn.connect(cluster, wait_seconds=0.2))
-        answer["no hosts"] = said(lambda: sn.connect(sn.Cluster.of("worker:0/cpu:0")))
-        answer["no cluster"] = said(sn.connect)
-        import tensorflow as tf
-        tensor = tf.zeros(1)
-        answer["late"] = said(lambda: sn.connect(cluster))
-        """,
-        tmp_path,
+def test_connect_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that do not answer, addresses, or the cluster itself."""
+    hosts = {"client": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
+    write_cluster(
+        Cluster(Cluster.of("cpu", "worker:0/cpu:0").devices, (), hosts_from(hosts)),
+        tmp_path / "cluster.toml",
     )
+    nobody = Cluster.load(tmp_path / "cluster.toml")
+    monkeypatch.setattr(connect, "check_network", lambda *, allow_remote: None)
+    monkeypatch.setattr(connect, "started", lambda: False)
 
-    assert "1 of 1 workers did not answer" in answer["nobody"]
-    assert "'worker:0/cpu:0' is on worker:0, which has no address" in answer["no hosts"]
-    assert "the client (this program) has no address" in answer["no hosts"]
-    assert "SPLITNET_CLUSTER" in answer["no cluster"]
-    assert "TensorFlow has already started" in answer["late"]
+    with pytest.raises(WorkerError, match="1 of 1 workers did not answer"):
+        connect.connect(nobody, wait_seconds=0.2)
+    with pytest.raises(ConfigError, match=r"(?s)worker:0/cpu:0' is on.*the client"):
+        connect.connect(Cluster.of("worker:0/cpu:0"))
+    with pytest.raises(ConfigError, match="SPLITNET_CLUSTER"):
+        connect.connect()
+
+
+def test_connect_comes_before_tensorflow_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Joining later would invalidate everything that exists."""
+    hosts = {"client": "127.0.0.1:20001", "worker:0": "127.0.0.1:20002"}
+    devices = Cluster.of("cpu", "worker:0/cpu:0").devices
+    monkeypatch.setattr(connect, "started", lambda: True)
+
+    with pytest.raises(ConfigError, match="TensorFlow has already started"):
+        connect.connect(Cluster(devices, (), hosts_from(hosts)), allow_remote=True)
 
 
 def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
