@@ -25,8 +25,7 @@ def saved_plan(folder):
     """A plan and its graph as files; made without TensorFlow."""
     from splitnet.core.cluster import Cluster
     from splitnet.core.graph import Call, Graph, Part, Tensor
-    from splitnet.core.graphfile import graph_to_dict
-    from splitnet.core.jsonfile import write_json
+    from splitnet.core.serialization import encode, write_json
 
     names = [f"layer_{i}" for i in range(30)]
     graph = Graph(
@@ -45,7 +44,7 @@ def saved_plan(folder):
     )
     assert Cluster.of("2*gpu", "cpu")
     path = Path(folder) / "graph.json"
-    write_json(graph_to_dict(graph), path, "graph")
+    write_json(encode(graph), path, "graph")
     return path
 
 

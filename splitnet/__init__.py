@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device
-    from splitnet.core.costfile import save_costs
+    from splitnet.core.cost_table import save_costs
     from splitnet.core.declare import Net, Ref
     from splitnet.core.errors import (
         AuditError,
@@ -148,7 +148,7 @@ _HOMES = {
     "read_workload": "planner.workgraph",
     "record": "tf.record",
     "report": "view.report",
-    "save_costs": "core.costfile",
+    "save_costs": "core.cost_table",
     "score": "api",
     "sensitivity": "planner.what_if",
     "simulate": "simulator.simulate",
@@ -161,6 +161,7 @@ _HOMES = {
 
 hooks.declare(
     {
+        "load_cluster": "splitnet.core.serialization:load_cluster",
         "output_keys": "splitnet.tf.blueprint:outline",
         "explain": "splitnet.planner.explain:explain",
         "compare": "splitnet.planner.comparison:compare",

@@ -168,14 +168,15 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
         old = load_plan(target)
         return old.graph, cluster or old.cluster
     if kind == "graph":
-        from splitnet.core.graphfile import graph_from_dict
+        from splitnet.core.graph import Graph
+        from splitnet.core.serialization import decode
 
         if cluster is None:
             raise DeviceError(
                 "a saved graph has no machine; add --cluster '2*gpu,cpu', --cluster "
                 "box.toml or --stand-ins 2."
             )
-        return graph_from_dict(values), cluster
+        return decode(values, Graph, "graph"), cluster
     raise PlanFileError(
         f"{target!r} is neither a plan, a graph nor a workload: it has none of the "
         "fields 'splitnet_plan', 'calls', 'nodes'."

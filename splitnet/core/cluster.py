@@ -1,12 +1,12 @@
 """Machines as plain values, so that a plan can be made for one that is not here."""
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from splitnet.core import hooks
 from splitnet.core.devices import Device, device_name, is_kind
 from splitnet.core.errors import DeviceError, SplitnetError, listed
 from splitnet.core.hosts import Host
@@ -39,7 +39,7 @@ class Cluster:
     hosts: tuple[Host, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a cluster that cannot be."""
+        """Refuse an invalid cluster, with every fault."""
         faults = []
         names = [device.name for device in self.devices]
         if not names:
@@ -57,7 +57,7 @@ class Cluster:
             ]
             faults += link.faults()
         if faults:
-            raise DeviceError(listed("this cluster cannot be.", faults))
+            raise DeviceError(listed("invalid cluster.", faults))
 
     @classmethod
     def of(
@@ -107,31 +107,18 @@ class Cluster:
         except SplitnetError as error:
             faults.append(str(error))
         if faults:
-            raise DeviceError(listed("this cluster cannot be.", faults))
+            raise DeviceError(listed("invalid cluster.", faults))
         return cls(tuple(devices), (road,))
 
     @classmethod
     def load(cls, path: str | Path) -> "Cluster":
-        """Read a cluster from a TOML file; see `docs/how-to/not-here.md` for its words.
+        """Read a cluster from a TOML file; see `docs/how-to/not-here.md` for its keys.
 
         Raises:
-            DeviceError: the file is not there, is not TOML, or describes no machine.
+            DeviceError: the file cannot be read, or describes no cluster.
         """
-        from splitnet.core.clusterfile import cluster_from_toml
-
-        try:
-            with open(path, "rb") as file:
-                return cluster_from_toml(tomllib.load(file))
-        except OSError as error:
-            raise DeviceError(
-                f"cannot read the cluster file {str(path)!r}: {error.strerror}."
-            ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DeviceError(
-                f"the cluster file {str(path)!r} is not TOML: {error}."
-            ) from None
-        except DeviceError as error:
-            raise DeviceError(f"in the cluster file {str(path)!r}: {error}") from None
+        found: Cluster = hooks.call("load_cluster", path)
+        return found
 
     @cached_property
     def _by_name(self) -> dict[str, Device]:
@@ -201,23 +188,6 @@ class Cluster:
             if key in ends:
                 return ends[key]
         return default_link(None, None)
-
-    def to_dict(self) -> dict[str, object]:
-        """The cluster as plain values, for a JSON file."""
-        from splitnet.core.clusterfile import cluster_to_dict
-
-        return cluster_to_dict(self)
-
-    @classmethod
-    def from_dict(cls, values: object) -> "Cluster":
-        """The inverse of `to_dict`, for values that come from a stranger.
-
-        Raises:
-            DeviceError: they do not describe a cluster.
-        """
-        from splitnet.core.clusterfile import cluster_from_dict
-
-        return cluster_from_dict(values)
 
 
 def _repeated(names: list[str]) -> list[str]:

@@ -55,6 +55,30 @@ class Device:
     stand_in: bool = False
     part_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Refuse figures and names that no device has.
+
+        Raises:
+            DeviceError: with every fault.
+        """
+        faults = [
+            f"{name} must be {least}. Received: {getattr(self, name)!r}"
+            for name, least, fits in (
+                ("memory_bytes", "0 or more", self.memory_bytes >= 0),
+                ("flops_per_second", "more than 0", self.flops_per_second > 0),
+                ("bytes_per_second", "more than 0", self.bytes_per_second > 0),
+            )
+            if not fits
+        ]
+        if device_name(self.name) != self.name or is_kind(self.name):
+            faults.append(f"its name must be {device_name(self.name)!r}")
+        if self.kind != self.name.rpartition("/")[2].partition(":")[0]:
+            faults.append(f"it cannot be of kind {self.kind!r}")
+        if self.target != tensorflow_name(device_name(self.target)):
+            faults.append(f"TensorFlow has no device {self.target!r}")
+        if faults:
+            raise DeviceError(f"invalid device {self.name!r}: {'; '.join(faults)}.")
+
     @property
     def host(self) -> str:
         """The machine it sits in: "worker:1", or "" for this one."""

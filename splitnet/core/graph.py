@@ -133,6 +133,8 @@ class Graph:
             DeclarationError: with every fault found.
         """
         faults = [*_name_faults(self), *_reference_faults(self)]
+        if self.batch < 1:
+            faults.append(f"batch must be 1 or more. Received: {self.batch!r}")
         if not faults:
             faults = _cycle_faults(self)
         if faults:

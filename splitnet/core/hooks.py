@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["HOOKS", "call", "declare", "function"]
 
 HOOKS = (
+    "load_cluster",  # (path) -> the cluster of a TOML file
     "output_keys",  # (net, ref) -> the keys of a branch's outputs, None if it has one
     "explain",  # (plan, part) -> the explanation
     "compare",  # (plan, other) -> the comparison

@@ -14,12 +14,12 @@ from typing import Any
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import OPTIMIZER_SLOTS
-from splitnet.core.costfile import costs_from_dict, costs_to_dict
+from splitnet.core.cost_table import costs_from_dict, costs_to_dict
 from splitnet.core.devices import device_name
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
-from splitnet.core.graphfile import graph_from_dict, graph_to_dict, value_from_dict
-from splitnet.core.jsonfile import read_json, write_json
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement, Plan
+from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.planner.request import OBJECTIVES
 from splitnet.planner.score import bound_of, score
 from splitnet.planner.words import with_verdict
@@ -64,10 +64,7 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         PlanFileError: no such file, or not a plan; the message names the field.
     """
-    try:
-        return plan_from_dict(read_json(path, "plan"))
-    except PlanFileError as error:
-        raise PlanFileError(f"cannot load the plan {str(path)!r}: {error}") from None
+    return load_json(path, "plan", plan_from_dict)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
@@ -100,9 +97,9 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         },
         "bound": plan.bound,
         "options": dict(plan.options or {}),
-        "cluster": plan.cluster.to_dict(),
+        "cluster": encode(plan.cluster),
         "costs": costs_to_dict(plan.costs, plan.graph, plan.cluster),
-        "graph": graph_to_dict(plan.graph),
+        "graph": encode(plan.graph),
     }
 
 
@@ -118,11 +115,8 @@ def plan_from_dict(values: object) -> Plan:
         )
     _check_version(values)
     _check_fields(values, OBJECTIVES)
-    graph = graph_from_dict(values["graph"])
-    try:
-        cluster = Cluster.from_dict(values["cluster"])
-    except SplitnetError as error:
-        raise PlanFileError(f"cluster: {error}") from None
+    graph = decode(values["graph"], Graph, "graph")
+    cluster = decode(values["cluster"], Cluster, "cluster")
     device_of = _checked_devices(values["device_of"], graph.part, cluster)
     plan = score(
         graph,
@@ -134,7 +128,7 @@ def plan_from_dict(values: object) -> Plan:
         training=values["training"],
     )
     fallbacks = [
-        value_from_dict(Fallback, entry, f"fallbacks[{i}]")
+        decode(entry, Fallback, f"fallbacks[{i}]")
         for i, entry in enumerate(values.get("fallbacks", []))
     ]
     plan = replace(

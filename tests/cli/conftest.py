@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.graphfile import graph_to_dict
+from splitnet.core.serialization import encode
 from splitnet.planner.planner import plan_graph
 from tests.cli.given import towers
 
@@ -15,7 +15,7 @@ from tests.cli.given import towers
 def graph_file(tmp_path: Path) -> str:
     """A saved graph."""
     path = tmp_path / "graph.json"
-    path.write_text(json.dumps(graph_to_dict(towers())))
+    path.write_text(json.dumps(encode(towers())))
     return str(path)
 
 

@@ -19,7 +19,7 @@ from tests.cli.given import ROOT, child
         (["plan", "{graph}", "--memory", "1 GiB"], "belong to --cluster"),
         (["plan", "{graph}", "--cluster", "gpu", "--stand-ins", "2"], "two machines"),
         (["plan", "{graph}", "--cluster", "box,cpu"], "there is no device 'box'"),
-        (["plan", "{graph}", "--cluster", "none.toml"], "cannot read the cluster file"),
+        (["plan", "{graph}", "--cluster", "none.toml"], "cannot load the cluster file"),
         (["plan", "{graph}", "--cluster", "gpu,cpu", "--pin", "left"], "write a name"),
         (["plan", "none.json", "--cluster", "cpu"], "cannot read 'none.json'"),
         (["plan", "{text}", "--cluster", "cpu"], "is not JSON"),

@@ -1,7 +1,5 @@
 """Machines as values: names, files, quantities, and everything that cannot be."""
 
-from dataclasses import replace
-
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
@@ -48,12 +46,6 @@ def test_load_reads_devices_and_links(box):
     assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
     assert box.link("gpu:1", "cpu:0").bytes_per_second == 25e9
     assert box.link("gpu:1", "cpu:0").latency_seconds == pytest.approx(5e-6)
-
-
-def test_to_dict_and_back_is_the_same_cluster(box):
-    """What a plan file holds of a machine is all of it."""
-    box = replace(box, links=(*box.links, Link("*", "*", 1e9, 2e-3, 0.5, 0.1, 1e-3)))
-    assert Cluster.from_dict(box.to_dict()) == box
 
 
 def test_a_gap_is_no_longer_than_its_latency():
@@ -130,16 +122,19 @@ def test_of_refuses_a_machine_that_cannot_be(names, words):
     ("text", "words"),
     [
         ("[[device]\n", "is not TOML"),
-        ("", "'device' must be a list of tables"),
-        ("device = 3", "must be a list of tables"),
-        ('[[device]]\nname = "gpu:0"\nwat = 1', "unknown key 'wat'"),
-        ('speed = 1\n[[device]]\nname = "gpu:0"', "unknown key 'speed'"),
+        ("", "it has no device"),
+        ("device = 3", "device: expected `array`, got `int`"),
+        ('[[device]]\nname = "gpu:0"\nwat = 1', r"device\[0\]: unknown field 'wat'"),
+        ('speed = 1\n[[device]]\nname = "gpu:0"', "unknown field 'speed'"),
         ('[[device]]\nname = "gpu:0"\nmemory = "-1 GiB"', "memory of gpu:0"),
-        ('[[device]]\nname = "gpu:0"\nmemory = nan', "memory of gpu:0"),
+        ('[[device]]\nname = "gpu:0"\nmemory = nan', r"device\[0\].memory: the number"),
         ('[[device]]\nname = "gpu:0"\nspeed = 0', "more than zero"),
         ('[[device]]\nname = "gpu:0"\npreset = "A1"', "no preset 'A1'"),
         ('link = "0 B/s"\n[[device]]\nname = "cpu"', "more than zero"),
-        ('[[device]]\nname = "cpu"\n[[links]]\nbetween = 3', "needs between"),
+        (
+            '[[device]]\nname = "cpu"\n[[links]]\nbetween = 3',
+            r"links\[0\].between: expected `array`",
+        ),
     ],
 )
 def test_load_names_what_is_wrong_in_a_file(tmp_path, text, words):
@@ -156,26 +151,8 @@ def test_load_names_what_is_wrong_in_a_file(tmp_path, text, words):
 def test_load_of_a_file_that_is_not_there_says_so(tmp_path):
     """A missing file and a folder are told as such, not as a traceback."""
     for path in (tmp_path / "none.toml", tmp_path):
-        with pytest.raises(DeviceError, match="cannot read the cluster file"):
+        with pytest.raises(DeviceError, match="cannot load the cluster file"):
             Cluster.load(path)
-
-
-@pytest.mark.parametrize(
-    "values", [None, [], {}, {"devices": 3}, {"devices": [{"name": "gpu:0"}]}]
-)
-def test_from_dict_refuses_a_strangers_nonsense(values):
-    """Whatever a file holds in a cluster's place, the error is ours."""
-    with pytest.raises(DeviceError):
-        Cluster.from_dict(values)
-
-
-def test_a_target_from_a_file_can_only_be_a_device(box):
-    """TensorFlow is never told a text that is not the name of a device."""
-    values = box.to_dict()
-    values["devices"][0]["target"] = "/device:GPU:0; rm -rf /"
-
-    with pytest.raises(DeviceError, match="there is no device"):
-        Cluster.from_dict(values)
 
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_bandwidth, parse_flops])

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitnet.core.cluster import Cluster, Link
-from splitnet.core.cost import Measured, Roofline
-from splitnet.core.costfile import load_costs, save_costs
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import Roofline
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.planner.planfile import load_plan, plan_from_dict, plan_to_dict
 from splitnet.planner.planner import plan_graph
@@ -98,13 +97,13 @@ def test_plan_file_is_written_beside_and_renamed(tmp_path):
         (lambda v: v["device_of"].update(see="../etc"), "no device '../etc'"),
         (lambda v: v["device_of"].update(see=7), "named by a text"),
         (lambda v: v.update(placements=[1]), r"placements\[0\] must be a table"),
-        (lambda v: v["graph"]["calls"][0].update(output_bytes=-1), "not negative"),
-        (lambda v: v["graph"].update(batch=0), "graph.batch"),
+        (lambda v: v["graph"]["calls"][0].update(output_bytes=-1), "a negative number"),
+        (lambda v: v["graph"].update(batch=0), "batch must be 1 or more"),
         (lambda v: v["cluster"].update(devices=[]), "it has no device"),
         (lambda v: v["costs"].update(model="magic"), "costs.model must be"),
         (
             lambda v: v["fallbacks"][0].pop("assigned"),
-            r"fallbacks\[0\] misses the field",
+            r"fallbacks\[0\]: missing required field",
         ),
     ],
 )
@@ -122,10 +121,8 @@ def test_plan_file_names_the_field_at_fault(change, message):
         ("", "not JSON"),
         ('{"splitnet_plan": 1, "obj', "cut off"),
         ('{"splitnet_plan": NaN}', "holds NaN"),
-        ('{"a": 1, "a": 2}', "holds 'a' twice"),
         ("[" * 100_000, "nested too deeply"),
         ("[1, 2]", "a plan is a table"),
-        ("\ud800".encode("utf-16", "surrogatepass"), "cannot be read"),
     ],
 )
 def test_plan_file_that_is_no_json_is_refused(tmp_path, text, message):
@@ -134,31 +131,6 @@ def test_plan_file_that_is_no_json_is_refused(tmp_path, text, message):
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PlanFileError, match=message):
         load_plan(path)
-
-
-def test_plan_file_must_be_a_file(tmp_path):
-    """A folder, a pipe, a broken link or nothing at all is refused at once."""
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for name, message in (
-        ("folder", "Is a directory"),
-        ("pipe", "it is not a file"),
-        ("link", "No such file"),
-        ("nothing", "No such file"),
-        ("a\0b", "null (byte|character)"),  # Python 3.13 says the latter
-    ):
-        with pytest.raises(PlanFileError, match=message):
-            load_plan(tmp_path / name)
-
-
-def test_plan_file_cannot_replace_a_folder(tmp_path):
-    """Saving onto a folder, or into one that is not there, is refused."""
-    plan = plan_graph(diamond(), BOX)
-    with pytest.raises(PlanFileError, match="it is a folder"):
-        plan.save(tmp_path)
-    with pytest.raises(PlanFileError, match="No such file"):
-        plan.save(tmp_path / "not" / "there.json")
 
 
 JUNK = st.one_of(
@@ -203,112 +175,6 @@ def test_plan_file_cut_off_anywhere_is_refused(tmp_path_factory, share):
     path.write_text(text[: int(share * (len(text) - 1))])
     with pytest.raises(PlanFileError):
         load_plan(path)
-
-
-def test_cost_table_round_trips(tmp_path):
-    """Measured costs are loaded as they were saved."""
-    costs = Measured(
-        forward={("see", "gpu"): 0.5, ("Dense|()|8", "cpu:0"): 0.25},
-        backward={("see", "gpu"): 1.0},
-        update_bytes_per_second={"gpu": 1e9},
-        links=(
-            Link("gpu:0", "gpu:1", 1e9, 1e-5),
-            Link("gpu:1", "gpu:0", 1e9, 1e-5, 0.5),
-            Link("cpu:0", "gpu:0", 1e9, 1e-5, gap_seconds=1e-6),
-            Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0),
-        ),
-        start_seconds={"gpu": 1e-3},
-        batch=32,
-    )
-    save_costs(costs, tmp_path / "costs.json")
-
-    assert load_costs(tmp_path / "costs.json") == costs
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({}, "no field 'splitnet_costs'"),
-        ({"splitnet_costs": 1, "model": "roofline"}, "holds no measurements"),
-        (
-            {"splitnet_costs": 1, "model": "measured", "forward": [["a", "gpu", -1]]},
-            r"costs.forward\[0\] must be finite and not negative",
-        ),
-        (
-            {"splitnet_costs": 1, "model": "measured", "forward": [["a", 1]]},
-            r"must be \[call, device, seconds\]",
-        ),
-        ({"splitnet_costs": 1, "model": "measured", "batch": 0}, "costs.batch"),
-        (
-            {
-                "splitnet_costs": 1,
-                "model": "measured",
-                "update_bytes_per_second": {"gpu": 0},
-            },
-            "must be more than zero",
-        ),
-        (
-            {"splitnet_costs": 1, "model": "measured", "start_seconds": {"gpu": -1}},
-            "costs.start_seconds.gpu must be finite and not negative",
-        ),
-        (
-            {"splitnet_costs": 1, "model": "measured", "start_seconds": []},
-            "costs.start_seconds must be tables",
-        ),
-        (
-            {
-                "splitnet_costs": 1,
-                "model": "measured",
-                "links": [
-                    {
-                        "source": "gpu:0",
-                        "target": "gpu:1",
-                        "bytes_per_second": 1e9,
-                        "busy_share": 2.0,
-                    }
-                ],
-            },
-            "busy_share must be at most 1",
-        ),
-        (
-            {
-                "splitnet_costs": 1,
-                "model": "measured",
-                "links": [
-                    {
-                        "source": "gpu:0",
-                        "target": "gpu:1",
-                        "bytes_per_second": 1e9,
-                        "crowding": 1.5,
-                    }
-                ],
-            },
-            "crowding must be at most 1",
-        ),
-        (
-            {
-                "splitnet_costs": 1,
-                "model": "measured",
-                "links": [
-                    {
-                        "source": "gpu:0",
-                        "target": "gpu:1",
-                        "bytes_per_second": 1e9,
-                        "latency_seconds": 1e-5,
-                        "gap_seconds": 1e-4,
-                    }
-                ],
-            },
-            "gap_seconds must be at most latency_seconds",
-        ),
-    ],
-)
-def test_cost_table_names_the_field_at_fault(tmp_path, values, message):
-    """A broken cost table is refused with its field."""
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps(values))
-    with pytest.raises(PlanFileError, match=message):
-        load_costs(path)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.cost import Measured, signature
-from splitnet.core.costfile import load_costs
+from splitnet.core.cost_table import load_costs
 from splitnet.tf import roads, whole
 from splitnet.tf.measure import _groups, _scale
 

@@ -1,0 +1,136 @@
+"""Cost tables as JSON: measured once, used by every later plan."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cost import CostModel, Measured, Roofline
+from splitnet.core.errors import PlanFileError, listed
+from splitnet.core.graph import Graph
+from splitnet.core.serialization import decode, encode, load_json, write_json
+
+__all__ = ["costs_from_dict", "costs_to_dict", "load_costs", "save_costs"]
+
+_COSTS_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _CostTable:
+    """Rows of (call or signature, device or kind, seconds), and links."""
+
+    model: str
+    splitnet_costs: int = _COSTS_VERSION
+    batch: int | None = None
+    forward: tuple[tuple[str, str, float], ...] = ()
+    backward: tuple[tuple[str, str, float], ...] = ()
+    update_bytes_per_second: dict[str, float] = field(default_factory=dict)
+    start_seconds: dict[str, float] = field(default_factory=dict)
+    links: tuple[Link, ...] = ()
+
+
+def save_costs(costs: Measured, path: str | Path) -> None:
+    """Write measured costs as JSON, atomically.
+
+    Raises:
+        PlanFileError: the file cannot be written.
+    """
+    values = {"splitnet_costs": _COSTS_VERSION} | _measured_to_dict(costs)
+    write_json(values, path, "cost table")
+
+
+def load_costs(path: str | Path) -> Measured:
+    """Read what `save_costs` wrote.
+
+    Raises:
+        PlanFileError: no such file, or not a cost table; the message names the field.
+    """
+    return load_json(path, "cost table", _measured_file)
+
+
+def _measured_file(values: Any) -> Measured:
+    known = isinstance(values, dict) and values.get("splitnet_costs")
+    if known != _COSTS_VERSION or isinstance(known, bool):
+        raise PlanFileError(
+            f"it has no field 'splitnet_costs' of version {_COSTS_VERSION}, so it is "
+            "not a cost table. sn.save_costs(measured, path) writes one."
+        )
+    found = costs_from_dict(values)
+    if not isinstance(found, Measured):
+        raise PlanFileError("it holds no measurements.")
+    return found
+
+
+def costs_to_dict(
+    costs: CostModel, graph: Graph, cluster: Cluster
+) -> dict[str, object]:
+    """A cost model as plain values; others become a table of their values."""
+    if isinstance(costs, Roofline):
+        return {"model": "roofline"}
+    if isinstance(costs, Measured):
+        return _measured_to_dict(costs)
+    places = [(call, device) for call in graph.calls for device in cluster]
+    ends = [(a.name, b.name) for a in cluster for b in cluster if a.name != b.name]
+    return _measured_to_dict(
+        Measured(
+            forward={(c.name, d.name): costs.forward_seconds(c, d) for c, d in places},
+            backward={
+                (c.name, d.name): costs.backward_seconds(c, d) for c, d in places
+            },
+            links=tuple(
+                replace(costs.link(a, b, cluster), source=a, target=b) for a, b in ends
+            ),
+            batch=graph.batch,
+        )
+    )
+
+
+def _measured_to_dict(costs: Measured) -> dict[str, object]:
+    return {
+        "model": "measured",
+        "batch": costs.batch,
+        "forward": [[*key, value] for key, value in sorted(costs.forward.items())],
+        "backward": [[*key, value] for key, value in sorted(costs.backward.items())],
+        "update_bytes_per_second": dict(sorted(costs.update_bytes_per_second.items())),
+        "start_seconds": dict(sorted(costs.start_seconds.items())),
+        "links": encode(costs.links),
+    }
+
+
+def costs_from_dict(values: object) -> Measured | Roofline:
+    """The inverse of `costs_to_dict`.
+
+    Raises:
+        PlanFileError: not a cost model; the message names the field.
+    """
+    table = decode(values, _CostTable, "costs")
+    if table.model == "roofline":
+        return Roofline()
+    faults = []
+    if table.model != "measured":
+        faults.append(
+            "costs.model must be 'roofline' or 'measured'. "
+            f"Received: {repr(table.model)}"
+        )
+    if table.batch == 0:
+        faults.append("costs.batch must be 1 or more, or null. Received: 0")
+    faults += [
+        f"costs.update_bytes_per_second.{name} must be more than zero"
+        for name, speed in table.update_bytes_per_second.items()
+        if not speed
+    ]
+    faults += [f"costs.links: {fault}" for one in table.links for fault in one.faults()]
+    if faults:
+        raise PlanFileError(
+            listed("the costs cannot be read.", faults)
+            if len(faults) > 1
+            else f"{faults[0]}."
+        )
+    return Measured(
+        forward={(call, device): seconds for call, device, seconds in table.forward},
+        backward={(call, device): seconds for call, device, seconds in table.backward},
+        update_bytes_per_second=table.update_bytes_per_second,
+        start_seconds=table.start_seconds,
+        links=table.links,
+        batch=table.batch,
+    )

@@ -1,0 +1,417 @@
+"""JSON and TOML files: checked when read, replaced atomically when written.
+
+Files may come from anyone. Reading refuses what is not a regular file, is too large,
+repeats a key, is nested too deeply, or holds numbers and texts that no value of
+splitnet can have. `decode` then checks types with msgspec and names the path of the
+first fault; what the values mean is checked by the classes themselves.
+"""
+
+import json
+import os
+import re
+import secrets
+import stat
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from errno import EACCES
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from splitnet.core.cluster import Cluster, Device, Link, default_link
+from splitnet.core.devices import device_name
+from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, listed
+from splitnet.core.hosts import hosts_from
+
+__all__ = [
+    "decode",
+    "encode",
+    "load_cluster",
+    "load_json",
+    "read_json",
+    "read_toml",
+    "write_bytes",
+    "write_json",
+]
+
+Value = TypeVar("Value")
+
+_MOST_BYTES = 1 << 30
+_MOST_DEPTH = 64
+_MOST_NUMBER = 1e300
+_MOST_FAULTS = 8
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_AT_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+
+
+def load_json(path: str | Path, what: str, build: Callable[[Any], Value]) -> Value:
+    """Read a JSON file and build a value of it; errors name the file.
+
+    Args:
+        path: the file.
+        what: what it holds, for errors: "plan".
+        build: makes the value; raises `SplitnetError` if it cannot.
+
+    Raises:
+        PlanFileError: the file cannot be read, or does not hold such a value.
+    """
+    values = read_json(path, what)
+    try:
+        return build(values)
+    except SplitnetError as error:
+        raise PlanFileError(f"cannot load the {what} {str(path)!r}: {error}") from None
+
+
+def read_json(path: str | Path, what: str) -> Any:
+    """Read a JSON file as plain values.
+
+    Raises:
+        PlanFileError: not a regular file, too large, not JSON, or a repeated key.
+    """
+
+    def refused(name: str) -> float:
+        raise ValueError(f"it holds {name}, which is not a number")
+
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(n for i, n in enumerate(names) if n in names[:i])
+            raise ValueError(f"a table has the key {twice!r} twice")
+        return made
+
+    def parse(text: str) -> Any:
+        return json.loads(text, parse_constant=refused, object_pairs_hook=table)
+
+    return _parsed(path, what, "JSON", parse)
+
+
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """Read a TOML file as plain values.
+
+    Raises:
+        PlanFileError: not a regular file, too large, or not TOML.
+    """
+    values: dict[str, Any] = _parsed(path, what, "TOML", tomllib.loads)
+    return values
+
+
+def _parsed(
+    path: str | Path, what: str, language: str, parse: Callable[[str], Any]
+) -> Any:
+    name = f"the {what} {str(path)!r}"
+    try:
+        text = _content(path).decode("utf-8")
+        values = parse(text)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = f"it is not {language} (cut off, or edited wrongly?): {error}"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    else:
+        faults = _value_faults(values, negative=True)
+        if not faults:
+            return values
+        raise PlanFileError(listed(f"cannot load {name}.", faults))
+    raise PlanFileError(f"cannot load {name}: {reason}.")
+
+
+def _content(path: str | Path) -> bytes:
+    """The bytes of a regular file; never waits for a FIFO or reads without end."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"it is {_kind_of_file(status.st_mode)}, not a file")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+    return content
+
+
+def _kind_of_file(mode: int) -> str:
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    return "a device, a socket or a link that leads nowhere"
+
+
+def _value_faults(values: Any, *, negative: bool, where: str = "") -> list[str]:
+    """Numbers and texts that no value can have, and nesting beyond all use."""
+    faults: list[str] = []
+    todo: list[tuple[Any, str, int]] = [(values, where, 0)]
+    while todo and len(faults) < _MOST_FAULTS:
+        value, path, depth = todo.pop()
+        if isinstance(value, str):
+            if _CONTROL.search(value):
+                faults.append(f"{path}: control characters in {_short(value)}")
+        elif isinstance(value, bool) or value is None:
+            continue
+        elif isinstance(value, int | float):
+            if not (abs(value) <= _MOST_NUMBER and isfinite(value)):
+                faults.append(f"{path}: the number is out of range")
+            elif value < 0 and not negative:
+                faults.append(f"{path}: a negative number, {value!r}")
+        elif depth >= _MOST_DEPTH:
+            faults.append(f"{path}: nested too deeply")
+        elif isinstance(value, Mapping):
+            todo += [(key, f"{path} (a key)", depth) for key in value]
+            todo += [
+                (inner, f"{path}.{key}" if path else str(key), depth + 1)
+                for key, inner in reversed(list(value.items()))
+            ]
+        elif isinstance(value, list | tuple):
+            todo += [
+                (inner, f"{path}[{i}]", depth + 1)
+                for i, inner in reversed(list(enumerate(value)))
+            ]
+    return [_CONTROL.sub("?", fault) for fault in faults]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def decode(
+    values: object, kind: type[Value], where: str = "", *, negative: bool = False
+) -> Value:
+    """Build a value of a dataclass, or of any type, from plain values of a file.
+
+    Args:
+        values: what a file held.
+        kind: the type to build; dataclasses may hold others, in tuples and tables.
+        where: the path of the values in their file, for errors: "graph".
+        negative: whether negative numbers are allowed.
+
+    Raises:
+        PlanFileError: with the path of the first fault of type, or with all numbers
+            out of range and all unknown fields.
+
+    >>> from splitnet.core.graph import Weights
+    >>> decode({"name": "w", "bytes": "4"}, Weights, "weights[0]")
+    Traceback (most recent call last):
+    ...
+    splitnet.core.errors.PlanFileError: weights[0].bytes: expected `int`, got `str`.
+    """
+    faults = _value_faults(values, negative=negative, where=where)
+    faults += _unknown_fields(values, kind, where)
+    if faults:
+        title = where or getattr(kind, "__name__", "the file").lower()
+        raise PlanFileError(
+            listed(f"{title} cannot be read.", faults[:_MOST_FAULTS])
+            if len(faults) > 1
+            else f"{faults[0].lstrip(': ')}."
+        )
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        match = _AT_PATH.fullmatch(str(error))
+        text, path = (match[1], match[2] or "") if match else (str(error), "")
+        text = text.replace("Expected", "expected").replace("Object missing", "missing")
+        path = f"{where}{path}".removeprefix(".")
+        end = "" if text.endswith(".") else "."
+        raise PlanFileError(
+            f"{path}: {text}{end}" if path else f"{text}{end}"
+        ) from None
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
+    """Fields that a dataclass does not have, here and below."""
+    if is_dataclass(kind) and isinstance(values, Mapping):
+        known = _hints(kind)  # type: ignore[arg-type]  # a class, not an instance
+        for name, inner in values.items():
+            if name not in known:
+                yield f"{where}: unknown field {_short(name)}"
+            elif isinstance(inner, list | dict):
+                path = f"{where}.{name}" if where else str(name)
+                yield from _unknown_fields(inner, known[name], path)
+    elif get_origin(kind) is tuple and isinstance(values, list):
+        item = get_args(kind)[0]
+        if is_dataclass(item):
+            for i, inner in enumerate(values):
+                yield from _unknown_fields(inner, item, f"{where}[{i}]")
+
+
+def encode(value: Any) -> Any:
+    """The plain values of a dataclass, tables and tuples; defaults are left out.
+
+    >>> from splitnet.core.graph import Weights
+    >>> encode((Weights("w", 4),))
+    [{'name': 'w', 'bytes': 4}]
+    """
+    if is_dataclass(value):
+        return {
+            one.name: encode(getattr(value, one.name))
+            for one in fields(value)
+            if one.default is MISSING or getattr(value, one.name) != one.default
+        }
+    if isinstance(value, Mapping):
+        return {key: encode(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(inner) for inner in value]
+    return value
+
+
+def write_json(values: object, path: str | Path, what: str) -> None:
+    """Write JSON atomically.
+
+    Raises:
+        PlanFileError: the values are not JSON, or the file cannot be written.
+    """
+    try:
+        text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+        content = f"{text}\n".encode()
+    except (TypeError, ValueError) as error:
+        raise PlanFileError(
+            f"cannot write the {what} {str(path)!r}: {error}."
+        ) from None
+    write_bytes(content, path, what)
+
+
+def write_bytes(content: bytes, path: str | Path, what: str) -> None:
+    """Write a file atomically: a new file beside it takes its place.
+
+    The mode of an existing file is kept, and a link stays a link. A half-written file
+    is never seen, and none is left behind if writing fails or is interrupted.
+
+    Raises:
+        PlanFileError: the place is not a regular file, or cannot be written to.
+    """
+    try:
+        _replace(Path(os.path.realpath(path)), content)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanFileError(
+            f"cannot write the {what} {str(path)!r}: {reason}. Name a file in a folder "
+            "that exists and may be written to."
+        ) from None
+
+
+def _replace(target: Path, content: bytes) -> None:
+    mode = None
+    if os.path.lexists(target):
+        mode = target.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"it is {_kind_of_file(mode)}, not a file")
+        if not os.access(target, os.W_OK):
+            raise PermissionError(EACCES, "it is write-protected")
+    beside = target.with_name(f".{secrets.token_hex(12)}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    handle = os.open(beside, flags, 0o666)  # less the umask
+    try:
+        with open(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            os.chmod(beside, stat.S_IMODE(mode))
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+# Clusters: TOML that a person wrote.
+
+_Quantity = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceTable:
+    """A `[[device]]` table."""
+
+    name: str
+    memory: _Quantity = None
+    speed: _Quantity = None
+    bandwidth: _Quantity = None
+    overhead: _Quantity = None
+    preset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkTable:
+    """A `[[links]]` table; it holds in both directions."""
+
+    between: tuple[str, str]
+    bandwidth: _Quantity = None
+    latency: _Quantity = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterFile:
+    """A cluster file: devices, the default link, other links, and hosts."""
+
+    device: tuple[_DeviceTable, ...] = ()
+    link: _Quantity = None
+    latency: _Quantity = None
+    links: tuple[_LinkTable, ...] = ()
+    hosts: dict[str, str] = field(default_factory=dict)
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """Read a cluster from a TOML file; see `docs/how-to/not-here.md` for its keys.
+
+    Raises:
+        DeviceError: the file cannot be read, or describes no cluster; with every fault.
+    """
+    try:
+        return _cluster_of(decode(read_toml(path, "cluster file"), _ClusterFile))
+    except PlanFileError as error:
+        text = str(error)
+        if repr(str(path)) not in text:
+            text = f"in the cluster file {str(path)!r}: {text}"
+        raise DeviceError(text) from None
+    except DeviceError as error:
+        raise DeviceError(f"in the cluster file {str(path)!r}: {error}") from None
+
+
+def _cluster_of(table: _ClusterFile) -> Cluster:
+    faults: list[str] = []
+
+    def tried(make: Callable[..., Value], *arguments: Any) -> list[Value]:
+        try:
+            return [make(*arguments)]
+        except SplitnetError as error:
+            faults.append(str(error))
+            return []
+
+    devices = [made for row in table.device for made in tried(_device, row)]
+    links = [made for row in table.links for made in tried(_links, row)]
+    usual = tried(default_link, table.link, table.latency)
+    hosts = tried(hosts_from, table.hosts)
+    if faults:
+        raise DeviceError(listed("invalid cluster.", faults))
+    named = [link for pair in links for link in pair]
+    return Cluster(tuple(devices), (*named, *usual), hosts[0])
+
+
+def _device(row: _DeviceTable) -> Device:
+    return Device.of(
+        row.name,
+        memory=row.memory,
+        speed=row.speed,
+        bandwidth=row.bandwidth,
+        overhead=row.overhead,
+        preset=row.preset,
+    )
+
+
+def _links(row: _LinkTable) -> list[Link]:
+    one, other = (end if end == "*" else device_name(end) for end in row.between)
+    usual = default_link(row.bandwidth, row.latency)
+    ends = dict.fromkeys([(one, other), (other, one)])
+    return [replace(usual, source=a, target=b) for a, b in ends]

@@ -1,0 +1,415 @@
+"""JSON and TOML files: what is refused and why, and how files are replaced."""
+
+import json
+import os
+import random
+import stat
+import threading
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cost import Measured
+from splitnet.core.cost_table import costs_from_dict, load_costs, save_costs
+from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError
+from splitnet.core.graph import Graph
+from splitnet.core.serialization import (
+    decode,
+    encode,
+    load_json,
+    read_json,
+    read_toml,
+    write_bytes,
+    write_json,
+)
+from tests.zoo import diamond
+
+BOX = Cluster.of("2*gpu", "cpu")
+COSTS = Measured(
+    forward={("see", "gpu"): 0.5, ("Dense|()|8", "cpu:0"): 0.25},
+    backward={("see", "gpu"): 1.0},
+    update_bytes_per_second={"gpu": 1e9},
+    links=(
+        Link("gpu:0", "gpu:1", 1e9, 1e-5),
+        Link("cpu:0", "gpu:0", 1e9, 1e-5, gap_seconds=1e-6),
+        Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0),
+    ),
+    start_seconds={"gpu": 1e-3},
+    batch=32,
+)
+
+
+def written(folder: Path, content: str | bytes) -> Path:
+    """A file with that content."""
+    path = folder / "file"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is not JSON"),
+        ('{"a": 1, "obj', "cut off"),
+        ('{"a": NaN}', "it holds NaN, which is not a number"),
+        ('{"a": 1e999}', "a: the number is out of range"),
+        ('{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
+        ('{"a": 1' + "0" * 5000 + "}", "integer string conversion"),
+        ('{"a": 1, "a": 2}', "the key 'a' twice"),
+        ('{"b": {"a": 1, "a": 2}}', "the key 'a' twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 80 + "]" * 80, "nested too deeply"),
+        (r'{"a": "\ud800"}', "a: control characters"),
+        (r'{"\u001b[2J": 1}', "control characters"),
+        ("\ud800".encode("utf-16", "surrogatepass"), "it is not UTF-8"),
+    ],
+)
+def test_json_with_impossible_contents_is_refused(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    """Broken JSON, repeated keys, numbers and texts that no value has."""
+    with pytest.raises(PlanFileError, match=message) as caught:
+        read_json(written(tmp_path, text), "plan")
+
+    assert "cannot load the plan" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[device]\n", "it is not TOML"),
+        ("a = 1\na = 2", "it is not TOML"),
+        ("a = nan", "a: the number is out of range"),
+        ("a = " + "[" * 5000, "nested too deeply|not TOML"),
+    ],
+)
+def test_toml_with_impossible_contents_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """Broken TOML, repeated keys, and numbers that no value has."""
+    with pytest.raises(PlanFileError, match=message):
+        read_toml(written(tmp_path, text), "cluster file")
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A folder, a pipe, a device, a broken link and a missing file fail at once."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path, message in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "pipe", "it is a pipe, not a file"),
+        (Path("/dev/zero"), "it is a device"),
+        (tmp_path / "link", "No such file"),
+        (tmp_path / "nothing", "No such file"),
+        (tmp_path / "a\0b", "null (byte|character)"),
+    ):
+        with pytest.raises(PlanFileError, match=message):
+            read_json(path, "plan")
+
+
+def test_an_endless_file_is_refused(tmp_path: Path) -> None:
+    """A file beyond the limit is not parsed."""
+    path = tmp_path / "big.json"
+    with path.open("wb") as file:
+        file.truncate((1 << 30) + 1)
+
+    with pytest.raises(PlanFileError, match="larger than"):
+        read_json(path, "plan")
+
+
+def test_errors_of_the_builder_name_the_file(tmp_path: Path) -> None:
+    """What cannot be built is told with the file's name."""
+    path = written(tmp_path, "[]")
+
+    with pytest.raises(PlanFileError, match=r"the graph '.*/file': expected `object`"):
+        load_json(path, "graph", lambda values: decode(values, Graph))
+
+
+# Decoding
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch": "8"}, "graph.batch: expected `int`, got `str`"),
+        ({"batch": True}, "graph.batch: expected `int`, got `bool`"),
+        ({"batch": 0}, "batch"),
+        ({"batch": -1}, "graph.batch: a negative number"),
+        ({"batch": 2**1200}, "graph.batch: the number is out of range"),
+        ({"name": 3}, "graph.name: expected `str`"),
+        ({"name": "a\nb"}, "graph.name: control characters"),
+        ({"calls": {}}, "graph.calls: expected `array`, got `object`"),
+        ({"calls": [{}]}, r"graph.calls\[0\]: missing required field `name`"),
+        ({"parts": [{"name": "a", "on": [3]}]}, r"parts\[0\].on\[0\]: expected `str`"),
+        ({"colour": 1}, "graph: unknown field 'colour'"),
+        ({"weights": [{"name": "w", "byte": 1}]}, r"weights\[0\]: unknown field"),
+    ],
+)
+def test_decode_names_the_path_of_a_fault(change: dict[str, Any], message: str) -> None:
+    """Wrong types, numbers out of range and unknown fields are told with their path."""
+    with pytest.raises(PlanFileError, match=message):
+        decode(encode(diamond()) | change, Graph, "graph")
+
+
+def test_a_graph_is_the_same_after_a_round_trip() -> None:
+    """What is encoded and decoded is equal."""
+    assert decode(encode(diamond()), Graph) == diamond()
+
+
+def test_a_cluster_is_the_same_after_a_round_trip() -> None:
+    """Links with all their figures as well."""
+    box = replace(BOX, links=(*BOX.links[1:], Link("*", "*", 1e9, 2e-3)))
+
+    assert decode(encode(box), Cluster) == box
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("target", "/device:GPU:0; rm -rf /", "there is no device"),
+        ("kind", "cpu", "it cannot be of kind 'cpu'"),
+        ("name", "GPU:0", "its name must be 'gpu:0'"),
+        ("flops_per_second", 0.0, "flops_per_second must be more than 0"),
+    ],
+)
+def test_a_device_of_a_file_is_checked(field: str, value: Any, message: str) -> None:
+    """TensorFlow is never told a text that is not the name of a device."""
+    values = encode(BOX)
+    values["devices"][0][field] = value
+
+    with pytest.raises(PlanFileError, match=message):
+        decode(values, Cluster, "cluster")
+
+
+# Cost tables
+
+
+def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
+    """Measured costs are loaded as they were saved."""
+    save_costs(COSTS, tmp_path / "costs.json")
+
+    assert load_costs(tmp_path / "costs.json") == COSTS
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "magic"}, "costs.model must be 'roofline' or 'measured'"),
+        ({"forward": [["a", "gpu", -1]]}, r"costs.forward\[0\]\[2\]: a negative"),
+        ({"forward": [["a", 1]]}, r"costs.forward\[0\]: expected `array`"),
+        ({"forward": [["a", "gpu", inf]]}, r"costs.forward\[0\]\[2\]: the number is"),
+        ({"batch": 0}, "costs.batch must be 1 or more"),
+        ({"update_bytes_per_second": {"gpu": 0}}, "gpu must be more than zero"),
+        ({"start_seconds": {"gpu": nan}}, "costs.start_seconds.gpu: the number is"),
+        ({"start_seconds": []}, "costs.start_seconds: expected `object`"),
+        (
+            {"links": [{"source": "*", "target": "*", "bytes_per_second": 0}]},
+            "impossible figures",
+        ),
+    ],
+)
+def test_a_cost_table_names_the_field_at_fault(
+    values: dict[str, Any], message: str
+) -> None:
+    """A broken cost table is refused with its field."""
+    with pytest.raises(PlanFileError, match=message):
+        costs_from_dict({"model": "measured"} | values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "no field 'splitnet_costs'"),
+        ({"splitnet_costs": 2, "model": "measured"}, "no field 'splitnet_costs'"),
+        ({"splitnet_costs": 1, "model": "roofline"}, "holds no measurements"),
+    ],
+)
+def test_a_file_that_is_no_cost_table_is_refused(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    """Its version is looked for first."""
+    with pytest.raises(PlanFileError, match=message):
+        load_costs(written(tmp_path, json.dumps(values)))
+
+
+# Mutations
+
+
+JUNK: tuple[Any, ...] = (
+    *(None, True, -1, 0, 2**63, 10**400, 1e308, inf, nan, "", "\ud800", "\x1b[2J"),
+    *([], {}, [3], [[1]], [True], {"a": 1}, "gpu:0", [["a", "b", "c"]]),
+)
+
+
+def mutated(values: Any, draw: random.Random) -> Any:
+    """The same values with one of them, at any depth, replaced, removed or added."""
+    copy = json.loads(json.dumps(values))
+    place = copy
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = draw.choice(keys)
+        inner = place[key]
+        if isinstance(inner, dict | list) and inner and draw.random() < 0.8:
+            place = inner
+            continue
+        what = draw.random()
+        if what < 0.7:
+            place[key] = draw.choice(JUNK)
+        elif what < 0.85 or isinstance(place, list):
+            del place[key]
+        else:
+            place[draw.choice(("x", "\x1b", "batch"))] = draw.choice(JUNK)
+        return copy
+
+
+@pytest.mark.parametrize(
+    ("values", "build"),
+    [
+        (encode(diamond()), lambda values: decode(values, Graph, "graph")),
+        (encode(BOX), lambda values: decode(values, Cluster, "cluster")),
+        (
+            {"model": "measured", "forward": [["a", "gpu", 1.0]], "batch": 3}
+            | {"links": encode(COSTS.links), "start_seconds": {"gpu": 1.0}},
+            costs_from_dict,
+        ),
+    ],
+    ids=["graph", "cluster", "costs"],
+)
+def test_mutated_values_raise_nothing_but_our_errors(values: Any, build: Any) -> None:
+    """300 mutations of each kind of file are accepted or refused with words."""
+    draw = random.Random(0)
+    refused = []
+    for _ in range(300):
+        try:
+            build(mutated(values, draw))
+        except SplitnetError as error:
+            refused.append(str(error))
+
+    assert len(refused) > 150
+    assert [text for text in refused if "\x1b" in text or "\ud800" in text] == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mutated_cluster_files_raise_nothing_but_device_errors(
+    tmp_path: Path, seed: int
+) -> None:
+    """Characters of a TOML file are replaced at random."""
+    text = 'link = "25 GB/s"\n[[device]]\nname = "gpu:0"\nmemory = "1 GiB"\n'
+    text += '[[links]]\nbetween = ["gpu:0", "*"]\n[hosts]\n"worker:0" = "a:1"\n'
+    draw = random.Random(seed)
+    refused = []
+    for _ in range(60):
+        letters = list(text)
+        for _ in range(draw.randint(1, 4)):
+            letters[draw.randrange(len(letters))] = draw.choice('"[]=\n-9eé\x00#*')
+        try:
+            Cluster.load(written(tmp_path, "".join(letters)))
+        except DeviceError as error:
+            refused.append(str(error))
+
+    assert len(refused) > 30
+
+
+# Writing
+
+
+def test_writing_keeps_the_mode_of_a_file(tmp_path: Path) -> None:
+    """A private file stays private; a new one follows the umask."""
+    path = tmp_path / "plan.json"
+    write_json({}, path, "plan")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~_umask()
+    path.chmod(0o600)
+
+    write_json({"a": 1}, path, "plan")
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_json(path, "plan") == {"a": 1}
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_writing_keeps_a_link_a_link(tmp_path: Path) -> None:
+    """The file that it leads to is replaced."""
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+
+    write_bytes(b"new", tmp_path / "link", "picture")
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_writing_refuses_what_is_no_file(tmp_path: Path) -> None:
+    """Pipes, folders, devices and circular links stay what they are."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
+    for path, message in (
+        (tmp_path / "pipe", "it is a pipe, not a file"),
+        (tmp_path, "it is a folder, not a file"),
+        (Path(os.devnull), "it is a device"),
+        (tmp_path / "circle", "a link that leads nowhere"),
+        (tmp_path / "not" / "there", "No such file or directory"),
+        (tmp_path / "a\0b", "null"),
+    ):
+        with pytest.raises(PlanFileError, match=message):
+            write_bytes(b"", path, "picture")
+
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert sorted(os.listdir(tmp_path)) == ["circle", "pipe"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """No half of the new file is seen, and nothing is left beside it."""
+    path = tmp_path / "plan.json"
+    write_json({"old": 1}, path, "plan")
+
+    def fails(_: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises((PlanFileError, KeyboardInterrupt)):
+        write_json({"new": 1}, path, "plan")
+
+    assert read_json(path, "plan") == {"old": 1}
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+@pytest.mark.parametrize("values", [{"a": nan}, {"a": "\ud800"}, {"a": object()}])
+def test_values_that_are_not_json_are_not_written(tmp_path: Path, values: Any) -> None:
+    """Numbers, texts and objects that JSON does not have."""
+    with pytest.raises(PlanFileError, match="cannot write the plan"):
+        write_json(values, tmp_path / "plan.json", "plan")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_threads_that_write_one_file_leave_one_of_theirs(tmp_path: Path) -> None:
+    """Temporary names do not collide."""
+    path = tmp_path / "plan.json"
+    contents = [bytes([65 + i]) * 10_000 for i in range(8)]
+    threads = [
+        threading.Thread(target=write_bytes, args=(content, path, "plan"))
+        for content in contents
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert path.read_bytes() in contents
+    assert os.listdir(tmp_path) == ["plan.json"]
