@@ -1,47 +1,51 @@
-"""What the pictures and the tables say of a plan, worked out once from plain values."""
+"""What pictures and tables say about a plan: parts, flows, sharing, transfers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from splitnet.core.audit import Audit, Row
+from splitnet.core.audit import Audit
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan, Transfer
+from splitnet.core.timeline import PHASES
 from splitnet.core.units import format_bytes, format_seconds
 
 __all__ = [
     "Flow",
     "PartFacts",
     "Sharing",
-    "audit_row",
+    "TransferSum",
+    "algorithm_text",
+    "findings_by_part",
     "flows_of",
     "known_shape",
     "objective_text",
     "part_facts",
-    "search_text",
+    "phases_of",
+    "reason_text",
     "sharings_of",
-    "strayed_of",
-    "verdict_line",
+    "transfer_sums",
+    "utilization",
+    "verdict_lines",
 ]
 
 Shape = tuple[int | None, ...]
 
-_SOUGHT = {
-    "latency": "the fastest step",
-    "throughput": "the least busy devices",
-    "memory": "the smallest peak of memory",
-    "call_latency": "the fastest single sample",
+_GOAL = {
+    "latency": "shortest step",
+    "throughput": "highest throughput",
+    "memory": "smallest memory peak",
 }
-_FOUND = {
-    "single_device": "trying each device alone",
-    "earliest_finish": "serving each part where it ends first",
-    "simple": "serving each part where it ends first",
-    "chain": "cutting the chain of parts",
-    "convex": "giving each device one stretch",
-    "fitted": "serving parts with room to spare",
-    "multilevel": "placing blocks of neighbours first",
-    "refine": "moving parts while it helped",
-    "program": "an integer program",
-    "exhaustive": "trying everything",
+_ALGORITHM = {
+    "single_device": "the best single device",
+    "earliest_finish": "list scheduling (earliest finish time)",
+    "simple": "list scheduling (earliest finish time)",
+    "chain": "dynamic programming over the chain of parts",
+    "convex": "one convex segment per device",
+    "fitted": "list scheduling with memory limits",
+    "multilevel": "multilevel coarsening",
+    "refine": "local search",
+    "program": "mixed-integer programming",
+    "exhaustive": "exhaustive search",
 }
 
 
@@ -49,8 +53,10 @@ _FOUND = {
 class PartFacts:
     """What one part is and costs; bytes for the whole batch, seconds per step.
 
-    `weight_bytes` counts the weights whose home is this part, so that a sum over parts
-    counts each once; `borrowed` names the weights it uses that live in another part.
+    `weight_bytes` counts weights whose home is this part, so that a sum over parts
+    counts each once; `borrowed` names the weights that it uses of other parts, and
+    `fetched_bytes` is what a step copies of them from other devices. `where` is the
+    file name and line of its declaration, without folders.
     """
 
     name: str
@@ -72,7 +78,7 @@ class PartFacts:
 
     @property
     def total_bytes(self) -> int:
-        """Weights and the activations kept for the backward pass."""
+        """Weights and saved activations."""
         return self.weight_bytes + self.activation_bytes
 
     @property
@@ -85,9 +91,9 @@ class PartFacts:
 class Flow:
     """What passes from one part to another in a step.
 
-    `bytes` are the tensors that the graph says; `sent_bytes` and `returned_bytes` what
-    the plan moves between devices for them: activations there, gradients back. A
-    tensor that a neighbour on the same device has fetched already is sent by nobody.
+    `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
+    plan copies between devices for them: activations forward, gradients back. A tensor
+    that is already on the target's device is not copied again.
     """
 
     source: str
@@ -109,26 +115,38 @@ class Sharing:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TransferSum:
+    """All transfers of one kind between two devices in one step."""
+
+    source: str
+    target: str
+    kind: str
+    count: int
+    bytes: int
+    seconds: float
+
+
 def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
-    """Gather what is to be said of each part, in the graph's order."""
+    """Gather the facts of each part, in the graph's order."""
     graph = plan.graph
-    seconds: dict[str, dict[str, float]] = {p.name: {} for p in graph.parts}
+    seconds: dict[str, dict[str, float]] = {part.name: {} for part in graph.parts}
     for task in plan.timeline.tasks:
         if task.part in seconds:
             phases = seconds[task.part]
             phases[task.phase] = phases.get(task.phase, 0.0) + task.stop - task.start
-    homes: dict[str, int] = dict.fromkeys(seconds, 0)
+    homes = dict.fromkeys(seconds, 0)
     borrowed: dict[str, list[str]] = {name: [] for name in seconds}
     for weight, parts in graph.parts_of_weights.items():
         if parts:
             homes[parts[0]] += graph.weight[weight].bytes
-            for other in parts[1:]:
-                borrowed[other].append(weight)
-    fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
+        for other in parts[1:]:
+            borrowed[other].append(weight)
     fetched = dict.fromkeys(seconds, 0)
     for transfer in plan.transfers:
         if transfer.kind == "weights" and transfer.target in fetched:
             fetched[transfer.target] += transfer.bytes
+    fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
     leaving = _leaving(graph)
     outputs = {graph.call[name].part for name in graph.outputs}
     facts = {}
@@ -151,7 +169,7 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             is_output=part.name in outputs,
             borrowed=tuple(borrowed[part.name]),
             fetched_bytes=fetched[part.name],
-            where=part.where,
+            where=part.where.replace("\\", "/").rpartition("/")[2],
         )
     return facts
 
@@ -172,7 +190,7 @@ def _leaving(graph: Graph) -> Mapping[str, tuple[Shape, ...]]:
 
 
 def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
-    """The shape of a tensor, or nothing: workload files know bytes or times only."""
+    """The shape of a tensor; empty for workload files, which know no shapes."""
     if tensor.shape:
         return (tensor.shape,)
     return source.output_shapes[tensor.index : tensor.index + 1]
@@ -197,15 +215,13 @@ def flows_of(plan: Plan) -> list[Flow]:
 
 
 def _add_transfer(flows: dict[tuple[str, str], Flow], transfer: Transfer) -> None:
-    """Activations go with their edge; gradients against it, on the same edge."""
+    """Count activations along their edge, gradients on it as returned."""
     there = flows.get((transfer.source, transfer.target))
     back = flows.get((transfer.target, transfer.source))
     if transfer.kind == "activation" and there:
         there.sent_bytes += transfer.bytes
         there.seconds += transfer.seconds
-    elif transfer.kind == "gradient" and (back or there):
-        flow = back or there
-        assert flow is not None
+    elif transfer.kind == "gradient" and (flow := back or there):
         flow.returned_bytes += transfer.bytes
         flow.seconds += transfer.seconds
 
@@ -221,13 +237,38 @@ def sharings_of(graph: Graph) -> list[Sharing]:
             sizes[found] = sizes.get(found, 0) + graph.weight[weight].bytes
     for call in graph.calls:
         for weight in call.weights:
-            found = users[weight]
-            if found in layers:
-                layers[found][call.layer or call.name] = None
+            if users[weight] in layers:
+                layers[users[weight]][call.layer or call.name] = None
     return [
         Sharing(tuple(names), found[0], found[1:], sizes[found])
         for found, names in layers.items()
     ]
+
+
+def transfer_sums(plan: Plan) -> list[TransferSum]:
+    """Sum the transfers by pair of devices and kind, the largest first."""
+    sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
+    for one in plan.transfers:
+        key = (one.source_device, one.target_device, one.kind)
+        count, size, spent = sums.get(key, (0, 0, 0.0))
+        sums[key] = (count + 1, size + one.bytes, spent + one.seconds)
+    found = [TransferSum(*key, *values) for key, values in sums.items()]
+    return sorted(found, key=lambda one: -one.bytes)
+
+
+def phases_of(plan: Plan) -> tuple[str, ...]:
+    """The phases that the plan's step has."""
+    return PHASES if plan.training else PHASES[:1]
+
+
+def utilization(plan: Plan, device: str) -> float:
+    """The share of the step in which a device computes, 0 to 1."""
+    return plan.timeline.utilization.get(device, 0.0)
+
+
+def reason_text(one: PartFacts) -> str:
+    """Why a part is on its device; for a fallback, what was requested."""
+    return f"requested {one.fallback.requested}" if one.fallback else one.reason
 
 
 def objective_text(plan: Plan) -> tuple[str, str]:
@@ -236,34 +277,26 @@ def objective_text(plan: Plan) -> tuple[str, str]:
         return "fullest device", format_bytes(plan.value)
     if plan.objective == "throughput":
         return "busiest device", format_seconds(plan.value)
-    if plan.objective == "call_latency":
-        return "one sample", format_seconds(plan.value)
     kind = "training" if plan.training else "inference"
     return f"{kind} step", format_seconds(plan.timeline.seconds)
 
 
-def search_text(plan: Plan) -> str:
-    """Say what was sought and how the plan was found, without a program's names."""
-    sought = _SOUGHT.get(plan.objective, plan.objective)
+def algorithm_text(plan: Plan) -> str:
+    """Say what the planner optimised and which algorithm found the plan."""
+    goal = _GOAL.get(plan.objective, plan.objective)
     if plan.strategy == "given":
-        return f"{sought}: a placement that was given"
-    found = _FOUND.get(plan.strategy, plan.strategy.replace("_", " "))
-    return f"{sought}, found by {found}"
+        return "placement given by the user"
+    found = _ALGORITHM.get(plan.strategy, plan.strategy.replace("_", " "))
+    return f"{goal}, found by {found}"
 
 
-def verdict_line(plan: Plan) -> str:
-    """Say in one line whether the plan is worth it."""
-    return str(plan.verdict).partition("\n")[0]
+def verdict_lines(plan: Plan) -> list[str]:
+    """Whether the plan is worth it, in the first line; then the bound and advice."""
+    return str(plan.verdict).splitlines()
 
 
-def audit_row(row: Row) -> tuple[str, ...]:
-    """Write an audit's row as texts: the part, the plan, where each aspect was."""
-    seen = (row.forward, row.backward, row.variables, row.slots, row.updates)
-    return (row.part, row.planned, *(device or "-" for device in seen), str(row.ops))
-
-
-def strayed_of(audit: Audit | None) -> Mapping[str, list[str]]:
-    """What each part of an audit did elsewhere, in a few words each."""
+def findings_by_part(audit: Audit | None) -> Mapping[str, list[str]]:
+    """What each part of an audit did on another device, in a few words each."""
     found: dict[str, list[str]] = {}
     for finding in audit.findings if audit is not None else ():
         text = f"{finding.aspect} on {finding.actual or 'no device'}"

@@ -1,10 +1,9 @@
-"""From DOT to a file: pygraphviz' own Graphviz first, an installed `dot` second.
+"""Draw plans, audits and timelines into files: SVG, PNG, PDF or DOT.
 
-Graphviz runs in a child process. A picture that it chokes on, or a fault in its C code,
-then costs a picture and not the training that runs in this one; and its own chatter on
-the screen stays out of sight. The child is lent a font, so that there are words in the
-picture on a machine that has no font at all, and the same plan is laid out alike
-everywhere.
+Graphviz runs in a child process: pygraphviz' own first, an installed `dot` second. A
+fault in its C code then costs a picture and not the training that runs in this process.
+The child uses the bundled font, so that a machine without fonts still draws words, and
+the same plan is laid out alike everywhere.
 """
 
 import os
@@ -12,23 +11,46 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unicodedata
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
-from splitnet.view.words import escaped
+from splitnet.core.plan import Plan
+from splitnet.core.timeline import Timeline
+from splitnet.view.diagram import dot_of
+from splitnet.view.style import dot_of_scene, escaped, svg_of_scene
+from splitnet.view.tables import table
+from splitnet.view.timeline import gantt_of
 
-__all__ = ["FORMATS", "format_of", "render_dot", "write_beside"]
+__all__ = [
+    "FORMATS",
+    "draw",
+    "html_of_audit",
+    "html_of_plan",
+    "render_dot",
+    "svg_of_plan",
+    "svg_of_timeline",
+    "write_file",
+]
 
 FORMATS = ("svg", "png", "pdf", "dot")
 
 _CHILD = (
     "import sys, pygraphviz\n"
     "graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())\n"
-    "sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog=sys.argv[2]))\n"
+    "kind, prog, *args = sys.argv[1:]\n"
+    "picture = graph.draw(format=kind, prog=prog, args=' '.join(args))\n"
+    "sys.stdout.buffer.write(picture)\n"
 )
-_MOST_SECONDS = 120.0
+# Simpler layouts, for graphs that Graphviz cannot lay out as asked.
+_ATTEMPTS = ((), ("-Gsplines=line",), ("-Gnewrank=false", "-Gsplines=line"))
+_MOST_SECONDS = 90.0
 _FONTS = Path(__file__).parent / "fonts"
-# Ours stands in for Helvetica, whose widths it has; the machine's serve other scripts.
+_FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
+# The bundled font replaces Helvetica; the machine's fonts serve other scripts.
 _FONT_SETTINGS = """<?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
@@ -49,15 +71,102 @@ _FONT_SETTINGS = """<?xml version="1.0"?>
 """
 
 
-def format_of(path: str | os.PathLike[str]) -> str:
-    """Read the format from the path's suffix.
+def draw(
+    thing: Plan | Audit | Timeline,
+    path: str | os.PathLike[str],
+    *,
+    other: Plan | Timeline | None = None,
+    calls: str | None = None,
+    what: str = "placement",
+) -> Path:
+    """Draw a plan, an audit or a timeline into a file, completely or not at all.
+
+    Args:
+        thing: a plan gives its placement diagram; an audit the same, with what ran
+            elsewhere marked; a timeline a chart of the step with a lane per device and
+            per link, and memory over time.
+        path: the file; ".svg", ".png", ".pdf" or ".dot".
+        other: beside a plan an earlier plan, and what moved since is marked; beside a
+            timeline another, such as the measured one, drawn below on the same scale.
+        calls: a part to open into its calls.
+        what: "placement", or "timeline" for a plan's timeline with memory limits.
+
+    Returns:
+        The path written.
 
     Raises:
-        SplitnetError: a suffix that is none of `FORMATS`.
-
-    >>> format_of("a/Placement.SVG")
-    'svg'
+        SplitnetError: the suffix, the part or the thing cannot be drawn, the file
+            cannot be written, or Graphviz is missing (the DOT text is then left beside
+            `path`).
     """
+    kind = _format_of(path)
+    if what not in ("placement", "timeline"):
+        raise SplitnetError(
+            f"cannot draw the {what!r} of a plan. Allowed: 'placement', 'timeline'."
+        )
+    audit = thing if isinstance(thing, Audit) else None
+    if isinstance(thing, Audit):
+        thing = thing.plan
+    if isinstance(thing, Timeline) or (isinstance(thing, Plan) and what == "timeline"):
+        if calls is not None:
+            raise SplitnetError(
+                f"calls={calls!r} opens a part of a placement diagram, and this is a "
+                "timeline. Leave it out, or draw the plan."
+            )
+        return _draw_timeline(thing, Path(path), kind, other)
+    if not isinstance(thing, Plan) or not isinstance(other, Plan | None):
+        raise _cannot_draw(other if isinstance(thing, Plan) else thing)
+    text = dot_of(thing, other=other, calls=calls, audit=audit)
+    return _write_picture(Path(path), text, kind, "dot")
+
+
+def _cannot_draw(thing: object) -> SplitnetError:
+    return SplitnetError(
+        f"cannot draw a {type(thing).__name__} here. Give a plan, an audit or a "
+        "timeline; `other` is of the same kind."
+    )
+
+
+def _draw_timeline(
+    thing: Plan | Timeline, path: Path, kind: str, other: Plan | Timeline | None
+) -> Path:
+    plan = thing if isinstance(thing, Plan) else None
+    timelines = {"" if other is None else "planned": _timeline_of(thing)}
+    if other is not None:
+        heading = "measured" if isinstance(other, Timeline) else "other plan"
+        timelines[heading] = _timeline_of(other)
+    scene = gantt_of(
+        timelines,
+        cluster=plan.cluster if plan else None,
+        title=plan.graph.name if plan else "timeline",
+    )
+    if kind == "svg":
+        return write_file(path, svg_of_scene(scene).encode())
+    return _write_picture(path, dot_of_scene(scene), kind, "nop2")
+
+
+def _timeline_of(thing: Plan | Timeline) -> Timeline:
+    if isinstance(thing, Plan):
+        return thing.timeline
+    if isinstance(thing, Timeline):
+        return thing
+    raise _cannot_draw(thing)
+
+
+def _write_picture(path: Path, text: str, kind: str, program: str) -> Path:
+    """Render DOT into a file; without Graphviz leave the DOT text and say where."""
+    if kind == "dot":
+        return write_file(path, text.encode())
+    _warn_of_missing_letters(text, kind)
+    try:
+        picture = render_dot(text, kind, program=program)
+    except SplitnetError as error:
+        left = write_file(path.with_suffix(".dot"), text.encode())
+        raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
+    return write_file(path, picture)
+
+
+def _format_of(path: str | os.PathLike[str]) -> str:
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise SplitnetError(
@@ -68,38 +177,71 @@ def format_of(path: str | os.PathLike[str]) -> str:
     return suffix
 
 
+def svg_of_plan(plan: Plan, audit: Audit | None = None, *, headed: bool = True) -> str:
+    """Draw a plan as SVG text, for a notebook or a page; no XML prolog."""
+    picture = render_dot(dot_of(plan, audit=audit, headed=headed), "svg").decode()
+    return picture[picture.index("<svg") :]
+
+
+def svg_of_timeline(timeline: Timeline) -> str:
+    """Draw a timeline as SVG text, for a notebook."""
+    return svg_of_scene(gantt_of({"": timeline}, title=""))
+
+
+def html_of_plan(plan: Plan) -> str:
+    """Show a plan as a piece of HTML for a notebook: diagram and table, no script."""
+    return _html(svg_of_plan(plan), table(plan, width=100))
+
+
+def html_of_audit(audit: Audit) -> str:
+    """Show an audit as a piece of HTML for a notebook: diagram and table, no script."""
+    return _html(svg_of_plan(audit.plan, audit), table(audit, width=100))
+
+
+def _html(svg: str, text: str) -> str:
+    lines = "\n".join(escaped(line) for line in text.splitlines())
+    return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
+
+
 def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
+
+    A graph that Graphviz fails to lay out is tried again with straight lines.
 
     Args:
         text: a graph in the DOT language.
         kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
-        program: the layout, "dot", or "nop2" for positions that stand already.
+        program: the layout, "dot", or "nop2" for positions that are given.
 
     Raises:
-        SplitnetError: no Graphviz was found, or none could lay the graph out.
+        SplitnetError: Graphviz is missing, or the text is not a graph.
     """
-    found = shutil.which("dot")
-    roads = [
-        ("pygraphviz", [sys.executable, "-P", "-c", _CHILD, kind, program])
-        if sys.executable
-        else ("pygraphviz", None),
-        ("the program 'dot'", [found, f"-K{program}", f"-T{kind}"] if found else None),
-    ]
-    faults = []
-    for name, command in roads:
-        if command is None:
-            faults.append(f"{name} is not here")
-            continue
-        picture, fault = _run(command, text)
-        if picture:
-            return picture
-        faults.append(f"{name}: {fault}")
-    raise SplitnetError(
-        f"Graphviz could not make the picture ({'; '.join(faults)}). Install it with "
-        "`pip install 'pygraphviz>=2'`, whose wheels carry Graphviz, or draw to a .dot "
-        "file and render that elsewhere."
+    faults: dict[str, str] = {}
+    for extra in _ATTEMPTS:
+        for name, command in _commands(kind, program):
+            picture, fault = (
+                _run([*command, *extra], text) if command else (b"", "none")
+            )
+            if picture:
+                return picture
+            faults.setdefault(name, fault)
+    said = "; ".join(
+        f"{name} is not installed" if fault == "none" else f"{name}: {fault}"
+        for name, fault in faults.items()
     )
+    raise SplitnetError(
+        f"Graphviz could not make the picture ({said}). Install it with "
+        "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz, or draw to a "
+        ".dot file and render that on another machine."
+    )
+
+
+def _commands(kind: str, program: str) -> Iterator[tuple[str, list[str]]]:
+    """The command lines that render DOT, by name; empty where there is none."""
+    python = [sys.executable, "-P", "-c", _CHILD, kind, program]
+    yield "pygraphviz", python if sys.executable else []
+    found = shutil.which("dot")
+    yield "the program 'dot'", [found, f"-K{program}", f"-T{kind}"] if found else []
 
 
 def _run(command: list[str], text: str) -> tuple[bytes, str]:
@@ -124,60 +266,115 @@ def _run(command: list[str], text: str) -> tuple[bytes, str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Give the child our variables and, on Linux, settings that know our font.
+    """The child's variables; on Linux with fontconfig settings that know our font.
 
     Elsewhere there is always a font, and Graphviz finds it without fontconfig.
     """
     variables = dict(os.environ)
     if sys.platform == "linux":
         machine = variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf")
+        fonts = escaped(str(_font_folder(folder)))
         settings = folder / "fonts.conf"
         settings.write_text(
-            _FONT_SETTINGS.format(
-                machine=escaped(machine), fonts=escaped(str(_lent_fonts()))
-            ),
+            _FONT_SETTINGS.format(machine=escaped(machine), fonts=fonts),
             encoding="utf-8",
         )
         variables["FONTCONFIG_FILE"] = str(settings)
     return variables
 
 
-def _lent_fonts() -> Path:
-    """Where the child may look for our font: a copy in the user's cache folder.
+def _font_folder(temporary: Path) -> Path:
+    """A copy of the bundled font in the user's cache, or else in a temporary folder.
 
-    fontconfig leaves notes of its own in the folders it reads, and the installed
-    package is no place for them; it serves only where there is no cache to write to.
+    fontconfig writes files into the folders that it reads; the installed package stays
+    as it is.
     """
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for folder in (Path(home, "splitnet", "fonts"), temporary / "fonts"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for font in sorted(_FONTS.glob("*.ttf")):
+                copy = folder / font.name
+                if not copy.is_file() or copy.stat().st_size != font.stat().st_size:
+                    write_file(copy, font.read_bytes())
+        except (OSError, SplitnetError):  # no home, or one that is full
+            continue
+        return folder
+    return temporary
+
+
+def _warn_of_missing_letters(text: str, kind: str) -> None:
+    """Warn if a png or pdf of this text would show boxes instead of letters.
+
+    An svg is drawn by its viewer, with the viewer's fonts. Only on Linux can a machine
+    be without fonts; fontconfig's `fc-list` knows them.
+    """
+    if kind == "svg" or sys.platform != "linux":
+        return
+    missing = [letter for letter in _foreign_letters(text) if not _has_font(letter)]
+    if missing:
+        warnings.warn(
+            f"no font here has letters such as {', '.join(missing)}, so the {kind} has "
+            "boxes in their place. Install a font that has them (for Chinese, Japanese "
+            "and Korean the package fonts-noto-cjk), or draw to .svg.",
+            stacklevel=4,
+        )
+
+
+def _foreign_letters(text: str) -> list[str]:
+    """One letter of each script that the bundled font lacks."""
+    found: dict[str, str] = {}
+    for character in dict.fromkeys(text):
+        if character > "\u02ff" and unicodedata.category(character).startswith("L"):
+            script = unicodedata.name(character, "LETTER").split()[0]
+            if script not in _FONT_SCRIPTS:
+                found.setdefault(script, character)
+    return list(found.values())
+
+
+def _has_font(letter: str) -> bool:
+    """Whether fontconfig names a font that has a letter."""
+    program = shutil.which("fc-list")
+    if program is None:
+        return False
+    query = [program, f":charset={ord(letter):x}", "family"]
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        place = cache / "splitnet" / "fonts"
-        place.mkdir(parents=True, exist_ok=True)
-        for font in sorted(_FONTS.glob("*.ttf")):
-            copy = place / font.name
-            if not copy.is_file() or copy.stat().st_size != font.stat().st_size:
-                write_beside(copy, font.read_bytes())
-    except (OSError, RuntimeError, SplitnetError):  # no home, or one that is full
-        return _FONTS
-    return place
+        done = subprocess.run(query, capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return bool(done.stdout.strip())
 
 
-def write_beside(path: str | os.PathLike[str], content: bytes) -> Path:
+def write_file(path: str | os.PathLike[str], content: bytes) -> Path:
     """Write a whole file or none: beside its place first, then renamed.
 
     Raises:
         SplitnetError: the place cannot be written to.
     """
-    place = Path(path)
-    beside = place.with_name(f".{place.name[:100]}.{os.getpid()}.part")
+    beside = None
     try:
-        try:
-            beside.write_bytes(content)
-            os.replace(beside, place)
-        finally:
-            beside.unlink(missing_ok=True)
+        place = Path(path).resolve()
+        if place.exists() and not place.is_file():
+            raise OSError(0, "it is not a regular file")
+        mode = place.stat().st_mode & 0o7777 if place.exists() else 0o666 & ~_umask()
+        handle, beside = tempfile.mkstemp(prefix=".splitnet-", dir=place.parent)
+        with open(handle, "wb") as file:
+            file.write(content)
+        os.chmod(beside, mode)
+        os.replace(beside, place)
+        beside = None
     except OSError as error:
         raise SplitnetError(
-            f"cannot write {os.fspath(path)!r}: {error.strerror}. Name a file in a "
-            "folder that is there and may be written to."
+            f"cannot write {os.fspath(path)!r}: {error.strerror}. Name a file in an "
+            "existing folder that you may write to."
         ) from None
-    return place
+    finally:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+    return Path(path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

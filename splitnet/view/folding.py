@@ -1,12 +1,12 @@
-"""Fold what repeats, so that a picture of 300 branches is not wallpaper.
+"""Fold what repeats, so that a diagram of 300 branches stays readable.
 
 Works on names and edges alone. Two things fold: a run on one device whose members
-repeat ("block_0 … block_11, 12 times in a row"), and members of one device that read
-from the same and feed the same ("tower_0 … tower_74, 75 side by side"). Equal members
-fold first; unequal ones only if that did not make the picture small enough.
+repeat ("block_0 … block_11 ×12"), and members of one device that read from the same
+parts and feed the same ("tower_0 … tower_74 ×75"). Equal members fold first; unequal
+ones only if the picture is still too large, and last by device and depth.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 __all__ = ["Group", "fold"]
@@ -19,19 +19,49 @@ _COLUMNS = 4
 class Group:
     """Members drawn as one box; `times` is how often the pattern repeats, 0 if unequal.
 
-    `way` is "" for one member, "in a row", "side by side" or "mixed". `column` counts
-    from 1 where a tangle was folded into a grid, and is 0 elsewhere.
+    `column` counts from 1 where parts were folded by depth, and is 0 elsewhere.
     """
 
     members: tuple[str, ...]
     times: int = 1
-    way: str = ""
     column: int = 0
 
     @property
     def period(self) -> int:
         """How many members make one pattern; 0 if they are unequal."""
         return len(self.members) // self.times if self.times else 0
+
+
+def fold(
+    names: Sequence[str],
+    edges: Iterable[tuple[str, str]],
+    place: Mapping[str, Hashable],
+    look: Mapping[str, Hashable],
+    *,
+    most: int,
+) -> list[Group]:
+    """Group names until at most `most` groups are left, or nothing more folds.
+
+    Args:
+        names: in the order in which they run; groups keep it.
+        edges: from name to name, without a cycle.
+        place: what may be drawn in one box: members of a group have one place.
+        look: equal looks may be counted ("×12") instead of listed.
+        most: how many boxes a picture can show; fewer names are not folded.
+    """
+    state = _Folding(names, edges, place, look)
+    for equal in (True, False):
+        changed = True
+        while changed and len(state.groups) > most:
+            changed = (
+                state.fold_runs(equal=True)
+                or state.fold_siblings(equal=True)
+                or (not equal and state.fold_runs(equal=False))
+                or (not equal and state.fold_siblings(equal=False))
+            )
+    if len(state.groups) > 2 * most:
+        state.fold_by_depth()
+    return [state.groups[vertex] for vertex in sorted(state.groups)]
 
 
 class _Folding:
@@ -57,12 +87,8 @@ class _Folding:
 
     def join(self, members: Sequence[int], times: int, way: str) -> None:
         """Replace vertices by the first of them; the order of members is kept."""
-        first = members[0]
-        inside = set(members)
-        ways = {way, *(self.groups[m].way for m in members)} - {""}
+        first, inside = members[0], set(members)
         names = tuple(n for m in members for n in self.groups[m].members)
-        if len(ways) > 1 and not times:
-            way = "mixed"
         look = (way, times, tuple(self.look[m] for m in members[:_LONGEST_PERIOD]))
         for ends, back in ((self.after, self.before), (self.before, self.after)):
             outside = set().union(*(ends[m] for m in members)) - inside
@@ -72,18 +98,18 @@ class _Folding:
         for member in members[1:]:
             for table in (self.groups, self.place, self.look, self.after, self.before):
                 table.pop(member)
-        self.groups[first] = Group(names, times, way)
+        self.groups[first] = Group(names, times)
         self.look[first] = look
 
-    def fold_beside(self, equal: bool) -> bool:
+    def fold_siblings(self, *, equal: bool) -> bool:
         """Fold members of one place with the same neighbours before and after."""
         classes: dict[Hashable, list[int]] = {}
         for vertex in sorted(self.groups):
             key: Hashable = (
                 self.place[vertex],
                 self.look[vertex] if equal else None,
-                tuple(sorted(self.before[vertex])),
-                tuple(sorted(self.after[vertex])),
+                frozenset(self.before[vertex]),
+                frozenset(self.after[vertex]),
             )
             classes.setdefault(key, []).append(vertex)
         found = [members for members in classes.values() if len(members) > 1]
@@ -92,19 +118,18 @@ class _Folding:
             self.join(members, len(members) if same else 0, "side by side")
         return bool(found)
 
-    def fold_rows(self, equal: bool) -> bool:
-        """Fold runs of one place: repeated patterns, or the whole run if need be."""
+    def fold_runs(self, *, equal: bool) -> bool:
+        """Fold runs of one place: repeated patterns, or else the whole run."""
         changed = False
         for run in self._runs():
-            pieces = self._patterns(run) if equal else [(run, 0)]
-            for members, times in pieces:
+            for members, times in self._patterns(run) if equal else [(run, 0)]:
                 if len(members) > 1:
                     self.join(members, times, "in a row")
                     changed = True
         return changed
 
     def _runs(self) -> list[list[int]]:
-        """Longest chains on one place in which each feeds only the next."""
+        """Longest chains on one place in which each member feeds only the next."""
         follows: dict[int, int] = {}
         for vertex in sorted(self.groups):
             if len(self.after[vertex]) == 1:
@@ -112,9 +137,8 @@ class _Folding:
                 alone = len(self.before[target]) == 1
                 if alone and self.place[target] == self.place[vertex]:
                     follows[vertex] = target
-        starts = set(follows) - set(follows.values())
         runs = []
-        for vertex in sorted(starts):
+        for vertex in sorted(set(follows) - set(follows.values())):
             run = [vertex]
             while run[-1] in follows:
                 run.append(follows[run[-1]])
@@ -122,7 +146,7 @@ class _Folding:
         return runs
 
     def _patterns(self, run: list[int]) -> list[tuple[list[int], int]]:
-        """Cut a run into repeated patterns, the shortest that repeats first."""
+        """Cut a run into repeated patterns, the one that covers most first."""
         looks = [self.look[vertex] for vertex in run]
         pieces: list[tuple[list[int], int]] = []
         at = 0
@@ -131,6 +155,23 @@ class _Folding:
             pieces.append((run[at : at + period * times], times))
             at += period * times
         return pieces
+
+    def fold_by_depth(self) -> None:
+        """Fold into a grid: a row per place, a column per range of depths."""
+        depth: dict[int, int] = {}
+        for vertex in sorted(self.groups):
+            above = (depth.get(other, 0) + 1 for other in self.before[vertex])
+            depth[vertex] = max(above, default=0)
+        deepest = max(depth.values(), default=0) + 1
+        cells: dict[tuple[Hashable, int], list[int]] = {}
+        for vertex in sorted(self.groups):
+            column = depth[vertex] * _COLUMNS // deepest
+            cells.setdefault((self.place[vertex], column), []).append(vertex)
+        for (_, column), members in cells.items():
+            if len(members) > 1:
+                self.join(members, 0, "mixed")
+            first = members[0]
+            self.groups[first] = replace(self.groups[first], column=column + 1)
 
 
 def _repetition(looks: list[Hashable], at: int) -> tuple[int, int]:
@@ -144,55 +185,3 @@ def _repetition(looks: list[Hashable], at: int) -> tuple[int, int]:
         if times > 1 and period * times > best[0] * best[1]:
             best = (period, times)
     return best
-
-
-def fold(
-    names: Sequence[str],
-    edges: Iterable[tuple[str, str]],
-    place: Mapping[str, Hashable],
-    look: Mapping[str, Hashable],
-    *,
-    most: int,
-) -> list[Group]:
-    """Group names until at most `most` groups are left, or nothing more folds.
-
-    Args:
-        names: in the order in which they run; groups keep it.
-        edges: from name to name, without a cycle.
-        place: what may be drawn in one box: members of a group have one place.
-        look: equal looks may be counted ("12 times") instead of listed.
-        most: the number of boxes that a picture bears; fewer names stay as they are.
-    """
-    state = _Folding(names, edges, place, look)
-    steps: tuple[Callable[[], bool], ...] = (
-        lambda: state.fold_rows(equal=True),
-        lambda: state.fold_beside(equal=True),
-        lambda: state.fold_rows(equal=False),
-        lambda: state.fold_beside(equal=False),
-    )
-    for allowed in (2, 4):
-        changed = True
-        while changed and len(state.groups) > most:
-            changed = any(step() for step in steps[:allowed])
-    if len(state.groups) > 2 * most:
-        _fold_by_depth(state)
-    return [state.groups[vertex] for vertex in sorted(state.groups)]
-
-
-def _fold_by_depth(state: _Folding) -> None:
-    """Fold what is tangled into a grid: a row per place, a column per stretch."""
-    depth: dict[int, int] = {}
-    for vertex in sorted(state.groups):
-        depth[vertex] = max(
-            (depth.get(b, 0) + 1 for b in state.before[vertex]), default=0
-        )
-    deepest = max(depth.values(), default=0) + 1
-    cells: dict[tuple[Hashable, int], list[int]] = {}
-    for vertex in sorted(state.groups):
-        column = depth[vertex] * _COLUMNS // deepest
-        cells.setdefault((state.place[vertex], column), []).append(vertex)
-    for (_, column), members in cells.items():
-        if len(members) > 1:
-            state.join(members, 0, "mixed")
-        first = members[0]
-        state.groups[first] = replace(state.groups[first], column=column + 1)
