@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from splitnet.tf.summary import summary
     from splitnet.tf.workers.connect import connect
     from splitnet.tf.workers.start import local_workers
-    from splitnet.view.draw import draw
+    from splitnet.view.render import draw
     from splitnet.view.report import report
-    from splitnet.view.text import chart, table
+    from splitnet.view.tables import chart, table
     from splitnet.view.trace import trace
 
 __all__ = [
@@ -127,12 +127,12 @@ _HOMES = {
     "SplitnetError": "core.errors",
     "WorkerError": "core.errors",
     "audit": "tf.observe",
-    "chart": "view.text",
+    "chart": "view.tables",
     "compare_strategies": "planner.weighing",
     "configure": "tf.runtime.configure",
     "data_parallel": "tf.parallel",
     "connect": "tf.workers.connect",
-    "draw": "view.draw",
+    "draw": "view.render",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime.configure",
     "largest_batch": "planner.what_if",
@@ -153,7 +153,7 @@ _HOMES = {
     "sensitivity": "planner.what_if",
     "simulate": "simulator.simulate",
     "summary": "tf.summary",
-    "table": "view.text",
+    "table": "view.tables",
     "trace": "view.trace",
     "unplace": "tf.emit",
 }
@@ -166,10 +166,10 @@ hooks.declare(
         "explain": "splitnet.planner.explain:explain",
         "compare": "splitnet.planner.comparison:compare",
         "save_plan": "splitnet.planner.planfile:save_plan",
-        "plan_svg": "splitnet.view.draw:svg_of",
-        "plan_html": "splitnet.view.draw:html_of",
-        "timeline_svg": "splitnet.view.draw:chart_of",
-        "audit_html": "splitnet.view.draw:page_of",
+        "plan_svg": "splitnet.view.render:svg_of_plan",
+        "plan_html": "splitnet.view.render:html_of_plan",
+        "timeline_svg": "splitnet.view.render:svg_of_timeline",
+        "audit_html": "splitnet.view.render:html_of_audit",
     }
 )
 

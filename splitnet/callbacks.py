@@ -17,10 +17,10 @@ from splitnet.tf.board import Board
 from splitnet.tf.emit import plan_of
 from splitnet.tf.observe import watching
 from splitnet.tf.record import Recorder
-from splitnet.view.dot import dot_of
+from splitnet.view.diagram import dot_of
 from splitnet.view.render import render_dot
-from splitnet.view.scene import dot_of_scene
-from splitnet.view.text import table
+from splitnet.view.style import dot_of_scene
+from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
 
 __all__ = ["PlacementCallback"]

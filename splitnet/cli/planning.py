@@ -231,7 +231,7 @@ def run_plan(arguments: Namespace) -> int:
             moved = {} if change is None else {"moved": change.moved}
             show_json(figures | {"largest_batch": most} | moved)
         return 0
-    from splitnet.view.text import table
+    from splitnet.view.tables import table
 
     show(table(made))
     if change is not None:

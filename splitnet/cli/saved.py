@@ -65,7 +65,7 @@ def run_simulate(arguments: Namespace) -> int:
     if arguments.json:
         show_json(_timeline_figures(timeline))
         return 0
-    from splitnet.view.text import chart
+    from splitnet.view.tables import chart
 
     show(chart(timeline))
     if arguments.trace:
@@ -87,7 +87,7 @@ def _timeline_figures(timeline: Any) -> dict[str, Any]:
 def run_draw(arguments: Namespace) -> int:
     """Draw a saved plan into a file."""
     from splitnet.planner.planfile import load_plan
-    from splitnet.view.draw import draw
+    from splitnet.view.render import draw
 
     plan = load_plan(arguments.plan)
     other = load_plan(arguments.other) if arguments.other else None

@@ -59,7 +59,7 @@ def run_score(arguments: Namespace) -> int:
     if arguments.json:
         show_json(plan_figures(scored, time.perf_counter() - began))
         return 0
-    from splitnet.view.text import table
+    from splitnet.view.tables import table
 
     show(table(scored))
     return 0

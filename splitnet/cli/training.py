@@ -64,7 +64,7 @@ def run_demo(arguments: Namespace) -> int:
 
 def _show_outcome(outcome: Any) -> None:
     from splitnet import demo
-    from splitnet.view.text import table
+    from splitnet.view.tables import table
 
     show("")
     show(table(outcome.audit))
@@ -127,7 +127,7 @@ def run_audit(arguments: Namespace) -> int:
     from splitnet.tf.emit import emit
     from splitnet.tf.made_up import made_up_batch
     from splitnet.tf.observe import audit
-    from splitnet.view.text import table
+    from splitnet.view.tables import table
 
     with progress("auditing", total=2) as advance:
         advance(0, "emitting")

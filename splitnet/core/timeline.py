@@ -1,16 +1,15 @@
 """When everything runs: the values that the simulator makes and the views draw."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core import hooks
 from splitnet.core.units import format_seconds
 
-__all__ = ["PHASES", "Copy", "Task", "Timeline", "stacked"]
+__all__ = ["PHASES", "Copy", "Task", "Timeline"]
 
 PHASES = ("forward", "backward", "update")
-_NOISE = 1e-12  # seconds, of sums of floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +98,3 @@ class Timeline:
             device: max((count for _, count in self.memory.get(device, ())), default=0)
             for device in self.devices
         }
-
-
-def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
-    """Set the copies of one link by their start, and each in a row where it has room.
-
-    The rows count from 0. Copies share a link's bandwidth in turn but not its latency,
-    so one may begin before the one before it has arrived; it takes the next row.
-    """
-    free: list[float] = []
-    found = list[tuple[Copy, int]]()
-    for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
-        room = (row for row, stop in enumerate(free) if stop <= copy.start + _NOISE)
-        row = next(room, len(free))
-        free[row : row + 1] = [copy.stop]
-        found.append((copy, row))
-    return found

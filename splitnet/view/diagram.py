@@ -36,9 +36,6 @@ from splitnet.view.legend import (
     box_tooltip,
     device_label,
     header_label,
-    legend_row,
-    stacked_label,
-    status_rows,
 )
 from splitnet.view.style import (
     ALARM,
@@ -50,7 +47,6 @@ from splitnet.view.style import (
     counted,
     label_text,
     mixed,
-    quiet_label,
     shortened,
 )
 
@@ -265,14 +261,9 @@ def dot_of(
         SplitnetError: `calls` names no part.
     """
     shown = diagram_of(plan, other=other, calls=calls, audit=audit, most=most)
-    used = {box.facts.device for box in shown.boxes}
-    unused = ", ".join(d.name for d in plan.cluster if d.name not in used)
-    rows = [quiet_label("not used: " + shortened(unused, 90))] if unused else []
-    rows.append(legend_row(shown.boxes, shown.links, compared=other is not None))
-    if headed:
-        header = header_label(plan, *rows, other=other, audit=audit)
-    else:
-        header = stacked_label([*status_rows(plan, other=other, audit=audit), *rows])
+    header = header_label(
+        plan, shown.boxes, shown.links, other=other, audit=audit, headed=headed
+    )
     dot = graphviz.Digraph(
         name="placement",
         graph_attr=_graph_attributes(plan, shown, header),
@@ -393,11 +384,13 @@ def _add_devices(
                         style="",
                         tooltip="",
                     )
-                    _add_boxes(lane, boxes_on[device][::order], color, compared=compared)
+                    _add_boxes(
+                        lane, boxes_on[device][::order], color, compared=compared
+                    )
     with dot.subgraph(name="titles", graph_attr={"rank": "same"}) as row:
         for one, other in zip(used, used[1:], strict=False):
             row.edge(titles[one], titles[other], style="invis")
-    fed = {link.target for link in (*shown.links, *shown.shared)}
+    fed = {link.target for link in shown.links} | {x.other for x in shown.shared}
     for device in used:
         starts = [box for box in boxes_on[device] if box.id not in fed]
         for box in starts or boxes_on[device][:1]:

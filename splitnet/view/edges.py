@@ -234,8 +234,8 @@ def _link_label(link: Link) -> str:
         words = _moved_words(link.sent_bytes, link.returned_bytes)
         words = words or format_seconds(link.seconds)
     return (
-        '<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="2" BGCOLOR="#ffffffd8"><TR><TD>'
-        f"<B>{label_text(words)}</B></TD></TR></TABLE>>"
+        '<<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="2" BGCOLOR="#ffffffd8">'
+        f"<TR><TD><B>{label_text(words)}</B></TD></TR></TABLE>>"
     )
 
 

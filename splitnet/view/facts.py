@@ -292,6 +292,8 @@ def algorithm_text(plan: Plan) -> str:
 
 def verdict_lines(plan: Plan) -> list[str]:
     """Whether the plan is worth it, in the first line; then the bound and advice."""
+    if plan.verdict is None:
+        return [" ".join(objective_text(plan))]
     return str(plan.verdict).splitlines()
 
 

@@ -23,16 +23,7 @@ from splitnet.view.style import (
     shortened,
 )
 
-__all__ = [
-    "Box",
-    "box_label",
-    "box_tooltip",
-    "device_label",
-    "header_label",
-    "legend_row",
-    "stacked_label",
-    "status_rows",
-]
+__all__ = ["Box", "box_label", "box_tooltip", "device_label", "header_label"]
 
 _NAME_WIDTH = 30
 _TABLE = '<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="{}">{}</TABLE>'
@@ -66,9 +57,30 @@ class Box:
 
 
 def header_label(
-    plan: Plan, *rows: str, other: Plan | None, audit: Audit | None
+    plan: Plan,
+    boxes: Sequence[Box],
+    links: Sequence[Link],
+    *,
+    other: Plan | None,
+    audit: Audit | None,
+    headed: bool,
 ) -> str:
-    """The title, the totals, the verdict, then `rows`, above the picture."""
+    """The title, the totals and the verdict, if `headed`, then the legend."""
+    rows = _title_rows(plan) if headed else []
+    if audit is not None:
+        found = counted(len(audit.findings), "finding")
+        said = "all as planned" if audit.ok else f"{found} not as planned"
+        color = INK if audit.ok else ALARM
+        rows.append(f'<FONT COLOR="{color}"><B>audit: {said}</B></FONT>')
+    if other is not None:
+        rows.append(f"<B>{label_text(_comparison_text(plan, other))}</B>")
+    used = {box.facts.device for box in boxes}
+    unused = ", ".join(d.name for d in plan.cluster if d.name not in used)
+    rows += [quiet_label("not used: " + shortened(unused, 90))] if unused else []
+    return _stacked([*rows, _legend(boxes, links, compared=other is not None)])
+
+
+def _title_rows(plan: Plan) -> list[str]:
     moved = format_bytes(sum(transfer.bytes for transfer in plan.transfers))
     transfers = counted(len(plan.transfers), "transfer")
     facts = [
@@ -78,38 +90,13 @@ def header_label(
     ]
     if plan.fallbacks:
         facts.append(counted(len(plan.fallbacks), "fallback"))
-    full = _too_full(plan)
+    verdict = verdict_lines(plan)[0]
+    fits = plan.verdict is None or not plan.verdict.overfull
     name = shortened(plan.graph.name, 80)
-    lines = [
+    return [
         f'<FONT POINT-SIZE="15"><B>{label_text(name)}</B></FONT>',
         label_text(" · ".join(facts)),
-        _alarm(f"does not fit on {', '.join(full)}", 90, 11)
-        if full
-        else label_text(verdict_lines(plan)[0]),
-    ]
-    return stacked_label([*lines, *status_rows(plan, other=other, audit=audit), *rows])
-
-
-def status_rows(plan: Plan, *, other: Plan | None, audit: Audit | None) -> list[str]:
-    """A row for an audit and a row for a comparison, if they were given."""
-    rows = []
-    if audit is not None:
-        found = counted(len(audit.findings), "finding")
-        said = "all as planned" if audit.ok else f"{found} not as planned"
-        color = INK if audit.ok else ALARM
-        rows.append(f'<FONT COLOR="{color}"><B>audit: {said}</B></FONT>')
-    if other is not None:
-        rows.append(f"<B>{label_text(_comparison_text(plan, other))}</B>")
-    return rows
-
-
-def _too_full(plan: Plan) -> list[str]:
-    """The devices whose memory is exceeded."""
-    return [
-        device.name
-        for device in plan.cluster
-        if device.name in plan.memory
-        and plan.memory[device.name].total > device.memory_bytes
+        label_text(verdict) if fits else _alarm(verdict, 120, 11),
     ]
 
 
@@ -126,7 +113,7 @@ def _comparison_text(plan: Plan, other: Plan) -> str:
     return ", ".join([*words, f"step {before} before, {now} now"])
 
 
-def legend_row(boxes: Sequence[Box], links: Sequence[Link], *, compared: bool) -> str:
+def _legend(boxes: Sequence[Box], links: Sequence[Link], *, compared: bool) -> str:
     """Explain the signs that this picture holds, and no others."""
     crossing = [link for link in links if link.crosses and not link.is_reuse]
     inside = any(any(box.moved) for box in boxes)
@@ -172,7 +159,7 @@ def device_label(plan: Plan, device: str, color: str) -> str:
             )
     if plan.timeline.seconds and device in plan.timeline.utilization:
         rows.append(quiet_label(f"utilization {percent(utilization(plan, device))}"))
-    return stacked_label(rows, 0)
+    return _stacked(rows, 0)
 
 
 def box_label(box: Box) -> str:
@@ -241,7 +228,7 @@ def box_tooltip(box: Box) -> str:
     return "\n".join(lines)
 
 
-def stacked_label(rows: Sequence[str], padding: int = 1) -> str:
+def _stacked(rows: Sequence[str], padding: int = 1) -> str:
     """Rows of an HTML-like label below one another, flush left."""
     cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
     return f"<{_TABLE.format(padding, cells)}>"

@@ -136,15 +136,12 @@ def memory_lanes(
     for device in devices:
         limit = limits.get(device, 0)
         said = f"peak {format_bytes(peaks[device])}"
-        note = (
-            f"{percent(peaks[device] / limit)} of {format_bytes(limit)}"
-            if limit
-            else ""
-        )
+        share_text = percent(peaks[device] / limit) if limit else ""
+        note = f"{share_text} of {format_bytes(limit)}" if limit else ""
         items += [
             Words(16, y + 10, shortened(device, 20), 9.5, room=134),
             Words(16, y + 23, said, 9, QUIET, room=134),
-            Words(16, y + 35, used if limit else "", 9, QUIET, room=134),
+            Words(16, y + 35, note, 9, QUIET, room=134),
             Mark(_LANE_LEFT, y, _LANE_WIDE, MEMORY_LANE, "#f4f6f8"),
             *_curve(timeline, device, colors[device], whole[device] * top, x_of, y),
         ]

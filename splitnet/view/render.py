@@ -19,6 +19,7 @@ from pathlib import Path
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
+from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view.diagram import dot_of
 from splitnet.view.style import dot_of_scene, escaped, svg_of_scene
@@ -33,7 +34,6 @@ __all__ = [
     "render_dot",
     "svg_of_plan",
     "svg_of_timeline",
-    "write_file",
 ]
 
 FORMATS = ("svg", "png", "pdf", "dot")
@@ -141,7 +141,7 @@ def _draw_timeline(
         title=plan.graph.name if plan else "timeline",
     )
     if kind == "svg":
-        return write_file(path, svg_of_scene(scene).encode())
+        return _written(path, svg_of_scene(scene).encode())
     return _write_picture(path, dot_of_scene(scene), kind, "nop2")
 
 
@@ -156,14 +156,19 @@ def _timeline_of(thing: Plan | Timeline) -> Timeline:
 def _write_picture(path: Path, text: str, kind: str, program: str) -> Path:
     """Render DOT into a file; without Graphviz leave the DOT text and say where."""
     if kind == "dot":
-        return write_file(path, text.encode())
+        return _written(path, text.encode())
     _warn_of_missing_letters(text, kind)
     try:
         picture = render_dot(text, kind, program=program)
     except SplitnetError as error:
-        left = write_file(path.with_suffix(".dot"), text.encode())
+        left = _written(path.with_suffix(".dot"), text.encode())
         raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
-    return write_file(path, picture)
+    return _written(path, picture)
+
+
+def _written(path: Path, content: bytes) -> Path:
+    write_bytes(content, path, "picture")
+    return path
 
 
 def _format_of(path: str | os.PathLike[str]) -> str:
@@ -296,7 +301,7 @@ def _font_folder(temporary: Path) -> Path:
             for font in sorted(_FONTS.glob("*.ttf")):
                 copy = folder / font.name
                 if not copy.is_file() or copy.stat().st_size != font.stat().st_size:
-                    write_file(copy, font.read_bytes())
+                    write_bytes(font.read_bytes(), copy, "font")
         except (OSError, SplitnetError):  # no home, or one that is full
             continue
         return folder
@@ -343,38 +348,3 @@ def _has_font(letter: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return bool(done.stdout.strip())
-
-
-def write_file(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write a whole file or none: beside its place first, then renamed.
-
-    Raises:
-        SplitnetError: the place cannot be written to.
-    """
-    beside = None
-    try:
-        place = Path(path).resolve()
-        if place.exists() and not place.is_file():
-            raise OSError(0, "it is not a regular file")
-        mode = place.stat().st_mode & 0o7777 if place.exists() else 0o666 & ~_umask()
-        handle, beside = tempfile.mkstemp(prefix=".splitnet-", dir=place.parent)
-        with open(handle, "wb") as file:
-            file.write(content)
-        os.chmod(beside, mode)
-        os.replace(beside, place)
-        beside = None
-    except OSError as error:
-        raise SplitnetError(
-            f"cannot write {os.fspath(path)!r}: {error.strerror}. Name a file in an "
-            "existing folder that you may write to."
-        ) from None
-    finally:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-    return Path(path)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

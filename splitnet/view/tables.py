@@ -40,11 +40,20 @@ from splitnet.view.style import (
     shortened,
 )
 
-__all__ = ["chart", "rows_text", "table"]
+__all__ = ["ASPECTS", "chart", "rows_text", "table"]
 
 WIDTH = 80
 """Columns where there is no terminal."""
+ASPECTS = ("forward", "backward", "variables", "slots", "updates")
 _NARROW, _WIDE = 56, 110
+_MEMORY = {
+    "weights": "weights",
+    "gradients": "grads",
+    "slots": "slots",
+    "activations": "activ.",
+    "receive_buffers": "receive",
+    "workspace": "workspace",
+}
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 _STAND_IN = "* stand-in: shows placement, not speed or memory"
@@ -141,8 +150,7 @@ def _plan_blocks(plan: Plan, width: int) -> list[str]:
 
 
 def _devices_table(plan: Plan, width: int) -> str:
-    kinds = ("weights", "gradients", "slots", "activations", "receive_buffers", "workspace")
-    kinds = kinds if width >= _WIDE else ()
+    kinds = _MEMORY if width >= _WIDE else {}
     counts = {device.name: 0 for device in plan.cluster}
     for device in plan.device_of.values():
         counts[device] = counts.get(device, 0) + 1
@@ -160,9 +168,7 @@ def _devices_table(plan: Plan, width: int) -> str:
                 percent(utilization(plan, one.name)),
             )
         )
-    short = {"activations": "activ.", "gradients": "grads", "receive_buffers": "receive"}
-    heads = ("device", "parts", *(short.get(kind, kind) for kind in kinds))
-    heads = (*heads, "memory peak", "limit", "utilization")
+    heads = ("device", "parts", *kinds.values(), "memory peak", "limit", "utilization")
     text = rows_text(heads, rows, width=width, right=range(1, len(heads)))
     if any(device.stand_in for device in plan.cluster):
         text += f"\n{_STAND_IN}"
@@ -238,7 +244,9 @@ def _transfers_table(plan: Plan, width: int) -> str:
 def _fallbacks_table(plan: Plan, width: int) -> str:
     if not plan.fallbacks:
         return ""
-    rows = [(one.part, one.requested, one.assigned, one.reason) for one in plan.fallbacks]
+    rows = [
+        (one.part, one.requested, one.assigned, one.reason) for one in plan.fallbacks
+    ]
     heads = ("fallback", "requested", "assigned", "reason")
     return rows_text(heads, rows, width=width)
 
@@ -282,7 +290,7 @@ def _audit_blocks(audit: Audit, width: int) -> list[str]:
     verdict = "all as planned" if audit.ok else f"{found} not as planned"
     marked = [(finding.text, "! ") for finding in audit.findings]
     marked += [(note, "note: ") for note in audit.notes]
-    heads = ("branch", "planned", *_ASPECTS, "ops")
+    heads = ("branch", "planned", *ASPECTS, "ops")
     copies = [
         (f"{a} -> {b}", kind, format_bytes(planned), format_bytes(actual))
         for (a, b, kind), (planned, actual) in audit.moved.items()
@@ -299,12 +307,9 @@ def _audit_blocks(audit: Audit, width: int) -> list[str]:
     ]
 
 
-_ASPECTS = ("forward", "backward", "variables", "slots", "updates")
-
-
 def _audit_row(row: Row) -> tuple[str, ...]:
     """The part, its planned device, and "ok" or the other device for each aspect."""
-    seen = (getattr(row, aspect) for aspect in _ASPECTS)
+    seen = (getattr(row, aspect) for aspect in ASPECTS)
     cells = ("ok" if device == row.planned else device or "-" for device in seen)
     return (row.part, row.planned, *cells, str(row.ops))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.timeline import Copy, Task, Timeline, stacked
+from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.memory_chart import MEMORY_LANE, memory_lanes
 from splitnet.view.style import (
@@ -21,7 +21,7 @@ from splitnet.view.style import (
     shortened,
 )
 
-__all__ = ["gantt_of", "tick_seconds"]
+__all__ = ["gantt_of", "stacked", "tick_seconds"]
 
 Scale = Callable[[float], float]
 """Seconds to points."""
@@ -34,6 +34,7 @@ _MOST_LINKS = 12
 _NARROW = 2.0  # points; narrower neighbours become one bar
 _POINTS_PER_LETTER = 5.6
 _SHORTEST_NAME = 7
+_NOISE = 1e-12  # seconds, of sums of floats
 _IDLE, _GRID, _LINK, _GREY = "#e9ecef", "#d5dae0", "#f4f6f8", "#57606a"
 
 
@@ -316,3 +317,19 @@ def _copy_tip(group: Sequence[Copy]) -> str:
     sent = format_bytes(sum(copy.bytes for copy in group))
     spent = format_seconds(max(copy.stop for copy in group) - first.start)
     return f"{head}\n{sent} in {spent}, {last.source_device} → {last.target_device}"
+
+
+def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
+    """Sort the copies of one link by start, each with a row where it has room.
+
+    Rows count from 0. Copies share a link's bandwidth in turn but not its latency, so
+    one may begin before the one before it has arrived; it takes the next row.
+    """
+    free: list[float] = []
+    found: list[tuple[Copy, int]] = []
+    for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
+        room = (row for row, stop in enumerate(free) if stop <= copy.start + _NOISE)
+        row = next(room, len(free))
+        free[row : row + 1] = [copy.stop]
+        found.append((copy, row))
+    return found

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from splitnet.core.plan import Plan
-from splitnet.core.timeline import Copy, Timeline, stacked
-from splitnet.view.render import write_beside
-from splitnet.view.words import clean
+from splitnet.core.serialization import write_bytes
+from splitnet.core.timeline import Copy, Timeline
+from splitnet.view.style import clean
+from splitnet.view.timeline import stacked
 
 __all__ = ["trace", "trace_events"]
 
@@ -21,7 +22,7 @@ def trace(
     *,
     measured: Timeline | None = None,
 ) -> Path:
-    """Write a timeline as trace-event JSON, whole or not at all; open no viewer.
+    """Write a timeline as trace-event JSON, completely or not at all.
 
     A row per device and per link, a curve of bytes in use per device. `measured`, a
     timeline of the same step as it ran, becomes a second process beside the planned.
@@ -38,7 +39,8 @@ def trace(
         "otherData": {"made_by": "splitnet"},
         "traceEvents": list(trace_events(timelines)),
     }
-    return write_beside(path, json.dumps(whole, indent=0).encode())
+    write_bytes(json.dumps(whole, indent=0).encode(), path, "trace")
+    return Path(path)
 
 
 def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[dict[str, object]]:
@@ -74,14 +76,13 @@ def _task_events(
     for task in timeline.tasks:
         yield {
             "ph": "X",
-            "name": clean(task.call),
+            "name": clean(task.part),
             "cat": task.phase,
             "pid": process,
             "tid": rows[task.device],
             "ts": task.start * _MICRO,
             "dur": (task.stop - task.start) * _MICRO,
             "args": {
-                "part": clean(task.part),
                 "phase": task.phase,
                 "microbatch": task.microbatch,
             },

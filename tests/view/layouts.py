@@ -2,6 +2,7 @@
 
 import json
 import random
+from typing import Any
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
@@ -28,22 +29,32 @@ def random_plan(seed: int) -> Plan:
     alike = draw.random() < 0.3
     for number in range(count):
         reach = draw.choice([1, 3, 12, 60])
-        sources = draw.sample(before[-reach:], min(draw.randint(1, 3), len(before), reach))
+        sources = draw.sample(
+            before[-reach:], min(draw.randint(1, 3), len(before), reach)
+        )
         name = f"part_{number}"
         kinds = ["Dense"] * (1 if alike else draw.randint(1, 3))
         kind = "merge" if len(sources) > 1 and draw.random() < 0.3 else "branch"
-        net.part(name, sources, kinds, kind=kind, shape=(32 + (0 if alike else number % 7),))
+        net.part(
+            name, sources, kinds, kind=kind, shape=(32 + (0 if alike else number % 7),)
+        )
         places[name] = draw.choice([*names, "cpu:0"])
         before.append(name)
     cluster = Cluster.of(*names, "cpu", memory="16 GiB", link="25 GB/s")
     return plans.plan_by_hand(net.graph(before[-1]), cluster, places)
 
 
-def layout_faults(plan: Plan) -> list[str]:
-    """What is wrong with the layout of a plan's diagram, in words."""
-    layout = json.loads(render_dot(dot_of(plan), "json"))
+def layout_of(plan: Plan) -> dict[str, Any]:
+    """Where Graphviz puts everything in a plan's diagram."""
+    return dict(json.loads(render_dot(dot_of(plan), "json")))
+
+
+def layout_faults(layout: dict[str, Any]) -> list[str]:
+    """Boxes that overlap, or are not in their lane, in words."""
     things = layout["objects"]
-    boxes = {o["_gvid"]: _box(o) for o in things if o["name"].startswith(("box-", "title-"))}
+    boxes = {
+        o["_gvid"]: _box(o) for o in things if o["name"].startswith(("box-", "title-"))
+    }
     name = {o["_gvid"]: o["name"] for o in things}
     lanes = {
         o["name"]: (_rect(o["bb"]), set(o.get("nodes", ())))
@@ -60,8 +71,10 @@ def layout_faults(plan: Plan) -> list[str]:
         ]
     for lane, (frame, members) in lanes.items():
         for one, rect in ordered:
-            inside = frame[0] <= rect[0] and rect[2] <= frame[2] and (
-                frame[1] <= rect[1] and rect[3] <= frame[3]
+            inside = (
+                frame[0] <= rect[0]
+                and rect[2] <= frame[2]
+                and (frame[1] <= rect[1] and rect[3] <= frame[3])
             )
             if one in members and not inside:
                 faults.append(f"{name[one]} is outside {lane}")

@@ -10,6 +10,18 @@ from splitnet.core.timeline import Copy, Task, Timeline
 MS = 1e-3
 
 
+def task(
+    part: str,
+    device: str,
+    phase: str,
+    start: float,
+    stop: float,
+    microbatch: int = 0,
+) -> Task:
+    """A part that computes for some time."""
+    return Task(part, part, device, phase, start, stop, microbatch)
+
+
 class Draft:
     """A graph in the making: parts of one or more calls, and tensors between them."""
 
@@ -125,7 +137,7 @@ def plan_by_hand(
     def run(call: Call, phase: str, start: float, length: float) -> float:
         device = device_of[call.part]
         start = max(start, free[device])
-        tasks.append(Task(call.name, call.part, device, phase, start, start + length))
+        tasks.append(task(call.part, device, phase, start, start + length))
         free[device] = start + length
         return start + length
 
@@ -348,3 +360,32 @@ def tangle(count: int, gpus: int = 4) -> Plan:
         names.append(name)
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")
     return plan_by_hand(draft.graph(names[-1]), cluster, places)
+
+
+NASTY = (
+    "<script>alert(1)</script>",
+    'a"b',
+    "a\\nb\\l\\G",
+    "two\nlines",
+    "{record|<port>}",
+    "&amp; &lt; &",
+    "漢字かな交じり",
+    "x" * 500,
+    "\u202ebackwards",
+    "<b>bold</b>",
+    "nul\0l",
+    "]]>",
+    "-> {a}",
+)
+
+
+def nasty() -> Plan:
+    """A plan whose branches are named to break DOT, HTML, XML and terminals."""
+    draft = Draft('<i>net</i> & "co" \n --', 8)
+    draft.part("in<put>", kind="input", on="cpu:0")
+    places = {"in<put>": "cpu:0"}
+    for number, name in enumerate(NASTY):
+        draft.part(name, ["in<put>"], [f"<{name[:9]}>"], weight=name, on="gpu:0")
+        places[name] = f"gpu:{number % 2}"
+    cluster = Cluster.of("2*gpu", "cpu")
+    return plan_by_hand(draft.graph(*NASTY), cluster, places)

@@ -10,8 +10,7 @@ from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.view.report import report, report_html
 from tests.view import plans
-from tests.view.test_draw import nasty_plan
-from tests.view.test_text import strayed
+from tests.view.test_tables import strayed
 
 VOID = {"meta", "link", "input", "br", "img", "rect", "path", "polygon", "polyline"}
 
@@ -107,7 +106,7 @@ def test_report_of_an_audit_lists_its_findings() -> None:
 
 
 def test_report_takes_plan_and_audit_together() -> None:
-    """The same page by either road."""
+    """The same page either way."""
     audit = strayed()
     assert report_html(audit.plan, audit=audit) == report_html(audit)
 
@@ -122,7 +121,7 @@ def test_report_sets_the_measured_timeline_below_the_planned() -> None:
 
 def test_report_shows_nasty_names_as_text() -> None:
     """One script, the page's own; no handler; the name is there to be read."""
-    page = Page(report_html(nasty_plan()))
+    page = Page(report_html(plans.nasty()))
     assert page.tags.count("script") == 1
     assert not page.handlers
     assert not page.faults
@@ -166,4 +165,4 @@ def test_report_says_the_verdict_once() -> None:
     plan = plans.siamese()
     text = report_html(plan)
     assert text.count(str(plan.verdict).splitlines()[0]) == 1
-    assert "crosses devices" in text
+    assert "between devices (" in text

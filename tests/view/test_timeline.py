@@ -7,10 +7,11 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.view.scene import Mark, Scene, Words, dot_of_scene, svg_of_scene
+from splitnet.view.style import Mark, Scene, Words, svg_of_scene
 from splitnet.view.timeline import gantt_of, tick_seconds
 from tests.view import plans
 from tests.view.golden import assert_golden
+from tests.view.plans import task
 
 
 def marks(scene: Scene, start: str) -> list[Mark]:
@@ -41,9 +42,9 @@ def test_gantt_of_tells_phases_apart_without_colour() -> None:
     scene = gantt_of(
         {
             "": step(
-                Task("a", "a", "gpu:0", "forward", 0.0, 1.0),
-                Task("a", "a", "gpu:0", "backward", 1.0, 3.0),
-                Task("a", "a", "gpu:0", "update", 3.0, 4.0),
+                task("a", "gpu:0", "forward", 0.0, 1.0),
+                task("a", "gpu:0", "backward", 1.0, 3.0),
+                task("a", "gpu:0", "update", 3.0, 4.0),
             )
         }
     )
@@ -57,22 +58,22 @@ def test_gantt_of_draws_time_to_scale() -> None:
     scene = gantt_of(
         {
             "": step(
-                Task("a", "a", "gpu:0", "forward", 0.0, 1.0),
-                Task("b", "b", "gpu:1", "forward", 1.0, 4.0),
+                task("a", "gpu:0", "forward", 0.0, 1.0),
+                task("b", "gpu:1", "forward", 1.0, 4.0),
             )
         }
     )
-    (lane,) = marks(scene, "gpu:0 waits")
-    (task,) = marks(scene, "a\n")
-    assert task.width == pytest.approx(lane.width / 4, abs=1)
+    (lane,) = marks(scene, "gpu:0 is idle")
+    (bar,) = marks(scene, "a\n")
+    assert bar.width == pytest.approx(lane.width / 4, abs=1)
 
 
-def test_gantt_of_leaves_waiting_visible() -> None:
-    """Nothing is drawn over a lane while its device waits."""
-    scene = gantt_of({"": step(Task("b", "b", "gpu:1", "forward", 1.0, 4.0))})
-    (task,) = marks(scene, "b\n")
-    (lane,) = marks(scene, "gpu:1 waits")
-    assert task.x > lane.x + lane.width / 5
+def test_gantt_of_leaves_idle_time_visible() -> None:
+    """Nothing is drawn over a lane while its device is idle."""
+    scene = gantt_of({"": step(task("b", "gpu:1", "forward", 1.0, 4.0))})
+    (bar,) = marks(scene, "b\n")
+    (lane,) = marks(scene, "gpu:1 is idle")
+    assert bar.x > lane.x + lane.width / 5
 
 
 def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
@@ -81,9 +82,7 @@ def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
         Copy("a", "b", "gpu:0", "gpu:1", "activation", "forward", 1024, 0.0, 1.0),
         Copy("b", "a", "gpu:1", "gpu:0", "gradient", "backward", 1024, 2.0, 3.0),
     )
-    scene = gantt_of(
-        {"": step(Task("a", "a", "gpu:0", "forward", 0.0, 3.0), copies=copies)}
-    )
+    scene = gantt_of({"": step(task("a", "gpu:0", "forward", 0.0, 3.0), copies=copies)})
     (there,) = marks(scene, "activation, a → b")
     (back,) = marks(scene, "gradient, b → a")
     assert (there.hatched, back.hatched) == (False, True)
@@ -93,7 +92,7 @@ def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
 
 def test_gantt_of_shows_micro_batches_by_number() -> None:
     """A pipeline's bars bear their micro-batch, not the part's name."""
-    tasks = [Task("a", "stage", "gpu:0", "forward", n, n + 1.0, n) for n in range(4)]
+    tasks = [task("stage", "gpu:0", "forward", n, n + 1.0, n) for n in range(4)]
     scene = gantt_of({"": step(*tasks)})
     assert {"0", "1", "2", "3"} <= set(words(scene))
     assert "stage" not in words(scene)
@@ -101,23 +100,25 @@ def test_gantt_of_shows_micro_batches_by_number() -> None:
 
 def test_gantt_of_sets_planned_and_measured_on_one_scale() -> None:
     """The measured step is twice as long: the planned one fills half the width."""
-    planned = step(Task("a", "a", "gpu:0", "forward", 0.0, 1.0))
-    measured = step(Task("a", "a", "gpu:0", "forward", 0.0, 2.0))
+    planned = step(task("a", "gpu:0", "forward", 0.0, 1.0))
+    measured = step(task("a", "gpu:0", "forward", 0.0, 2.0))
     scene = gantt_of({"planned": planned, "measured": measured})
     one, two = marks(scene, "a\n")
     assert two.width == pytest.approx(2 * one.width, rel=0.01)
     assert "measured: one step, 2.00 s" in words(scene)
 
 
-def test_gantt_of_draws_the_limit_when_memory_comes_near_it() -> None:
-    """A limit within sight is a line with its amount; a far one is only written."""
+def test_gantt_of_draws_the_limit_that_memory_comes_near() -> None:
+    """A device that is nearly full has a dashed line; an almost empty one has not."""
     plan = plans.siamese()
-    near = Cluster.of("gpu:0", "gpu:1", "cpu", memory="2 MiB")
-    shown = words(gantt_of({"": plan.timeline}, cluster=near))
-    assert "limit 2.00 MiB" in shown
-    far = words(gantt_of({"": plan.timeline}, cluster=plan.cluster))
-    assert not any(text.startswith("limit") for text in far)
-    assert "of 16.0 GiB" in far
+    near = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
+
+    def dashes(cluster: Cluster) -> int:
+        scene = gantt_of({"": plan.timeline}, cluster=cluster)
+        return sum(isinstance(i, Mark) and i.fill == "#b3261e" for i in scene.items)
+
+    assert dashes(near) > 0
+    assert dashes(plan.cluster) == 0
 
 
 def test_gantt_of_joins_what_is_too_narrow_to_see() -> None:
@@ -126,22 +127,22 @@ def test_gantt_of_joins_what_is_too_narrow_to_see() -> None:
     scene = gantt_of({"": plan.timeline}, cluster=plan.cluster)
     bars = [m for m in scene.items if isinstance(m, Mark) and " on gpu:" in m.tip]
     assert len(svg_of_scene(scene)) < 300_000
-    assert sum("calls" in m.tip for m in bars) < 40
+    assert sum(" … " in m.tip for m in bars) < 40
 
 
 def test_gantt_of_shows_both_phases_of_a_bar_of_many() -> None:
     """Where backward and updates alternate too fast to be seen, the bar is of both."""
     phases = ("backward", "update")
     tasks = [
-        Task(f"p{i}", f"p{i}", "gpu:0", phases[i % 2], i / 1e3, (i + 1) / 1e3)
+        task(f"p{i}", "gpu:0", phases[i % 2], i / 1e3, (i + 1) / 1e3)
         for i in range(1000)
     ]
     scene = gantt_of({"": step(*tasks)})
     joined = max(
-        (m for m in scene.items if isinstance(m, Mark) and "calls" in m.tip),
+        (m for m in scene.items if isinstance(m, Mark) and " … " in m.tip),
         key=lambda mark: mark.width,
     )
-    alone = gantt_of({"": step(Task("a", "a", "gpu:0", "update", 0.0, 1.0))})
+    alone = gantt_of({"": step(task("a", "gpu:0", "update", 0.0, 1.0))})
     assert joined.hatched
     assert joined.fill == marks(alone, "a\n")[0].fill
 
@@ -154,10 +155,10 @@ def test_gantt_of_lists_the_busiest_links_only() -> None:
         for b in range(5)
         if a != b
     )
-    task = Task("a", "a", "gpu:0", "forward", 0.0, 9.0)
-    shown = words(gantt_of({"": step(task, copies=copies, devices=5)}))
+    work = task("a", "gpu:0", "forward", 0.0, 9.0)
+    shown = words(gantt_of({"": step(work, copies=copies, devices=5)}))
     assert sum("→" in text for text in shown) == 12
-    assert "and 8 further links, less busy" in shown
+    assert "and 8 more links, less used" in shown
 
 
 def test_gantt_of_nothing_is_a_chart_without_bars() -> None:
@@ -175,43 +176,35 @@ def test_tick_seconds_are_few_round_and_inside(seconds: float) -> None:
     assert ticks[-1] <= seconds * (1 + 1e-9)
 
 
-def test_scene_is_drawn_at_the_same_places_in_svg_and_in_dot() -> None:
-    """A rectangle's middle, counted from the bottom, is Graphviz' position."""
-    scene = Scene(100, 50, "t", (Mark(10, 5, 20, 10, "#112233"),))
-    assert 'x="10" y="5" width="20" height="10"' in svg_of_scene(scene)
-    assert 'pos="20,40!"' in dot_of_scene(scene)
-
-
-def test_svg_of_scene_keeps_ids_of_two_charts_on_one_page_apart() -> None:
-    """The hatch of one is not the hatch of the other."""
-    scene = Scene(9, 9, "t", (Mark(0, 0, 5, 5, "#112233", hatched=True),))
-    assert 'id="a-hatch-0"' in svg_of_scene(scene, prefix="a")
-    assert "url(#b-hatch-0)" in svg_of_scene(scene, prefix="b")
-
-
-def test_gantt_of_does_not_let_thin_updates_cut_a_bar() -> None:
-    """Ten backward calls of one part with an update after each are one hatched bar."""
-    tasks = []
-    for n in range(10):
-        tasks.append(Task(f"c{n}", "part", "gpu:0", "backward", n, n + 0.999))
-        tasks.append(Task(f"c{n}", "part", "gpu:0", "update", n + 0.999, n + 1.0))
-    (bar,) = marks(gantt_of({"": step(*tasks)}), "part")
-    assert bar.hatched
-    assert "20 calls" in bar.tip
-    assert "backward and update" in bar.tip
-
-
 def test_gantt_of_sets_copies_that_overlap_below_each_other() -> None:
     """All of them can be seen, and the lane is no higher than another."""
     copies = tuple(
         Copy(f"p{n}", "q", "gpu:0", "gpu:1", "activation", "forward", 8, n, n + 2.5)
         for n in range(6)
     )
-    task = Task("a", "a", "gpu:0", "forward", 0.0, 9.0)
-    scene = gantt_of({"": step(task, copies=copies)})
+    work = task("a", "gpu:0", "forward", 0.0, 9.0)
+    scene = gantt_of({"": step(work, copies=copies)})
     bars = marks(scene, "activation, p")
     assert len(bars) == len(copies)
     for one, two in combinations(bars, 2):
         apart = one.y + one.height <= two.y + 1e-9 or two.y + two.height <= one.y + 1e-9
         assert apart or one.x + one.width <= two.x or two.x + two.width <= one.x
     assert max(b.y + b.height for b in bars) - min(b.y for b in bars) <= 8.0 + 1e-9
+
+
+def test_gantt_of_names_bars_wholly_or_shortened_but_never_by_digits() -> None:
+    """A bar with room for two letters has no name: "12" of tower_12 says nothing."""
+    tasks = [task("wide", "gpu:0", "forward", 0.0, 50.0)]
+    tasks.append(task("tower_12", "gpu:0", "forward", 50.0, 51.5))
+    tasks.append(task("rest", "gpu:1", "forward", 0.0, 100.0))
+    shown = words(gantt_of({"": step(*tasks)}))
+
+    assert "wide" in shown
+    assert not {"12", "2", "tower_12"} & set(shown)
+
+
+def test_gantt_of_lists_idle_devices_in_one_line() -> None:
+    """Devices that compute nothing take no lane."""
+    scene = gantt_of({"": step(task("a", "gpu:0", "forward", 0.0, 1.0), devices=5)})
+
+    assert "idle throughout: gpu:1, gpu:2, gpu:3, gpu:4" in words(scene)

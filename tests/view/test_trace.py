@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from splitnet.core.errors import SplitnetError
-from splitnet.core.timeline import Copy, Task, Timeline
+from splitnet.core.timeline import Copy, Timeline
 from splitnet.view.trace import trace
 from tests.view import plans
 
@@ -47,7 +47,7 @@ def test_trace_never_overlaps_two_spans_of_one_row(tmp_path: Path) -> None:
         Copy("a", "b", "gpu:0", "gpu:1", "activation", "forward", 8, n, n + 2.5)
         for n in range(4)
     )
-    task = Task("a", "a", "gpu:0", "forward", 0.0, 1.0)
+    task = plans.task("a", "gpu:0", "forward", 0.0, 1.0)
     path = trace(Timeline((task,), copies, ("gpu:0", "gpu:1"), {}), tmp_path / "t.json")
     rows: dict[int, list[tuple[float, float]]] = {}
     for event in events(path, "X"):

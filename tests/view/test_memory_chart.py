@@ -4,8 +4,9 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
-from splitnet.view.memory import memory_scene
-from splitnet.view.scene import Mark, Scene, Words
+from splitnet.core.timeline import Timeline
+from splitnet.view.memory_chart import memory_lanes, memory_scene
+from splitnet.view.style import Mark, Scene, Words
 from tests.view import plans
 
 
@@ -68,3 +69,23 @@ def test_memory_scene_draws_every_limit_and_breaks_the_bar_before_far_ones() -> 
     assert marks(near, "#b3261e") == marks(far, "#b3261e") == 4
     assert marks(near, "#ffffff") == 1  # the CPU's limit is far
     assert marks(far, "#ffffff") == 3
+
+
+def test_memory_lanes_have_one_scale_in_per_cent_of_the_limit() -> None:
+    """Half of 2 MiB fills as much of its lane as half of 4 MiB."""
+    points = ((0.0, 1 << 20),), ((0.0, 2 << 20),)
+    step = Timeline(
+        (plans.task("a", "gpu:0", "forward", 0.0, 1.0),),
+        (),
+        ("gpu:0", "gpu:1"),
+        {"gpu:0": points[0], "gpu:1": points[1]},
+    )
+    limits = {"gpu:0": 2 << 20, "gpu:1": 4 << 20}
+    colors = {"gpu:0": "#111111", "gpu:1": "#222222"}
+    items = memory_lanes(step, step.devices, colors, limits, lambda s: s, 0.0)
+    curves = [i for i in items if isinstance(i, Mark) and "MiB on gpu" in i.tip]
+
+    assert curves[0].height == pytest.approx(curves[1].height)
+    texts = [i.text for i in items if isinstance(i, Words)]
+    assert "memory, each lane from 0 to 100 % of each limit" in texts
+    assert "50 % of 2.00 MiB" in texts

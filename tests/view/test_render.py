@@ -1,5 +1,6 @@
 """Files: every format, whole or not at all, from names that nobody would choose."""
 
+import os
 import subprocess
 import warnings
 from pathlib import Path
@@ -9,40 +10,13 @@ import pytest
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
-from splitnet.core.plan import Plan
 from splitnet.view import render
-from splitnet.view.draw import draw, html_of, svg_of
+from splitnet.view.diagram import dot_of
+from splitnet.view.render import draw, html_of_plan, svg_of_plan
 from tests.view import plans
 
 SVG = "{http://www.w3.org/2000/svg}"
 MAGIC = {"png": b"\x89PNG\r\n", "pdf": b"%PDF-", "svg": b"<", "dot": b"digraph"}
-NASTY = (
-    "<script>alert(1)</script>",
-    'a"b',
-    "a\\nb\\l\\G",
-    "two\nlines",
-    "{record|<port>}",
-    "&amp; &lt; &",
-    "漢字かな交じり",
-    "x" * 500,
-    "\u202ebackwards",
-    "<b>bold</b>",
-    "nul\0l",
-    "]]>",
-    "-> {a}",
-)
-
-
-def nasty_plan() -> Plan:
-    """A plan whose branches are named to break DOT, HTML, XML and terminals."""
-    draft = plans.Draft('<i>net</i> & "co" \n --', 8)
-    draft.part("in<put>", kind="input", on="cpu:0")
-    places = {"in<put>": "cpu:0"}
-    for number, name in enumerate(NASTY):
-        draft.part(name, ["in<put>"], [f"<{name[:9]}>"], weight=name, on="gpu:0")
-        places[name] = f"gpu:{number % 2}"
-    cluster = plans.Cluster.of("2*gpu", "cpu")
-    return plans.plan_by_hand(draft.graph(*NASTY), cluster, places)
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
@@ -124,7 +98,7 @@ def test_draw_takes_an_audit(tmp_path: Path) -> None:
 
 def test_draw_shows_every_nasty_name_as_text(tmp_path: Path) -> None:
     """The SVG parses, holds no script, and bears the names as they are."""
-    path = draw(nasty_plan(), tmp_path / "x.svg")
+    path = draw(plans.nasty(), tmp_path / "x.svg")
     tree = ElementTree.parse(path)
     assert not list(tree.iter(f"{SVG}script"))
     shown = {
@@ -136,18 +110,18 @@ def test_draw_shows_every_nasty_name_as_text(tmp_path: Path) -> None:
 
 def test_draw_shows_nasty_names_in_a_timeline(tmp_path: Path) -> None:
     """The timeline's SVG parses too, and so does its DOT for png."""
-    tree = ElementTree.parse(draw(nasty_plan(), tmp_path / "x.svg", what="timeline"))
+    tree = ElementTree.parse(draw(plans.nasty(), tmp_path / "x.svg", what="timeline"))
     assert not list(tree.iter(f"{SVG}script"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a machine may lack letters for the names
-        png = draw(nasty_plan(), tmp_path / "x.png", what="timeline").read_bytes()
+        png = draw(plans.nasty(), tmp_path / "x.png", what="timeline").read_bytes()
     assert png.startswith(MAGIC["png"])
 
 
 def test_draw_uses_an_installed_dot_when_pygraphviz_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second road is taken when the first does not lead anywhere."""
+    """The second program is tried when the first fails."""
     taken: list[str] = []
 
     def run(command: list[str], text: str) -> tuple[bytes, str]:
@@ -158,7 +132,7 @@ def test_draw_uses_an_installed_dot_when_pygraphviz_fails(
     monkeypatch.setattr(render.shutil, "which", lambda name: "/opt/dot")
     draw(plans.one(), tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text() == "<svg/>"
-    assert set(taken[1::2]) == {"/opt/dot"}
+    assert set(taken[1:]) == {"/opt/dot"}
 
 
 def test_draw_leaves_the_dot_text_when_there_is_no_graphviz(
@@ -182,7 +156,7 @@ def test_render_dot_gives_up_on_a_layout_that_takes_too_long(
         raise subprocess.TimeoutExpired(command, 120)
 
     monkeypatch.setattr(render.subprocess, "run", hang)
-    with pytest.raises(SplitnetError, match="more than 120 s"):
+    with pytest.raises(SplitnetError, match="more than 90 s"):
         render.render_dot("graph {}", "svg")
 
 
@@ -205,35 +179,18 @@ def test_draw_needs_no_font_of_the_machine(
     assert here == there
 
 
-def test_write_beside_keeps_the_old_file_when_it_cannot_finish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk leaves yesterday's picture, and no rest."""
-    path = tmp_path / "x.svg"
-    path.write_text("old")
-
-    def full(self: Path, content: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(SplitnetError, match="No space left"):
-        render.write_beside(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["x.svg"]
-    assert path.read_text() == "old"
-
-
 def test_svg_of_is_one_svg_element() -> None:
     """A notebook gets the picture without a prolog."""
-    text = svg_of(plans.siamese())
+    text = svg_of_plan(plans.siamese())
     assert text.startswith("<svg")
     assert ElementTree.fromstring(text).tag == f"{SVG}svg"
 
 
-def test_html_of_shows_the_diagram_and_the_table() -> None:
+def test_html_of_plan_shows_the_diagram_and_the_table() -> None:
     """A notebook's cell needs no script."""
-    text = html_of(plans.siamese())
+    text = html_of_plan(plans.siamese())
     assert "<svg" in text
-    assert "<table" in text
+    assert "1.50 times" in text
     assert "<script" not in text
 
 
@@ -248,11 +205,59 @@ def test_render_dot_leaves_nothing_in_the_package(
     assert not any(name.startswith(".") for name in before)
 
 
-def test_render_dot_lends_its_own_folder_where_there_is_no_cache(
+def test_render_dot_leaves_nothing_in_the_package_without_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A home that cannot be written to costs no picture."""
+    """Where no cache folder can be written, the font is copied to a temporary one."""
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    assert render._lent_fonts() == render._FONTS
+
+    assert render._font_folder(tmp_path) == tmp_path / "fonts"
+    assert draw(plans.one(), tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_render_dot_draws_straight_lines_when_a_layout_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph on which Graphviz fails is drawn more simply, not refused."""
+    real = render._run
+
+    def fragile(command: list[str], text: str) -> tuple[bytes, str]:
+        if "-Gsplines=line" not in command:
+            return b"", "Assertion failed"
+        return real(command, text)
+
+    monkeypatch.setattr(render, "_run", fragile)
+
+    assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
+
+
+@pytest.fixture
+def fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An `fc-list` that knows nothing; write names into `known` to change that."""
+    (tmp_path / "known").write_text("")
+    program = tmp_path / "fc-list"
+    program.write_text(f'#!/bin/sh\ncat "{tmp_path / "known"}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("splitnet.view.render.sys.platform", "linux")
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", ["placement", "timeline"])
+def test_draw_warns_of_letters_that_no_font_has(fonts: Path, what: str) -> None:
+    """A png would have boxes there; the warning says which letters, and what to do."""
+    plan = plans.towers(2, 2, names="塔")
+    with pytest.warns(UserWarning, match="such as 塔, so the png has boxes.*to .svg"):
+        draw(plan, fonts / "x.png", what=what)
+
+
+def test_draw_does_not_warn_without_need(fonts: Path) -> None:
+    """An svg, letters of the bundled font, or a font that has them: no warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(plans.towers(2, 2, names="塔"), fonts / "x.svg")
+        draw(plans.towers(2, 2, names="Ж_ω_é"), fonts / "x.png")
+        (fonts / "known").write_text("Some CJK font\n")
+        draw(plans.towers(2, 2, names="塔"), fonts / "x.png")

@@ -1,0 +1,139 @@
+"""Tables and charts as plain text: verdict first, at any width from 60 columns."""
+
+import pytest
+from rich.cells import cell_len
+
+from splitnet.core.audit import Audit, Finding, Row
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import SplitnetError
+from splitnet.core.timeline import Timeline
+from splitnet.core.units import format_bytes, format_seconds
+from splitnet.view.tables import chart, rows_text, table
+from tests.view import plans
+from tests.view.golden import assert_golden
+
+
+def strayed() -> Audit:
+    """An audit with one finding and one note."""
+    rows = (
+        Row("left", "gpu:0", "gpu:0", "cpu:0", "gpu:0", "gpu:0", "gpu:0", 12),
+        Row("right", "gpu:1", "gpu:1", "gpu:1", "gpu:1", "", "gpu:1", 11),
+    )
+    text = "the backward pass of 'left' ran on cpu:0, planned on gpu:0 (3 ops)"
+    finding = Finding("backward", "left", "gpu:0", "cpu:0", text)
+    moved = {("cpu:0", "gpu:0", "activation"): (65536, 131072)}
+    return Audit(
+        plans.siamese(), rows, (finding,), moved, ("eager calls are not seen",)
+    )
+
+
+def test_tables_are_the_golden_texts() -> None:
+    """A change of a plan's, a cluster's, an audit's table or a chart is reviewed."""
+    cluster = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
+
+    assert_golden(table(plans.siamese()) + "\n", "siamese_table.txt")
+    assert_golden(table(plans.siamese(), width=120) + "\n", "siamese_table_wide.txt")
+    assert_golden(table(cluster) + "\n", "cluster_table.txt")
+    assert_golden(table(strayed()) + "\n", "audit_table.txt")
+    assert_golden(chart(plans.siamese().timeline) + "\n", "siamese_chart.txt")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_table_fits_its_width_with_any_names(width: int) -> None:
+    """Long, wide and broken names are shortened, and make no line of their own."""
+    for plan in (plans.one(), plans.towers(300), plans.nasty()):
+        text = table(plan, width=width)
+        assert max(cell_len(line) for line in text.splitlines()) <= width
+        assert all(line == line.rstrip() for line in text.splitlines())
+    assert "two lines" in text
+
+
+def test_table_begins_with_the_verdict() -> None:
+    """Verdict, then devices, branches and transfers."""
+    text = table(plans.siamese())
+
+    order = [text.index(word) for word in ("1.50 times", "\ndevice", "\nbranch")]
+    assert order == sorted(order)
+    assert text.index("\nbranch") < text.index("\ntransfer ")
+
+
+def test_table_takes_the_terminals_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 120 columns memory is broken down; in a pipe it is not."""
+    monkeypatch.setenv("COLUMNS", "120")
+    piped = table(plans.siamese())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    assert table(plans.siamese()) == table(plans.siamese(), width=120)
+    assert piped == table(plans.siamese(), width=80)
+
+
+def test_table_totals_are_the_sums_of_the_plan() -> None:
+    """Summed independently, from the graph and the timeline."""
+    plan = plans.towers(30)
+    lines = table(plan, width=120).splitlines()
+    (total,) = [line for line in lines if line.startswith("33 parts")]
+    spent = dict.fromkeys(("forward", "backward", "update"), 0.0)
+    for task in plan.timeline.tasks:
+        spent[task.phase] += task.stop - task.start
+
+    assert format_bytes(sum(weight.bytes for weight in plan.graph.weights)) in total
+    kept = sum(call.activation_bytes for call in plan.graph.calls)
+    assert format_bytes(kept) in total
+    assert all(format_seconds(seconds) in total for seconds in spent.values())
+
+
+def test_table_shows_the_five_largest_transfers_and_their_total() -> None:
+    """Six pairs of devices and kind: five lines, and a total of all."""
+    plan = plans.siamese()
+    lines = table(plan).splitlines()
+    (total,) = [line for line in lines if line.startswith("all in a step (1 more)")]
+
+    assert format_bytes(sum(t.bytes for t in plan.transfers)) in total
+    assert sum(" -> " in line for line in lines) == 5
+    assert "No transfers" in table(plans.one())
+
+
+def test_table_marks_a_device_that_holds_too_much() -> None:
+    """More than the limit is a mark and a footnote."""
+    plan = plans.siamese()
+    small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
+    text = table(plans.plan_by_hand(plan.graph, small, plan.device_of))
+
+    assert "1.32 MiB!" in text
+    assert "! exceeds the limit" in text
+
+
+def test_table_lists_fallbacks_with_their_reasons() -> None:
+    """Requested, assigned and reason."""
+    assert "gpu:3      gpu:1     there is no gpu:3" in table(plans.siamese())
+
+
+def test_table_of_an_audit_names_only_devices_that_are_not_as_planned() -> None:
+    """The finding comes first; what is as planned is "ok"."""
+    text = table(strayed())
+
+    assert text.index("! the backward pass") < text.index("branch")
+    (left,) = [line for line in text.splitlines() if line.startswith("left")]
+    assert left.split() == ["left", "gpu:0", "ok", "cpu:0", "ok", "ok", "ok", "12"]
+
+
+def test_table_refuses_what_it_does_not_know() -> None:
+    """A number has no table."""
+    with pytest.raises(SplitnetError, match="no table of a int"):
+        table(3)  # type: ignore[arg-type]  # the fault on trial
+
+
+def test_rows_text_takes_markup_as_text() -> None:
+    """Brackets in names are no styles."""
+    assert "[bold]x[/bold]" in rows_text(("a",), [("[bold]x[/bold]",)], width=60)
+
+
+def test_chart_of_nothing_says_so() -> None:
+    """An empty timeline is no division by zero."""
+    assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
+
+
+def test_chart_refuses_a_width_of_nothing() -> None:
+    """No traceback from arithmetic."""
+    with pytest.raises(SplitnetError, match="width=0"):
+        chart(plans.one().timeline, width=0)
