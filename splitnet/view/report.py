@@ -63,7 +63,7 @@ def report(
             written, or Graphviz is missing.
     """
     page = report_html(thing, measured=measured, audit=audit)
-    write_bytes(page.encode(), path, "report")
+    write_bytes(page.encode(), Path(path), "report")
     return Path(path)
 
 

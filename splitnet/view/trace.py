@@ -39,7 +39,7 @@ def trace(
         "otherData": {"made_by": "splitnet"},
         "traceEvents": list(trace_events(timelines)),
     }
-    write_bytes(json.dumps(whole, indent=0).encode(), path, "trace")
+    write_bytes(json.dumps(whole, indent=0).encode(), Path(path), "trace")
     return Path(path)
 
 
