@@ -77,7 +77,7 @@ def peak_bytes(pid):
 def attempt(which, limit):
     """One attempt, in a process of its own; prints what came of it."""
     import splitnet as sn
-    from splitnet.core.units import parse_bytes
+    from splitnet.core.errors import parse_bytes
     from splitnet.tf.workers.serve import limit_memory
 
     limited = parse_bytes(limit, "limit")

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from splitnet.api import place, plan, score
     from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
-    from splitnet.core.cluster import Cluster, Device
+    from splitnet.core.cluster import Cluster, Device, Link
     from splitnet.core.cost_table import save_costs
-    from splitnet.core.declare import Net, Ref
     from splitnet.core.errors import (
         AuditError,
         ConfigError,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from splitnet.core.graph import Graph
-    from splitnet.core.links import Link
+    from splitnet.core.net import Net, Ref
     from splitnet.core.plan import Plan
     from splitnet.planner.planfile import load_plan
     from splitnet.planner.weighing import compare_strategies
@@ -118,12 +117,12 @@ _HOMES = {
     "Finding": "core.audit",
     "Graph": "core.graph",
     "InfeasibleError": "core.errors",
-    "Link": "core.links",
-    "Net": "core.declare",
+    "Link": "core.cluster",
+    "Net": "core.net",
     "PlacementCallback": "callbacks",
     "Plan": "core.plan",
     "PlanFileError": "core.errors",
-    "Ref": "core.declare",
+    "Ref": "core.net",
     "SplitnetError": "core.errors",
     "WorkerError": "core.errors",
     "audit": "tf.observe",

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import keras
 
     from splitnet.core.cluster import Cluster
-    from splitnet.core.declare import Net
     from splitnet.core.graph import Graph
+    from splitnet.core.net import Net
 
 __all__ = ["place", "plan", "plan_with", "score"]
 
@@ -274,8 +274,8 @@ def _graph_of(source: Any, options: PlanOptions) -> "Graph":
 
 def _has_parts(source: Any) -> bool:
     """Whether the parts are declared: those of a net, or of a graph."""
-    from splitnet.core.declare import Net
     from splitnet.core.graph import Graph
+    from splitnet.core.net import Net
 
     return isinstance(source, Net | Graph)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.declare import Net
 from splitnet.core.errors import SplitnetError
+from splitnet.core.net import Net
 from splitnet.core.plan import Plan
 
 if TYPE_CHECKING:

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from splitnet.cli.screen import hush, show, show_json, show_rows
-from splitnet.core.errors import ConfigError, listed
-from splitnet.core.options import OPTIONS
-from splitnet.core.settings import Setting, Settings, config_file, resolve
-from splitnet.core.units import format_bytes, format_count
+from splitnet.core.errors import ConfigError, format_bytes, format_count, listed
+from splitnet.core.settings import OPTIONS, Setting, Settings, config_file, resolve
 
 __all__ = ["add_commands"]
 

@@ -16,8 +16,12 @@ from splitnet.cli.sources import (
 )
 from splitnet.cli.workloads import is_figures_only, workload_figures
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import DeviceError, PlanFileError
-from splitnet.core.units import format_bytes, format_seconds
+from splitnet.core.errors import (
+    DeviceError,
+    PlanFileError,
+    format_bytes,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan

@@ -10,8 +10,7 @@ from typing import Any
 from splitnet.cli.screen import hush, progress, show, show_json, show_rows
 from splitnet.cli.sources import TARGET_HELP, load_source
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import ConfigError
-from splitnet.core.units import parse_bytes
+from splitnet.core.errors import ConfigError, parse_bytes
 
 __all__ = ["add_commands"]
 

@@ -136,8 +136,8 @@ def load_source(target: str) -> Any:
 def _is_source(value: Any) -> bool:
     import keras
 
-    from splitnet.core.declare import Net
     from splitnet.core.graph import Graph
+    from splitnet.core.net import Net
 
     return isinstance(value, Net | Graph | keras.Model)
 

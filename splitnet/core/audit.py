@@ -1,15 +1,18 @@
-"""Audits: what one watched step showed, and a plan held against it.
+"""Audits: a plan compared with what one observed step ran.
 
-`core/judge.py` decides, `tf/observe.py` collects; these are the values between them.
+`splitnet.tf` makes the `Observation`; everything that decides is here and needs no
+TensorFlow, so that a wrong observation can be shown to fail.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core import hooks
-from splitnet.core.errors import AuditError, listed
+from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
+from splitnet.core.replication import pieced
 
 __all__ = [
     "Audit",
@@ -19,6 +22,7 @@ __all__ = [
     "SeenCopy",
     "SeenOp",
     "SeenVariable",
+    "audit_of",
 ]
 
 ASPECTS = ("forward", "backward", "variables", "slots", "updates", "transfers")
@@ -168,3 +172,262 @@ class Audit:
             + ("all as planned" if self.ok else f"{len(self.findings)} findings")
         )
         return listed(head, [finding.text for finding in self.findings])
+
+
+def audit_of(
+    plan: Plan,
+    seen: Observation,
+    expected: Mapping[str, str] | None = None,
+) -> Audit:
+    """Hold an observation against a plan.
+
+    Args:
+        plan: What should have happened.
+        seen: What did.
+        expected: Part -> device, where fallbacks moved what the plan says.
+    """
+    expected = dict(plan.device_of) | dict(expected or {})
+    moved = _moved(plan, seen)
+    unproven, notes = _unproven(plan, seen, expected)
+    findings = [
+        *_strayed_ops(seen, expected),
+        *unproven,
+        *_strayed_variables(plan, seen, expected),
+        *_strayed_copies(plan, seen, moved, expected),
+    ]
+    return Audit(
+        plan,
+        tuple(_rows(plan, seen, expected)),
+        tuple(findings),
+        moved,
+        (*seen.notes, *notes, *_left_out(seen)),
+    )
+
+
+def _strayed_ops(seen: Observation, expected: Mapping[str, str]) -> list[Finding]:
+    """One finding per part, phase and wrong device, with a count and an example."""
+    wrong: dict[tuple[str, str, str, str], list[SeenOp]] = {}
+    for op in seen.ops:
+        planned = op.expected or expected.get(op.part, "")
+        if planned and op.device != planned:
+            key = (op.part, op.phase, planned, op.device)
+            wrong.setdefault(key, []).append(op)
+    return [
+        Finding(
+            "updates" if phase == "update" else phase,
+            part,
+            planned,
+            device,
+            f"{phase} of {part or 'all parts'!r}: {_some(ops)} ran on {device}, "
+            f"planned on {planned}.",
+        )
+        for (part, phase, planned, device), ops in wrong.items()
+    ]
+
+
+def _some(ops: list[SeenOp]) -> str:
+    types = [
+        f"{n} {t}" if n > 1 else t for t, n in Counter(o.type for o in ops).items()
+    ]
+    return f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''} ({ops[0].name})"
+
+
+def _left_out(seen: Observation) -> list[str]:
+    """A note on parts that the step does not need."""
+    if not seen.unneeded:
+        return []
+    return [f"nothing in this step needs {', '.join(map(repr, seen.unneeded))}."]
+
+
+def _unseen(
+    plan: Plan, seen: Observation, expected: Mapping[str, str]
+) -> Iterator[tuple[str, str, str]]:
+    """Each (phase, part, device) with work to do of which nothing was seen.
+
+    Where no gradient reaches a part it has neither backward ops nor updates.
+    """
+    there = {
+        phase: {op.part for op in seen.ops if op.phase == phase} for phase in _PHASES
+    }
+    for part in plan.graph.parts:
+        calls = plan.graph.calls_of[part.name]
+        idle = part.name in seen.unneeded
+        if idle or not any(call.forward_flops for call in calls):
+            continue
+        due = ["forward"]
+        homes = (plan.graph.parts_of_weights[w][0] for c in calls for w in c.weights)
+        if any(home in there["update"] for home in homes):
+            due.append("backward")
+        elif not there["update"] and any(
+            plan.graph.weight[w].trainable for c in calls for w in c.weights
+        ):
+            due += ["backward", "update"]
+        for phase in due:
+            if phase in seen.phases and part.name not in there[phase]:
+                yield phase, part.name, expected[part.name]
+
+
+def _unproven(
+    plan: Plan, seen: Observation, expected: Mapping[str, str]
+) -> tuple[list[Finding], list[str]]:
+    """Findings and notes on parts of which nothing was seen.
+
+    TensorFlow fuses and merges what runs on one device, so a part may show under the
+    name of another that was seen there: a note. Where nothing was seen, nothing is
+    proven: a finding.
+    """
+    busy = {(op.phase, op.device) for op in seen.ops if op.part}
+    findings, notes = [], []
+    for phase, part, device in _unseen(plan, seen, expected):
+        if (phase, device) in busy:
+            notes.append(
+                f"{phase} of {part!r}: TensorFlow merged it with other work on "
+                f"{device}."
+            )
+            continue
+        findings.append(
+            Finding(
+                "updates" if phase == "update" else phase,
+                part,
+                device,
+                "not seen",
+                f"{phase} of {part!r}: nothing of it was seen to run on {device}.",
+            )
+        )
+    return findings, notes
+
+
+def _strayed_variables(
+    plan: Plan, seen: Observation, expected: Mapping[str, str]
+) -> list[Finding]:
+    users = plan.graph.parts_of_weights
+    findings = []
+    for variable in seen.variables:
+        parts = users.get(variable.weight, ())
+        if parts and variable.device != expected[parts[0]]:
+            what = "slot" if variable.kind == "slot" else "variable"
+            findings.append(
+                Finding(
+                    f"{what}s",
+                    parts[0],
+                    expected[parts[0]],
+                    variable.device,
+                    f"{what} {variable.name!r} of {parts[0]!r} is on "
+                    f"{variable.device}, planned on {expected[parts[0]]}.",
+                )
+            )
+    return findings
+
+
+def _moved(
+    plan: Plan, seen: Observation
+) -> dict[tuple[str, str, str], tuple[int, int]]:
+    planned: Counter[tuple[str, str, str]] = Counter()
+    for transfer in plan.transfers:
+        key = (transfer.source_device, transfer.target_device, transfer.kind)
+        planned[key] += transfer.bytes
+    actual: Counter[tuple[str, str, str]] = Counter()
+    for copy in seen.copies:
+        actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
+    return {key: (planned[key], actual[key]) for key in sorted({*planned, *actual})}
+
+
+def _strayed_copies(
+    plan: Plan,
+    seen: Observation,
+    moved: Mapping[tuple[str, str, str], tuple[int, int]],
+    expected: Mapping[str, str],
+) -> list[Finding]:
+    """Tensors that cross where the plan has no crossing, or in every iteration."""
+    findings = [
+        Finding(
+            "transfers",
+            "",
+            "once",
+            "every iteration",
+            f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} in "
+            "every iteration of a loop.",
+        )
+        for copy in seen.copies
+        if copy.each_time
+    ]
+    if dict(expected) != dict(plan.device_of):
+        return findings
+    pieced_bytes = _pieced_bytes(plan, seen.pieces)
+    for (source, target, kind), (planned, actual) in moved.items():
+        if kind in ("mask", "target", "state", "other"):
+            continue
+        # Each read's gradient may cross by itself, so that sums keep their order.
+        most = max(planned, (seen.owed or {}).get((source, target, kind), 0))
+        most = max(most, pieced_bytes.get((source, target, kind), 0))
+        crossed = [
+            copy
+            for copy in seen.copies
+            if (copy.source, copy.target, _kind(copy)) == (source, target, kind)
+        ]
+        unknown = not most and any(copy.bytes is None for copy in crossed)
+        if unknown or actual > most + _SMALL_BYTES:
+            size = "unknown size" if unknown else format_bytes(actual)
+            findings.append(
+                Finding(
+                    "transfers",
+                    "",
+                    format_bytes(planned),
+                    size,
+                    f"transfers of {kind} from {source} to {target}: {size}, planned "
+                    f"{format_bytes(planned)}{_at_most(most, planned)} "
+                    f"({', '.join(copy.name for copy in crossed[:3])}).",
+                )
+            )
+    return findings
+
+
+def _pieced_bytes(plan: Plan, pieces: int) -> dict[tuple[str, str, str], int]:
+    """What the plan sends over each road if towers share every piece of the batch."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    times = pieced(plan.graph, pieces) if pieces > 1 else {}
+    for t in plan.transfers if times else ():
+        if t.kind in ("activation", "gradient"):
+            grown = max(times.get(t.source, 1.0), times.get(t.target, 1.0))
+            found[t.source_device, t.target_device, t.kind] += round(t.bytes * grown)
+    return dict(found)
+
+
+def _at_most(most: float, planned: int) -> str:
+    """What the reads of a road can send, where that is more than planned."""
+    return f", at most {format_bytes(int(most))}" if most > planned else ""
+
+
+def _kind(copy: SeenCopy) -> str:
+    """A model's input is planned as the activation of its part."""
+    return "activation" if copy.kind == "input" else copy.kind
+
+
+def _rows(plan: Plan, seen: Observation, expected: Mapping[str, str]) -> Iterable[Row]:
+    ops: dict[str, list[SeenOp]] = {}
+    for op in seen.ops:
+        ops.setdefault(op.part, []).append(op)
+    held: dict[tuple[str, str], list[str]] = {}
+    for variable in seen.variables:
+        for home in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
+            held.setdefault((home, variable.kind), []).append(variable.device)
+    for part in plan.graph.parts:
+        mine = ops.get(part.name, [])
+        where = {
+            phase: _devices(op.device for op in mine if op.phase == phase)
+            for phase in ("forward", "backward", "update")
+        }
+        yield Row(
+            part.name,
+            expected[part.name],
+            where["forward"],
+            where["backward"],
+            _devices(held.get((part.name, "variable"), [])),
+            _devices(held.get((part.name, "slot"), [])),
+            where["update"],
+            len(mine),
+        )
+
+
+def _devices(names: Iterable[str]) -> str:
+    return " + ".join(dict.fromkeys(names))

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from splitnet.core.cluster import Cluster, Link
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call
 

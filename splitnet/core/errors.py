@@ -1,5 +1,7 @@
-"""The exception tree, in one leaf module that every room can import."""
+"""Exceptions, and quantities as people write them: "16 GiB", "25 GB/s", "12 ms"."""
 
+import math
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -11,7 +13,15 @@ __all__ = [
     "PlanFileError",
     "SplitnetError",
     "WorkerError",
+    "first_line",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
     "listed",
+    "parse_bandwidth",
+    "parse_bytes",
+    "parse_flops",
+    "parse_seconds",
 ]
 
 
@@ -63,3 +73,134 @@ def first_line(error: BaseException) -> str:
     text = str(error).split("Arguments received by")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] if lines else "no message"
+
+
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40, "PI": 2**50}
+_PREFIX = _DECIMAL | _BINARY
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s\d]*)\s*")
+
+
+def _parse(value: object, what: str, example: str, suffix: str) -> float:
+    """Read `value` as a finite, non-negative number of `suffix` units."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise DeviceError(
+            f"{what} must be a number or a text such as {example!r}. "
+            f"Received: {value!r} ({type(value).__name__})."
+        )
+    if isinstance(value, int | float):
+        number, unit = float(value), suffix
+    else:
+        match = _QUANTITY.fullmatch(value)
+        if match is None:
+            raise DeviceError(
+                f"{what} must look like {example!r}. Received: {value!r}."
+            )
+        number, unit = float(match[1]), match[2]
+    scale = _scale(unit, suffix)
+    if scale is None:
+        raise DeviceError(
+            f"{what} has an unknown unit {unit!r} in {value!r}. Write it as "
+            f"{example!r}."
+        )
+    if not math.isfinite(number * scale) or number < 0:
+        raise DeviceError(
+            f"{what} must be finite and not negative. Received: {value!r}."
+        )
+    return number * scale
+
+
+def _scale(unit: str, suffix: str) -> float | None:
+    if not unit:
+        return 1.0
+    if suffix == "s":
+        return _SECONDS.get(unit)
+    if not unit.upper().endswith(suffix.upper()):
+        return None
+    prefix = unit[: len(unit) - len(suffix)]
+    return _PREFIX.get(prefix.upper())
+
+
+def parse_bytes(value: object, what: str = "memory") -> int:
+    """Read an amount of memory in bytes.
+
+    Raises:
+        DeviceError: not a finite, non-negative amount.
+
+    >>> parse_bytes("16 GiB"), parse_bytes("1.5 MB"), parse_bytes(1024)
+    (17179869184, 1500000, 1024)
+    """
+    return round(_parse(value, what, "16 GiB", "B"))
+
+
+def parse_bandwidth(value: object, what: str = "bandwidth") -> float:
+    """Read a bandwidth in bytes per second.
+
+    >>> parse_bandwidth("25 GB/s")
+    25000000000.0
+    """
+    return _parse(value, what, "25 GB/s", "B/s")
+
+
+def parse_flops(value: object, what: str = "speed") -> float:
+    """Read a speed in floating-point operations per second.
+
+    >>> parse_flops("19.5 TFLOP/s")
+    19500000000000.0
+    """
+    if isinstance(value, str):
+        value = value.replace("FLOPS", "FLOP/s").replace("FLOP/S", "FLOP/s")
+    return _parse(value, what, "19.5 TFLOP/s", "FLOP/s")
+
+
+def parse_seconds(value: object, what: str = "time") -> float:
+    """Read a time in seconds.
+
+    >>> parse_seconds("10 ms"), parse_seconds(0.5)
+    (0.01, 0.5)
+    """
+    return _parse(value, what, "10 us", "s")
+
+
+def format_bytes(count: float) -> str:
+    """Write an amount of memory with three significant figures.
+
+    >>> [format_bytes(n) for n in (0, 512, 1536, 18.2 * 2**30)]
+    ['0 B', '512 B', '1.50 KiB', '18.2 GiB']
+    """
+    return _format(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def format_count(count: float) -> str:
+    """Write a large number, such as FLOPs, with a decimal prefix.
+
+    >>> [format_count(n) for n in (0, 999, 1_500, 7.75e9)]
+    ['0', '999', '1.50 K', '7.75 G']
+    """
+    return _format(count, 1000, ("", "K", "M", "G", "T", "P")).strip()
+
+
+def _format(count: float, step: int, units: tuple[str, ...]) -> str:
+    scale = 0
+    while count >= step * 0.9995 and scale < len(units) - 1:
+        count /= step
+        scale += 1
+    if scale == 0:
+        return f"{count:.0f} {units[0]}"
+    digits = 2 if count < 9.995 else 1 if count < 99.95 else 0
+    return f"{count:.{digits}f} {units[scale]}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time with three significant figures.
+
+    >>> [format_seconds(t) for t in (0, 2.5e-6, 0.0123, 4.2)]
+    ['0 s', '2.50 us', '12.3 ms', '4.20 s']
+    """
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
+        value = seconds / scale
+        if value >= 0.9995:
+            digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+            return f"{value:.{digits}f} {unit}"
+    return "0 s" if seconds == 0 else f"{seconds:.2g} s"

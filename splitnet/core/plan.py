@@ -14,10 +14,15 @@ from typing import Any
 from splitnet.core import hooks
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel, Roofline
-from splitnet.core.errors import DeclarationError, PlanFileError, listed
+from splitnet.core.errors import (
+    DeclarationError,
+    PlanFileError,
+    format_bytes,
+    format_seconds,
+    listed,
+)
 from splitnet.core.graph import Graph
 from splitnet.core.timeline import Timeline
-from splitnet.core.units import format_bytes, format_seconds
 
 __all__ = [
     "CONTIGUITIES",

@@ -22,10 +22,15 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from splitnet.core.cluster import Cluster, Device, Link, default_link
-from splitnet.core.devices import device_name
+from splitnet.core.cluster import (
+    Cluster,
+    Device,
+    Link,
+    default_link,
+    device_name,
+    hosts_from,
+)
 from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, listed
-from splitnet.core.hosts import hosts_from
 
 __all__ = [
     "decode",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core import hooks
-from splitnet.core.units import format_seconds
+from splitnet.core.errors import format_seconds
 
 __all__ = ["PHASES", "Copy", "Task", "Timeline"]
 

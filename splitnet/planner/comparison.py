@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from splitnet.core.errors import format_bytes
 from splitnet.core.plan import value_text
-from splitnet.core.units import format_bytes
 from splitnet.planner.replay import change_text
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from splitnet.core.errors import InfeasibleError
+from splitnet.core.errors import InfeasibleError, format_bytes
 from splitnet.core.plan import Memory
-from splitnet.core.units import format_bytes
 from splitnet.planner.remedies import Case, another_device, remedies
 
 __all__ = ["infeasible_error"]

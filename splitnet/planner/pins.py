@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 
-from splitnet.core.declare import wishes
 from splitnet.core.errors import DeclarationError, DeviceError, listed
 from splitnet.core.graph import Graph, Part
+from splitnet.core.net import preferences
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan
@@ -92,7 +92,7 @@ def pins_of(plan: "Plan", graph: Graph) -> Pins:
 
 def _wishes(what: str, name: str, on: On) -> tuple[str, ...]:
     try:
-        return wishes(on)
+        return preferences(on)
     except DeviceError as error:
         raise DeviceError(f"{what} {name!r}: {error}") from None
 

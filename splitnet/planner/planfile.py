@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, device_name
 from splitnet.core.cost import OPTIMIZER_SLOTS
 from splitnet.core.cost_table import costs_from_dict, costs_to_dict
-from splitnet.core.devices import device_name
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement, Plan

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Cluster, Device
+from splitnet.core.errors import format_bytes
 from splitnet.core.graph import Graph
-from splitnet.core.units import format_bytes
 from splitnet.planner.board import Assignment, Board
 from splitnet.planner.wishes import Group, Wish
 from splitnet.simulator.batches import largest_true, rebatched

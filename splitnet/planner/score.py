@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.cost import CostModel, Roofline, optimizer_name
-from splitnet.core.devices import device_name, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan

@@ -7,13 +7,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.collapse import collapse
 from splitnet.core.cost import CostModel
 from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.net import Towers
 from splitnet.core.plan import Placement, Plan, Strategy, StrategyComparison
-from splitnet.core.shares import Towers, shares
+from splitnet.core.replication import (
+    batch_shares,
+    collapse,
+    expand,
+    tower_part,
+    towers_in,
+    weights_part,
+)
 from splitnet.core.timeline import Timeline
-from splitnet.core.towers import expand, tower_part, towers_in, weights_part
 from splitnet.planner.replay import single_devices, step_of_plan
 from splitnet.simulator.old_simulate import Outcome, outcome_of
 from splitnet.simulator.pipeline import SCHEDULES, simulate_pipeline, stages_of
@@ -100,7 +106,7 @@ def _tower(plan: Plan, one: Graph, devices: list[str], home: str) -> Strategy:
     """The whole model on each of some devices, its weights at home."""
     name = one.parts[-1].name
     towers = Towers(tuple((d,) for d in devices), (home,))
-    sizes = shares(one.batch, len(devices))
+    sizes = batch_shares(one.batch, len(devices))
     smaller = {n: scaled_graph(one, n) for n in set(sizes)}
     graph = expand(one, smaller, {name: towers})
     device_of = dict.fromkeys((p.name for p in graph.parts), plan.cluster.home.name)

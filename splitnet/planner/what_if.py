@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import networkx as nx
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.cost import CostModel
-from splitnet.core.devices import Device
 from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan

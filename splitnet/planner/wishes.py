@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.devices import KINDS, is_kind
+from splitnet.core.cluster import KINDS, Cluster, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, listed
 from splitnet.core.graph import Graph, Part
 from splitnet.planner.pins import Pins, asked_of, near_groups

@@ -3,8 +3,7 @@
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 
-from splitnet.core.cluster import Cluster, Link
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.planner.workload import Workload, parse_workload
 

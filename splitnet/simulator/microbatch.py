@@ -15,12 +15,11 @@ from math import ceil
 
 import networkx as nx
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.cost import CostModel
-from splitnet.core.devices import Device
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
-from splitnet.core.shares import shares
+from splitnet.core.replication import batch_shares
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 
@@ -184,7 +183,7 @@ def microbatch_step(
         training: Whether backward and update tasks follow.
         optimizer: Its name.
     """
-    sizes = shares(graph.batch, microbatches)
+    sizes = batch_shares(graph.batch, microbatches)
     made = {
         size: step_graph(
             scaled_graph(graph, size),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor
-from splitnet.core.shares import shares
+from splitnet.core.replication import batch_shares
 from splitnet.core.timeline import Timeline
 from splitnet.simulator.kernels import code_bytes
 from splitnet.simulator.scaled import ScaledCosts, merged_graph, scaled_call
@@ -105,7 +105,7 @@ def simulate_pipeline(
     pipeline = pipeline_of(plan, microbatches, schedule)
     plain, calls_of = merged_graph(plan.graph, plan.device_of)
     graph = _unrolled(plain, microbatches, recompute)
-    rows = shares(plan.batch, microbatches)
+    rows = batch_shares(plan.batch, microbatches)
     whole = {
         call.name: (calls_of[plain.calls[i].name], rows[m] / plan.batch)
         for i, (m, call) in _numbered(graph, plain)
@@ -162,7 +162,7 @@ def _unrolled(graph: Graph, microbatches: int, recompute: bool) -> Graph:
     """The graph once for each micro-batch; weights are shared by all of them."""
     calls: list[Call] = []
     tensors: list[Tensor] = []
-    for m, rows in enumerate(shares(graph.batch, microbatches)):
+    for m, rows in enumerate(batch_shares(graph.batch, microbatches)):
         share = rows / graph.batch
         calls += [
             _kept_small(scaled_call(call, f"{call.name}#{m}", share), recompute)

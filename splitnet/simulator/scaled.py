@@ -3,9 +3,8 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.cost import VIEWS, CostModel
-from splitnet.core.devices import Device
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.simulator.kept import keeps_of_group
 

@@ -20,9 +20,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.cost import CostModel, Measured, Roofline, slots_of
-from splitnet.core.devices import Device
 from splitnet.core.graph import Graph
 from splitnet.simulator.task_graph import Edge, SharedWeight, TaskGraph, task_graph
 from splitnet.simulator.units import (

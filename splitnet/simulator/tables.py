@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.cost import CostModel, Measured, Roofline
-from splitnet.core.devices import Device
 from splitnet.core.graph import Graph
 
 __all__ = [

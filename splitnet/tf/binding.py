@@ -5,7 +5,7 @@ from typing import Any
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call
 from splitnet.core.plan import Fallback, Plan
-from splitnet.core.towers import fold, towers_in
+from splitnet.core.replication import fold, towers_in
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.flow import Flow, opened_in
 from splitnet.tf.placement import Placed

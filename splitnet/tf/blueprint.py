@@ -12,11 +12,10 @@ from typing import Any
 
 import keras
 
-from splitnet.core.declare import Branch, Net, Ref, raise_faults
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
-from splitnet.core.shares import Towers
-from splitnet.core.towers import tower_part
+from splitnet.core.net import Branch, Net, Ref, Towers, raise_faults
+from splitnet.core.replication import tower_part
 from splitnet.tf.copying import functional_of
 from splitnet.tf.flow import Flow, Nested, flow_of
 from splitnet.tf.internals import keras_api

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
-from splitnet.core.towers import split_layers, tower_part, towers_in, weights_part
+from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.planner.garbage import uncollected
 from splitnet.tf.binding import placement, planned_blueprint, planned_sites
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of

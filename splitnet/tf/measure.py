@@ -17,9 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.cost import Measured, signature
-from splitnet.core.devices import Device
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.simulator.step import step_of

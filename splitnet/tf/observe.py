@@ -13,9 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from splitnet.core.audit import Audit, Observation, SeenVariable
+from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
 from splitnet.core.errors import AuditError, first_line
-from splitnet.core.judge import judge
 from splitnet.core.plan import Plan
 from splitnet.tf.binding import bare_placement
 from splitnet.tf.internals import keras_api, tf_api
@@ -59,7 +58,7 @@ def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
     inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
     with _marks(model, plan, placed) as marks:
         observed = _observe(model, plan, marks, inputs, targets, weights)
-    return judge(plan, observed, _expected(plan, placed))
+    return audit_of(plan, observed, _expected(plan, placed))
 
 
 @contextlib.contextmanager
@@ -92,7 +91,7 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
     plan = placed.plan
     placed.graphs.clear()
     with tf_api.watch_graphs() as functions:
-        yield lambda: judge(
+        yield lambda: audit_of(
             plan,
             _seen(
                 model,

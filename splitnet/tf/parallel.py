@@ -7,11 +7,10 @@ from typing import Any
 import keras
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.declare import wishes
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
-from splitnet.core.shares import BATCH_NORMS, Towers
-from splitnet.core.towers import split_layers
+from splitnet.core.net import BATCH_NORMS, Towers, preferences
+from splitnet.core.replication import split_layers
 from splitnet.planner.planner import plan_graph
 from splitnet.tf.blueprint import Blueprint, blueprint_of
 from splitnet.tf.emit import emit, unplace
@@ -58,8 +57,8 @@ def data_parallel(
     cluster = local_cluster() if cluster is None else cluster
     model = _whole(model)
     towers = Towers(
-        tuple(wishes(one) for one in _devices(cluster, devices)),
-        wishes(weights_on),
+        tuple(preferences(one) for one in _devices(cluster, devices)),
+        preferences(weights_on),
         batch_norm,
         tuple(broadcast),
     )
@@ -159,7 +158,7 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
             f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
             "train the model itself."
         )
-    pins = [wish for one in found for wish in wishes(one) if ":" in wish]
+    pins = [wish for one in found for wish in preferences(one) if ":" in wish]
     for pin in dict.fromkeys(pins):
         if pins.count(pin) > 1:
             raise DeviceError(

@@ -6,8 +6,7 @@ import keras
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
-from splitnet.core.shares import shares
-from splitnet.core.towers import expand
+from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.flops import cost_of
@@ -56,7 +55,9 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
         )
     check_towers(blueprint)
     counts = {
-        max(1, n) for one in blueprint.towers.values() for n in shares(batch, one.count)
+        max(1, n)
+        for one in blueprint.towers.values()
+        for n in batch_shares(batch, one.count)
     }
     smaller = {n: _whole(blueprint, n) for n in sorted(counts)}
     return expand(_whole(blueprint, batch), smaller, blueprint.towers)

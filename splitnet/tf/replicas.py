@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from splitnet.core.declare import raise_faults
+from splitnet.core.net import raise_faults
 from splitnet.core.plan import Plan
-from splitnet.core.towers import tower_part, towers_in, weights_part
+from splitnet.core.replication import tower_part, towers_in, weights_part
 from splitnet.tf.internals import keras_api
 from splitnet.tf.sparse import is_sparse
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from splitnet.core.cluster import Cluster, Link
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.tf.stopwatch import seconds_of
 
 __all__ = ["roads"]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from splitnet.core.shares import shares
+from splitnet.core.replication import batch_shares
 from splitnet.tf.cuts import CARRIED
 
 __all__ = ["Rows", "as_tensor"]
@@ -36,7 +36,7 @@ class Rows:
     def sizes(self) -> Any:
         """The samples of each tower, at least one: the last may be copies."""
         if self.known:
-            return list(shares(max(self.extent, self.count), self.count))
+            return list(batch_shares(max(self.extent, self.count), self.count))
         padded = tf.maximum(self.extent, self.count)
         return (padded + self.count - 1 - tf.range(self.count)) // self.count
 
@@ -49,7 +49,7 @@ class Rows:
     def weights(self) -> list[Any]:
         """Each tower's share of the samples, float64; the sum is 1."""
         if self.known:
-            sizes = shares(self.extent, self.count)
+            sizes = batch_shares(self.extent, self.count)
             return [np.float64(size / max(1, self.extent)) for size in sizes]
         sizes = (self.extent + self.count - 1 - tf.range(self.count)) // self.count
         return tf.unstack(sizes / tf.maximum(self.extent, 1), self.count)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError
-from splitnet.core.shares import shares
+from splitnet.core.replication import batch_shares
 from splitnet.tf.copying import Copies
 from splitnet.tf.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
 from splitnet.tf.internals import keras_api
@@ -95,7 +95,7 @@ def cut_layer(
     source = layer if layer.built else whole
     activation = _apart(layer)
     start, parts = 0, []
-    for number, size in enumerate(shares(width, count)):
+    for number, size in enumerate(batch_shares(width, count)):
         changed = _config(layer, config, (number, count, size), axis=axis)
         if activation is not None:
             changed["activation"] = "linear"

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Device
 from splitnet.tf.workers.barrier import wait_for_workers
 
 __all__ = ["finish", "made_up", "nothing", "seconds_of"]

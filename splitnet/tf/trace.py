@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from splitnet.core.declare import Branch, Net, Ref
 from splitnet.core.errors import SplitnetError, first_line
-from splitnet.core.towers import tower_part
+from splitnet.core.net import Branch, Net, Ref
+from splitnet.core.replication import tower_part
 from splitnet.tf.copying import Copies
 from splitnet.tf.heads import ATTENTION
 from splitnet.tf.internals import keras_api

@@ -10,10 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.declare import Net
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.graph import Graph
+from splitnet.core.net import Net
 from splitnet.planner.score import score
 from splitnet.tf.blueprint import blueprint_of
 from splitnet.tf.emit import emit

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import graphviz
 
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.facts import Flow, Sharing, known_shape, sharings_of
 from splitnet.view.style import (
     INK,

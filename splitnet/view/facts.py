@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from splitnet.core.audit import Audit
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan, Transfer
 from splitnet.core.timeline import PHASES
-from splitnet.core.units import format_bytes, format_seconds
 
 __all__ = [
     "Flow",

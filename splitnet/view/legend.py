@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from splitnet.core.audit import Audit
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.edges import THIN, Link
 from splitnet.view.facts import PartFacts, objective_text, utilization, verdict_lines
 from splitnet.view.folding import Group

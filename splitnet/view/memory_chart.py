@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Memory, Plan
 from splitnet.core.timeline import Timeline
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.style import (
     ALARM,
     QUIET,

@@ -8,11 +8,10 @@ from typing import Any
 
 from splitnet._version import __version__
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.facts import (
     PartFacts,
     algorithm_text,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import graphviz
 from rich.cells import cell_len
 
-from splitnet.core.units import format_bytes, format_seconds
+from splitnet.core.errors import format_bytes, format_seconds
 
 __all__ = [
     "ALARM",

@@ -17,10 +17,14 @@ from rich.text import Text
 
 from splitnet.core.audit import Audit, Row
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import (
+    SplitnetError,
+    format_bytes,
+    format_count,
+    format_seconds,
+)
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
-from splitnet.core.units import format_bytes, format_count, format_seconds
 from splitnet.view.facts import (
     algorithm_text,
     objective_text,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.memory_chart import MEMORY_LANE, memory_lanes
 from splitnet.view.style import (
     QUIET,

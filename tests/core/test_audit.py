@@ -11,8 +11,8 @@ from splitnet.core.audit import (
     SeenCopy,
     SeenOp,
     SeenVariable,
+    audit_of,
 )
-from splitnet.core.judge import judge
 from splitnet.planner.planner import plan_graph
 from tests import zoo
 
@@ -48,7 +48,7 @@ def as_planned(plan: sn.Plan) -> Observation:
 
 def test_audit_of_a_faultless_step_is_clean(plan: sn.Plan) -> None:
     """Everything seen is as planned, so `check` hands the audit back."""
-    audit = judge(plan, as_planned(plan))
+    audit = audit_of(plan, as_planned(plan))
 
     assert audit.check() is audit
     assert audit.ok
@@ -58,7 +58,7 @@ def test_audit_of_a_faultless_step_is_clean(plan: sn.Plan) -> None:
 
 def test_audit_rows_show_where_each_aspect_was(plan: sn.Plan) -> None:
     """A row per part, with the device of each of its aspects."""
-    rows = {row.part: row for row in judge(plan, as_planned(plan)).rows}
+    rows = {row.part: row for row in audit_of(plan, as_planned(plan)).rows}
 
     assert rows["tell"].planned == "gpu:1"
     assert {
@@ -79,7 +79,7 @@ def test_audit_finds_a_strayed_op(plan: sn.Plan, phase: str) -> None:
         replace(op, device="cpu:0") if (op.part, op.phase) == ("tell", phase) else op
         for op in seen.ops
     )
-    (finding,) = judge(plan, replace(seen, ops=ops)).findings
+    (finding,) = audit_of(plan, replace(seen, ops=ops)).findings
 
     assert finding.aspect == ("updates" if phase == "update" else phase)
     assert (finding.part, finding.planned, finding.actual) == ("tell", "gpu:1", "cpu:0")
@@ -90,7 +90,7 @@ def test_audit_counts_strayed_ops_together(plan: sn.Plan) -> None:
     """Many ops that strayed alike are one finding with a count."""
     seen = as_planned(plan)
     strays = tuple(SeenOp(f"t{i}", "Add", "tell", "forward", "cpu:0") for i in range(9))
-    (finding,) = judge(plan, replace(seen, ops=seen.ops + strays)).findings
+    (finding,) = audit_of(plan, replace(seen, ops=seen.ops + strays)).findings
 
     assert "9 Add (t0) ran on cpu:0" in finding.text
 
@@ -99,7 +99,7 @@ def test_audit_finds_an_op_of_no_part_by_what_it_expects(plan: sn.Plan) -> None:
     """Update arithmetic of no part in particular says itself where it belongs."""
     seen = as_planned(plan)
     stray = SeenOp("adam/mul", "Mul", "", "update", "cpu:0", expected="gpu:0")
-    (finding,) = judge(plan, replace(seen, ops=(*seen.ops, stray))).findings
+    (finding,) = audit_of(plan, replace(seen, ops=(*seen.ops, stray))).findings
 
     assert "update of 'all parts'" in finding.text
 
@@ -112,7 +112,7 @@ def test_audit_finds_a_strayed_variable(plan: sn.Plan, kind: str) -> None:
         replace(v, device="cpu:0") if (v.weight, v.kind) == ("see/w", kind) else v
         for v in seen.variables
     )
-    (finding,) = judge(plan, replace(seen, variables=variables)).findings
+    (finding,) = audit_of(plan, replace(seen, variables=variables)).findings
 
     assert finding.aspect == f"{kind}s"
     assert f"{kind} 'see/w/{kind}' of 'see' is on cpu:0, planned on gpu:0" == (
@@ -125,7 +125,7 @@ def test_audit_is_not_clean_where_nothing_was_seen(plan: sn.Plan, phase: str) ->
     """A device with work of which nothing was seen is not proven."""
     seen = as_planned(plan)
     ops = tuple(op for op in seen.ops if (op.part, op.phase) != ("tell", phase))
-    (finding,) = judge(plan, replace(seen, ops=ops)).findings
+    (finding,) = audit_of(plan, replace(seen, ops=ops)).findings
 
     assert f"{phase} of 'tell': nothing of it was seen to run on gpu:1" in finding.text
 
@@ -134,18 +134,18 @@ def test_audit_excuses_what_the_step_does_not_need(plan: sn.Plan) -> None:
     """An output without a loss is left out of a training step; the audit notes it."""
     seen = as_planned(plan)
     ops = tuple(op for op in seen.ops if op.part != "tell")
-    audit = judge(plan, replace(seen, ops=ops, unneeded=("tell",)))
+    audit = audit_of(plan, replace(seen, ops=ops, unneeded=("tell",)))
 
     assert audit.ok
     assert audit.notes == ("nothing in this step needs 'tell'.",)
-    assert not judge(plan, replace(seen, ops=ops)).ok
+    assert not audit_of(plan, replace(seen, ops=ops)).ok
 
 
 def test_audit_notes_what_tensorflow_merged(plan: sn.Plan) -> None:
     """A part that shows under its neighbour's name, on their device, is noted."""
     seen = as_planned(plan)
     ops = tuple(op for op in seen.ops if (op.part, op.phase) != ("see", "forward"))
-    audit = judge(plan, replace(seen, ops=ops)).check()
+    audit = audit_of(plan, replace(seen, ops=ops)).check()
 
     assert plan.device_of["head"] == plan.device_of["see"]
     assert audit.notes == (
@@ -157,14 +157,14 @@ def test_audit_is_not_clean_where_no_update_was_seen(plan: sn.Plan) -> None:
     """A step without any update, though it was watched, proves nothing."""
     seen = as_planned(plan)
     ops = tuple(op for op in seen.ops if op.phase != "update")
-    audit = judge(plan, replace(seen, ops=ops))
+    audit = audit_of(plan, replace(seen, ops=ops))
 
     assert {finding.aspect for finding in audit.findings} == {"updates"}
 
 
 def test_audit_of_an_empty_observation_is_not_clean(plan: sn.Plan) -> None:
     """Seeing nothing is the loudest alarm."""
-    assert not judge(plan, Observation()).ok
+    assert not audit_of(plan, Observation()).ok
 
 
 def test_audit_excuses_phases_that_could_not_be_watched(plan: sn.Plan) -> None:
@@ -173,7 +173,7 @@ def test_audit_excuses_phases_that_could_not_be_watched(plan: sn.Plan) -> None:
     ops = tuple(op for op in seen.ops if op.phase == "forward")
     seen = replace(seen, ops=ops, phases=("forward",), notes=("forward only",))
 
-    assert judge(plan, seen).check().notes == ("forward only",)
+    assert audit_of(plan, seen).check().notes == ("forward only",)
 
 
 def copied(plan: sn.Plan, **changes: Any) -> Any:
@@ -187,7 +187,7 @@ def copied(plan: sn.Plan, **changes: Any) -> Any:
     }
     seen = as_planned(plan)
     one = SeenCopy(**(values | changes))
-    return judge(plan, replace(seen, copies=(*seen.copies, one))).findings
+    return audit_of(plan, replace(seen, copies=(*seen.copies, one))).findings
 
 
 @pytest.mark.parametrize("kind", ["activation", "weights", "update", "gradient"])
@@ -214,11 +214,11 @@ def test_audit_bounds_gradients_by_what_was_read(
     copies = [SeenCopy(f"{i}", kind, *road[:2], zoo.MIB) for i in range(crossed)]
     seen = as_planned(plan)
     seen = replace(seen, copies=(*seen.copies, *copies), owed=owed)
-    found = judge(plan, seen).findings
+    found = audit_of(plan, seen).findings
 
     assert len(found) == count
     assert all("3.00 MiB, planned 0 B, at most 2.00 MiB" in f.text for f in found)
-    assert not judge(plan, replace(seen, owed={road: float("inf")})).findings
+    assert not audit_of(plan, replace(seen, owed={road: float("inf")})).findings
 
 
 def test_audit_finds_a_crossing_in_every_iteration(plan: sn.Plan) -> None:
@@ -250,7 +250,7 @@ def test_audit_lists_every_finding(plan: sn.Plan) -> None:
     """`check` raises one error with all of them."""
     seen = as_planned(plan)
     ops = tuple(replace(op, device="cpu:0") for op in seen.ops)
-    audit = judge(plan, replace(seen, ops=ops))
+    audit = audit_of(plan, replace(seen, ops=ops))
 
     with pytest.raises(sn.AuditError) as caught:
         audit.check()
@@ -267,5 +267,5 @@ def test_audit_follows_fallbacks(plan: sn.Plan) -> None:
     variables = tuple(replace(v, device="gpu:0") for v in seen.variables)
     seen = replace(seen, ops=ops, variables=variables)
 
-    assert judge(plan, seen, {"tell": "gpu:0"}).ok
-    assert not judge(plan, seen).ok
+    assert audit_of(plan, seen, {"tell": "gpu:0"}).ok
+    assert not audit_of(plan, seen).ok

@@ -2,11 +2,21 @@
 
 import pytest
 
-from splitnet.core.cluster import Cluster, Link
-from splitnet.core.devices import Device, device_name, tensorflow_name
-from splitnet.core.errors import DeviceError
-from splitnet.core.hosts import Host
-from splitnet.core.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+from splitnet.core.cluster import (
+    Cluster,
+    Device,
+    Host,
+    Link,
+    device_name,
+    tensorflow_name,
+)
+from splitnet.core.errors import (
+    DeviceError,
+    parse_bandwidth,
+    parse_bytes,
+    parse_flops,
+    parse_seconds,
+)
 
 BOX = """
 link = "25 GB/s"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import splitnet as sn
-from splitnet.core.declare import refs_in, wishes
+from splitnet.core.net import preferences, refs_in
 
 BODY = object()
 
@@ -96,7 +96,7 @@ def test_reference_is_true() -> None:
 )
 def test_wishes_have_one_spelling(on: Any, names: tuple[str, ...]) -> None:
     """However a device is written, it has one name; doubles count once."""
-    assert wishes(on) == names
+    assert preferences(on) == names
 
 
 def test_all_faults_come_at_once_with_their_lines() -> None:

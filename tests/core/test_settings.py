@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from splitnet.core.errors import ConfigError
-from splitnet.core.options import OPTIONS
-from splitnet.core.settings import config_file, resolve
+from splitnet.core.settings import OPTIONS, config_file, resolve
 
 
 def settled(

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitnet.core.cluster import Cluster, Link
-from splitnet.core.devices import Device
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import DeviceError, InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan

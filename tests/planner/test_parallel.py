@@ -5,10 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import splitnet as sn
-from splitnet.core.collapse import collapse
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.core.shares import Towers, shares
-from splitnet.core.towers import expand, fold, pieced, towers_in
+from splitnet.core.net import Towers
+from splitnet.core.replication import (
+    batch_shares,
+    collapse,
+    expand,
+    fold,
+    pieced,
+    towers_in,
+)
 from splitnet.planner.planner import plan_graph
 from splitnet.simulator.scaled import scaled_graph
 
@@ -57,14 +63,14 @@ def chain(stages: int = 4, *, flops: float = 4e11, kept: int = 1 << 20) -> Graph
 def towered(graph: Graph, part: str, count: int) -> Graph:
     """The graph with one part as towers."""
     towers = {part: Towers(tuple((f"gpu:{i}",) for i in range(count)))}
-    sizes = {max(1, n) for n in shares(graph.batch, count)}
+    sizes = {max(1, n) for n in batch_shares(graph.batch, count)}
     return expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
 
 
 @given(st.integers(0, 999), st.integers(1, 40))
 def test_shares_add_up_and_differ_by_one_at_most(batch: int, count: int) -> None:
     """Every sample is somewhere, the larger shares come first."""
-    found = shares(batch, count)
+    found = batch_shares(batch, count)
 
     assert sum(found) == batch
     assert max(found) - min(found) <= 1

@@ -1,8 +1,7 @@
 import pytest
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.cost import Measured
-from splitnet.core.devices import Device
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Part
 from splitnet.planner.planner import plan_graph

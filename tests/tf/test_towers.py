@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.shares import Towers
+from splitnet.core.net import Towers
 from splitnet.tf.parallel import towers_of
 
 pytestmark = pytest.mark.tf

@@ -5,9 +5,8 @@ from rich.cells import cell_len
 
 from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
 from splitnet.core.timeline import Timeline
-from splitnet.core.units import format_bytes, format_seconds
 from splitnet.view.tables import chart, rows_text, table
 from tests.view import plans
 from tests.view.golden import assert_golden

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.errors import ConfigError, listed
+from splitnet.core.errors import ConfigError, format_bytes, listed
 from splitnet.core.plan import Plan
 from splitnet.core.settings import Settings, resolve
-from splitnet.core.units import format_bytes
 from splitnet.tf.runtime.logging import log_filter
 from splitnet.tf.runtime.nvml import cards
 

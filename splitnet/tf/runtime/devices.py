@@ -10,8 +10,7 @@ from typing import Any
 
 import psutil
 
-from splitnet.core.cluster import Cluster, Device
-from splitnet.core.devices import PRESETS
+from splitnet.core.cluster import PRESETS, Cluster, Device
 from splitnet.core.errors import ConfigError, DeviceError
 from splitnet.tf.runtime.configure import (
     MIB,

@@ -14,9 +14,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, WorkerError, listed
-from splitnet.core.hosts import CLIENT, Host
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.workers.barrier import check_before_waiting
 from splitnet.tf.workers.health import (

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
+from splitnet.core.cluster import Host
 from splitnet.core.errors import listed
-from splitnet.core.hosts import Host
 
 __all__ = [
     "Health",

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import ConfigError
-from splitnet.core.hosts import Host
-from splitnet.core.units import format_bytes
+from splitnet.core.cluster import Cluster, Host
+from splitnet.core.errors import ConfigError, format_bytes
 from splitnet.tf.workers.health import bypass_proxy
 from splitnet.tf.workers.network_namespace import (
     end_with_parent,

@@ -21,10 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import ConfigError, DeviceError, listed
-from splitnet.core.hosts import CLIENT, Host
-from splitnet.core.units import parse_bytes
+from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
+from splitnet.core.errors import ConfigError, DeviceError, listed, parse_bytes
 from splitnet.tf.workers.network_namespace import isolate
 from splitnet.tf.workers.serve import READY
 

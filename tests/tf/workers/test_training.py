@@ -101,7 +101,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         joined = sn.connect(cluster, watch_seconds=0.5)
         answer["after the stop"] = fit(made()[0], 5)
 
-        from splitnet.core.hosts import Host
+        from splitnet.core.cluster import Host
         elsewhere = sn.Cluster(cluster.devices, (), tuple(
             Host(h.name, h.address.replace("127.0.0.1", "127.0.0.2"))
             for h in cluster.hosts

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Host, hosts_from
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
-from splitnet.core.hosts import Host, hosts_from
 from splitnet.tf.workers import connect, network_namespace, serve
 from splitnet.tf.workers.health import probe
 from splitnet.tf.workers.serve import (

@@ -4,17 +4,19 @@
         +-- enc/1  (gpu:1, samples 4-6) --+               read by both
 
 A branch "enc" of kind "towers" becomes parts of the graph: "enc/weights", where the
-weights live; "enc/0", "enc/1" ..., a tower each; and "enc", which joins what they made.
-So towers are planned, simulated, drawn and audited like everything else.
+weights are; "enc/0", "enc/1" and so on, one per tower; and "enc", which joins their
+outputs. So towers are planned, simulated, drawn and audited like everything else.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from splitnet.core.graph import Call, Graph, Part, Tensor
-from splitnet.core.shares import BATCH_NORMS, Towers, shares
+from splitnet.core.net import BATCH_NORMS, Towers
 
 __all__ = [
+    "batch_shares",
+    "collapse",
     "expand",
     "fold",
     "pieced",
@@ -23,6 +25,16 @@ __all__ = [
     "towers_in",
     "weights_part",
 ]
+
+
+def batch_shares(batch: int, count: int) -> tuple[int, ...]:
+    """Split a batch as evenly as can be, the larger shares first.
+
+    >>> batch_shares(7, 4), batch_shares(2, 4)
+    ((2, 2, 2, 1), (1, 1, 0, 0))
+    """
+    base, rest = divmod(batch, count)
+    return tuple(base + (i < rest) for i in range(count))
 
 
 def tower_part(name: str, number: int) -> str:
@@ -63,8 +75,8 @@ def pieced(graph: Graph, pieces: int) -> dict[str, float]:
     """
     found = {}
     for name, one in towers_in(graph).items():
-        cuts = [shares(n, one.count) for n in shares(graph.batch, pieces)]
-        for i, share in enumerate(shares(graph.batch, one.count)):
+        cuts = [batch_shares(n, one.count) for n in batch_shares(graph.batch, pieces)]
+        for i, share in enumerate(batch_shares(graph.batch, one.count)):
             asked = sum(max(1, cut[i]) for cut in cuts)
             found[tower_part(name, i)] = asked / max(1, share)
     return found
@@ -86,7 +98,7 @@ def expand(
 
     Args:
         graph: The whole batch; each of the towers is one part of it.
-        smaller: The same graph read for each share; see `shares_needed`.
+        smaller: The same graph read for each share; one per share of the batch.
         towers: Name of a part -> its towers.
     """
     if not towers:
@@ -102,7 +114,7 @@ class _Expansion:
     ) -> None:
         self.whole, self.towers = graph, towers
         self.parts = {
-            name: [smaller[max(1, n)] for n in shares(graph.batch, one.count)]
+            name: [smaller[max(1, n)] for n in batch_shares(graph.batch, one.count)]
             for name, one in towers.items()
         }
         self.joined = {
@@ -275,3 +287,79 @@ def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
             continue
         found.append(call)
     return tuple(found)
+
+
+def collapse(graph: Graph) -> Graph:
+    """The graph as if each body ran once, on the whole batch: the inverse of `expand`.
+
+    Costs of the towers are added up; a graph without towers is returned as it is.
+    """
+    towers = towers_in(graph)
+    if not towers:
+        return graph
+    plain: dict[str, str] = {}
+    whole: dict[str, Call] = {}
+    for name, one in towers.items():
+        for i in range(one.count):
+            for call in graph.calls_of[tower_part(name, i)]:
+                own = f"{name}/{call.name.removeprefix(call.part + '/')}"
+                plain[call.name] = own
+                whole[own] = _summed(whole.get(own), call, own, name)
+    gone = {*towers, *map(weights_part, towers)}
+    joins = {
+        t.target: t.source for t in graph.tensors if graph.call[t.target].part in towers
+    }
+    for join, source in joins.items():
+        plain[join] = plain[source]
+    calls = {
+        own: whole.get(own, call)
+        for call in graph.calls
+        if call.part not in gone
+        for own in (plain.get(call.name, call.name),)
+    }
+    return replace(
+        graph,
+        calls=tuple(calls.values()),
+        tensors=tuple(_collapsed_tensors(graph, plain, joins)),
+        parts=tuple(
+            replace(p, kind="branch", options=()) if p.name in towers else p
+            for p in graph.parts
+            if p.kind not in ("tower", "weights")
+        ),
+        outputs=tuple(dict.fromkeys(plain.get(n, n) for n in graph.outputs)),
+    )
+
+
+def _summed(sum_: Call | None, call: Call, name: str, part: str) -> Call:
+    if sum_ is None:
+        return replace(call, name=name, part=part)
+    shapes = tuple(
+        (a[0] + b[0], *a[1:]) if a and a[0] is not None and b[0] is not None else a
+        for a, b in zip(sum_.output_shapes, call.output_shapes)
+    )
+    return replace(
+        sum_,
+        output_shapes=shapes,
+        output_bytes=sum_.output_bytes + call.output_bytes,
+        forward_flops=sum_.forward_flops + call.forward_flops,
+        backward_flops=sum_.backward_flops + call.backward_flops,
+        moved_bytes=sum_.moved_bytes + call.moved_bytes,
+        activation_bytes=sum_.activation_bytes + call.activation_bytes,
+        workspace_bytes=sum_.workspace_bytes + call.workspace_bytes,
+    )
+
+
+def _collapsed_tensors(
+    graph: Graph, plain: Mapping[str, str], joins: Mapping[str, str]
+) -> Iterable[Tensor]:
+    """Tensors between whole calls, their bytes added up over the towers."""
+    found: dict[tuple[str, str, int], Tensor] = {}
+    for t in graph.tensors:
+        if t.target in joins:
+            continue
+        source, target = plain.get(t.source, t.source), plain.get(t.target, t.target)
+        key = (source, target, t.index)
+        before = found.get(key)
+        count = t.bytes + (before.bytes if before else 0)
+        found[key] = replace(t, source=source, target=target, bytes=count)
+    return found.values()

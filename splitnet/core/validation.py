@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 if TYPE_CHECKING:
-    from splitnet.core.declare import Branch, Net
+    from splitnet.core.net import Branch, Net
 
 __all__ = ["faults_of"]
 

@@ -1,27 +1,179 @@
-"""The language: branches, where they shall live, and how they hang together.
+"""Declaring a net: branches, the device each should run on, and how they connect.
 
-A net is a declaration. Its bodies are held and never called here; no Keras is imported,
-nothing is built, no device memory is used. Faults are collected with the line of the
-user's program that they stand in, and reported together when the net is first read.
+A net is a declaration. Layers are held and never called here; no Keras is imported,
+nothing is built, no device memory is used. Faults are collected with their line in the
+user's program, and reported together when the net is first read.
 """
 
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from splitnet.core import hooks
-from splitnet.core.branches import (
-    Branch,
-    Output,
-    Ref,
-    raise_faults,
-    refs_in,
-    sizes_of,
-    wishes,
-)
-from splitnet.core.errors import DeviceError
-from splitnet.core.shares import BATCH_NORMS, Towers
+from splitnet.core.cluster import device_name
+from splitnet.core.errors import DeclarationError, DeviceError, listed
 
-__all__ = ["Branch", "Net", "Output", "Ref", "raise_faults", "refs_in", "wishes"]
+__all__ = [
+    "BATCH_NORMS",
+    "Towers",
+    "Branch",
+    "Net",
+    "Output",
+    "Ref",
+    "preferences",
+    "raise_faults",
+    "refs_in",
+]
+
+
+BATCH_NORMS = ("per_tower", "synchronised")
+
+
+@dataclass(frozen=True, slots=True)
+class Towers:
+    """How one body is replicated: `on` holds the wishes of each tower, in order.
+
+    `broadcast` names the parts whose outputs every tower reads whole.
+    """
+
+    on: tuple[tuple[str, ...], ...]
+    weights_on: tuple[str, ...] = ("cpu",)
+    batch_norm: str = "per_tower"
+    broadcast: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many towers there are."""
+        return len(self.on)
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """What a branch gives: to be fed to other branches, or taken apart.
+
+    A body with several outputs gives several values: `left, right = ref`, `ref[0]`,
+    `ref["key"]`, `ref.keys()`.
+    """
+
+    net: "Net" = field(repr=False)
+    name: str
+    number: int = field(repr=False)
+    path: tuple[int | str, ...] = ()
+
+    def __getitem__(self, key: int | str) -> "Ref":
+        """One of several outputs, by position or key."""
+        return Ref(self.net, self.name, self.number, (*self.path, key))
+
+    def __iter__(self) -> Iterator["Ref"]:
+        """The outputs of a body that returns several, in order."""
+        keys = self.net.keys_of(self)
+        if keys is None:
+            raise DeclarationError(
+                f"branch {self.name!r} gives one output, so it cannot be taken apart; "
+                "use the reference itself."
+            )
+        return iter([self[key] for key in keys])
+
+    def __len__(self) -> int:
+        """How many outputs a body that returns several has."""
+        return len(self.net.keys_of(self) or ())
+
+    def __bool__(self) -> bool:
+        """A reference is always true; only counting needs Keras."""
+        return True
+
+    def keys(self) -> list[int | str]:
+        """The keys of a body that returns a dict, so that `dict(ref)` works."""
+        return list(self.net.keys_of(self) or ())
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """One line of a declaration. `inputs` is a `Ref` or a list or dict of them."""
+
+    name: str
+    kind: str
+    inputs: Any
+    body: Any
+    on: tuple[str, ...] = ("auto",)
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    where: str = ""
+    shape: tuple[int | None, ...] = ()
+    dtype: str = ""
+    towers: Towers | None = None
+    slices: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def sources(self) -> list[Ref]:
+        """The references it reads, in order."""
+        return refs_in(self.inputs)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A model output: the reference, and the name it goes by."""
+
+    ref: Ref
+    name: str | None
+    where: str
+
+
+def raise_faults(name: str, faults: list[str]) -> None:
+    """Raise one error for all faults of net `name`; none, no error."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise DeclarationError(listed(f"net {name!r} has {count}.", faults))
+
+
+def preferences(on: Any) -> tuple[str, ...]:
+    """Bring `on=` to an order of preference of canonical names, kinds and "auto".
+
+    Raises:
+        DeviceError: an impossible name, or no name at all.
+
+    >>> preferences("/gpu:1"), preferences(["gpu:1", "gpu", "cpu"])
+    (('gpu:1',), ('gpu:1', 'gpu', 'cpu'))
+    """
+    names = list(on) if isinstance(on, list | tuple) else [on]
+    if not names:
+        raise DeviceError("an empty list prefers nothing; name a device, or 'auto'.")
+    return tuple(dict.fromkeys(n if n == "auto" else device_name(n) for n in names))
+
+
+def refs_in(value: Any) -> list[Ref]:
+    """The references in a `Ref` or a nest of lists, tuples and dicts, in order."""
+    if isinstance(value, Ref):
+        return [value]
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [ref for item in value for ref in refs_in(item)]
+
+
+def sizes_of(shape: Any) -> tuple[tuple[int | None, ...], str]:
+    """The sizes of an input's shape, and what is wrong with them; "" if nothing is.
+
+    >>> sizes_of((28, None)), sizes_of(3)
+    (((28, None), ''), ((), 'the shape must be a tuple such as (28, 28).'))
+    """
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        return (), "the shape must be a tuple such as (28, 28)."
+    bad = [size for size in sizes if size is not None and not _is_size(size)]
+    if not bad:
+        return sizes, ""
+    return sizes, (
+        f"the shape {sizes!r} holds {bad[0]!r}; sizes are whole numbers, or None where "
+        "they vary."
+    )
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class Net:
@@ -193,7 +345,7 @@ class Net:
 
     def faults(self) -> list[str]:
         """Every fault that can be seen without Keras, each with its file and line."""
-        from splitnet.core.rules import faults_of
+        from splitnet.core.validation import faults_of
 
         return [*self._faults, *faults_of(self)]
 
@@ -257,7 +409,7 @@ class Net:
 
     def _wishes(self, name: str, on: Any, where: str) -> tuple[str, ...]:
         try:
-            return wishes(on)
+            return preferences(on)
         except DeviceError as error:
             self._fault(where, f"branch {name!r}: on={on!r}: {error}")
             return ("auto",)
