@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from splitnet.core.graph import Graph
     from splitnet.core.net import Net, Ref
     from splitnet.core.plan import Plan
-    from splitnet.planner.planfile import load_plan
-    from splitnet.planner.weighing import compare_strategies
+    from splitnet.planner.plan_file import load_plan
+    from splitnet.planner.strategies import compare_strategies
     from splitnet.planner.what_if import largest_batch, sensitivity
-    from splitnet.planner.workgraph import read_workload
+    from splitnet.planner.workloads import read_workload
     from splitnet.simulator.old_simulate import simulate
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.measure import measure
@@ -127,7 +127,7 @@ _HOMES = {
     "WorkerError": "core.errors",
     "audit": "tf.observe",
     "chart": "view.tables",
-    "compare_strategies": "planner.weighing",
+    "compare_strategies": "planner.strategies",
     "configure": "tf.runtime.configure",
     "data_parallel": "tf.parallel",
     "connect": "tf.workers.connect",
@@ -135,7 +135,7 @@ _HOMES = {
     "emit": "tf.emit",
     "force_cpu": "tf.runtime.configure",
     "largest_batch": "planner.what_if",
-    "load_plan": "planner.planfile",
+    "load_plan": "planner.plan_file",
     "local_cluster": "tf.runtime.devices",
     "local_workers": "tf.workers.start",
     "measure": "tf.measure",
@@ -144,7 +144,7 @@ _HOMES = {
     "plan": "api",
     "plan_of": "tf.emit",
     "read": "tf.read",
-    "read_workload": "planner.workgraph",
+    "read_workload": "planner.workloads",
     "record": "tf.record",
     "report": "view.report",
     "save_costs": "core.cost_table",
@@ -162,9 +162,9 @@ hooks.declare(
     {
         "load_cluster": "splitnet.core.serialization:load_cluster",
         "output_keys": "splitnet.tf.blueprint:outline",
-        "explain": "splitnet.planner.explain:explain",
-        "compare": "splitnet.planner.comparison:compare",
-        "save_plan": "splitnet.planner.planfile:save_plan",
+        "explain": "splitnet.planner.analysis:explain",
+        "compare": "splitnet.planner.analysis:compare",
+        "save_plan": "splitnet.planner.plan_file:save_plan",
         "plan_svg": "splitnet.view.render:svg_of_plan",
         "plan_html": "splitnet.view.render:html_of_plan",
         "timeline_svg": "splitnet.view.render:svg_of_timeline",

@@ -2,13 +2,12 @@
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitnet.core.errors import DeclarationError, DeviceError, InfeasibleError
+from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.plan import Plan, PlanOptions
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from splitnet.core.net import Net
 
 __all__ = ["place", "plan", "plan_with", "score"]
-
-_CUT_PENALTY = 0.02
-"""Default share of the objective traded for fewer device crossings."""
 
 
 def plan(
@@ -34,7 +30,6 @@ def plan(
     missing: str = "fallback",
     costs: Any = None,
     optimizer: Any = "adam",
-    strategy: str = "auto",
     time_limit: float = 5.0,
     training: bool = True,
     contiguity: str | None = None,
@@ -58,15 +53,14 @@ def plan(
             next best and record it), "warn" as well, or "error".
         costs: a cost model, or the file of a measured one; None estimates.
         optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
-        strategy: the name of one algorithm, or "auto" for the best of all.
         time_limit: seconds to search at most.
         training: whether backward passes and updates belong to the step.
         contiguity: "free", "convex" (no path of data leaves a device and returns) or
-            "pipeline". None means "convex" for the throughput of a Keras model, and for
-            the memory of anything but a `Graph`, unless only a free plan fits.
+            "pipeline". None means "convex" for the throughput of a Keras model, unless
+            only a free plan fits.
         seed: of the random moves of the search; equal seeds give equal plans.
         cut_penalty: share of the objective traded for fewer device crossings. None
-            means 2 % for Keras models, and for nets if `objective` is "memory".
+            means 2 %.
         parts: about how many parts the calls of a Keras model are grouped into. None
             means six per device that is not a CPU, at least 12 and at most 48. The
             branches of a `Net` and the parts of a `Graph` stay as declared.
@@ -91,7 +85,6 @@ def plan(
             missing=missing,
             costs=costs,
             optimizer=optimizer,
-            strategy=strategy,
             time_limit=time_limit,
             training=training,
             contiguity=contiguity,
@@ -108,25 +101,23 @@ def plan_with(
     source: "Net | keras.Model | Graph", cluster: "Cluster | None", options: PlanOptions
 ) -> Plan:
     """As `plan`, with all options in one value."""
-    from splitnet.core.graph import Graph
+    from splitnet.planner.planner import default_parts, plan_graph
 
     cluster = _cluster_of(cluster)
-    options = replace(options, costs=_costs_of(options.costs))
     graph = _graph_of(source, options)
-    options = replace(options, pins=_pins_of(options.pins, graph))
-    undeclared = not _has_parts(source)
-    if undeclared:
-        graph = _grouped(graph, cluster, options)
-        options = replace(options, pins=None)
-    bytes_count = options.objective == "memory" and not isinstance(source, Graph)
-    if options.cut_penalty is None:
-        penalty = _CUT_PENALTY if undeclared or bytes_count else 0.0
-        options = replace(options, cut_penalty=penalty)
-    convex = bytes_count or undeclared and options.objective == "throughput"
-    if convex and options.contiguity is None:
-        with suppress(InfeasibleError):  # if pins force a path to return to a device
-            return _planned(graph, cluster, replace(options, contiguity="convex"))
-    return _planned(graph, cluster, options)
+    parts = None
+    if not _has_parts(source):
+        parts = options.parts or default_parts(cluster)
+    return plan_graph(
+        graph,
+        cluster,
+        replace(
+            options,
+            costs=_costs_of(options.costs),
+            pins=_pins_of(options.pins, graph),
+            parts=parts,
+        ),
+    )
 
 
 def place(
@@ -166,7 +157,8 @@ def score(
     Args:
         source: a `Net`, a Keras model, or a `Graph`.
         cluster: the machine.
-        device_of: part -> device, for every part.
+        device_of: names of parts, calls or layers, or patterns -> device; together
+            they name every part. Another plan's `device_of` will do.
         batch: as in `plan`.
         objective: as in `plan`.
         costs: as in `plan`.
@@ -178,8 +170,8 @@ def score(
         DeclarationError: a part is missing or unknown.
         DeviceError: a device is not in the cluster.
     """
-    from splitnet.planner.score import score as score_graph
-    from splitnet.planner.words import with_verdict
+    from splitnet.planner.analysis import with_verdict
+    from splitnet.planner.evaluate import score as score_graph
 
     options = PlanOptions(
         batch=batch,
@@ -218,27 +210,6 @@ def _options(verb: str, given: Mapping[str, Any]) -> PlanOptions:
             f"{hint} It takes {', '.join(f'{name}=' for name in known)}."
         )
     return PlanOptions(**given)
-
-
-def _planned(graph: "Graph", cluster: "Cluster", options: PlanOptions) -> Plan:
-    from splitnet.planner.planner import plan_graph
-
-    return plan_graph(
-        graph,
-        cluster,
-        objective=options.objective,
-        pins=options.pins,
-        missing=options.missing,
-        costs=options.costs,
-        optimizer=options.optimizer,
-        strategy=options.strategy,
-        time_limit=options.time_limit,
-        training=options.training,
-        contiguity=options.contiguity,
-        seed=options.seed,
-        cut_penalty=options.cut_penalty or 0.0,
-        on_progress=options.on_progress,
-    )
 
 
 def _cluster_of(cluster: Any) -> "Cluster":
@@ -280,29 +251,10 @@ def _has_parts(source: Any) -> bool:
     return isinstance(source, Net | Graph)
 
 
-def _grouped(graph: "Graph", cluster: "Cluster", options: PlanOptions) -> "Graph":
-    """The calls of a model grouped into parts, with the pins as their constraints."""
-    from splitnet.core.cost import Roofline
-    from splitnet.planner.grouping import group, pinned
-
-    fast = max(cluster, key=lambda device: device.flops_per_second)
-    costs = options.costs or Roofline()
-    parts = options.parts
-    if parts is None:
-        parts = min(max(6 * len(cluster.of_kind("gpu")), 12), 48)
-    return group(
-        pinned(graph, options.pins),
-        parts,
-        lambda call: (
-            costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
-        ),
-    )
-
-
 def _pins_of(pins: Any, graph: "Graph") -> Any:
     """Pins as given, or those of another plan or its file."""
-    from splitnet.planner.pins import pins_of
-    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.constraints import pins_of
+    from splitnet.planner.plan_file import load_plan
 
     if isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))

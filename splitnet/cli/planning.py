@@ -25,7 +25,7 @@ from splitnet.core.errors import (
 
 if TYPE_CHECKING:
     from splitnet.core.plan import Plan
-    from splitnet.planner.comparison import Comparison
+    from splitnet.planner.analysis import Comparison
 
 __all__ = [
     "add_commands",
@@ -104,9 +104,6 @@ def add_planning_options(parser: ArgumentParser) -> None:
         help="a device that is not there: replace it, warn as well, or refuse",
     )
     parser.add_argument(
-        "--strategy", metavar="NAME", help="one algorithm, or auto for the best of all"
-    )
-    parser.add_argument(
         "--time-limit", type=float, metavar="S", help="seconds to search at most (5)"
     )
     parser.add_argument(
@@ -154,8 +151,7 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
     kind = kind_of_file(values)
     cluster = cluster_of(arguments, here=False)
     if kind == "workload":
-        from splitnet.planner.workgraph import graph_of_workload
-        from splitnet.planner.workload import workload_of
+        from splitnet.planner.workloads import graph_of_workload, workload_of
 
         if cluster is not None:
             raise DeviceError(
@@ -163,11 +159,9 @@ def source_and_cluster(arguments: Namespace) -> tuple[Any, Cluster]:
             )
         arguments.objective = arguments.objective or "throughput"
         arguments.workload = True
-        return graph_of_workload(
-            workload_of(values, name=Path(target).stem, origin=target)
-        )
+        return graph_of_workload(workload_of(values, name=Path(target).stem))
     if kind == "plan":
-        from splitnet.planner.planfile import load_plan
+        from splitnet.planner.plan_file import load_plan
 
         old = load_plan(target)
         return old.graph, cluster or old.cluster
@@ -192,7 +186,7 @@ def planner_options(arguments: Namespace) -> dict[str, Any]:
     given = {
         name: getattr(arguments, name)
         for name in (
-            *("objective", "contiguity", "missing", "optimizer", "strategy"),
+            *("objective", "contiguity", "missing", "optimizer"),
             *("costs", "time_limit", "seed"),
         )
         if getattr(arguments, name, None) is not None
@@ -256,7 +250,7 @@ def _change(arguments: Namespace, made: "Plan") -> "Comparison | None":
         since = arguments.target
     if since is None:
         return None
-    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.plan_file import load_plan
 
     return load_plan(since).compare(made)
 

@@ -54,7 +54,7 @@ def add_commands(commands: Any) -> None:
 
 def run_simulate(arguments: Namespace) -> int:
     """Play a saved plan: a chart, a trace, or the rows."""
-    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.plan_file import load_plan
     from splitnet.simulator.old_simulate import simulate
 
     timeline = simulate(load_plan(arguments.plan))
@@ -86,7 +86,7 @@ def _timeline_figures(timeline: Any) -> dict[str, Any]:
 
 def run_draw(arguments: Namespace) -> int:
     """Draw a saved plan into a file."""
-    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.plan_file import load_plan
     from splitnet.view.render import draw
 
     plan = load_plan(arguments.plan)
@@ -99,7 +99,7 @@ def run_draw(arguments: Namespace) -> int:
 
 def run_report(arguments: Namespace) -> int:
     """Write the page about a saved plan."""
-    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.plan_file import load_plan
     from splitnet.view.report import report
 
     report(load_plan(arguments.plan), arguments.out)

@@ -68,7 +68,7 @@ def run_score(arguments: Namespace) -> int:
 def _placement_in(path: str) -> dict[str, str]:
     values = load_json(path)
     if kind_of_file(values) == "plan":
-        from splitnet.planner.planfile import load_plan
+        from splitnet.planner.plan_file import load_plan
 
         return dict(load_plan(path).device_of)
     if isinstance(values, dict) and isinstance(values.get("device_of"), dict):
@@ -83,17 +83,13 @@ def _placement_in(path: str) -> dict[str, str]:
 
 
 def _score_workload(arguments: Namespace) -> int:
-    from splitnet.planner.splits import score_split
-    from splitnet.planner.workload import parse_workload
+    from splitnet.planner.workloads import parse_workload, score_split
 
     workload = parse_workload(arguments.target)
-    # One sample's latency lets host cores be as many as they like.
-    limited = arguments.objective != "call_latency"
     split = _split_in(arguments.placement)
-    scored = score_split(workload, split, cpu_limit=limited)
+    scored = score_split(workload, split)
     figures = {
         "throughput": _finite(scored.max_load),
-        "call_latency": _finite(scored.call_latency),
         "convex": scored.convex,
         "pipeline": scored.pipeline,
         "violations": list(scored.violations),

@@ -150,7 +150,7 @@ def _source_and_plan(arguments: Namespace) -> tuple[Any, Any]:
         source, plan, _ = plan_target(arguments)
         return source, plan
     from splitnet.cli.sources import load_source
-    from splitnet.planner.planfile import load_plan
+    from splitnet.planner.plan_file import load_plan
 
     plan = load_plan(Path(arguments.plan))
     hush()

@@ -14,7 +14,7 @@ from splitnet.planner.garbage import uncollected
 
 __all__ = ["is_figures_only", "workload_figures"]
 
-OBJECTIVES = ("throughput", "call_latency")
+OBJECTIVE = "throughput"
 LIMIT_SECONDS = 5.0
 
 
@@ -24,8 +24,7 @@ def is_figures_only(arguments: Namespace) -> bool:
         arguments.json
         and not (arguments.out or arguments.pin or arguments.costs)
         and not (arguments.cluster or arguments.stand_ins)
-        and arguments.strategy in (None, "auto")
-        and (arguments.objective or OBJECTIVES[0]) in OBJECTIVES
+        and arguments.objective in (None, OBJECTIVE)
     )
 
 
@@ -41,33 +40,24 @@ def workload_figures(values: object, arguments: Namespace) -> dict[str, Any]:
 
 
 def _figures(values: object, arguments: Namespace) -> dict[str, Any]:
-    from splitnet.planner.search import search
-    from splitnet.planner.workload import problem_of, workload_of
+    from splitnet.planner.workloads import plan_workload, workload_of
 
-    objective = arguments.objective or OBJECTIVES[0]
     limit = LIMIT_SECONDS if arguments.time_limit is None else arguments.time_limit
-    workload = workload_of(values, origin=arguments.target)
-    problem = problem_of(workload, objective=objective)
+    workload = workload_of(values)
     with progress("planning", total=1.0) as advance:
-        result = search(
-            problem,
-            objective,
-            arguments.contiguity or "free",
+        found = plan_workload(
+            workload,
+            contiguity=arguments.contiguity or "free",
             time_limit=max(0.0, limit - (time.perf_counter() - arguments.began)),
             seed=arguments.seed or 0,
-            on_progress=lambda step: advance(
-                min(1.0, step.seconds / max(limit, 1e-9)), f"best {step.value:.4g}"
-            ),
+            on_progress=lambda share, value: advance(share, f"best {value:.4g}"),
         )
-    names = [device.name for device in problem.devices]
+    gap = max(0.0, 1.0 - found.bound / found.value) if found.value > 0 else 0.0
     return {
-        "objective": objective,
-        "value": result.value,
-        "bound": min(result.bound, result.value),
-        "gap": result.gap,
+        "objective": OBJECTIVE,
+        "value": found.value,
+        "bound": found.bound,
+        "gap": gap,
         "seconds": round(time.perf_counter() - arguments.began, 3),
-        "device_of": {
-            str(node.id): names[result.assignment[group]]
-            for node, group in zip(workload.nodes, problem.nodes.group, strict=True)
-        },
+        "device_of": {str(key): name for key, name in found.device_of.items()},
     }

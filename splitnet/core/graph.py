@@ -13,7 +13,7 @@ import networkx as nx
 
 from splitnet.core.errors import DeclarationError, listed
 
-__all__ = ["Call", "Graph", "Part", "Tensor", "Weights"]
+__all__ = ["Call", "Graph", "Part", "Tensor", "Weights", "names_of", "parts_called"]
 
 Shape = tuple[int | None, ...]
 
@@ -279,3 +279,35 @@ def _cycle_faults(graph: Graph) -> list[str]:
     except nx.NetworkXNoCycle:
         return ["its calls are not in an order in which they may run"]
     return ["it has a cycle: " + " -> ".join([a for a, _ in cycle] + [cycle[0][0]])]
+
+
+def names_of(graph: Graph, part: Part) -> dict[str, int]:
+    """Every name that means a part, and its rank: the lower, the more specific.
+
+    0 is the part's own name, 1 a call of it, 2 and more a model inside the model (the
+    innermost first), then a layer. A call "stem@2/conv" also answers to "stem/conv".
+    """
+    names = {part.name: 0}
+    for call in graph.calls_of[part.name]:
+        names.setdefault(call.name, 1)
+        steps = call.name.split("/")
+        for end in range(len(steps) - 1, 0, -1):
+            names.setdefault("/".join(steps[:end]), 1 + len(steps) - end)
+        bare = [step.partition("@")[0] for step in steps]
+        others = ["/".join(bare[:end]) for end in range(len(bare), 0, -1)]
+        for other in (call.layer, *others):
+            if other:
+                names.setdefault(other, 100)
+    return names
+
+
+def parts_called(graph: Graph, name: str) -> tuple[str, ...]:
+    """The parts that a name means: that part, or those with that call or layer."""
+    if name in graph.part:
+        return (name,)
+    ranks = {
+        part.name: rank
+        for part in graph.parts
+        if (rank := names_of(graph, part).get(name)) is not None
+    }
+    return tuple(p for p, rank in ranks.items() if rank == min(ranks.values()))

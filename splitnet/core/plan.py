@@ -21,7 +21,7 @@ from splitnet.core.errors import (
     format_seconds,
     listed,
 )
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import Timeline
 
 __all__ = [
@@ -63,7 +63,6 @@ class PlanOptions:
     missing: str = "fallback"
     costs: Any = None
     optimizer: Any = "adam"
-    strategy: str = "auto"
     time_limit: float = 5.0
     training: bool = True
     contiguity: str | None = None
@@ -81,7 +80,6 @@ class PlanOptions:
                 f"{name}= must be {wanted}. Received: {getattr(self, name)!r}"
                 for name, wanted, kinds in (
                     ("training", "True or False", bool),
-                    ("strategy", "the name of an algorithm, or 'auto'", str),
                     ("nested", "'expand', 'keep' or patterns", str | Sequence),
                 )
                 if not isinstance(getattr(self, name), kinds)
@@ -408,17 +406,20 @@ class Plan:
         return {p.part: p for p in self.placements}
 
     def __getitem__(self, name: str) -> Placement:
-        """The placement of one part.
+        """The placement of a part, or of the one part with that call or layer.
 
         Raises:
-            PlanFileError: the plan has no such part.
+            PlanFileError: the plan has no such part, or several.
         """
-        if name not in self._placement:
+        parts = parts_called(self.graph, name)
+        if len(parts) != 1:
+            here = list(parts or self._placement)[:12]
+            fault = f"calls {name!r} in several parts" if parts else f"has no {name!r}"
             raise PlanFileError(
-                f"the plan of {self.graph.name!r} has no part {name!r}. It has: "
-                f"{', '.join(list(self._placement)[:12])}."
+                f"the plan of {self.graph.name!r} {fault}. Name one of: "
+                f"{', '.join(here)}."
             )
-        return self._placement[name]
+        return self._placement[parts[0]]
 
     @property
     def gap(self) -> float:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Memory
+from splitnet.planner.constraints import Group
 from splitnet.planner.contraction import contract
 from splitnet.planner.twins import twins
-from splitnet.planner.wishes import Group
 from splitnet.simulator.engine import run_step, run_within
 from splitnet.simulator.old_memory import memory_of, standing_bytes
 from splitnet.simulator.step import Step

@@ -1,281 +1,372 @@
-"""Decide: keep what was asked, choose the rest, and say what follows."""
+"""Plan: resolve constraints, search, simulate, and say why each part is where it is.
 
-from collections.abc import Callable, Mapping, Sequence
+graph, cluster, options
+-> constraints          devices that each group of parts may use
+-> search               a device for every group
+-> evaluate             the simulator's time, memory and transfers
+-> Plan                 with reasons, fallbacks, bound and verdict
+"""
+
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
+from math import isfinite
 from time import monotonic
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, Roofline, optimizer_name
-from splitnet.core.errors import InfeasibleError
+from splitnet.core.cost import Roofline, optimizer_name
+from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Graph, Part
-from splitnet.core.plan import Plan
-from splitnet.planner.board import Assignment, Board
-from splitnet.planner.calm import calmed
-from splitnet.planner.infeasible import infeasible_error
-from splitnet.planner.pins import On, asked_of
-from splitnet.planner.portfolio import STRATEGIES, Found, best_assignment
-from splitnet.planner.reasons import placements_of, receipts_of
-from splitnet.planner.remedies import Case, Fits
-from splitnet.planner.request import OBJECTIVES, Request, check_choice
-from splitnet.planner.score import assemble, score
-from splitnet.planner.steady import STEADY
-from splitnet.planner.steady_search import convex_starts, search_steady
-from splitnet.planner.wishes import MISSING, Group, Pins, Wish
-from splitnet.planner.words import with_verdict
+from splitnet.core.plan import Placement, Plan, PlanOptions
+from splitnet.planner.analysis import with_verdict
+from splitnet.planner.constraints import (
+    Constraint,
+    Group,
+    Pins,
+    fallbacks_of,
+    requests_of,
+    resolve,
+)
+from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.infeasibility import Case, infeasible_error
+from splitnet.planner.partitioning import clusters, with_requests
+from splitnet.planner.search_adapter import Solution, solve
 
-__all__ = ["CONTIGUITIES", "OBJECTIVES", "Progress", "plan_graph", "score"]
+__all__ = ["default_parts", "find_plan", "fits_somewhere", "plan_graph"]
 
+_CUT_PENALTY = 0.02
+"""Of the value: what a plan gives up, by default, for fewer device crossings."""
 _REMEDY_SECONDS = 3.0
-"""How long remedies for a problem that has no answer may be tried."""
-
+"""How long remedies for a problem without a solution may be tried."""
 _TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
 """How long each of them may take, and how long where it is worth more."""
-
-_PATIENCE = 0.5
-"""Of the time for the first wishes of all, if nothing fits; then whole lists count."""
-
-CONTIGUITIES = ("free", "convex", "pipeline")
-
-Progress = Callable[[float, float], None]
-"""Called with the share of the work done, 0 to 1, and the best value so far."""
+_FIRST_SHARE = 0.5
+"""Of the time for first requests, if nothing fits; then whole lists are searched."""
+_PLAYS_PER_SECOND, _MOST_PLAYS = 3_000, 15_000
+"""Calls that may be simulated to tell reasons apart, per second of the time limit."""
 
 
 def plan_graph(
     graph: Graph,
     cluster: Cluster,
-    *,
-    objective: str = "latency",
-    pins: Pins | None = None,
-    missing: str = "fallback",
-    costs: CostModel | None = None,
-    optimizer: object = "adam",
-    strategy: str = "auto",
-    time_limit: float = 5.0,
-    training: bool = True,
-    contiguity: str | None = None,
-    seed: int = 0,
-    cut_penalty: float = 0.0,
-    on_progress: Progress | None = None,
+    options: PlanOptions | None = None,
+    **changes: object,
 ) -> Plan:
     """Place every part of a graph on a device of a cluster.
 
-    What was asked is kept: pins, kinds, near and apart, memory. A device that is not
-    here is replaced, with a receipt in `plan.fallbacks`. The rest is chosen by a
-    portfolio that returns the best plan it found, which is never worse than everything
-    on the best single device that is allowed and fits.
+    Constraints are kept: pins, kinds, near and apart, memory. A device that is not
+    available is replaced, and recorded in `plan.fallbacks`. The rest is searched. With
+    no cut penalty the plan is never worse than everything on the best single device
+    that is allowed and fits.
 
     Args:
         graph: What runs; `splitnet.read` makes it.
         cluster: The machine.
-        objective: "latency" (seconds of one step) or "memory" (bytes of the fullest
-            device), "throughput" (the busiest device) or "call_latency" (one sample).
-        pins: Name patterns -> `on=`, or a function of the part; they beat declarations.
-        missing: "fallback", "warn" or "error" about devices that are not here.
-        costs: A `CostModel`; `Roofline()` if not given.
-        optimizer: Its name, or a Keras optimizer.
-        strategy: "auto", or one of `STRATEGIES`.
-        time_limit: Seconds after which the best so far is taken.
-        training: Whether backward and update belong to the step.
-        contiguity: For "throughput" and "memory": "free", "convex" or "pipeline".
-        seed: Of the random moves; equal seeds give equal plans.
-        cut_penalty: The share of seconds or bytes to give up for fewer crossings.
-        on_progress: Called with the share done and the best value so far.
+        options: See `splitnet.plan`. With `parts`, the graph has a part per call, and
+            the plan has about so many parts; otherwise the graph's parts are placed.
+        **changes: Single options by name, which beat `options`.
 
     Raises:
         DeclarationError: unknown options, or pins that cannot be kept.
-        DeviceError: a device is missing and may not be replaced, or wishes contradict.
+        DeviceError: a device is missing and may not be replaced, or constraints
+            contradict each other.
         InfeasibleError: no placement fits.
     """
-    return with_verdict(
-        find_plan(
-            graph,
-            cluster,
-            objective=objective,
-            pins=pins,
-            missing=missing,
-            costs=costs,
-            optimizer=optimizer,
-            strategy=strategy,
-            time_limit=time_limit,
-            training=training,
-            contiguity=contiguity,
-            seed=seed,
-            cut_penalty=cut_penalty,
-            on_progress=on_progress,
-        )
-    )
+    return with_verdict(find_plan(graph, cluster, options, **changes))
 
 
 def find_plan(
     graph: Graph,
     cluster: Cluster,
-    *,
-    objective: str = "latency",
-    pins: Pins | None = None,
-    missing: str = "fallback",
-    costs: CostModel | None = None,
-    optimizer: object = "adam",
-    strategy: str = "auto",
-    time_limit: float = 5.0,
-    training: bool = True,
-    contiguity: str | None = None,
-    seed: int = 0,
-    cut_penalty: float = 0.0,
-    on_progress: Progress | None = None,
+    options: PlanOptions | None = None,
+    **changes: object,
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
-    began = monotonic()
-    check_choice("objective", objective, OBJECTIVES)
-    check_choice("strategy", strategy, ("auto", *STRATEGIES))
-    check_choice("missing", missing, MISSING)
-    check_choice("contiguity", contiguity, (None, *CONTIGUITIES))
-    request = Request(
+    options = _checked(options or PlanOptions(), changes)
+    asked = options
+    if options.parts is not None:
+        graph = _clustered(graph, cluster, options)
+        options = replace(options, pins=None)
+        if options.objective == "throughput" and options.contiguity is None:
+            with suppress(InfeasibleError):  # as where pins ask for a return
+                convex = replace(options, contiguity="convex")
+                return _planned(graph, cluster, convex, asked)
+    return _planned(graph, cluster, options, asked)
+
+
+def default_parts(cluster: Cluster) -> int:
+    """Into how many parts the calls of a model are merged that declares none."""
+    return min(max(6 * len(cluster.of_kind("gpu")), 12), 48)
+
+
+def fits_somewhere(
+    evaluator: Evaluator, pins: Pins | None = None, *, seconds: float = _TRY_SECONDS
+) -> bool:
+    """Whether a placement that fits is found in a moment.
+
+    Raises:
+        DeclarationError: as `resolve`.
+        DeviceError: as `resolve`.
+    """
+    _, groups = resolve(
+        evaluator.graph,
+        evaluator.cluster,
+        pins=pins,
+        load_of=evaluator.load,
+        whole_lists=True,
+    )
+    found = solve(evaluator, groups, time_limit=seconds, first_fit=True)
+    return isfinite(found.value)
+
+
+def _checked(options: PlanOptions, changes: Mapping[str, object]) -> PlanOptions:
+    """The options with changes, each of them one of its choices."""
+    known = [field.name for field in fields(PlanOptions)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise DeclarationError(
+            f"there is no option {', '.join(map(repr, unknown))}. Options: "
+            f"{', '.join(known)}."
+        )
+    options = replace(options, **changes)  # type: ignore[arg-type]  # it checks itself
+    penalty = _CUT_PENALTY if options.cut_penalty is None else options.cut_penalty
+    return replace(
+        options,
+        cut_penalty=penalty,
+        costs=options.costs or Roofline(),
+        optimizer=optimizer_name(options.optimizer),
+    )
+
+
+def _clustered(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
+    """The calls of an undeclared model in few parts that keep the pins."""
+    fast = max(cluster, key=lambda device: device.flops_per_second)
+    costs = options.costs
+    return clusters(
+        with_requests(graph, options.pins),
+        options.parts or default_parts(cluster),
+        lambda call: (
+            costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
+        ),
+    )
+
+
+def _planned(
+    graph: Graph, cluster: Cluster, options: PlanOptions, asked: PlanOptions
+) -> Plan:
+    """Search, and make a plan of the best placement."""
+    evaluator = Evaluator(
         graph,
         cluster,
-        objective=objective,
-        costs=costs or Roofline(),
-        optimizer=optimizer_name(optimizer),
-        training=training,
-        pins=pins,
-        missing=missing,
+        options.objective,
+        options.costs,
+        options.optimizer,
+        options.training,
     )
-
-    calm = cut_penalty > 0
-    shaped = objective == "memory" and contiguity not in (None, "free")
-    search_seconds = (0.95 if calm else 1.0) * time_limit
-    starts: list[Assignment] = []
-
-    def searched(groups: list[Group], board: Board, patience: float) -> Found:
-        if objective in STEADY or shaped:
-            return search_steady(
-                request.steady(groups),
-                board,
-                contiguity=contiguity,
-                strategy=strategy,
-                time_limit=max(0.0, search_seconds - (monotonic() - began)),
-                seed=seed,
-                on_progress=on_progress,
-                patience=patience,
+    constraints, groups, solution = _search(evaluator, options)
+    device_of = _device_of(cluster, groups, solution)
+    reasons = _reasons(evaluator, constraints, groups, device_of, options.time_limit)
+    plan = evaluator.plan(
+        tuple(
+            Placement(
+                part.name,
+                device_of[part.name],
+                constraints[part.name].requested,
+                reasons[part.name],
             )
-        if calm and strategy == "auto" and not board.roomy:
-            counts = (request.steady(groups, one) for one in ("throughput", "memory"))
-            starts[:] = convex_starts(
-                counts, board, time_limit=search_seconds, seed=seed
-            )
-        return best_assignment(
-            board,
-            strategy=strategy,
-            time_limit=search_seconds - (monotonic() - began),
-            seed=seed,
-            on_progress=on_progress,
-            starts=starts,
-            patience=patience,
+            for part in graph.parts
         )
-
-    wishes, groups, board, found = _answer(request, searched)
-    if objective in STEADY or shaped:
-        board = replace(board, worth=request.steady(groups).worth(contiguity))
-    chosen = found.chosen
-    if calm:
-        end = began + time_limit
-        chosen = calmed(
-            board,
-            chosen,
-            cut_penalty=cut_penalty,
-            late=lambda: monotonic() > end,
-            others=starts,
-        )
-    placements = placements_of(
-        graph, board, wishes, groups, chosen, time_limit=time_limit
     )
-    plan = assemble(request, placements)
     return replace(
         plan,
-        fallbacks=receipts_of(wishes, plan.device_of),
-        strategy=found.strategy,
-        bound=min(found.bound, plan.value),
-        options=_options(pins, missing, seed, contiguity),
+        fallbacks=fallbacks_of(constraints, device_of),
+        strategy=solution.algorithm,
+        bound=min(solution.bound, plan.value),
+        options=_kept_options(asked, options, solution),
     )
 
 
-def _answer(
-    request: Request, searched: Callable[[list[Group], Board, float], Found]
-) -> tuple[dict[str, Wish], list[Group], Board, Found]:
-    """Search; where the first wishes of all have no room, search all their lists.
+def _search(
+    evaluator: Evaluator, options: PlanOptions
+) -> tuple[dict[str, Constraint], list[Group], Solution]:
+    """Search first requests; where they are full, whole preference lists.
 
     Raises:
         InfeasibleError: nothing fits.
     """
-    wishes, groups = request.resolve()
-    board = request.board(groups)
-    if any(wish.second for wish in wishes.values()):
-        with suppress(InfeasibleError):
-            found = searched(groups, board, _PATIENCE)
-            if found.feasible:
-                return wishes, groups, board, found
-        wishes, groups = request.resolve(whole_lists=True)
-        board = request.board(groups)
-    found = searched(groups, board, 1.0)
-    if not found.feasible:
-        raise infeasible_error(
-            Case(
-                request.graph,
-                request.cluster,
-                board,
-                groups,
-                wishes,
-                found.chosen,
-                _fits(request),
-            )
+    began = monotonic()
+
+    def resolved(*, whole_lists: bool) -> tuple[dict[str, Constraint], list[Group]]:
+        return resolve(
+            evaluator.graph,
+            evaluator.cluster,
+            pins=options.pins,
+            missing=options.missing,
+            load_of=evaluator.load,
+            whole_lists=whole_lists,
         )
-    return wishes, groups, board, found
+
+    def searched(groups: Sequence[Group], patience: float) -> Solution:
+        return solve(
+            evaluator,
+            groups,
+            contiguity=options.contiguity,
+            time_limit=max(0.0, options.time_limit - (monotonic() - began)),
+            seed=options.seed,
+            cut_penalty=options.cut_penalty or 0.0,
+            patience=patience,
+            on_progress=options.on_progress,
+        )
+
+    constraints, groups = resolved(whole_lists=False)
+    if any(one.listed for one in constraints.values()):
+        with suppress(InfeasibleError):
+            found = searched(groups, _FIRST_SHARE)
+            if isfinite(found.value):
+                return constraints, groups, found
+        constraints, groups = resolved(whole_lists=True)
+    found = searched(groups, 1.0)
+    if not isfinite(found.value):
+        device_of = _device_of(evaluator.cluster, groups, found)
+        fits = _Fits(evaluator.graph, options)
+        raise infeasible_error(Case(evaluator, groups, constraints, device_of, fits))
+    return constraints, groups, found
 
 
-def _fits(request: Request) -> Fits:
-    """Whether a changed problem has an answer that is found in a moment."""
-    asked = asked_of(request.graph, request.pins)
-    ends = monotonic() + _REMEDY_SECONDS
+def _device_of(
+    cluster: Cluster, groups: Sequence[Group], solution: Solution
+) -> dict[str, str]:
+    names = [device.name for device in cluster]
+    return {
+        part: names[device]
+        for group, device in zip(groups, solution.assignment, strict=True)
+        for part in group.parts
+    }
 
-    def fits(
-        graph: Graph,
-        cluster: Cluster,
+
+class _Fits:
+    """Whether a changed problem has a solution that is found in a moment."""
+
+    def __init__(self, graph: Graph, options: PlanOptions) -> None:
+        self._requests = requests_of(graph, options.pins)
+        self._ends = monotonic() + _REMEDY_SECONDS
+
+    def __call__(
+        self,
+        evaluator: Evaluator,
         *,
-        parts: Sequence[str] = (),
-        on: str = "",
+        pins: Mapping[str, str] | None = None,
         hard: bool = False,
     ) -> bool:
-        if monotonic() > ends:
+        if monotonic() > self._ends:
             return False
 
-        def wish(part: Part) -> On | None:
-            if part.name in parts:
-                return on
-            named, pinned = asked[part.name]
-            return named if pinned else None
+        def on(part: Part) -> tuple[str, ...] | None:
+            if pins and part.name in pins:
+                return (pins[part.name],)
+            requested, pinned = self._requests[part.name]
+            return requested if pinned else None
 
-        changed = replace(
-            request, graph=graph, cluster=cluster, pins=wish, missing="fallback"
-        )
-        board = changed.board(changed.resolve(whole_lists=True)[1])
-        if board.overfull:
-            return False
         seconds = _HARD_SECONDS if hard else _TRY_SECONDS
-        return best_assignment(board, time_limit=seconds, content=True).feasible
-
-    return fits
+        return fits_somewhere(evaluator, on, seconds=seconds)
 
 
-def _options(
-    pins: Pins | None, missing: str, seed: int, contiguity: str | None
-) -> dict[str, object]:
-    """What a plan remembers of how it was asked for; a function cannot be kept."""
-    options: dict[str, object] = {"missing": missing, "seed": seed}
-    if isinstance(pins, Mapping):
-        options["pins"] = {
-            str(pattern): on if isinstance(on, str) else list(on)
-            for pattern, on in pins.items()
+def _reasons(
+    evaluator: Evaluator,
+    constraints: Mapping[str, Constraint],
+    groups: Sequence[Group],
+    device_of: Mapping[str, str],
+    time_limit: float,
+) -> dict[str, str]:
+    """The `Placement.reason` of every part."""
+    plays = min(_MOST_PLAYS, int(_PLAYS_PER_SECOND * max(0.5, time_limit)))
+    tries = plays // max(1, len(evaluator.graph.calls))
+    free = _free_reasons(evaluator, groups, device_of, tries)
+    return {
+        part: _bound_reason(constraints, group, part) or free[i]
+        for i, group in enumerate(groups)
+        for part in group.parts
+    }
+
+
+def _bound_reason(
+    constraints: Mapping[str, Constraint], group: Group, part: str
+) -> str:
+    """Why a part had no choice; "" if it had one."""
+    one = constraints[part]
+    fixed = len(one.allowed) == 1 or one.reason in ("fallback", "no kernel")
+    if one.reason and fixed:
+        return one.reason
+    others = [constraints[name] for name in group.parts if name != part]
+    if any(len(other.allowed) < len(one.allowed) for other in others):
+        return "near"
+    return "only choice" if len(group.allowed) == 1 else ""
+
+
+def _free_reasons(
+    evaluator: Evaluator,
+    groups: Sequence[Group],
+    device_of: Mapping[str, str],
+    tries: int,
+) -> list[str]:
+    """Why each group with a choice is where it is: "cost", "memory" or "tie".
+
+    Every other device is tried, alone, `tries` times in all; fewer than twenty tries
+    are not begun.
+    """
+    reasons = ["cost"] * len(groups)
+    free = [i for i, group in enumerate(groups) if len(group.allowed) > 1]
+    if tries < 20 or not free:
+        return reasons
+    value = evaluator.evaluate(device_of).value
+    wanted = _without_memory(evaluator, groups, value)
+    for i in free:
+        here = device_of[groups[i].parts[0]]
+        if wanted is not None and here != wanted and wanted in groups[i].allowed:
+            reasons[i] = "memory"
+        taken = {device_of[groups[j].parts[0]] for j in groups[i].apart}
+        for device in groups[i].allowed:
+            if device == here or device in taken or tries <= 0:
+                continue
+            tries -= 1
+            moved = dict(device_of) | dict.fromkeys(groups[i].parts, device)
+            there = evaluator.evaluate(moved)
+            if there.fits and there.value <= value * (1 + 1e-9):
+                reasons[i] = "tie" if reasons[i] == "cost" else reasons[i]
+            elif not there.fits and there.value < value * (1 - 1e-9):
+                reasons[i] = "memory"
+    return reasons
+
+
+def _without_memory(
+    evaluator: Evaluator, groups: Sequence[Group], value: float
+) -> str | None:
+    """The device that would be better for all, if it had the memory; None if none."""
+    best: str | None = None
+    for device in evaluator.unlike([d.name for d in evaluator.cluster]):
+        chosen = {
+            part: device if device in group.allowed else group.allowed[0]
+            for group in groups
+            for part in group.parts
         }
-    if contiguity:
-        options["contiguity"] = contiguity
-    return options
+        there = evaluator.evaluate(chosen)
+        if not there.fits and there.value < value * (1 - 1e-9):
+            best, value = device, there.value
+    return best
+
+
+def _kept_options(
+    asked: PlanOptions, options: PlanOptions, solution: Solution
+) -> dict[str, object]:
+    """What a plan remembers of how it was made; a function cannot be kept."""
+    kept: dict[str, object] = {"missing": asked.missing, "seed": asked.seed}
+    if isinstance(asked.pins, Mapping):
+        kept["pins"] = {
+            str(pattern): on if isinstance(on, str) else list(on)
+            for pattern, on in asked.pins.items()
+        }
+    if options.contiguity:
+        kept["contiguity"] = options.contiguity
+    if solution.ended_by_clock:
+        kept["ended_by_clock"] = True
+    return kept

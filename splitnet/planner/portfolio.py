@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from splitnet.planner.board import Assignment, Board, Score
-from splitnet.planner.bounds import lower_bound
-from splitnet.planner.strategies import (
+from splitnet.planner.algorithms import (
     PROGRAM_SECONDS,
     STRATEGIES,
     Search,
@@ -19,6 +17,8 @@ from splitnet.planner.strategies import (
     single_device,
     solved_program,
 )
+from splitnet.planner.board import Assignment, Board, Score
+from splitnet.planner.bounds import lower_bound
 
 __all__ = ["STRATEGIES", "Found", "best_assignment", "proven_bound"]
 
@@ -91,23 +91,19 @@ def best_assignment(
             names = ["single_device", "earliest_finish", "exhaustive"]
     if known and not known.feasible:
         names = ["fitted", *names]
-    try:
-        if known:
-            tried.add(known.strategy, [known.chosen])
-        tried.add("convex", starts)
-        for name in names:
-            complete = tried.add(name, STRATEGIES[name](search))
-            if name == "exhaustive" and complete and tried.score.feasible:
-                bound = tried.score.value
-            if tried.meets(bound) or tried.score.feasible and tried.late:
-                break
-        if strategy == "auto" and not tried.meets(bound) and not tried.late:
-            solved = solved_program(board, tried.deadline - monotonic())
-            bound = max(bound, solved.bound)
-            tried.add("program", [solved.chosen] if solved.chosen else [])
-    except KeyboardInterrupt:
-        if tried.chosen is None:
-            raise
+    if known:
+        tried.add(known.strategy, [known.chosen])
+    tried.add("convex", starts)
+    for name in names:
+        complete = tried.add(name, STRATEGIES[name](search))
+        if name == "exhaustive" and complete and tried.score.feasible:
+            bound = tried.score.value
+        if tried.meets(bound) or tried.score.feasible and tried.late:
+            break
+    if strategy == "auto" and not tried.meets(bound) and not tried.late:
+        solved = solved_program(board, tried.deadline - monotonic())
+        bound = max(bound, solved.bound)
+        tried.add("program", [solved.chosen] if solved.chosen else [])
     if tried.chosen is None:
         tried.add("single_device", single_device(search))
     assert tried.chosen is not None, "some device takes everything that may be there"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import CostModel
 from splitnet.core.graph import Graph
+from splitnet.planner.constraints import Group
 from splitnet.planner.portfolio import Found
 from splitnet.planner.search import bounds
 from splitnet.planner.search.contract import build_problem
@@ -28,7 +29,6 @@ from splitnet.planner.steady_rows import (
     sizes_of,
     transfer_rows,
 )
-from splitnet.planner.wishes import Group
 from splitnet.simulator.step import Step
 
 __all__ = ["STEADY", "Steady", "steady_of"]

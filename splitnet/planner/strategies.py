@@ -1,269 +1,193 @@
-"""Where candidates come from: each strategy yields assignments, the judge decides."""
+"""Compare parallelism strategies before any is built, with one simulator and one cost.
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from time import monotonic
+One device, the plan as it is, towers (data parallel) over the GPUs, and the plan as a
+pipeline in micro-batches.
+"""
 
-from splitnet.planner.blocks import Blocks, blocks_of
-from splitnet.planner.board import Assignment, Board, Score
-from splitnet.planner.chains import chain_cuts
-from splitnet.planner.dispatch import dispatched
-from splitnet.planner.program import Solved, is_small, solve
-from splitnet.planner.refine import refine
-from splitnet.planner.schedule import earliest_finish, one_device, ranks
+from collections.abc import Iterator
+from dataclasses import replace
 
-__all__ = [
-    "PROGRAM_SECONDS",
-    "STRATEGIES",
-    "Search",
-    "every_assignment",
-    "single_device",
-    "solved_program",
-]
+from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.net import Towers
+from splitnet.core.plan import Placement, Plan, Strategy, StrategyComparison
+from splitnet.core.replication import (
+    batch_shares,
+    collapse,
+    expand,
+    tower_part,
+    towers_in,
+    weights_part,
+)
+from splitnet.core.timeline import Timeline
+from splitnet.planner.evaluate import Evaluation, Evaluator, evaluator_of
+from splitnet.simulator.pipeline import SCHEDULES, simulate_pipeline, stages_of
+from splitnet.simulator.scaled import ScaledCosts, scaled_graph
 
-_GRAINS = (64, 256, 32, 128, 16)
-"""Blocks per device that `multilevel` aims at, the likeliest first."""
+__all__ = ["compare_strategies"]
 
-_LARGE = 300
-"""Units from which moves of blocks get most of the work, below it moves of groups."""
-
-_FEWEST_PLAYS = 200
-
-_ROUNDS = 3
-"""How often `fitted` makes more room."""
-
-PROGRAM_SECONDS = 3.0
-"""What the integer program may take; its limit of nodes is met before, as a rule."""
+_MICROBATCHES = (2, 4, 8, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What a strategy is given.
+def compare_strategies(plan: Plan) -> StrategyComparison:
+    """Compare the ways to run a plan's model on its cluster, with the plan's costs.
 
-    `late` says whether the time is up, `best` is the best assignment so far, or None,
-    `judged` the score of an assignment that was yielded before, which is rough where it
-    is worse than the best. `unit_plays` is the work that local search may do: units
-    times judgements.
+    Nothing is searched: the pipeline keeps the plan's devices, or cuts the calls in
+    their order into stages of equal work where the plan has one stage. Towers are of
+    the whole model, over the first two, three ... GPUs (where there is one at most, the
+    devices beside the first), with weights on the CPU or on the first of them.
     """
-
-    board: Board
-    draw: random.Random
-    deadline: float
-    late: Callable[[], bool]
-    best: Callable[[], Assignment | None]
-    judged: Callable[[Assignment], Score]
-    unit_plays: int
-
-    def plays(self, *, blocks: bool) -> int:
-        """Judgements for the local search over blocks, or over groups."""
-        count = max(1, self.board.units.count)
-        most = blocks == (count > _LARGE)
-        share = 0.8 if most else 0.2
-        return max(_FEWEST_PLAYS, int(share * self.unit_plays / count))
+    whole = collapse(plan.graph)
+    evaluator = replace(evaluator_of(plan), graph=whole, objective="latency")
+    found = [
+        *_single_devices(evaluator),
+        _strategy("plan", plan.timeline, _described(plan), _fits(plan)),
+        *_towers(evaluator),
+        *_pipelines(plan, evaluator),
+    ]
+    best: dict[str, Strategy] = {}
+    for one in sorted(found, key=lambda s: (not s.fits, s.seconds)):
+        best.setdefault(one.kind, one)
+    return StrategyComparison(tuple(best.values()))
 
 
-Strategy = Callable[[Search], Iterable[Assignment]]
-
-
-def single_device(search: Search) -> Iterator[Assignment]:
-    """Everything on one device, each in turn; of twins the first.
-
-    Devices without the room come only if there is nothing better to begin with.
-    """
-    board = search.board
-    full = []
-    for device, twin in enumerate(board.twin_of):
-        if twin != device or all(device not in allowed for allowed in board.allowed):
-            continue
-        chosen = one_device(board, device)
-        if board.has_room(chosen):
-            yield chosen
-        else:
-            full.append(chosen)
-    if search.best() is None:
-        yield from full[:1]
-
-
-def list_schedules(search: Search) -> Iterator[Assignment]:
-    """Earliest finish: as the step runs, in order of the graph, of HEFT's rank."""
-    for chosen in _list_schedules(search.board):
-        yield chosen
-        if search.late() and search.judged(chosen).feasible:
-            return
-
-
-def _list_schedules(board: Board) -> Iterator[Assignment]:
-    yield dispatched(board)
-    units = range(board.units.count)
-    rank = ranks(board)
-    order = sorted(units, key=lambda unit: (-rank[unit], unit))
-    for patience in (0.0, 1.0) if board.units.shared else (0.0,):
-        yield earliest_finish(board, units, patience=patience)
-        yield earliest_finish(board, order, patience=patience)
-
-
-def chain_dp(search: Search) -> Iterator[Assignment]:
-    """Cuts of one topological order, by dynamic programming; see `chains`."""
-    yield from chain_cuts(search.board)
-
-
-def multilevel(search: Search) -> Iterator[Assignment]:
-    """List schedules over blocks of several sizes, and local search over the best.
-
-    (The idea of Karypis and Kumar's multilevel partitioning, 1998, with blocks that
-    keep the graph without a cycle.)
-    """
-    board = search.board
-    times = board.units.unit_seconds
-    total = sum(min(row[u] for row in times) for u in range(board.units.count))
-    best: tuple[Score, Blocks, Assignment] | None = None
-    for blocks in _levels(board, total):
-        for chosen in _list_schedules(blocks.board):
-            spread = blocks.expand(chosen)
-            yield spread
-            found = search.judged(spread)
-            if best is None or found < best[0]:
-                best = (found, blocks, chosen)
-        if search.late():
-            return
-    if best is None:
-        return
-    _, blocks, start = best
-    yield from refine(
-        blocks.board,
-        start,
-        search.draw,
-        search.late,
-        plays=search.plays(blocks=True),
-        confirm=search.judged,
-        spread=blocks.expand,
-        judge=lambda moved, unless: board.quick(blocks.expand(moved), unless),
+def _strategy(kind: str, timeline: Timeline, how: str, fits: bool) -> Strategy:
+    return Strategy(
+        kind,
+        timeline.seconds,
+        how,
+        fits,
+        max(timeline.compute_seconds.values(), default=0.0),
+        sum(copy.bytes for copy in timeline.copies),
     )
 
 
-def _levels(board: Board, total_seconds: float) -> Iterator[Blocks]:
-    """Coarser boards of different sizes; the board itself is other strategies'."""
-    seen: dict[int, None] = {board.units.count: None}
-    for grain in _GRAINS:
-        limit = total_seconds / (grain * max(1, len(board.capacity) - 1))
-        blocks = blocks_of(board, limit)
-        if blocks and blocks.board.units.count not in seen:
-            seen[blocks.board.units.count] = None
-            yield blocks
+def _evaluated(kind: str, found: Evaluation, how: str) -> Strategy:
+    return _strategy(kind, found.outcome.timeline, how, found.fits)
 
 
-def local_search(search: Search) -> Iterator[Assignment]:
-    """Moves of single groups from the best so far; see `refine`."""
-    start = search.best()
-    if start is None:
-        start = earliest_finish(search.board, range(search.board.units.count))
-        yield start
-    others: list[Assignment] = []
-    if search.board.units.count <= _LARGE:
-        others = [*_list_schedules(search.board), *single_device(search)]
-    yield from _refined(search, search.board, start, others)
+def _described(plan: Plan) -> str:
+    used = list(dict.fromkeys(t.device for t in plan.timeline.tasks))
+    kind = "towers and branches" if towers_in(plan.graph) else "branches"
+    return f"emit(source, plan): {kind} on {', '.join(used[:6])}"
 
 
-def _refined(
-    search: Search,
-    board: Board,
-    start: Assignment,
-    others: Sequence[Assignment] = (),
-) -> Iterator[Assignment]:
-    return refine(
-        board,
-        start,
-        search.draw,
-        search.late,
-        plays=search.plays(blocks=False),
-        confirm=search.judged,
-        others=others,
+def _fits(plan: Plan) -> bool:
+    return all(plan.memory[d.name].total <= d.memory_bytes for d in plan.cluster)
+
+
+def _single_devices(evaluator: Evaluator) -> Iterator[Strategy]:
+    for device, device_of in evaluator.single_devices():
+        found = evaluator.evaluate(device_of)
+        yield _evaluated("one device", found, f"all on {device}")
+
+
+def _towers(evaluator: Evaluator) -> Iterator[Strategy]:
+    """The whole model on each of some devices."""
+    devices = _workers(evaluator.cluster)
+    one = replace(evaluator, graph=_as_one_part(evaluator.graph))
+    for count in range(2, min(len(devices), one.graph.batch) + 1):
+        for home in dict.fromkeys((evaluator.cluster.home.name, devices[0])):
+            yield _tower(one, devices[:count], home)
+
+
+def _workers(cluster: Cluster) -> list[str]:
+    """The devices that towers and stages may use: GPUs, or else all but the first."""
+    gpus = [d.name for d in cluster if d.kind == "gpu"]
+    others = [d.name for d in cluster if d.name != cluster.home.name]
+    return gpus if len(gpus) > 1 else others
+
+
+def _tower(one: Evaluator, devices: list[str], home: str) -> Strategy:
+    """The whole model on each of some devices, its weights at home."""
+    batch, name = one.graph.batch, one.graph.parts[-1].name
+    sizes = batch_shares(batch, len(devices))
+    graph = expand(
+        one.graph,
+        {size: scaled_graph(one.graph, size) for size in set(sizes)},
+        {name: Towers(tuple((d,) for d in devices), (home,))},
+    )
+    device_of = dict.fromkeys((p.name for p in graph.parts), one.cluster.home.name)
+    if weights_part(name) in device_of:
+        device_of[weights_part(name)] = home
+    costs: dict[str, tuple[tuple[Call, ...], float]] = {}
+    for i, (device, size) in enumerate(zip(devices, sizes)):
+        part = tower_part(name, i)
+        device_of[part] = device
+        for call in graph.calls_of[part]:
+            plain = f"{name}/{call.name.removeprefix(part + '/')}"
+            costs[call.name] = ((one.graph.call[plain],), size / batch)
+    scaled = ScaledCosts(one.costs, costs)
+    found = replace(one, graph=graph, costs=scaled).evaluate(device_of)
+    where = f"weights_on={home!r}"
+    return _evaluated(
+        "towers", found, f"data_parallel(model, devices={devices}, {where})"
     )
 
 
-def fitted(search: Search) -> Iterator[Assignment]:
-    """If nothing fits yet: again, with room kept for what comes and goes.
+def _as_one_part(graph: Graph) -> Graph:
+    """All calls but the inputs as one part, the last, named for the model."""
+    inputs = {p.name for p in graph.parts if p.kind == "input"}
+    name = graph.name
+    while name in inputs:
+        name += "_towers"
+    new = {
+        call.name: call.name if call.part in inputs else f"{name}/{call.name}"
+        for call in graph.calls
+    }
+    return replace(
+        graph,
+        calls=tuple(
+            call
+            if call.part in inputs
+            else replace(call, name=new[call.name], part=name)
+            for call in graph.calls
+        ),
+        tensors=tuple(
+            replace(t, source=new[t.source], target=new[t.target])
+            for t in graph.tensors
+        ),
+        parts=(*(p for p in graph.parts if p.name in inputs), Part(name, "towers")),
+        outputs=tuple(new[n] for n in graph.outputs),
+    )
 
-    List schedules and cuts count what a device holds whatever the schedule. What
-    copies, workspace and short-lived outputs took beside that in the best assignment so
-    far is taken off each device's memory, a few times over.
-    """
-    board = search.board
-    if board.overfull:
+
+def _pipelines(plan: Plan, whole: Evaluator) -> Iterator[Strategy]:
+    """The plan in micro-batches, if its parts follow one another; else equal stages."""
+    if not plan.training:
         return
-    spare = [0] * len(board.capacity)
-    for _ in range(_ROUNDS):
-        best = search.best()
-        if best is None or search.judged(best).feasible:
+    call = "emit(source, plan"
+    if stages_of(plan) < 2:
+        staged = _staged(whole)
+        if staged is None:
             return
-        spare = [max(a, b) for a, b in zip(spare, board.passing_bytes(best))]
-        room = tuple(max(0, top - own) for top, own in zip(board.capacity, spare))
-        tight = replace(board, capacity=room)
-        yield from _list_schedules(tight)
-        yield from chain_cuts(tight)
-        if search.late():
+        plan = staged
+        call = "with plan(objective='throughput'), emit(source, plan"
+    for count in _MICROBATCHES:
+        if count > plan.batch:
             return
-        yield from _refined(search, tight, best)
+        for schedule in SCHEDULES:
+            made = simulate_pipeline(plan, count, schedule=schedule)
+            room = all(made.peak_bytes[d.name] <= d.memory_bytes for d in plan.cluster)
+            how = f"{call}, microbatches={count}, schedule={schedule!r})"
+            yield _strategy("pipeline", made, how, room)
 
 
-def exhaustive(search: Search) -> Iterator[Assignment]:
-    """Every assignment there is but for the names of twins, in order of declaration."""
-    return every_assignment(search.board)
-
-
-def every_assignment(board: Board) -> Iterator[Assignment]:
-    """All assignments but for the names of twins; see `exhaustive`."""
-    chosen = [devices[0] for devices in board.allowed]
-    twin = board.twin_of
-
-    def fill(group: int, used: frozenset[int]) -> Iterator[Assignment]:
-        if group == len(chosen):
-            yield tuple(chosen)
-            return
-        fresh: dict[int, None] = {}
-        for device in board.allowed[group]:
-            if device not in used:
-                # Of twins that nobody uses yet one is as good as another.
-                if twin[device] in fresh:
-                    continue
-                fresh[twin[device]] = None
-            chosen[group] = device
-            yield from fill(group + 1, used | {device})
-
-    return fill(0, frozenset())
-
-
-def simple(search: Search) -> Iterator[Assignment]:
-    """Every baseline, and nothing that takes long."""
-    yield from single_device(search)
-    yield from list_schedules(search)
-    yield from chain_dp(search)
-    yield from fitted(search)
-
-
-def program(search: Search) -> Iterator[Assignment]:
-    """What an integer program that looks away from queues likes best; see `program`."""
-    chosen = solved_program(search.board, search.deadline - monotonic()).chosen
-    if chosen is not None:
-        yield chosen
-
-
-STRATEGIES: dict[str, Strategy] = {
-    "single_device": single_device,
-    "earliest_finish": list_schedules,
-    "chain": chain_dp,
-    "fitted": fitted,
-    "multilevel": multilevel,
-    "refine": local_search,
-    "program": program,
-    "exhaustive": exhaustive,
-    "simple": simple,
-}
-
-
-def solved_program(board: Board, seconds_left: float) -> Solved:
-    """The integer program's bound and liking, where it is for this board."""
-    if board.objective != "latency" or not is_small(board):
-        return Solved(0.0, None)
-    return solve(board, max(0.1, min(PROGRAM_SECONDS, seconds_left)))
+def _staged(whole: Evaluator) -> Plan | None:
+    """The parts in their order on all devices, cut where the work is even."""
+    graph, devices = whole.graph, _workers(whole.cluster)
+    if len(devices) < 2 or any(call.cpu_only for call in graph.calls):
+        return None
+    device_of = {p.name: whole.cluster.home.name for p in graph.parts}
+    in_order = dict.fromkeys(call.part for call in graph.calls)
+    names = [name for name in in_order if graph.part[name].kind != "input"]
+    work = {name: whole.load(name, devices[0]) for name in names}
+    total, before = sum(work.values()), 0.0
+    if total <= 0:
+        return None
+    for name in names:
+        stage = int((before + work[name] / 2) / total * len(devices))
+        device_of[name] = devices[min(stage, len(devices) - 1)]
+        before += work[name]
+    plan = whole.plan(tuple(Placement(n, d, d, "given") for n, d in device_of.items()))
+    return plan if stages_of(plan) > 1 else None

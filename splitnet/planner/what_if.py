@@ -7,31 +7,29 @@ from dataclasses import dataclass, replace
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.cost import CostModel
-from splitnet.core.errors import DeclarationError, InfeasibleError
+from splitnet.core.cost import CostModel, optimizer_name
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
-from splitnet.planner.planner import find_plan
-from splitnet.planner.score import score, wishes_of
-from splitnet.planner.wishes import Pins
+from splitnet.planner.constraints import Pins
+from splitnet.planner.evaluate import Evaluator, evaluator_of, score
+from splitnet.planner.planner import find_plan, fits_somewhere
 from splitnet.simulator.batches import largest_true, rebatched
 
 __all__ = ["Sensitivity", "largest_batch", "sensitivity"]
 
-
 _SECONDS_PER_DRAW = 1.0
-
 _SECONDS_PER_BATCH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How a decision fares when the costs are not quite what was thought.
+    """How a plan fares when the costs are not quite what was assumed.
 
     `changed` is the share of draws in which another plan would be better by more than a
     thousandth, `regret` what this plan loses to the better one at worst, as a share of
-    its value; `moved` counts for each part in how many draws it would be elsewhere,
-    where devices that change names are the same.
+    its value; `moved` counts for each part in how many draws it would be elsewhere.
+    Equivalent devices count as the same.
     """
 
     draws: int
@@ -47,17 +45,17 @@ class Sensitivity:
             f"{self.changed:.0%} of {self.draws} draws and loses at most "
             f"{self.regret:.1%}"
         )
-        shaky = sorted(self.moved, key=lambda part: -self.moved[part])[:3]
-        return text + (f"; least sure of {', '.join(shaky)}." if shaky else ".")
+        unsure = sorted(self.moved, key=lambda part: -self.moved[part])[:3]
+        return text + (f"; least sure of {', '.join(unsure)}." if unsure else ".")
 
 
 @dataclass(frozen=True, slots=True)
 class _Perturbed:
-    """A cost model with every call and road off by a factor of its own."""
+    """A cost model with every call and link off by a factor of its own."""
 
     costs: CostModel
     call: Mapping[str, float]
-    road: Mapping[tuple[str, str], float]
+    links: Mapping[tuple[str, str], float]
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         return self.costs.forward_seconds(call, device) * self.call[call.name]
@@ -69,19 +67,19 @@ class _Perturbed:
         return self.costs.update_seconds(count, device, optimizer)
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
-        road = self.costs.link(source, target, cluster)
-        factor = self.road.get((source, target), 1.0)
-        return replace(road, bytes_per_second=road.bytes_per_second / factor)
+        link = self.costs.link(source, target, cluster)
+        factor = self.links.get((source, target), 1.0)
+        return replace(link, bytes_per_second=link.bytes_per_second / factor)
 
 
 def sensitivity(
     plan: Plan, perturbation: float = 0.1, *, draws: int = 20, seed: int = 0
 ) -> Sensitivity:
-    """Plan again with perturbed costs, and see how often the decision changes.
+    """Plan again with perturbed costs, and count how often the decision changes.
 
     Args:
-        plan: The decision. Its wishes are kept.
-        perturbation: Every call and every road is slower or faster by up to this share.
+        plan: The decision. Its constraints are kept.
+        perturbation: Every call and every link is slower or faster by up to this share.
         draws: How often.
         seed: Of the draws.
 
@@ -94,26 +92,18 @@ def sensitivity(
             f"{perturbation!r}, {draws!r}."
         )
     draw = random.Random(seed)
-    twin_of = _twins(plan)
+    evaluator = evaluator_of(plan)
     moved: dict[str, int] = {}
     changed, regret = 0, 0.0
     for _ in range(draws):
         costs = _perturbed(plan, perturbation, draw)
         again = _planned(plan, costs, seed)
-        kept = score(
-            plan.graph,
-            plan.cluster,
-            plan.device_of,
-            objective=plan.objective,
-            costs=costs,
-            optimizer=plan.optimizer,
-            training=plan.training,
-        )
+        kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
         loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
         if loss > 1e-3:
             changed += 1
             regret = max(regret, loss)
-            for part in _moved(plan, again, twin_of):
+            for part in _moved(plan, again, evaluator):
                 moved[part] = moved.get(part, 0) + 1
     return Sensitivity(draws, perturbation, changed / draws, regret, moved)
 
@@ -127,22 +117,14 @@ def _perturbed(plan: Plan, share: float, draw: random.Random) -> _Perturbed:
     )
 
 
-def _twins(plan: Plan) -> dict[str, str]:
-    """For each device the first that it could change names with."""
-    request, groups = wishes_of(plan)
-    names = [device.name for device in plan.cluster]
-    twin_of = request.board(groups).twin_of
-    return {name: names[twin] for name, twin in zip(names, twin_of, strict=True)}
-
-
-def _moved(plan: Plan, again: Plan, twin_of: Mapping[str, str]) -> list[str]:
-    """The parts that would be elsewhere, with twins named so that most stay."""
+def _moved(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
+    """Parts that would be elsewhere; equivalent devices are named so that most stay."""
     parts: dict[tuple[str, str], list[str]] = {}
     for part, device in again.device_of.items():
         parts.setdefault((device, plan.device_of[part]), []).append(part)
     same = nx.Graph()
     for (now, before), row in parts.items():
-        if twin_of[now] == twin_of[before]:
+        if now == before or evaluator.equivalent(now, before):
             same.add_edge((now, "now"), (before, "before"), weight=len(row))
     for one, other in nx.max_weight_matching(same):
         (now, _), (before, _) = sorted((one, other), key=lambda end: end[1] != "now")
@@ -151,18 +133,19 @@ def _moved(plan: Plan, again: Plan, twin_of: Mapping[str, str]) -> list[str]:
 
 
 def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
-    asked = {p.part: p.requested.split(", ") for p in plan.placements if p.requested}
+    requested = {p.part: p.requested.split(", ") for p in plan.placements}
     contiguity = (plan.options or {}).get("contiguity")
     return find_plan(
         plan.graph,
         plan.cluster,
         objective=plan.objective,
         contiguity=str(contiguity) if contiguity else None,
-        pins=lambda part: asked.get(part.name),
+        pins=lambda part: [on for on in requested[part.name] if on] or None,
         costs=costs,
         optimizer=plan.optimizer,
         training=plan.training,
         seed=seed,
+        cut_penalty=0.0,
         time_limit=_SECONDS_PER_DRAW,
     )
 
@@ -183,8 +166,8 @@ def largest_batch(
         source: A graph, of which bytes are taken to grow with the batch, or a function
             that makes the graph of a batch.
         cluster: The machine.
-        device_of: Keep this placement; otherwise each batch is placed anew by the
-            simple strategies, so a long search may find room for more.
+        device_of: Keep this placement, as in `score`; otherwise each batch is placed
+            anew in half a second, so a longer search may find room for more.
         pins: As `plan_graph`.
         optimizer: As `plan_graph`.
         training: As `plan_graph`.
@@ -201,22 +184,10 @@ def largest_batch(
             plan = score(
                 graph, cluster, device_of, optimizer=optimizer, training=training
             )
-            return all(
-                plan.memory[device.name].total <= device.memory_bytes
-                for device in cluster
-            )
-        try:
-            find_plan(
-                graph,
-                cluster,
-                pins=pins,
-                optimizer=optimizer,
-                training=training,
-                strategy="simple",
-                time_limit=_SECONDS_PER_BATCH,
-            )
-        except InfeasibleError:
-            return False
-        return True
+            return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
+        evaluator = Evaluator(
+            graph, cluster, optimizer=optimizer_name(optimizer), training=training
+        )
+        return fits_somewhere(evaluator, pins, seconds=_SECONDS_PER_BATCH)
 
     return largest_true(fits, most)

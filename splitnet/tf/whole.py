@@ -13,7 +13,7 @@ import tensorflow as tf
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
-from splitnet.planner.score import score
+from splitnet.planner.evaluate import score
 from splitnet.tf.blueprint import blueprint_of
 from splitnet.tf.emit import emit
 from splitnet.tf.internals import keras_api

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from splitnet.cli import main
-from splitnet.planner.planfile import load_plan
+from splitnet.planner.plan_file import load_plan
 from tests.cli.given import ROOT, answer
 
 

@@ -68,7 +68,7 @@ def test_a_workloads_reading_counts_against_its_limit(
 
     late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1.9)
     monkeypatch.setattr("splitnet.cli.workloads.time", late)
-    monkeypatch.setattr("splitnet.planner.search.search", watched)
+    monkeypatch.setattr("splitnet.planner.search_adapter.search", watched)
     assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
     figures = answer(capsys)
 

@@ -1,4 +1,4 @@
-"""Towers, pipelines and the choice between them, on plain values."""
+"""Towers and pipelines, on plain values."""
 
 import pytest
 from hypothesis import given
@@ -218,78 +218,3 @@ def test_pipelines_that_cannot_be_are_refused() -> None:
 
     assert "from 1 to the batch, 64" in str(error.value)
     assert "'gpipe', '1f1b'" in str(error.value)
-
-
-def test_ways_name_the_fastest_of_a_heavy_chain() -> None:
-    """A chain gains nothing from its own plan; towers and a pipeline do."""
-    found = sn.compare_strategies(two_stages())
-
-    assert found.best.kind == "towers"
-    assert found["pipeline"].seconds < found["one device"].seconds
-    assert "times as fast as one device" in str(found)
-
-
-def test_ways_do_not_call_a_losing_plan_a_win() -> None:
-    """Where a model is small, one device is the answer and it is said so."""
-    pins = {f"p{i}": f"gpu:{i % 2}" for i in range(4)}
-    small = chain(flops=1e3)
-    plan = plan_graph(small, sn.Cluster.of("2*gpu", "cpu"), pins=pins)
-
-    found = sn.compare_strategies(plan)
-
-    assert found.best.kind == "one device"
-    assert "not worth distributing" in str(found)
-
-
-def test_ways_of_a_towered_plan_count_the_body_once() -> None:
-    """One device runs the plain model, not one tower after the other."""
-    cluster = sn.Cluster.of("2*gpu", "cpu")
-    plain = sn.compare_strategies(plan_graph(chain(2), cluster))
-    towers = sn.compare_strategies(plan_graph(towered(chain(2), "p0", 2), cluster))
-
-    assert towers["one device"].seconds == pytest.approx(plain["one device"].seconds)
-
-
-def test_ways_cut_a_chain_that_was_planned_on_one_device() -> None:
-    """A pipeline needs stages; where the plan has none, they are of equal work."""
-    graph = chain()
-    on_one = {part.name: "gpu:0" for part in graph.parts if part.kind != "input"}
-    plan = plan_graph(graph, sn.Cluster.of("2*gpu", "cpu"), pins=on_one)
-
-    found = sn.compare_strategies(plan)
-
-    assert "objective='throughput'" in found["pipeline"].how
-    assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
-
-
-def test_ways_use_workers_where_there_are_no_gpus() -> None:
-    """The devices beside the first are equals: towers and stages may use them."""
-    cluster = sn.Cluster.of("3*cpu")
-    pins = {f"p{i}": f"cpu:{1 + i // 2}" for i in range(4)}
-    plan = plan_graph(chain(), cluster, pins=pins)
-
-    assert "devices=['cpu:1', 'cpu:2']" in sn.compare_strategies(plan)["towers"].how
-
-
-def test_verdict_weighs_the_ways_and_says_why() -> None:
-    """A chain's plan is no win: the verdict names what is, and what it is spent on."""
-    said = str(two_stages().verdict)
-
-    assert "strategies: towers " in said
-    assert "towers is fastest: the busiest device computes for" in said
-    assert "faster than this plan: data_parallel(model, devices=" in said
-
-
-def test_verdict_leaves_ways_out_where_only_inference_is_planned() -> None:
-    """Micro-batches and gradients belong to training."""
-    plan = plan_graph(chain(), sn.Cluster.of("2*gpu", "cpu"), training=False)
-
-    assert plan.verdict.strategies is None
-
-
-def test_ways_know_no_other_kind() -> None:
-    """A way that could not be weighed is a KeyError."""
-    single = plan_graph(chain(1), sn.Cluster.of("gpu", "cpu"))
-
-    with pytest.raises(KeyError, match="pipeline"):
-        sn.compare_strategies(single)["pipeline"]

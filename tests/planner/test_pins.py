@@ -1,12 +1,11 @@
-"""Pins taken from another plan; what moved between plans of other parts."""
+"""Plans as pins, from a file or of other parts; what moved between them."""
 
 from pathlib import Path
 
 import pytest
 
 import splitnet as sn
-from splitnet.planner.grouping import group
-from splitnet.planner.pins import pins_of
+from splitnet.planner.partitioning import clusters
 from tests.zoo import chain
 
 CLUSTER = sn.Cluster.of("2*gpu", "cpu", memory="16 GiB")
@@ -14,7 +13,7 @@ CLUSTER = sn.Cluster.of("2*gpu", "cpu", memory="16 GiB")
 
 def grouped(parts: int) -> sn.Graph:
     """A chain of eight calls in some parts."""
-    return group(chain(8), parts, lambda call: 1.0)
+    return clusters(chain(8), parts, lambda call: 1.0)
 
 
 def test_a_plan_file_edited_by_hand_is_kept(tmp_path: Path) -> None:
@@ -54,16 +53,6 @@ def test_a_plan_of_other_parts_is_kept_call_by_call() -> None:
     assert {c.name: again.device_of[c.part] for c in again.graph.calls} == where
 
 
-def test_a_plan_of_another_model_is_refused_with_suggestions() -> None:
-    """Names that are not here are told, with those that are near."""
-    plan = sn.plan(chain(8), CLUSTER)
-    with pytest.raises(sn.DeclarationError) as caught:
-        pins_of(plan, chain(5))
-
-    assert "cannot be kept" in str(caught.value)
-    assert "did you mean" in str(caught.value)
-
-
 def test_comparison_of_other_parts_tells_runs_of_calls() -> None:
     """Calls that moved side by side stand on one line."""
     graph = chain(8)
@@ -75,15 +64,3 @@ def test_comparison_of_other_parts_tells_runs_of_calls() -> None:
     assert (f"{calls[0]} .. {calls[-1]}", "gpu:0", "gpu:1") in moved
     assert len(moved) <= 2
     assert before.compare(before).moved == ()
-
-
-def test_pins_of_another_kind_are_refused() -> None:
-    """A list says nothing of devices; the message says what pins may be."""
-    with pytest.raises(sn.DeclarationError, match=r"table of patterns.*\['c0'\]"):
-        sn.plan(chain(2), CLUSTER, pins=["c0"])
-
-
-def test_a_pattern_of_other_letters_has_suggestions() -> None:
-    """Names are told apart by their case, but suggested whatever it is."""
-    with pytest.raises(sn.DeclarationError, match="'C1' matches.* did you mean 'c1'"):
-        sn.plan(chain(2), CLUSTER, pins={"C1": "gpu:0"})

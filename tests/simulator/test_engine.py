@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.planner.board import Board
 from splitnet.planner.bounds import lower_bound
+from splitnet.planner.constraints import resolve
+from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.program import is_small, solve
-from splitnet.planner.request import Request
+from splitnet.planner.search_adapter import board_for
 from splitnet.simulator.engine import run_step, run_within
 from tests.zoo import random_dag
 
@@ -24,8 +26,8 @@ seeds = st.integers(0, 10_000)
 
 def board_of_random(seed: int, box: Cluster, *, training: bool = True) -> Board:
     """The board of a random graph of up to a dozen parts."""
-    request = Request(random_dag(seed, 2 + seed % 11), box, training=training)
-    return request.board(request.resolve()[1])
+    evaluator = Evaluator(random_dag(seed, 2 + seed % 11), box, training=training)
+    return board_for(evaluator, resolve(evaluator.graph, box)[1])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

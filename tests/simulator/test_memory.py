@@ -6,8 +6,8 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Graph
+from splitnet.planner.evaluate import score
 from splitnet.planner.planner import plan_graph
-from splitnet.planner.score import score
 from splitnet.simulator.kept import keeps_of_group
 from splitnet.simulator.kernels import code_bytes
 from splitnet.simulator.old_simulate import simulate
@@ -78,7 +78,7 @@ def test_memory_of_a_view_is_that_of_its_input():
 @pytest.mark.parametrize("seed", range(10))
 def test_memory_of_inference_is_its_peak(seed):
     """Nothing but weights stays, so the estimate is the fullest moment itself."""
-    plan = plan_graph(random_dag(seed), BOX, strategy="earliest_finish", training=False)
+    plan = plan_graph(random_dag(seed), BOX, time_limit=0.1, training=False)
 
     for device, peak in plan.timeline.peak_bytes.items():
         assert plan.memory[device].total == peak

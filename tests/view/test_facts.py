@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from splitnet.planner.strategies import STRATEGIES
+from splitnet.planner.algorithms import STRATEGIES
 from splitnet.view.diagram import diagram_of
 from splitnet.view.facts import (
     algorithm_text,

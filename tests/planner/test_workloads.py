@@ -3,10 +3,13 @@ import json
 import pytest
 
 from splitnet.core.errors import InfeasibleError, PlanFileError
-from splitnet.planner.planner import plan_graph
-from splitnet.planner.splits import score_split
-from splitnet.planner.workgraph import read_workload
-from splitnet.planner.workload import parse_workload
+from splitnet.planner.planner import find_plan
+from splitnet.planner.workloads import (
+    parse_workload,
+    plan_workload,
+    read_workload,
+    score_split,
+)
 
 
 def node(number, *, accelerator=1.0, cpu=10.0, color=None, size=4.0, **more):
@@ -64,22 +67,20 @@ def test_workload_becomes_a_graph_with_a_part_per_node(workload):
     assert [device.name for device in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
 
 
-@pytest.mark.parametrize("objective", ["throughput", "call_latency"])
-def test_workload_plan_is_worth_what_its_split_scores(workload, objective):
+def test_workload_plan_is_worth_what_its_split_scores(workload):
     """The planner's value is the evaluator's, and no constraint is broken."""
     graph, cluster = read_workload(workload)
-    plan = plan_graph(graph, cluster, objective=objective, time_limit=1.0)
+    plan = find_plan(graph, cluster, objective="throughput", time_limit=1.0)
     found = score_split(parse_workload(workload), split_of_plan(plan))
 
-    value = found.max_load if objective == "throughput" else found.call_latency
-    assert plan.value == pytest.approx(value)
+    assert plan.value == pytest.approx(found.max_load)
     assert not found.violations
 
 
 def test_workload_plan_keeps_colour_classes_and_memory(workload):
     """A colour class shares a device, and every accelerator holds what it gets."""
     graph, cluster = read_workload(workload)
-    plan = plan_graph(graph, cluster, time_limit=1.0)
+    plan = find_plan(graph, cluster, time_limit=1.0)
 
     assert plan.device_of["3"] == plan.device_of["7"]
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
@@ -91,14 +92,14 @@ def test_workload_that_fits_nowhere_says_so(workload):
     workload.write_text(json.dumps(data))
     graph, cluster = read_workload(workload)
     with pytest.raises(InfeasibleError, match="does not fit"):
-        plan_graph(graph, cluster)
+        find_plan(graph, cluster)
 
 
 def test_workload_without_nodes_is_named(tmp_path):
     """A file of another kind is refused with its faults."""
     path = tmp_path / "other.json"
     path.write_text("{}")
-    with pytest.raises(PlanFileError, match="maxFPGAs"):
+    with pytest.raises(PlanFileError, match="missing required field"):
         read_workload(path)
 
 
@@ -113,5 +114,55 @@ def test_fractions_of_a_byte_count(workload):
     graph, cluster = read_workload(workload)
     assert [call.size_bytes for call in graph.calls] == [44] * 4
     assert cluster["gpu:0"].memory_bytes == 88
-    plan = plan_graph(graph, cluster, objective="throughput", time_limit=1.0)
+    plan = find_plan(graph, cluster, objective="throughput", time_limit=1.0)
     assert not score_split(parse_workload(workload), split_of_plan(plan)).violations
+
+
+@pytest.mark.parametrize("contiguity", ["free", "convex", "pipeline"])
+def test_planned_workload_scores_what_it_says(workload, contiguity):
+    """The search without a simulation reports the evaluator's value."""
+    known = parse_workload(workload)
+    found = plan_workload(known, contiguity=contiguity, time_limit=0.5)
+    inside = {}
+    for key, device in found.device_of.items():
+        inside.setdefault(device, []).append(key)
+    rows = {
+        field: [{"nodes": n} for d, n in inside.items() if d.startswith(kind)]
+        for field, kind in (("fpgas", "gpu"), ("cpus", "cpu"))
+    }
+    scored = score_split(known, rows)
+
+    assert found.value == pytest.approx(scored.max_load)
+    assert found.bound <= found.value
+    assert not scored.violations
+    assert contiguity == "free" or getattr(scored, contiguity)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.update(maxFPGAs="two"), r"Expected `float`.*maxFPGAs"),
+        (lambda w: w.update(maxFPGAs=2.5), "maxFPGAs: expected a whole number"),
+        (lambda w: w.update(maxFPGAs=0, maxCPUs=0), "there is no device"),
+        (
+            lambda w: w["nodes"][1].update(id=9),
+            r"nodes\[0\].id: 9 is the id",
+        ),
+        (
+            lambda w: w["nodes"][1].update(size=-1),
+            r"nodes\[1\].size: expected",
+        ),
+        (lambda w: w["nodes"][1].pop("cpuLatency"), "cpuLatency"),
+        (lambda w: w["nodes"][1].update(supportedOnFpga=2), "true, false, 0 or 1"),
+        (lambda w: w["edges"][0].update(destId=4), "no node has id 4"),
+        (lambda w: w["edges"][1].update(cost=9.0), "node 3 has one output cost"),
+        (lambda w: w["edges"][0].update(sourceId=9, destId=3, cost=0), "a cycle"),
+    ],
+)
+def test_broken_workload_names_the_field(workload, change, message):
+    """Every fault is named with its field."""
+    data = json.loads(workload.read_text())
+    change(data)
+    workload.write_text(json.dumps(data))
+    with pytest.raises(PlanFileError, match=message):
+        parse_workload(workload)

@@ -2,18 +2,16 @@
 
 import re
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
-from splitnet.planner.planner import OBJECTIVES, plan_graph
-from splitnet.planner.portfolio import best_assignment
-from splitnet.planner.request import Request
+from splitnet.core.plan import OBJECTIVES
+from splitnet.planner.planner import find_plan
 from splitnet.simulator.batches import rebatched
-from tests.zoo import MIB, chain, wide
+from tests.zoo import MIB, chain, two_towers, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
 TINY = Cluster.of("2*gpu", memory="12 MiB")
@@ -29,10 +27,16 @@ def pinned(graph: Graph, on: str) -> Graph:
     )
 
 
+def with_part(graph: Graph, name: str, **changes: object) -> Graph:
+    """The graph with one part changed."""
+    parts = tuple(replace(p, **changes) if p.name == name else p for p in graph.parts)
+    return replace(graph, parts=parts)
+
+
 def refusal(graph: Graph, cluster: Cluster, **options: object) -> str:
     """What the planner says."""
     with pytest.raises(InfeasibleError) as caught:
-        plan_graph(graph, cluster, **options)
+        find_plan(graph, cluster, **options)
     return str(caught.value)
 
 
@@ -44,9 +48,9 @@ def test_infeasible_names_the_fewest_pins_that_are_too_many():
     assert named is not None
     freed = re.findall(r"'(\w+)'", named[1])
 
-    plan_graph(graph, SMALL, pins=dict.fromkeys(freed, "gpu"))
+    find_plan(graph, SMALL, pins=dict.fromkeys(freed, "gpu"))
     with pytest.raises(InfeasibleError):
-        plan_graph(graph, SMALL, pins=dict.fromkeys(freed[:-1], "gpu"))
+        find_plan(graph, SMALL, pins=dict.fromkeys(freed[:-1], "gpu"))
 
 
 def test_infeasible_names_the_least_factor_of_memory():
@@ -56,9 +60,9 @@ def test_infeasible_names_the_least_factor_of_memory():
     assert found is not None
     factor = float(found[1])
 
-    plan_graph(chain(12), grown(TINY, factor))
+    find_plan(chain(12), grown(TINY, factor))
     with pytest.raises(InfeasibleError):
-        plan_graph(chain(12), grown(TINY, factor - 0.1))
+        find_plan(chain(12), grown(TINY, factor - 0.1))
 
 
 def grown(cluster: Cluster, factor: float) -> Cluster:
@@ -82,7 +86,7 @@ def test_infeasible_names_the_least_memory_of_a_device():
         for d in SMALL
     )
 
-    plan_graph(pinned(chain(8), "gpu:0"), replace(SMALL, devices=devices))
+    find_plan(pinned(chain(8), "gpu:0"), replace(SMALL, devices=devices))
 
 
 def test_infeasible_names_a_smaller_batch():
@@ -93,9 +97,9 @@ def test_infeasible_names_a_smaller_batch():
     found = re.search(r"batch <= (\d+)", text)
     assert found is not None
 
-    plan_graph(rebatched(graph, int(found[1])), box)
+    find_plan(rebatched(graph, int(found[1])), box)
     with pytest.raises(InfeasibleError):
-        plan_graph(rebatched(graph, int(found[1]) + 2), box)
+        find_plan(rebatched(graph, int(found[1]) + 2), box)
 
 
 def test_infeasible_names_one_device_more():
@@ -104,14 +108,14 @@ def test_infeasible_names_one_device_more():
     text = refusal(chain(6), box)
 
     assert "one device more (gpu:1)" in text
-    plan_graph(chain(6), Cluster.of("2*gpu", memory="25 MiB"))
+    find_plan(chain(6), Cluster.of("2*gpu", memory="25 MiB"))
 
 
 def test_plan_keeps_room_for_copies():
     """Cuts that fill a device to the brim leave no room for what arrives there."""
     for megabytes in range(60, 90, 5):
         box = Cluster.of("3*gpu", memory=f"{megabytes} MiB")
-        plan = plan_graph(chain(30), box, strategy="simple")
+        plan = find_plan(chain(30), box, time_limit=0.2)
 
         assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
 
@@ -120,7 +124,7 @@ def test_plan_keeps_room_for_copies():
 def test_plan_without_time_is_not_infeasible(objective):
     """Where no single device has the room, a split is found in no time as well."""
     box = Cluster.of("3*gpu", memory="20 MiB")
-    plan = plan_graph(chain(6), box, objective=objective, time_limit=0.0)
+    plan = find_plan(chain(6), box, objective=objective, time_limit=0.0)
 
     assert len(dict.fromkeys(plan.device_of.values())) > 1
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
@@ -139,7 +143,7 @@ def listed(graph: Graph, *on: str) -> Graph:
 def test_plan_falls_back_to_whole_lists_in_every_set(objective, contiguity):
     """Where first wishes have no room, the others count, however parts must cohere."""
     graph = listed(chain(8), "gpu:0", "gpu:1")
-    plan = plan_graph(
+    plan = find_plan(
         graph, SMALL, objective=objective, contiguity=contiguity, time_limit=0.5
     )
 
@@ -147,14 +151,67 @@ def test_plan_falls_back_to_whole_lists_in_every_set(objective, contiguity):
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in SMALL)
 
 
-def test_a_search_in_vain_leaves_time_for_whole_lists(monkeypatch):
-    """Time is a clock that counts its readings: half of it is for the first wishes."""
-    ticks = count()
-    monkeypatch.setattr(
-        "splitnet.planner.portfolio.monotonic", lambda: next(ticks) * 1e-3
+def test_infeasible_pin_names_needs_rooms_and_remedies():
+    """The message of the design: needs, what is free where, and what to try."""
+    box = Cluster.of("2*gpu", "cpu", memory="14 MiB")
+    with pytest.raises(InfeasibleError) as caught:
+        find_plan(two_towers(on=("gpu:0", "gpu:0")), box)
+
+    first, needs, gpu0, *_, total, last = str(caught.value).splitlines()
+    assert first == (
+        "branch 'see' (with 1 near it) does not fit on gpu:0, where it is declared."
     )
-    request = Request(wide(20), Cluster.of("2*gpu", memory="60 MiB"))
-    board = request.board(request.resolve()[1])
-    began = next(ticks)
-    assert not best_assignment(board, time_limit=2.0, patience=0.5).feasible
-    assert next(ticks) - began < 1100
+    assert needs.startswith("  needs     9.00 MiB  weights 2.00 MiB, gradients")
+    assert gpu0.startswith("  gpu:0")
+    assert "'tell' is pinned there with 5.00 MiB" in gpu0
+    assert total.startswith("  in all")
+    assert 'on="gpu" instead of on="gpu:0"' in last
+    assert "more memory on gpu:0" in last
+
+
+def test_infeasible_remedies_work():
+    """The batch that the message names does fit, and the next larger one does not."""
+    box = Cluster.of("gpu", memory="15 MiB")
+    graph = chain(3)
+    with pytest.raises(InfeasibleError, match=r"batch <= (\d+)") as caught:
+        find_plan(graph, box)
+    batch = int(str(caught.value).split("batch <= ")[1].split(",")[0])
+
+    find_plan(rebatched(graph, batch), box)
+    with pytest.raises(InfeasibleError):
+        find_plan(rebatched(graph, batch + 1), box)
+
+
+def test_infeasible_everywhere_says_so():
+    """A part that is larger than every device is named as such."""
+    box = Cluster.of("2*gpu", "cpu", memory="2 MiB", cpu_memory="3 MiB")
+    with pytest.raises(InfeasibleError, match="does not fit on any device it may use"):
+        find_plan(wide(2), box)
+
+
+def test_infeasible_together_says_so():
+    """Parts that fit alone but not all at once are told from those that never do."""
+    box = Cluster.of("2*gpu", "cpu", memory="8 MiB", cpu_memory="8 MiB")
+    with pytest.raises(InfeasibleError, match="do not fit together"):
+        find_plan(wide(6), box)
+
+
+def test_infeasible_apart_counts_devices():
+    """Three parts that must all be apart need three devices."""
+    graph = chain(3)
+    graph = with_part(graph, "c1", apart=("c0",))
+    graph = with_part(graph, "c2", apart=("c0", "c1"))
+    with pytest.raises(InfeasibleError, match=r"(?s)apart= cannot be kept.*one device"):
+        find_plan(graph, Cluster.of("2*gpu"))
+
+
+def test_infeasible_names_how_many_devices_more():
+    """Where one more device is not enough, the number that is enough is named."""
+    box = Cluster.of("gpu", memory="12 MiB")
+    text = refusal(chain(8), box)
+    found = re.search(r"(\d+) devices more \(gpu:1 .. gpu:(\d+)\)", text)
+    assert found is not None
+
+    find_plan(chain(8), Cluster.of(f"{1 + int(found[1])}*gpu", memory="12 MiB"))
+    with pytest.raises(InfeasibleError):
+        find_plan(chain(8), Cluster.of(f"{int(found[1])}*gpu", memory="12 MiB"))

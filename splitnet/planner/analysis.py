@@ -1,0 +1,370 @@
+"""Reports about plans: verdict, explanation of a part, comparison of two plans."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from splitnet.core.cost import Roofline
+from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
+from splitnet.planner.evaluate import (
+    Evaluator,
+    change_text,
+    evaluator_of,
+    moved_with,
+)
+from splitnet.planner.strategies import compare_strategies
+
+__all__ = [
+    "Alternative",
+    "Comparison",
+    "Explanation",
+    "compare",
+    "explain",
+    "verdict_of",
+    "with_verdict",
+]
+
+_MOST_PLAYS = 400_000
+"""Calls that may be simulated to find advice: a second or two."""
+_MOST_COMPARED = 200
+"""Calls of a graph whose towers and pipelines are simulated for its verdict."""
+_WORTH_SAYING = 0.02
+"""Of the value: advice that saves less is not given."""
+_MOST_ADVICE = 3
+_SLOW = 1.5
+"""Times the step of one device: from here a plan for memory says what it costs."""
+
+
+def verdict_of(plan: Plan) -> Verdict:
+    """Compare a plan with every single device, and look for costly constraints."""
+    evaluator = evaluator_of(plan)
+    strategies = _strategies(plan)
+    device, value = _best_single_device(evaluator)
+    if strategies is not None and plan.objective == "latency":
+        # One figure for one device: towers count as the layers that they replicate.
+        alone = strategies["one device"]
+        device, value = (
+            (alone.how.removeprefix("all on "), alone.seconds)
+            if alone.fits
+            else (None, None)
+        )
+    used = dict.fromkeys(task.device for task in plan.timeline.tasks)
+    busy = [plan.timeline.utilization[device] for device in used]
+    idle = [1.0 - share for share in busy if share > 0]
+    return Verdict(
+        value=plan.value,
+        single_device=device,
+        single_device_value=value,
+        bound=plan.bound,
+        transfer_bytes=sum(t.bytes for t in plan.transfers),
+        idle=sum(idle) / len(idle) if idle else 0.0,
+        advice=(*_advice(plan, evaluator), *_slow_step(plan, evaluator)),
+        objective=plan.objective,
+        strategies=strategies,
+        overfull=tuple(
+            d.name for d in plan.cluster if plan.memory[d.name].total > d.memory_bytes
+        ),
+        measured=not isinstance(plan.costs, Roofline),
+    )
+
+
+def with_verdict(plan: Plan) -> Plan:
+    """The plan with its verdict filled in."""
+    return replace(plan, verdict=verdict_of(plan))
+
+
+def _strategies(plan: Plan) -> StrategyComparison | None:
+    """The other strategies, if the plan is of a model's step and not too large."""
+    calls = plan.graph.calls
+    foreign = any(call.backward or call.seconds_on for call in calls)
+    too_large = len(calls) > _MOST_COMPARED
+    if plan.objective != "latency" or foreign or not plan.training or too_large:
+        return None
+    return compare_strategies(plan)
+
+
+def _best_single_device(evaluator: Evaluator) -> tuple[str | None, float | None]:
+    """The device on which the whole graph is best, of those where it fits."""
+    best: tuple[str | None, float | None] = (None, None)
+    for device, device_of in evaluator.single_devices():
+        found = evaluator.evaluate(device_of)
+        if found.fits and (best[1] is None or found.value < best[1]):
+            best = (device, found.value)
+    return best
+
+
+def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
+    """Constraints that cost more than they are worth, one after the other.
+
+    Each line holds after those before it were followed, so that following all of them
+    saves what they say together. Only what a person can change is tried.
+    """
+    tries = max(1, _MOST_PLAYS // max(1, len(plan.graph.calls)))
+    device_of, value = dict(plan.device_of), plan.value
+    lines: list[str] = []
+    while len(lines) < _MOST_ADVICE and value > 0:
+        best: tuple[float, Placement, dict[str, str], str] | None = None
+        for one in _changeable(plan):
+            for device in _targets(plan, evaluator, device_of[one.part]):
+                if tries <= 0:
+                    break
+                tries -= 1
+                moved = moved_with(plan, one.part, device)
+                changed = {p: d for p, d in moved.items() if d != plan.device_of[p]}
+                there = evaluator.evaluate(device_of | changed)
+                saved = 1 - there.value / value
+                better = saved > (best[0] if best else _WORTH_SAYING)
+                if better and there.fits:
+                    best = (saved, one, device_of | changed, device)
+        if best is None:
+            break
+        saved, one, device_of, device = best
+        lines.append(_line(plan, one, device, saved, again=bool(lines)))
+        value *= 1 - saved
+    return lines
+
+
+def _slow_step(plan: Plan, evaluator: Evaluator) -> list[str]:
+    """What fewer bytes cost in time, where that is much."""
+    if plan.objective != "memory":
+        return []
+    step = replace(evaluator, objective="latency")
+    device, seconds = _best_single_device(step)
+    if seconds is None or plan.seconds < _SLOW * seconds:
+        return []
+    return [
+        f"a step takes {format_seconds(plan.seconds)}, {plan.seconds / seconds:.1f} "
+        f"times as long as on {device} alone; objective='latency' keeps the limits of "
+        "memory, too"
+    ]
+
+
+def _changeable(plan: Plan) -> list[Placement]:
+    """Parts that a person placed, by names that pins know; not bound to another."""
+    asked = [
+        p
+        for p in plan.placements
+        if p.reason in ("pin", "merge", "preference", "given", "fallback")
+        and plan.graph.calls_of[p.part]
+        and plan.graph.part[p.part].kind != "input"
+        and " .. " not in p.part
+        and not any(call.cpu_only for call in plan.graph.calls_of[p.part])
+    ]
+    names = {p.part for p in asked}
+    bound = {
+        name
+        for part in plan.graph.parts
+        for other in part.near
+        if {part.name, other} <= names
+        for name in (part.name, other)
+    }
+    return [p for p in asked if p.part not in bound]
+
+
+def _targets(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
+    """Other devices in use first, then the unused ones that differ."""
+    used = list(dict.fromkeys(plan.device_of.values()))
+    unused = [d.name for d in plan.cluster if d.name not in used]
+    return [name for name in [*used, *evaluator.unlike(unused)] if name != device]
+
+
+def _line(plan: Plan, one: Placement, device: str, saved: float, *, again: bool) -> str:
+    kind = plan.graph.part[one.part].kind
+    where = plan.cluster[one.device].kind.upper()
+    what = f"the {where} merge {one.part!r}" if kind == "merge" else f"{one.part!r}"
+    there = "" if kind == "merge" else f" on {one.device}"
+    then = "then " if again else ""
+    return f"{then}{what}{there} costs {saved:.0%}: on={device!r} would save it"
+
+
+_REASONS = {
+    "pin": "it is pinned there: on={requested!r}",
+    "preference": "it requested {requested}, and this is the one that is available",
+    "near": "near= binds it to a part that must be there",
+    "cost": "{best} that way",
+    "memory": "a faster device for it has not enough memory left",
+    "merge": "merges are on the CPU unless on= says otherwise",
+    "input": "inputs are fed from the host",
+    "no kernel": "it has a call without a GPU kernel",
+    "only choice": "it is the only device it may use",
+    "tie": "another device would do as well; the first declared was taken",
+    "fallback": "it requested {requested}, which is not available",
+    "given": "it was placed there by hand",
+}
+
+_BEST = {
+    "latency": "the step is shortest",
+    "throughput": "the busiest device has least to do",
+    "memory": "the fullest device holds least",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What the objective would count with a part, and what is near it, elsewhere.
+
+    `value` is in seconds, or in bytes for the objective "memory".
+    """
+
+    device: str
+    value: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a part is on its device; `str()` gives the sentence and a line per device.
+
+    `value` is what the objective counts for the plan: seconds, or bytes for "memory".
+    """
+
+    placement: Placement
+    reason: str
+    objective: str
+    value: float
+    alternatives: tuple[Alternative, ...]
+
+    def __str__(self) -> str:
+        """The reason, and what each other device would cost."""
+        one = self.placement
+        lines = [f"{one.part!r} is on {one.device}: {self.reason}."]
+        if self.alternatives:
+            width = max(len(d) for d in (one.device, *self._devices))
+            lines.append(
+                f"  {one.device:<{width}}  {value_text(self.objective, self.value)}"
+            )
+            lines += [
+                f"  {a.device:<{width}}  {value_text(self.objective, a.value)}, "
+                f"{change_text(self.objective, self.value, a.value)}"
+                f"{'' if a.fits else '; does not fit its memory'}"
+                for a in self.alternatives
+            ]
+        return "\n".join(lines)
+
+    @property
+    def _devices(self) -> list[str]:
+        return [a.device for a in self.alternatives]
+
+
+def explain(plan: Plan, name: str) -> Explanation:
+    """Say why a part is on its device, and try every other device for it.
+
+    The part moves with what near= binds to it; all else stays.
+
+    Args:
+        plan: The plan.
+        name: A part, or a call or a layer of one.
+
+    Raises:
+        PlanFileError: the plan has nothing of that name.
+    """
+    one = plan[name]
+    evaluator = evaluator_of(plan)
+    alternatives = []
+    for device in plan.cluster:
+        if device.name != one.device:
+            there = evaluator.evaluate(moved_with(plan, one.part, device.name))
+            alternatives.append(Alternative(device.name, there.value, there.fits))
+    fallback = next((f for f in plan.fallbacks if f.part == one.part), None)
+    known = _REASONS.get(one.reason, one.reason)
+    best = _BEST.get(plan.objective, "")
+    reason = known.format(requested=one.requested, best=best)
+    return Explanation(
+        one,
+        fallback.reason if fallback else reason,
+        plan.objective,
+        plan.value,
+        tuple(alternatives),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """From one plan to another: `moved` holds (part, from, to); a gone part has "".
+
+    `values` are what the objective counts, where both plans have the same one.
+    Where the same calls make other parts, `moved` holds runs of calls.
+    """
+
+    moved: tuple[tuple[str, str, str], ...]
+    seconds: tuple[float, float]
+    transfer_bytes: tuple[int, int]
+    peak_bytes: tuple[int, int]
+    objective: str = "latency"
+    values: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        """What moved, and what it changed."""
+        lines = [
+            _row("step", "latency", self.seconds),
+            f"transfers {format_bytes(self.transfer_bytes[0])} -> "
+            f"{format_bytes(self.transfer_bytes[1])}",
+            f"fullest   {format_bytes(self.peak_bytes[0])} -> "
+            f"{format_bytes(self.peak_bytes[1])}",
+        ]
+        if self.values and self.objective == "throughput":
+            lines.insert(0, _row("busiest", self.objective, self.values))
+        if not self.moved:
+            return "\n".join(["nothing moved.", *lines])
+        lines += [
+            f"  {part}: {source or 'not there'} -> {target or 'not there'}"
+            for part, source, target in self.moved
+        ]
+        count = len(self.moved)
+        return "\n".join([f"{count} part{'s' * (count > 1)} moved.", *lines])
+
+
+def _row(name: str, objective: str, values: tuple[float, float]) -> str:
+    a, b = (value_text(objective, value, long=False) for value in values)
+    return f"{name:<9} {a} -> {b}, {change_text(objective, *values)}"
+
+
+def compare(plan: Plan, other: Plan) -> Comparison:
+    """Say what moved from one plan to another, and what that changed."""
+    same = plan.objective == other.objective
+    return Comparison(
+        moved=tuple(_moved(plan, other)),
+        seconds=(plan.seconds, other.seconds),
+        transfer_bytes=(_transfer_bytes(plan), _transfer_bytes(other)),
+        peak_bytes=(_peak_bytes(plan), _peak_bytes(other)),
+        objective=plan.objective,
+        values=(plan.value, other.value) if same else None,
+    )
+
+
+def _transfer_bytes(plan: Plan) -> int:
+    return sum(t.bytes for t in plan.transfers)
+
+
+def _peak_bytes(plan: Plan) -> int:
+    return max((memory.total for memory in plan.memory.values()), default=0)
+
+
+def _moved(plan: Plan, other: Plan) -> list[tuple[str, str, str]]:
+    """What is elsewhere: parts, or calls where the same calls make other parts.
+
+    Calls that stand side by side and moved alike are one entry.
+    """
+    a: Mapping[str, str] = plan.device_of
+    b: Mapping[str, str] = other.device_of
+    before, after = (_by_call(one) for one in (plan, other))
+    regrouped = list(a) != list(b) and sorted(before) == sorted(after)
+    if regrouped:
+        a, b = before, after
+    moved: list[tuple[str, str, str]] = []
+    last = ""
+    for name in dict.fromkeys([*a, *b]):
+        change = (a.get(name, ""), b.get(name, ""))
+        if change[0] == change[1]:
+            last = ""
+        elif regrouped and last and moved[-1][1:] == change:
+            first = moved[-1][0].partition(" .. ")[0]
+            moved[-1] = (f"{first} .. {name}", *change)
+        else:
+            moved.append((name, *change))
+            last = name
+    return moved
+
+
+def _by_call(plan: Plan) -> dict[str, str]:
+    return {call.name: plan.device_of[call.part] for call in plan.graph.calls}

@@ -1,0 +1,468 @@
+"""Placement constraints: `on=`, `near=`, `apart=` and pins, resolved for one cluster.
+
+Each part requests devices in order of preference, in its declaration or by a pin. The
+result says for every group of parts that share a device which devices it may use.
+Nothing here knows seconds or bytes, except when the least loaded substitute for a
+missing device is chosen.
+"""
+
+import difflib
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+import networkx as nx
+
+from splitnet.core.cluster import KINDS, Cluster, is_kind
+from splitnet.core.errors import DeclarationError, DeviceError, listed
+from splitnet.core.graph import Graph, Part, names_of
+from splitnet.core.net import preferences
+from splitnet.core.plan import Fallback, Plan
+
+__all__ = [
+    "Constraint",
+    "Group",
+    "Pins",
+    "fallbacks_of",
+    "near_groups",
+    "pins_of",
+    "requests_of",
+    "resolve",
+    "select",
+]
+
+On = str | Sequence[str]
+Pins = Mapping[str, On] | Callable[[Part], On | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What one part requests, and the devices it may use on this cluster.
+
+    `reason` is a `Placement.reason`, or "" where the planner is free to choose.
+    `unavailable` is the requested device that cannot be used, and `detail` says why and
+    what is used instead. `preferred` are the devices of the first request that is
+    available; `listed` says whether other available requests follow it.
+    """
+
+    part: str
+    requested: str
+    allowed: tuple[str, ...]
+    reason: str = ""
+    unavailable: str = ""
+    detail: str = ""
+    preferred: tuple[str, ...] = ()
+    listed: bool = False
+    shared_substitute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parts bound to one device by `near=`, and the devices that they may use.
+
+    `apart` holds the numbers of the groups that must be on other devices.
+    """
+
+    parts: tuple[str, ...]
+    allowed: tuple[str, ...]
+    apart: tuple[int, ...] = ()
+
+
+def resolve(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    pins: Pins | None = None,
+    missing: str = "fallback",
+    load_of: Callable[[str, str], float] | None = None,
+    whole_lists: bool = False,
+) -> tuple[dict[str, Constraint], list[Group]]:
+    """Turn requests into devices of this cluster, part by part and group by group.
+
+    Args:
+        graph: Its parts carry the declared requests.
+        cluster: The available devices.
+        pins: Names or patterns -> `on=`, or a function of the part; see `requests_of`.
+        missing: What to do if no requested device is available: "fallback" (a
+            substitute, recorded), "warn" (the same, with a warning) or "error".
+        load_of: Seconds that a part takes on a device, to find the least loaded.
+        whole_lists: Allow every device of a preference list, not only the first that is
+            available. Used when the first is full.
+
+    Raises:
+        DeclarationError: pins that match nothing or contradict each other.
+        DeviceError: missing devices under `missing="error"`, or constraints that
+            contradict each other; all of them at once.
+    """
+    requests = requests_of(graph, pins)
+    found = {
+        part.name: _constraint(graph, cluster, part, *requests[part.name], whole_lists)
+        for part in graph.parts
+    }
+    _report_missing(found, cluster, missing)
+    members = near_groups(graph)
+    if not whole_lists:
+        found = _choose_substitutes(cluster, found, members, load_of)
+    return found, _groups(graph, found, members)
+
+
+def requests_of(
+    graph: Graph, pins: Pins | None
+) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """The devices that each part requests, and whether a pin requests them.
+
+    A pin beats the declaration; `select` says which pin a part gets.
+
+    Raises:
+        DeclarationError: pins of another type, or as `select`.
+        DeviceError: an impossible device name.
+    """
+    requests = {
+        part.name: (_devices("part", part.name, part.on), False) for part in graph.parts
+    }
+    if pins is None:
+        return requests
+    if callable(pins):
+        chosen = {part.name: pins(part) for part in graph.parts}
+        named = {name: name for name, on in chosen.items() if on is not None}
+    elif isinstance(pins, Mapping):
+        chosen = {str(key): on for key, on in pins.items()}
+        named = select(graph, chosen)
+    else:
+        raise DeclarationError(
+            "pins= must be a table of patterns, such as {'block1_*': 'gpu:0'}, a "
+            f"function of a part, or a plan or its file. Received: {pins!r}."
+        )
+    for part, key in named.items():
+        requests[part] = (_devices("pin", key, chosen[key] or ()), True)
+    return requests
+
+
+def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
+    """The key of a table of names and patterns that applies to each part.
+
+    An exact name beats a pattern, and a more specific name a less specific one: a part,
+    then a call, a model inside the model, a layer. Among patterns the first that
+    matches wins. Inputs are on the host and are never matched.
+
+    Raises:
+        DeclarationError: keys that match nothing, or two layers of one part with unlike
+            values; all of them at once.
+    """
+    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
+    used: set[str] = set()
+    selected: dict[str, str] = {}
+    faults: list[str] = []
+    for part, known in names.items():
+        exact = sorted(
+            (known[key], i, key) for i, key in enumerate(table) if key in known
+        )
+        like = [key for key in table if any(fnmatchcase(name, key) for name in known)]
+        used.update(like, (key for _, _, key in exact))
+        if exact:
+            selected[part] = exact[0][2]
+            rivals = [key for rank, _, key in exact if rank == exact[0][0]]
+            if any(table[key] != table[rivals[0]] for key in rivals):
+                faults.append(
+                    f"part {part!r} is placed whole, but {' and '.join(rivals)} in it "
+                    "have different devices"
+                )
+        elif like:
+            selected[part] = like[0]
+    faults += [_unknown(graph, names, key) for key in table if key not in used]
+    if faults:
+        raise DeclarationError(listed("these names cannot be placed:", faults))
+    return selected
+
+
+def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> str:
+    """A name or pattern that matches no part, with what may have been meant."""
+    if key in graph.part:
+        return f"{key!r} is an input; inputs are fed from the host, never pinned"
+    known = list(dict.fromkeys(name for each in names.values() for name in each))
+    folded = {name.casefold(): name for name in reversed(known)}
+    close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)
+    if close:
+        hint = f"did you mean {' or '.join(repr(folded[name]) for name in close)}?"
+    else:
+        more = " ..." if len(known) > 8 else ""
+        hint = f"the parts are {', '.join(known[:8])}{more}"
+    return f"pattern {key!r} matches no part, call or layer; {hint}"
+
+
+def _devices(what: str, name: str, on: On) -> tuple[str, ...]:
+    try:
+        return preferences(on)
+    except DeviceError as error:
+        raise DeviceError(f"{what} {name!r}: {error}") from None
+
+
+def pins_of(plan: Plan, graph: Graph) -> Pins:
+    """The devices of another plan as pins: of its parts, or else of its calls.
+
+    A part of the graph that the other plan does not have is free.
+
+    Raises:
+        DeclarationError: the plan has names that the graph does not have.
+    """
+    mine = [part.name for part in graph.parts if part.kind != "input"]
+    table = dict(plan.device_of)
+    if not all(name in table for name in mine):
+        table = {call.name: table[call.part] for call in plan.graph.calls}
+    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
+    faults = [_unknown(graph, names, name) for name in table if name not in graph.part]
+    if faults:
+        raise DeclarationError(
+            listed(f"the plan of {plan.graph.name!r} cannot be kept.", faults[:12])
+        )
+    return lambda part: None if part.kind == "input" else table.get(part.name)
+
+
+def fallbacks_of(
+    constraints: Mapping[str, Constraint], device_of: Mapping[str, str]
+) -> tuple[Fallback, ...]:
+    """Every part that is not on its first request, in order of declaration."""
+    fallbacks = []
+    for one in constraints.values():
+        assigned = device_of[one.part]
+        if one.unavailable:
+            fallbacks.append(Fallback(one.part, one.unavailable, assigned, one.detail))
+        elif one.preferred and assigned not in one.preferred:
+            first = one.requested.partition(", ")[0]
+            reason = f"{first} is full; {assigned} is next in the list"
+            fallbacks.append(Fallback(one.part, first, assigned, reason))
+    return tuple(fallbacks)
+
+
+def near_groups(graph: Graph) -> list[tuple[str, ...]]:
+    """Parts bound by near=, in order of declaration."""
+    bound = nx.utils.UnionFind([part.name for part in graph.parts])
+    for part in graph.parts:
+        for other in part.near:
+            bound.union(part.name, other)
+    members: dict[str, list[str]] = {}
+    for part in graph.parts:
+        members.setdefault(bound[part.name], []).append(part.name)
+    return [tuple(parts) for parts in members.values()]
+
+
+def _constraint(
+    graph: Graph,
+    cluster: Cluster,
+    part: Part,
+    on: tuple[str, ...],
+    pinned: bool,
+    whole_lists: bool,
+) -> Constraint:
+    """What the first available request allows, before near= is considered."""
+    requested = ", ".join(on)
+    if part.kind == "input":
+        return Constraint(part.name, requested, (cluster.home.name,), "input")
+    meanings = [(name, *_meaning(cluster, name, pinned, part.kind)) for name in on]
+    available = [meaning for meaning in meanings if meaning[1]]
+    if not available:
+        return _with_kernels(graph, cluster, part, _substituted(cluster, part, on))
+    name, first, reason = available[0]
+    allowed = first
+    if whole_lists:
+        allowed = tuple(
+            dict.fromkeys(d for _, devices, _ in available for d in devices)
+        )
+        reason = reason if allowed == first else ""
+    one = Constraint(
+        part.name,
+        requested,
+        allowed,
+        reason,
+        preferred=first,
+        listed=len(available) > 1,
+    )
+    if meanings[0] is not available[0]:
+        detail = f"{on[0]} is not available; {name} is next in the list"
+        one = replace(one, reason="fallback", unavailable=on[0], detail=detail)
+    return _with_kernels(graph, cluster, part, one)
+
+
+def _meaning(
+    cluster: Cluster, name: str, pinned: bool, kind: str
+) -> tuple[tuple[str, ...], str]:
+    """The devices that one request means on this cluster, and the reason it gives."""
+    if name == "auto":
+        return tuple(device.name for device in cluster), ""
+    if name in KINDS:
+        same = tuple(device.name for device in cluster.of_kind(name))
+        default = kind == "merge" and not pinned and name == "cpu"
+        return same, ("merge" if default else "preference") if len(same) == 1 else ""
+    return ((name,) if name in cluster else ()), "pin"
+
+
+def _substituted(cluster: Cluster, part: Part, on: tuple[str, ...]) -> Constraint:
+    """No requested device is available: use one of the same kind, else the CPU."""
+    requested, first = ", ".join(on), on[0]
+    kind = first if is_kind(first) else first.rpartition("/")[2].partition(":")[0]
+    same = tuple(device.name for device in cluster.of_kind(kind))
+    if not same:
+        detail = f"there is no {kind} available"
+        home = (cluster.home.name,)
+        return Constraint(part.name, requested, home, "fallback", first, detail)
+    return Constraint(
+        part.name,
+        requested,
+        same,
+        "fallback",
+        first,
+        f"{first} is not available; a {kind} with enough memory is used",
+        listed=len(same) > 1,
+        shared_substitute=len(same) > 1,
+    )
+
+
+def _with_kernels(
+    graph: Graph, cluster: Cluster, part: Part, one: Constraint
+) -> Constraint:
+    """A call without a GPU kernel keeps its part on a CPU."""
+    bound = [call for call in graph.calls_of[part.name] if call.cpu_only]
+    if not bound:
+        return one
+    cpus = tuple(device.name for device in cluster.of_kind("cpu"))
+    if not cpus:
+        raise DeviceError(
+            f"part {part.name!r} has a call without a GPU kernel ({bound[0].name}, "
+            f"{bound[0].kind}), and there is no CPU among "
+            f"{', '.join(d.name for d in cluster)}. Add 'cpu' to the cluster."
+        )
+    kept = tuple(name for name in one.allowed if name in cpus)
+    wants_gpu = "gpu" in one.requested
+    if kept and not wants_gpu:
+        reason = one.reason or "no kernel"
+        return replace(one, allowed=kept, reason=reason, preferred=())
+    detail = f"{bound[0].kind} {bound[0].name!r} has no GPU kernel"
+    first = one.requested.partition(", ")[0] if wants_gpu else ""
+    return Constraint(one.part, one.requested, kept or cpus, "no kernel", first, detail)
+
+
+def _report_missing(
+    found: Mapping[str, Constraint], cluster: Cluster, missing: str
+) -> None:
+    """Refuse, or warn, where none of the requested devices is available."""
+    if missing == "fallback":
+        return
+    available = ", ".join(device.name for device in cluster)
+    gone = [c for c in found.values() if c.reason == "fallback" and not c.preferred]
+    if gone and missing == "error":
+        faults = [f"part {c.part!r} requests {c.requested}" for c in gone]
+        raise DeviceError(
+            listed(
+                f"not every requested device is available (available: {available}). "
+                "Change on=, or use missing='fallback'.",
+                faults,
+            )
+        )
+    if gone:
+        parts = ", ".join(f"{c.part} ({c.unavailable})" for c in gone)
+        warnings.warn(
+            f"requested devices are not available; substitutes are used for: {parts}. "
+            f"Available: {available}.",
+            stacklevel=_level_of_the_caller(),
+        )
+
+
+def _level_of_the_caller() -> int:
+    """The `stacklevel` of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("splitnet."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _choose_substitutes(
+    cluster: Cluster,
+    found: dict[str, Constraint],
+    members: Sequence[tuple[str, ...]],
+    load_of: Callable[[str, str], float] | None,
+) -> dict[str, Constraint]:
+    """Give each missing device one substitute: the least loaded device of its kind.
+
+    Parts that requested the same device stay together.
+    """
+    seconds = load_of or (lambda part, device: 1.0)
+    load = {device.name: 0.0 for device in cluster}
+    group = {name: parts for parts in members for name in parts}
+    for one in found.values():
+        if len(one.allowed) == 1:
+            load[one.allowed[0]] += seconds(one.part, one.allowed[0])
+    waiting: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for one in found.values():
+        if one.shared_substitute and not is_kind(one.unavailable):
+            waiting.setdefault((one.unavailable, one.allowed), []).append(one.part)
+    result = dict(found)
+    for (device, allowed), parts in waiting.items():
+        fixed = [
+            found[other].allowed[0]
+            for part in parts
+            for other in group[part]
+            if len(found[other].allowed) == 1 and found[other].allowed[0] in allowed
+        ]
+        substitute = fixed[0] if fixed else min(allowed, key=load.__getitem__)
+        kind = substitute.rpartition("/")[2].partition(":")[0]
+        detail = f"{device} is not available; the least loaded {kind} is used"
+        for part in parts:
+            load[substitute] += seconds(part, substitute)
+            result[part] = replace(found[part], allowed=(substitute,), detail=detail)
+    return result
+
+
+def _groups(
+    graph: Graph,
+    found: Mapping[str, Constraint],
+    members: Sequence[tuple[str, ...]],
+) -> list[Group]:
+    """Intersect what the members of each group may use; nothing left is a conflict."""
+    number = {name: i for i, parts in enumerate(members) for name in parts}
+    apart: list[dict[int, None]] = [{} for _ in members]
+    faults: list[str] = []
+    for part in graph.parts:
+        for other in part.apart:
+            a, b = number[part.name], number[other]
+            apart[a][b] = apart[b][a] = None
+            if a == b:
+                faults.append(
+                    f"{part.name!r} must be apart from {other!r}, but near= binds them"
+                )
+    groups = []
+    for i, parts in enumerate(members):
+        allowed = _common(graph, found, parts)
+        if not allowed:
+            wants = "; ".join(f"{p!r} on {', '.join(found[p].allowed)}" for p in parts)
+            faults.append(f"near= binds parts that cannot share a device: {wants}")
+        groups.append(Group(parts, allowed, tuple(apart[i])))
+    faults += [
+        f"{a.parts[0]!r} must be apart from {groups[j].parts[0]!r}, but both can only "
+        f"be on {a.allowed[0]}"
+        for i, a in enumerate(groups)
+        for j in a.apart
+        if i < j and len(a.allowed) == 1 and a.allowed == groups[j].allowed
+    ]
+    if faults:
+        raise DeviceError(listed("conflicting placement constraints:", faults))
+    return groups
+
+
+def _common(
+    graph: Graph, found: Mapping[str, Constraint], parts: Sequence[str]
+) -> tuple[str, ...]:
+    """Devices that all members may use; a merge's default device yields to near=."""
+    everyone = [found[p].allowed for p in parts]
+    firm = [
+        found[p].allowed
+        for p in parts
+        if not (graph.part[p].kind == "merge" and found[p].reason == "merge")
+    ]
+    for lists in (everyone, firm):
+        if lists:
+            common = tuple(d for d in lists[0] if all(d in other for other in lists))
+            if common:
+                return common
+    return ()

@@ -1,0 +1,321 @@
+"""Evaluate placements with the simulator: what a plan costs, and what another would."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from splitnet.core.cluster import Cluster, device_name, is_kind
+from splitnet.core.cost import CostModel, Roofline, optimizer_name
+from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
+from splitnet.core.graph import Graph, parts_called
+from splitnet.core.plan import Memory, Placement, Plan, PlanOptions
+from splitnet.planner.constraints import Group, near_groups, resolve, select
+from splitnet.planner.search_adapter import lower_bound_of, max_load_of
+from splitnet.simulator.old_simulate import Outcome, outcome_of
+from splitnet.simulator.step import Step, step_of
+
+__all__ = [
+    "Evaluation",
+    "Evaluator",
+    "change_text",
+    "evaluator_of",
+    "free_groups",
+    "groups_of",
+    "moved_with",
+    "score",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What the objective counts for a placement, and whether every device has room.
+
+    `value` is in seconds, or in bytes for the objective "memory".
+    """
+
+    value: float
+    fits: bool
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """One graph on one cluster under one objective; evaluates any placement of it.
+
+    The simulator runs a step of parts: all inputs of a part at its start, all outputs
+    at its end.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    objective: str = "latency"
+    costs: CostModel = field(default_factory=Roofline)
+    optimizer: str = "adam"
+    training: bool = True
+
+    @cached_property
+    def step(self) -> Step:
+        """The step, before anything is placed."""
+        return step_of(
+            self.graph,
+            self.cluster,
+            self.costs,
+            training=self.training,
+            optimizer=self.optimizer,
+        )
+
+    @cached_property
+    def _members(self) -> dict[str, list[int]]:
+        """The calls of each part, by number."""
+        members: dict[str, list[int]] = {}
+        for i, call in enumerate(self.graph.calls):
+            members.setdefault(call.part, []).append(i)
+        return members
+
+    def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
+        """Simulate a placement of every part.
+
+        Raises:
+            PlanFileError: a part has no device of the cluster.
+        """
+        outcome = outcome_of(self.graph, self.cluster, self.step, device_of)
+        held = outcome.memory
+        fits = all(held[d.name].total <= d.memory_bytes for d in self.cluster)
+        if self.objective == "memory":
+            value = float(max(memory.total for memory in held.values()))
+        elif self.objective == "throughput":
+            value = max_load_of(self, device_of)
+        else:
+            value = outcome.timeline.seconds
+        return Evaluation(value, fits, outcome)
+
+    def load(self, part: str, device: str) -> float:
+        """Seconds that a part computes on a device."""
+        number = [d.name for d in self.cluster].index(device)
+        tables = (self.step.forward, self.step.backward, self.step.update)
+        calls = self._members.get(part, ())
+        return sum(table[number][i] for table in tables for i in calls)
+
+    def need(self, parts: Sequence[str]) -> Memory:
+        """What some parts need wherever they are, without copies."""
+        step = self.step
+        mine = [i for part in parts for i in self._members.get(part, ())]
+        trained = sum(step.own_trained[i] for i in mine) if step.training else 0
+        kept = sum(step.kept_bytes[i] for i in mine)
+        return Memory(
+            weights=sum(step.own_bytes[i] for i in mine),
+            gradients=trained,
+            slots=trained * step.slot_copies,
+            activations=max([kept, *(step.output_bytes[i] for i in mine)]),
+            workspace=max([0, *(step.workspace_bytes[i] for i in mine)]),
+        )
+
+    def single_devices(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Everything on one device, for each device that differs from those before.
+
+        Inputs stay on the host, and calls without a GPU kernel on the CPU.
+        """
+        bound = {call.part for call in self.graph.calls if call.cpu_only}
+        home = self.cluster.home.name
+        for name in self.unlike([device.name for device in self.cluster]):
+            fixed = bound if self.cluster[name].kind != "cpu" else set()
+            yield (
+                name,
+                {
+                    part.name: home
+                    if part.kind == "input" or part.name in fixed
+                    else name
+                    for part in self.graph.parts
+                },
+            )
+
+    def unlike(self, names: Sequence[str]) -> list[str]:
+        """The first of each sort of devices that differ in speed, links or memory."""
+        kept: list[str] = []
+        for name in names:
+            if not any(self.equivalent(name, other) for other in kept):
+                kept.append(name)
+        return kept
+
+    def equivalent(self, one: str, other: str) -> bool:
+        """Whether two devices could change names without changing any value."""
+        a, b = self.cluster[one], self.cluster[other]
+        if a.kind != b.kind or replace(a, name=b.name, target=b.target) != b:
+            return False
+        number = {device.name: i for i, device in enumerate(self.cluster)}
+        i, j = number[one], number[other]
+        step = self.step
+        if any(
+            table[i] is not table[j] and table[i] != table[j]
+            for table in (step.forward, step.backward, step.update)
+        ):
+            return False
+        others = [d for d in number.values() if d not in (i, j)]
+        return all(
+            link[i][j] == link[j][i]
+            and all(link[i][d] == link[j][d] for d in others)
+            and all(link[d][i] == link[d][j] for d in others)
+            for link in (step.latency, step.gap, step.seconds_per_byte)
+        )
+
+    def plan(self, placements: tuple[Placement, ...]) -> Plan:
+        """The plan that a placement makes, without bound, fallbacks and options."""
+        found = self.evaluate({p.part: p.device for p in placements})
+        return Plan(
+            graph=self.graph,
+            cluster=self.cluster,
+            placements=placements,
+            fallbacks=(),
+            transfers=found.outcome.transfers,
+            memory=found.outcome.memory,
+            timeline=found.outcome.timeline,
+            home=found.outcome.home,
+            objective=self.objective,
+            optimizer=self.optimizer,
+            training=self.training,
+            value=found.value,
+            costs=self.costs,
+        )
+
+
+def evaluator_of(plan: Plan) -> Evaluator:
+    """The evaluator with which a plan was made."""
+    return Evaluator(
+        plan.graph,
+        plan.cluster,
+        plan.objective,
+        plan.costs,
+        plan.optimizer,
+        plan.training,
+    )
+
+
+def score(
+    graph: Graph,
+    cluster: Cluster,
+    device_of: Mapping[str, str],
+    *,
+    objective: str = "latency",
+    costs: CostModel | None = None,
+    optimizer: object = "adam",
+    training: bool = True,
+) -> Plan:
+    """Score a given placement; nothing is improved, or refused for what it costs.
+
+    Args:
+        graph: What runs.
+        cluster: The machine.
+        device_of: Names of parts, calls or layers, or patterns -> device; every part
+            must be named, inputs may be left out. An exact name beats a pattern, among
+            patterns the first wins.
+        objective: As `plan_graph`.
+        costs: As `plan_graph`.
+        optimizer: As `plan_graph`.
+        training: As `plan_graph`.
+
+    Raises:
+        DeclarationError: names that are not there, or parts that are left out.
+        DeviceError: a device that is not in the cluster.
+    """
+    PlanOptions(objective=objective, training=training)  # checks them
+    costs = costs or Roofline()
+    optimizer = optimizer_name(optimizer)
+    evaluator = Evaluator(graph, cluster, objective, costs, optimizer, training)
+    full = _full_placement(graph, cluster, device_of)
+    plan = evaluator.plan(
+        tuple(
+            Placement(p.name, full[p.name], ", ".join(p.on), "given")
+            for p in graph.parts
+        )
+    )
+    bound = lower_bound_of(evaluator, free_groups(graph, cluster))
+    return replace(plan, strategy="given", bound=min(bound, plan.value))
+
+
+def _full_placement(
+    graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
+) -> dict[str, str]:
+    """A device per part, from exact names and patterns."""
+    inputs = [part.name for part in graph.parts if part.kind == "input"]
+    table = {key: device for key, device in device_of.items() if key not in inputs}
+    keys = select(graph, table)
+    left = [p.name for p in graph.parts if p.name not in keys and p.name not in inputs]
+    if left:
+        more = f" and {len(left) - 8} more" if len(left) > 8 else ""
+        raise DeclarationError(
+            f"device_of must name a device for every part of {graph.name!r}; left out: "
+            f"{', '.join(left[:8])}{more}. A pattern such as '*' names all others."
+        )
+    chosen = keys | {name: name for name in inputs if name in device_of}
+    full = dict.fromkeys(inputs, cluster.home.name)
+    for part, key in chosen.items():
+        try:
+            full[part] = _device(cluster, device_of[key])
+        except DeviceError as error:
+            raise DeviceError(f"part {key!r}: {error}") from None
+    return full
+
+
+def _device(cluster: Cluster, name: str) -> str:
+    """A device by any spelling; a kind means its first."""
+    kind = device_name(name)
+    same = cluster.of_kind(kind) if is_kind(kind) else ()
+    return same[0].name if same else cluster[name].name
+
+
+def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
+    """Every part by itself, on any device."""
+    everywhere = tuple(device.name for device in cluster)
+    return [Group((part.name,), everywhere) for part in graph.parts]
+
+
+def groups_of(plan: Plan) -> list[Group]:
+    """The groups of a plan's constraints, read back from `Placement.requested`.
+
+    A group that is where its request does not allow counts as free.
+    """
+    requested = {p.part: p.requested.split(", ") for p in plan.placements}
+    evaluator = evaluator_of(plan)
+    try:
+        _, groups = resolve(
+            plan.graph,
+            plan.cluster,
+            pins=lambda part: [on for on in requested[part.name] if on] or "auto",
+            load_of=evaluator.load,
+        )
+    except SplitnetError:
+        return free_groups(plan.graph, plan.cluster)
+    everywhere = tuple(device.name for device in plan.cluster)
+    return [
+        group
+        if all(plan.device_of[part] in group.allowed for part in group.parts)
+        else replace(group, allowed=everywhere, apart=())
+        for group in groups
+    ]
+
+
+def moved_with(plan: Plan, name: str, device: str) -> dict[str, str]:
+    """The plan's placement with some parts, and what near= binds to them, elsewhere.
+
+    Args:
+        plan: The placement to change.
+        name: A part, or the parts with that call or layer.
+        device: Where they go.
+    """
+    names = parts_called(plan.graph, name)
+    together = [
+        part
+        for parts in near_groups(plan.graph)
+        if any(one in parts for one in names)
+        for part in parts
+    ]
+    return dict(plan.device_of) | dict.fromkeys(together, device)
+
+
+def change_text(objective: str, before: float, after: float) -> str:
+    """Write a change of what an objective counts: "3.2% longer"."""
+    if before <= 0 or abs(after / before - 1) < 5e-4:
+        return "no change"
+    words = ("more", "less") if objective == "memory" else ("longer", "shorter")
+    share = after / before - 1
+    return f"{abs(share):.1%} {words[share < 0]}"

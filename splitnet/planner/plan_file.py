@@ -1,0 +1,191 @@
+"""Plans as JSON files: readable, versioned, and safe to load from a stranger.
+
+A plan file holds the graph, the cluster, the costs and the decisions. What follows from
+them (timeline, transfers, memory, bound, verdict) is computed again on loading, so a
+file edited by hand, or by an attacker, cannot claim what is not so. The figures in the
+file are for people to read.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from splitnet.core.cluster import Cluster, device_name
+from splitnet.core.cost import OPTIMIZER_SLOTS
+from splitnet.core.cost_table import costs_from_dict, costs_to_dict
+from splitnet.core.errors import PlanFileError, SplitnetError, listed
+from splitnet.core.graph import Graph
+from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan
+from splitnet.core.serialization import decode, encode, load_json, write_json
+from splitnet.planner.analysis import with_verdict
+from splitnet.planner.evaluate import evaluator_of, groups_of, score
+from splitnet.planner.search_adapter import lower_bound_of
+
+__all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A placement without its device, which is in `device_of`."""
+
+    part: str
+    requested: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The fields of a plan file, in their order."""
+
+    splitnet_plan: int
+    objective: str
+    strategy: str
+    optimizer: str
+    training: bool
+    device_of: dict[str, str]
+    cluster: Cluster
+    graph: Graph
+    placements: tuple[_Placed, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    summary: dict[str, Any] = field(default_factory=dict)
+    bound: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=lambda: {"model": "roofline"})
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan as JSON; equal plans give equal bytes.
+
+    Raises:
+        PlanFileError: the file cannot be written.
+    """
+    write_json(plan_to_dict(plan), path, "plan")
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan and compute again what follows from it. TensorFlow is not needed.
+
+    The `device_of` table may have been edited by hand: another device of the cluster
+    for a part.
+
+    Raises:
+        PlanFileError: no such file, or not a plan; the message names the field.
+    """
+    return load_json(path, "plan", plan_from_dict)
+
+
+def plan_to_dict(plan: Plan) -> dict[str, object]:
+    """The plan as plain values; first what a person looks for."""
+    return {
+        "splitnet_plan": VERSION,
+        "objective": plan.objective,
+        "strategy": plan.strategy,
+        "optimizer": plan.optimizer,
+        "training": plan.training,
+        "device_of": dict(plan.device_of),
+        "placements": [
+            encode(_Placed(p.part, p.requested, p.reason)) for p in plan.placements
+        ],
+        "fallbacks": encode(plan.fallbacks),
+        "summary": {
+            "seconds": plan.seconds,
+            "value": plan.value,
+            "transfer_bytes": sum(t.bytes for t in plan.transfers),
+            "memory_bytes": {d: m.total for d, m in plan.memory.items()},
+        },
+        "bound": plan.bound,
+        "options": dict(plan.options or {}),
+        "cluster": encode(plan.cluster),
+        "costs": costs_to_dict(plan.costs, plan.graph, plan.cluster),
+        "graph": encode(plan.graph),
+    }
+
+
+def plan_from_dict(values: object) -> Plan:
+    """The inverse of `plan_to_dict`, for values that come from a stranger.
+
+    Raises:
+        PlanFileError: naming the first field of a wrong type, or every other fault.
+    """
+    fields = _checked_version(values)
+    options = decode(fields.pop("options", {}), dict, "options", negative=True)
+    file = decode(fields, _File)
+    device_of = _checked(file)
+    plan = score(
+        file.graph,
+        file.cluster,
+        device_of,
+        objective=file.objective,
+        costs=costs_from_dict(file.costs),
+        optimizer=file.optimizer,
+        training=file.training,
+    )
+    known = {one.part: (one.requested, one.reason) for one in file.placements}
+    plan = replace(
+        plan,
+        placements=tuple(
+            Placement(part, device, *known.get(part, ("", "given")))
+            for part, device in device_of.items()
+        ),
+        fallbacks=tuple(
+            f for f in file.fallbacks if device_of.get(f.part) == f.assigned
+        ),
+        strategy=file.strategy,
+        options=options,
+    )
+    bound = lower_bound_of(evaluator_of(plan), groups_of(plan), hard=True)
+    return with_verdict(replace(plan, bound=min(plan.value, bound)))
+
+
+def _checked_version(values: object) -> dict[str, Any]:
+    """Refuse what is no plan, or of another version, before its fields are read."""
+    if not isinstance(values, Mapping):
+        raise PlanFileError(
+            f"a plan is a table {{...}}. Received: {type(values).__name__}."
+        )
+    if "splitnet_plan" not in values:
+        raise PlanFileError(
+            "it has no field 'splitnet_plan', so it is not a plan. plan.save(path) "
+            "writes one."
+        )
+    if values["splitnet_plan"] != VERSION:
+        raise PlanFileError(
+            f"it has version {values['splitnet_plan']!r}; this splitnet reads version "
+            f"{VERSION}. Make the plan again, or install the splitnet that wrote it."
+        )
+    return dict(values)
+
+
+def _checked(file: _File) -> dict[str, str]:
+    """The device of every part in order, if the file means something.
+
+    Raises:
+        PlanFileError: with every fault.
+    """
+    faults = []
+    if file.objective not in OBJECTIVES:
+        choices = ", ".join(OBJECTIVES)
+        faults.append(f"objective must be one of {choices}, not {file.objective!r}")
+    if file.optimizer not in OPTIMIZER_SLOTS:
+        faults.append(f"optimizer {file.optimizer!r} is unknown")
+    parts = list(file.graph.part)
+    left = [name for name in parts if name not in file.device_of]
+    faults += [f"part {name!r} has no device" for name in left]
+    device_of: dict[str, str] = {}
+    for name, device in file.device_of.items():
+        if name not in file.graph.part:
+            near = difflib.get_close_matches(name, parts, n=2)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            faults.append(f"there is no part {name!r} in its graph{hint}")
+            continue
+        try:
+            device_of[name] = file.cluster[device_name(device)].name
+        except SplitnetError as error:
+            faults.append(f"part {name!r}: {error}")
+    if faults:
+        raise PlanFileError(listed("it is not a plan that can be kept.", faults))
+    return {name: device_of[name] for name in parts}

@@ -1,0 +1,289 @@
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.planner.constraints import pins_of
+from splitnet.planner.planner import find_plan
+from tests.zoo import chain, shared, two_towers, wide
+
+BOX = Cluster.of("2*gpu", "cpu")
+
+
+def with_part(graph, name, **changes):
+    """The graph with one part changed."""
+    parts = tuple(replace(p, **changes) if p.name == name else p for p in graph.parts)
+    return replace(graph, parts=parts)
+
+
+def test_the_substitute_is_the_least_loaded_of_the_kind():
+    """gpu:5 is missing and gpu:1 has nothing to do, so it is used."""
+    plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX)
+
+    assert plan.device_of["tell"] == "gpu:1"
+    (fallback,) = plan.fallbacks
+    assert (fallback.part, fallback.requested, fallback.assigned) == (
+        "tell",
+        "gpu:5",
+        "gpu:1",
+    )
+    assert fallback.reason == "gpu:5 is not available; the least loaded gpu is used"
+
+
+def test_fallback_keeps_together_what_requested_one_device():
+    """All that requested gpu:7 goes to one substitute."""
+    graph = wide(3)
+    for name in ("b0", "b1"):
+        graph = with_part(graph, name, on=("gpu:7",))
+    plan = find_plan(graph, BOX)
+
+    assert plan.device_of["b0"] == plan.device_of["b1"]
+
+
+def test_fallback_spreads_what_no_substitute_can_hold():
+    """If one substitute is too small, several devices are used."""
+    graph = wide(2)
+    for name in ("b0", "b1"):
+        graph = with_part(graph, name, on=("gpu:7",))
+    plan = find_plan(graph, Cluster.of("2*gpu", "cpu", memory="10 MiB"))
+
+    assert plan.device_of["b0"] != plan.device_of["b1"]
+    assert (
+        plan.fallbacks[0].reason
+        == "gpu:7 is not available; a gpu with enough memory is used"
+    )
+
+
+def test_fallback_goes_down_the_list_first():
+    """The next name of a preference list is taken before the kind is looked at."""
+    plan = find_plan(with_part(chain(1), "c0", on=("gpu:9", "cpu")), BOX)
+
+    assert plan.device_of["c0"] == "cpu:0"
+    assert plan.fallbacks[0].reason == "gpu:9 is not available; cpu is next in the list"
+
+
+def test_fallback_ends_at_the_cpu():
+    """Without any GPU the CPU takes it, with a fallback."""
+    plan = find_plan(two_towers(), Cluster.of("cpu"))
+
+    assert set(plan.device_of.values()) == {"cpu:0"}
+    assert [f.reason for f in plan.fallbacks] == ["there is no gpu available"] * 2
+
+
+def test_fallback_moves_on_when_the_first_choice_is_full():
+    """A list of devices is also an order in which to look for room."""
+    graph = with_part(two_towers(on=("gpu:0", "gpu:0")), "tell", on=("gpu:0", "gpu:1"))
+    plan = find_plan(graph, Cluster.of("2*gpu", "cpu", memory="15 MiB"))
+
+    assert plan.device_of["tell"] == "gpu:1"
+    assert plan.fallbacks[0].reason == ("gpu:0 is full; gpu:1 is next in the list")
+
+
+def test_missing_error_names_every_device():
+    """missing="error" refuses, with every part that requests a missing device."""
+    with pytest.raises(DeviceError, match=r"(?s)'see' requests gpu:4.*'tell' requests"):
+        find_plan(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
+
+
+def test_missing_warn_warns_once():
+    """missing="warn" gives one warning for all, and the same plan."""
+    with pytest.warns(UserWarning, match=r"tell \(gpu:5\)") as caught:
+        plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX, missing="warn")
+
+    assert len(caught) == 1
+    assert plan.device_of["tell"] == "gpu:1"
+
+
+def test_missing_fallback_is_silent_but_for_the_receipt():
+    """The default warns nobody; the plan records it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX)
+
+    assert len(plan.fallbacks) == 1
+
+
+def test_pins_beat_the_declaration():
+    """A pin of the caller wins over on= of the declaration."""
+    plan = find_plan(two_towers(), BOX, pins={"see": "gpu:1", "j*": "gpu:0"})
+
+    assert plan.device_of["see"] == "gpu:1"
+    assert plan.device_of["join"] == "gpu:0"
+
+
+def test_pins_do_not_touch_inputs():
+    """A pattern for everything leaves inputs on the host."""
+    plan = find_plan(chain(2), BOX, pins={"*": "gpu:1"})
+
+    assert plan.device_of == {"x": "cpu:0", "c0": "gpu:1", "c1": "gpu:1"}
+
+
+def test_pins_may_be_a_function():
+    """A function of the part pins what it returns something for."""
+    plan = find_plan(
+        chain(2), BOX, pins=lambda part: "gpu:1" if part.name == "c1" else None
+    )
+
+    assert plan.device_of["c1"] == "gpu:1"
+    assert plan["c1"].reason == "pin"
+
+
+def test_an_exact_name_beats_a_pattern():
+    """However they are ordered, the part that is named gets what is named."""
+    for pins in (
+        {"c*": "gpu:0", "c0": "gpu:1"},
+        {"c0": "gpu:1", "c*": "gpu:0"},
+    ):
+        plan = find_plan(chain(2), BOX, pins=pins)
+        assert (plan.device_of["c0"], plan.device_of["c1"]) == ("gpu:1", "gpu:0")
+
+
+def test_the_first_pattern_wins():
+    """A last pattern "*" means the rest."""
+    plan = find_plan(chain(3), BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"})
+
+    assert [plan.device_of[f"c{i}"] for i in range(3)] == ["gpu:0", "gpu:0", "gpu:1"]
+
+
+def test_a_layers_name_pins_the_parts_that_call_it():
+    """Every call of the layer follows, but for a part that is named itself."""
+    graph = chain(3)
+    calls = tuple(replace(call, layer="dense") for call in graph.calls)
+    graph = replace(graph, calls=calls)
+    plan = find_plan(graph, BOX, pins={"dense": "gpu:1", "c1": "gpu:0"})
+
+    assert [plan.device_of[f"c{i}"] for i in range(3)] == ["gpu:1", "gpu:0", "gpu:1"]
+
+
+def test_two_layers_of_one_part_cannot_be_apart():
+    """A branch is placed whole, and the message names the layers."""
+    graph = chain(2)
+    calls = tuple(replace(call, part="c0") for call in graph.calls[1:])
+    graph = replace(graph, calls=graph.calls[:1] + calls, parts=graph.parts[:2])
+    pins = {"c1": "gpu:1"}
+
+    assert find_plan(graph, BOX, pins=pins).device_of["c0"] == "gpu:1"
+    layers = tuple(replace(c, name=f"c0/{c.name}") for c in calls)
+    tensors = tuple(
+        replace(t, source=t.source.replace("c", "c0/c"), target=f"c0/{t.target}")
+        for t in graph.tensors
+    )
+    graph = replace(
+        graph,
+        calls=graph.calls[:1] + layers,
+        tensors=tensors,
+        outputs=("c0/c1",),
+    )
+    with pytest.raises(DeclarationError, match="'c0' is placed whole.*c0/c0 and c0/c1"):
+        find_plan(graph, BOX, pins={"c0/c0": "gpu:0", "c0/c1": "gpu:1"})
+
+
+def test_pins_that_match_nothing_get_a_suggestion():
+    """A misspelt name is answered with the nearest."""
+    with pytest.raises(DeclarationError, match="'sea' matches no part.*mean 'see'"):
+        find_plan(two_towers(), BOX, pins={"sea": "gpu:0"})
+
+
+def test_pins_on_inputs_are_explained():
+    """An input cannot be pinned, and the message says why."""
+    with pytest.raises(DeclarationError, match="inputs are fed from the host"):
+        find_plan(two_towers(), BOX, pins={"image": "gpu:0"})
+
+
+def test_pins_to_impossible_devices_are_named():
+    """The pattern stands before what is wrong with its device."""
+    with pytest.raises(DeviceError, match="pin 'c0': there is no device 'tpu'"):
+        find_plan(chain(1), BOX, pins={"c0": "tpu"})
+
+
+def test_near_follows_a_pin():
+    """What is near a pinned part goes where it is."""
+    plan = find_plan(two_towers(), BOX, pins={"see": "gpu:1", "tell": "gpu:0"})
+
+    assert plan.device_of["head"] == "gpu:1"
+
+
+def test_near_beats_a_merges_default_home():
+    """A merge that is near a GPU branch leaves the CPU, its default only."""
+    plan = find_plan(with_part(two_towers(), "join", near=("tell",)), BOX)
+
+    assert plan.device_of["join"] == "gpu:1"
+
+
+def test_contradictory_constraints_are_all_named():
+    """near= between two pins, and apart= on one device, are reported together."""
+    graph = with_part(two_towers(), "tell", near=("see",))
+    graph = with_part(graph, "head", near=(), on=("cpu",), apart=("join",))
+    with pytest.raises(DeviceError, match=r"(?s)cannot share a device.*be on cpu:0"):
+        find_plan(graph, BOX)
+
+
+def test_a_call_without_gpu_kernel_stays_on_the_cpu():
+    """No kernel, no choice; and it is recorded if a GPU was requested."""
+    graph = chain(2)
+    calls = tuple(replace(c, cpu_only=c.name == "c0") for c in graph.calls)
+    graph = with_part(replace(graph, calls=calls), "c0", on=("gpu:0",))
+    plan = find_plan(graph, BOX)
+
+    assert (plan["c0"].device, plan["c0"].reason) == ("cpu:0", "no kernel")
+    assert plan.fallbacks[0].reason == "Dense 'c0' has no GPU kernel"
+
+
+def test_a_call_without_gpu_kernel_needs_a_cpu():
+    """On a machine of GPUs alone the message says what is missing."""
+    graph = chain(1)
+    calls = tuple(replace(c, cpu_only=c.name == "c0") for c in graph.calls)
+    with pytest.raises(DeviceError, match="Add 'cpu' to the cluster"):
+        find_plan(replace(graph, calls=calls), Cluster.of("gpu"))
+
+
+def test_missing_error_accepts_a_list_with_one_available_device():
+    """Whoever lists an alternative has said what to do; it is still recorded."""
+    graph = with_part(chain(1), "c0", on=("gpu:7", "gpu:1"))
+    plan = find_plan(graph, BOX, missing="error")
+
+    assert plan.device_of["c0"] == "gpu:1"
+    assert plan.fallbacks[0].requested == "gpu:7"
+
+
+def test_missing_warn_points_at_the_caller():
+    """The warning names this file, not one of splitnet."""
+    with pytest.warns(UserWarning, match="substitutes") as caught:
+        find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX, missing="warn")
+
+    assert caught[0].filename == __file__
+
+
+def test_parts_that_share_weights_may_be_apart():
+    """Sharing weights alone binds no declared branches."""
+    plan = find_plan(shared(), BOX)
+
+    assert plan.device_of["left"] != plan.device_of["right"]
+
+
+def test_pins_of_another_kind_are_refused():
+    """A list says nothing of devices; the message says what pins may be."""
+    with pytest.raises(DeclarationError, match=r"table of patterns.*\['c0'\]"):
+        find_plan(chain(2), BOX, pins=["c0"])
+
+
+def test_a_pattern_of_other_letters_has_suggestions():
+    """Names are told apart by their case, but suggested whatever it is."""
+    with pytest.raises(DeclarationError, match="'C1' matches.* did you mean 'c1'"):
+        find_plan(chain(2), BOX, pins={"C1": "gpu:0"})
+
+
+def test_a_plan_can_be_the_pins_of_another():
+    """Every part goes where it was."""
+    plan = find_plan(chain(4), BOX, pins={"c[12]": "gpu:1", "*": "gpu:0"})
+    again = find_plan(chain(4), BOX, pins=pins_of(plan, chain(4)))
+
+    assert again.device_of == plan.device_of
+
+
+def test_a_plan_of_another_model_is_refused_with_suggestions():
+    """Names that are not here are listed, with those that are near."""
+    with pytest.raises(DeclarationError, match=r"(?s)cannot be kept.*did you mean"):
+        pins_of(find_plan(chain(8), BOX), chain(5))
