@@ -1,7 +1,7 @@
 """Compare plans with the best known values and a proven bound.
 
     python benchmarks/planner_quality.py FOLDER [--best-known FILE] [--time-limit S]
-        [--objective free|pipeline|convex|call_latency|all] [--only TEXT] [--baselines]
+        [--objective free|pipeline|convex|all] [--only TEXT] [--baselines]
         [--json FILE]
     python benchmarks/planner_quality.py --scale [--json FILE]
 
@@ -37,18 +37,12 @@ from splitnet.planner.search.baselines import (
     single_devices,
     topological_fill,
 )
-from splitnet.planner.search.latency import call_latency
 from splitnet.planner.search.orders import depth_first
 from splitnet.planner.search.problem import max_load
-from splitnet.planner.splits import score_split
-from splitnet.planner.workload import (
-    Workload,
-    parse_workload,
-    problem_of,
-    split_of,
-)
+from splitnet.planner.search_adapter import workload_problem
+from splitnet.planner.workloads import Workload, parse_workload, score_split
 
-SETS = ("free", "convex", "pipeline", "call_latency")
+SETS = ("free", "convex", "pipeline")
 BASELINE = "baseline: "
 SCALES = ((2_000, 8, 5.0), (10_000, 16, 20.0), (100_000, 16, 60.0))
 
@@ -123,12 +117,9 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
             continue
         workload = parse_workload(path)
         for name in SETS if options.objective == "all" else (options.objective,):
-            training = any(node.backward for node in workload.nodes)
-            if name == "call_latency" and (training or not key.startswith("latency")):
-                continue
             best = _known_value(known.get(key, {}), name)
             yield _searched(workload, key, name, best, options)
-            if options.baselines and name in ("free", "call_latency"):
+            if options.baselines and name == "free":
                 yield from _baselines(workload, key, name, best)
 
 
@@ -141,10 +132,7 @@ def _best_known(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _known_value(entry: dict[str, Any], name: str) -> float | None:
-    if name == "call_latency":
-        row = entry.get("latency", {}).get("any")
-    else:
-        row = entry.get("max_load", {}).get(name)
+    row = entry.get("max_load", {}).get(name)
     return None if row is None else float(row["value"])
 
 
@@ -155,14 +143,12 @@ def _searched(
     best: float | None,
     options: argparse.Namespace,
 ) -> Row:
-    objective = "call_latency" if name == "call_latency" else "throughput"
-    contiguity = "free" if name == "call_latency" else name
-    problem = problem_of(workload, objective=objective)
+    problem = workload_problem(workload)
     began = time.perf_counter()
     result = search(
         problem,
-        objective,
-        contiguity,
+        "throughput",
+        name,
         time_limit=options.time_limit,
         seed=options.seed,
     )
@@ -171,8 +157,8 @@ def _searched(
     ratio = result.value / best if best else None
     return Row(
         key.removesuffix(".json"),
-        objective,
-        contiguity,
+        "throughput",
+        name,
         result.value,
         best,
         ratio,
@@ -191,10 +177,16 @@ def _verify(
     value: float,
 ) -> None:
     """Recompute a plan on the original nodes."""
-    latency = name == "call_latency"
-    split = split_of(workload, problem, assignment)
-    score = score_split(workload, split, cpu_limit=not latency)
-    real = score.call_latency if latency else score.max_load
+    inside: list[list[int]] = [[] for _ in problem.devices]
+    for node, group in zip(workload.nodes, problem.nodes.group, strict=True):
+        inside[assignment[group]].append(node.id)
+    rows = [{"nodes": ids} for ids in inside]
+    split = {
+        "fpgas": rows[: workload.accelerators],
+        "cpus": rows[workload.accelerators :],
+    }
+    score = score_split(workload, split)
+    real = score.max_load
     kept = {"convex": score.convex, "pipeline": score.pipeline}.get(name, True)
     if score.violations or not kept or abs(real - value) > 1e-6 * max(1.0, real):
         raise SystemExit(f"{workload.name}: {value} reported, {score} found")
@@ -220,20 +212,18 @@ RULES: tuple[tuple[str, Rule], ...] = (
 def _baselines(
     workload: Workload, key: str, name: str, best: float | None
 ) -> Iterator[Row]:
-    latency = name == "call_latency"
-    objective = "call_latency" if latency else "throughput"
-    problem = problem_of(workload, objective=objective)
+    problem = workload_problem(workload)
     for label, rule in RULES:
         began = time.perf_counter()
         plan = rule(problem)
         seconds = time.perf_counter() - began
         if plan is None:
             continue
-        value = (call_latency if latency else max_load)(problem, plan)
+        value = max_load(problem, plan)
         ratio = value / best if best else None
         yield Row(
             f"  {key.removesuffix('.json')}",
-            objective,
+            "throughput",
             "free",
             value,
             best,
@@ -276,15 +266,13 @@ def _line(*cells: str) -> str:
 
 
 def _format(row: Row) -> str:
-    name = row.contiguity if row.objective == "throughput" else "call_latency"
-
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
     return (
         _line(
             row.workload,
-            name,
+            row.contiguity,
             number(row.value, ".6f"),
             number(row.best_known, ".6f"),
             number(row.ratio, ".4f"),

@@ -12,7 +12,7 @@ from splitnet.planner.calm import calmed
 from splitnet.planner.constraints import Group
 from splitnet.planner.portfolio import best_assignment, proven_bound
 from splitnet.planner.search import build_problem, search
-from splitnet.planner.search.problem import Device
+from splitnet.planner.search.problem import Device, Problem
 from splitnet.planner.steady import Steady, steady_of
 from splitnet.planner.steady_search import convex_starts, search_steady
 
@@ -28,6 +28,7 @@ __all__ = [
     "max_load_of",
     "solve",
     "solve_workload",
+    "workload_problem",
 ]
 
 Progress = Callable[[float, float], None]
@@ -149,20 +150,7 @@ def solve_workload(
     on_progress: Progress | None,
 ) -> tuple[list[str], float, float]:
     """The device of each node of a workload, the maximum load, and its bound."""
-    nodes = workload.nodes
-    memory = workload.memory_bytes
-    devices = [Device(f"gpu:{i}", 0, memory) for i in range(workload.accelerators)]
-    devices += [Device(f"cpu:{i}", 1, pooled=True) for i in range(workload.cpus)]
-    problem = build_problem(
-        [str(node.id) for node in nodes],
-        seconds=[(n.accelerator if n.supported else inf, n.cpu) for n in nodes],
-        size_bytes=[node.size_bytes for node in nodes],
-        edges=workload.edges,
-        transfer_seconds=[(node.transfer, 0.0) for node in nodes],
-        devices=devices,
-        together=[node.color for node in nodes],
-        backward=[node.backward for node in nodes],
-    )
+    problem = workload_problem(workload)
     result = search(
         problem,
         "throughput",
@@ -177,8 +165,26 @@ def solve_workload(
             )
         ),
     )
-    chosen = [devices[result.assignment[g]].name for g in problem.nodes.group]
+    where = result.assignment
+    chosen = [problem.devices[where[group]].name for group in problem.nodes.group]
     return chosen, result.value, result.bound
+
+
+def workload_problem(workload: "Workload") -> Problem:
+    """A workload as the search's problem; devices are gpu:0 ... then cpu:0 ..."""
+    nodes, memory = workload.nodes, workload.memory_bytes
+    devices = [Device(f"gpu:{i}", 0, memory) for i in range(workload.accelerators)]
+    devices += [Device(f"cpu:{i}", 1, pooled=True) for i in range(workload.cpus)]
+    return build_problem(
+        [str(node.id) for node in nodes],
+        seconds=[(n.accelerator if n.supported else inf, n.cpu) for n in nodes],
+        size_bytes=[node.size_bytes for node in nodes],
+        edges=workload.edges,
+        transfer_seconds=[(node.transfer, 0.0) for node in nodes],
+        devices=devices,
+        together=[node.color for node in nodes],
+        backward=[node.backward for node in nodes],
+    )
 
 
 def board_for(evaluator: "Evaluator", groups: Sequence[Group]) -> Board:
