@@ -12,6 +12,7 @@ from typing import Protocol
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call
+from splitnet.core.roofline import backward_estimate, forward_estimate
 
 __all__ = [
     "OPTIMIZER_SLOTS",
@@ -45,13 +46,6 @@ OPTIMIZER_SLOTS: Mapping[str, int] = {
     "muon": 2,
     "adafactor": 0,
 }
-
-# Calls that only rename bytes: TensorFlow runs no kernel for them.
-VIEWS = frozenset(
-    ["InputLayer", "Input", "Reshape", "Flatten", "Identity", "Activation:linear"]
-    + ["ExpandDims", "Squeeze", "StopGradient", "NotMask"]
-)
-
 
 # Two products of the same size give the gradients of their input and of their weights.
 _ONE_PRODUCT = frozenset(
@@ -114,37 +108,29 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Estimate seconds from FLOPs and bytes; it knows no kernel's efficiency.
-
-    A call takes max(FLOPs / FLOP/s, bytes / B/s) + the device's seconds per call. The
-    backward pass moves twice the forward pass's bytes: it reads what forward kept and
-    writes a gradient for each input. (Williams, Waterman, Patterson, "Roofline", 2009.)
-    """
+    """Estimate seconds from FLOPs, bytes and kernel launches; see `core/roofline`."""
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """Known seconds if the call has them, else the roofline."""
         known = _known_seconds(call, device)
-        if known is not None:
-            return known
-        if call.kind in VIEWS:
-            return 0.0
-        moved = call.moved_bytes or 2.0 * call.output_bytes
-        return _roofline(call.forward_flops, moved, device)
+        return forward_estimate(call, device) if known is None else known
 
     def backward_seconds(self, call: Call, device: Device) -> float:
         """Known seconds scaled by backward to forward FLOPs, else the roofline."""
         known = _known_seconds(call, device)
         if known is not None:
             return known * _backward_share(call)
-        if call.kind in VIEWS:
-            return 0.0
-        moved = 2.0 * (call.moved_bytes or 2.0 * call.output_bytes)
-        return _roofline(call.backward_flops, moved, device)
+        return backward_estimate(call, device)
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
-        """Read weight, gradient and slots once, write weight and slots once."""
-        touched = count * (3 + 2 * slots_of(optimizer))
-        return touched / device.bytes_per_second + device.call_seconds
+        """Read weight, gradient and slots once, write weight and slots once.
+
+        Keras updates each variable by itself, in about 5 kernels for each slot.
+        """
+        slots = slots_of(optimizer)
+        touched = count * (3 + 2 * slots)
+        launches = (2 + 5 * slots) * device.call_seconds
+        return touched / device.bytes_per_second + launches
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         """The cluster's own link."""
@@ -162,11 +148,6 @@ def _backward_share(call: Call) -> float:
     if call.forward_flops > 0:
         return call.backward_flops / call.forward_flops
     return 0.0
-
-
-def _roofline(flops: float, moved: float, device: Device) -> float:
-    compute = flops / device.flops_per_second
-    return max(compute, moved / device.bytes_per_second) + device.call_seconds
 
 
 def signature(call: Call) -> str:

@@ -20,6 +20,7 @@ from splitnet.core.cost import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.replication import batch_shares
+from splitnet.core.roofline import launch_seconds
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 
@@ -129,7 +130,7 @@ class ScaledCosts:
     ) -> float:
         whole, share = self.whole.get(call.name, (call, 1.0))
         seconds = of_whole(whole, device)
-        fixed = min(seconds, device.call_seconds * whole.sequential_steps)
+        fixed = min(seconds, launch_seconds(whole, device))
         return fixed + (seconds - fixed) * share
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
