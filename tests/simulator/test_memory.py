@@ -1,166 +1,176 @@
-"""What each device holds over a step: every tensor once, for as long as it is read."""
+"""Memory of small steps: every tensor once, for as long as something reads it."""
 
 from dataclasses import replace
 
 import pytest
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Graph
-from splitnet.planner.evaluate import score
-from splitnet.planner.planner import plan_graph
-from splitnet.simulator.kept import keeps_of_group
-from splitnet.simulator.kernels import code_bytes
-from splitnet.simulator.old_simulate import simulate
-from splitnet.simulator.process import peak_bytes, resident_bytes
-from tests.zoo import MIB, call, graph_of, random_dag, source
-
-BOX = Cluster.of("2*gpu", "cpu", link="1 GB/s", latency=0)
-CHAIN = ("x", "a", "b", "c")
+from splitnet.core.plan import Memory
+from splitnet.core.roofline import VIEWS
+from splitnet.simulator.event_loop import run_step
+from splitnet.simulator.memory import memory_of, standing_bytes
+from splitnet.simulator.step_graph import step_graph
+from tests.simulator.small import Seconds, box, dense, graph, outcome, view
 
 
-def chain(*, kept: bool, kind: str = "Dense", out: int = MIB, **more: object) -> Graph:
-    """A chain of `out` bytes each; a and c have weights, b is of `kind`."""
-    more["out"] = out
+def at(found, device: str, moment: float) -> int:
+    """Bytes in use on a device at a moment."""
+    curve = found.timeline.memory[device]
+    return [count for time, count in curve if time <= moment][-1]
+
+
+def chain(**more: object):
+    """Parts a, b, c: outputs of 100, 10 and 1 bytes, weights of 1,000 bytes each."""
     calls = [
-        source("x", out),
-        call("a", inner_bytes=0, weights=("u",), **more),
-        call("b", kind=kind, inner_bytes=0, **more),
-        call("c", inner_bytes=0, weights=("v",), **more),
+        dense(name, out=out, **more) for name, out in (("a", 100), ("b", 10), ("c", 1))
     ]
-    graph = graph_of("chain", calls, list(zip(CHAIN, CHAIN[1:])), weight_bytes=4)
-    tensors = tuple(replace(tensor, kept=kept) for tensor in graph.tensors)
-    return replace(graph, tensors=tensors)
+    return graph(calls, "a-b b-c", weight_bytes=1000)
 
 
-def held(graph: Graph, **device_of: str) -> dict[str, tuple[int, int]]:
-    """Mebibytes of activations and transfers of each GPU at its fullest."""
-    memory = score(graph, BOX, {"x": "cpu:0"} | device_of).memory
-    return {
-        gpu: (memory[gpu].activations // MIB, memory[gpu].receive_buffers // MIB)
-        for gpu in ("gpu:0", "gpu:1")
-    }
+def test_outputs_that_backward_tasks_read_stay_until_then():
+    """A 0-1, b 1-2, c 2-3, c' 3-5, b' 5-7, a' 7-9.
+
+    At 2.5 the outputs of a (read by b'), b (read by c') and c (read by the loss) are
+    there. At 8 only a' runs: the gradients of c and b are there, and a's arises; the
+    gradient of a's output came from b'.
+    """
+    found = outcome(chain(), box(1), "000")
+
+    assert at(found, "gpu:0", 2.5) == 3000 + 111
+    assert at(found, "gpu:0", 8) == 3000 + 3000 + 100
 
 
-def test_memory_counts_a_tensor_once_that_two_calls_keep():
-    """An output that its maker and its reader both read again is there once."""
-    graph = chain(kept=True, keeps_output=True)
+def test_outputs_that_no_backward_task_reads_are_freed_after_their_readers():
+    """At 2.5 c runs: what b reads has gone, what c reads is there."""
+    one = chain()
+    one = replace(one, tensors=tuple(replace(t, kept=False) for t in one.tensors))
+    found = outcome(one, box(1), "000")
 
-    assert held(graph, a="gpu:0", b="gpu:0", c="gpu:0")["gpu:0"] == (3, 1)
-
-
-def test_memory_lets_go_of_what_no_backward_pass_reads():
-    """An output is there while it is read, and a copy of it too."""
-    kept = held(chain(kept=True), a="gpu:0", b="gpu:1", c="gpu:1")
-    free = held(chain(kept=False), a="gpu:0", b="gpu:1", c="gpu:1")
-
-    assert kept["gpu:1"] == (2, 1)
-    assert sum(free["gpu:1"]) == 2  # what is read and what is made of it
+    assert at(found, "gpu:0", 2.5) == 3000 + 11
 
 
-def test_memory_of_a_sender_is_free_when_its_copy_has_gone():
-    """The reader keeps what it got; the maker, who does not need it, keeps nothing."""
-    graph = chain(kept=True)
-    memory = score(graph, BOX, {"x": "cpu:0", "a": "gpu:0", "b": "gpu:1", "c": "gpu:1"})
-    curve = dict(memory.timeline.memory["gpu:0"])
-    start = {t.call: t.start for t in memory.timeline.tasks if t.phase == "forward"}
-    last = max(moment for moment in curve if moment <= start["c"])
+def test_inference_saves_nothing():
+    """The fullest moment is when b runs, with its input and its output."""
+    found = outcome(chain(), box(1), "000", training=False)
 
-    assert curve[last] // MIB == 1  # the input of a, and weights of a few bytes
+    assert found.memory["gpu:0"] == Memory(weights=3000, activations=110)
 
 
-def test_memory_of_a_view_is_that_of_its_input():
-    """Reshaping makes nothing; what keeps the view keeps what it shows."""
-    graph = chain(kept=True, kind="Flatten", keeps_output=False)
+def test_memory_is_that_of_the_fullest_moment():
+    """One number: the device's memory is the peak of its curve."""
+    found = outcome(chain(), box(), "010", optimizer="adam")
 
-    assert held(graph, a="gpu:0", b="gpu:0", c="gpu:0")["gpu:0"] == (2, 1)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_memory_of_inference_is_its_peak(seed):
-    """Nothing but weights stays, so the estimate is the fullest moment itself."""
-    plan = plan_graph(random_dag(seed), BOX, time_limit=0.1, training=False)
-
-    for device, peak in plan.timeline.peak_bytes.items():
-        assert plan.memory[device].total == peak
+    for device, memory in found.memory.items():
+        assert memory.total == found.timeline.peak_bytes[device]
 
 
-def test_memory_of_a_pipeline_is_that_of_its_step():
-    """Calls that run as one keep no more than they do one by one."""
-    where = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:0", "c": "gpu:1"}
-    plan = score(chain(kept=True, keeps_output=True), BOX, where, optimizer="sgd")
-    peak = simulate(plan, microbatches=2).peak_bytes
+@pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("lion", 1), ("adam", 2)])
+def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, slots):
+    """The end: weights, gradients, slots, and an update of 1,000 bytes a slot."""
+    found = outcome(chain(), box(1), "000", optimizer=optimizer)
 
-    # a, b and the input; while it goes back, a gradient of half a batch and its copy
-    assert peak["gpu:0"] // MIB == 4
-    assert simulate(plan, microbatches=2, recompute=True).peak_bytes["gpu:0"] < 4 * MIB
-
-
-def test_keeps_of_group_leaves_out_inputs_and_views():
-    """A group keeps what was made in it, each tensor once."""
-    graph = chain(kept=True, kind="Flatten", keeps_output=True)
-    calls = graph.calls[1:]
-    readers = {tensor.source: [tensor] for tensor in graph.tensors[1:]}
-
-    assert keeps_of_group(calls, readers) == (2 * MIB, {"a", "b", "c"})
-    unsaid = [*calls, call("d")]
-    assert keeps_of_group(unsaid, readers) == (None, frozenset())
+    memory = found.memory["gpu:0"]
+    assert (memory.weights, memory.gradients) == (3000, 3000)
+    assert memory.slots == slots * 3000
+    assert memory.workspace == max(1, slots) * 1000
 
 
-def held_by(graph: Graph, kind: str, x: str) -> int:
-    """Bytes that come and go on a worker's device, without what its process needs."""
-    home = f"worker:0/{kind}:0"
-    cluster = Cluster.of("worker:0/cpu:0", "worker:0/gpu:0", "cpu")
-    where = {"x": x.format(home)} | dict.fromkeys("abc", home)
-    memory = score(graph, cluster, where, optimizer="sgd").memory[home]
-    calls = 3 + (x == "{}")
-    process = 4_000_000 + 100_000 * calls if kind == "cpu" else 0
-    return memory.activations + memory.receive_buffers + memory.workspace - process
+def test_updates_need_room_for_the_largest_weight_only():
+    """Ten weights of one part are updated one after the other."""
+    calls = [dense(f"d{i}", "all") for i in range(10)]
+    edges = " ".join(f"d{i}-d{i + 1}" for i in range(9))
+    one = graph(calls, edges, weight_bytes=1000)
+    found = outcome(one, box(1), "0", optimizer="adam")
+
+    assert found.memory["gpu:0"].workspace == 2 * 1000
 
 
-@pytest.mark.parametrize("size", [3 * MIB // 2, 64 * MIB])
-def test_memory_of_a_worker_is_that_of_its_allocator(size: int) -> None:
-    """Blocks of one size follow each other without holes, but for ends of regions."""
-    graph = chain(kept=True, out=size)
+def test_a_received_tensor_is_a_buffer_until_its_last_reader():
+    """B on gpu:1 receives a's 100 bytes at 1 and saves them until b' ends."""
+    found = outcome(chain(), box(), "010")
+    free = outcome(chain(), box(), "010", training=False)
 
-    more = held_by(graph, "cpu", "{}") / held_by(graph, "gpu", "{}")
-    assert 1 <= more < 1.02
-
-
-@pytest.mark.parametrize("size", [MIB, 64 * MIB])
-def test_memory_of_a_message_is_of_no_use_for_tensors(size: int) -> None:
-    """It came in small pieces, so its memory stays beside that of large tensors."""
-    graph = chain(kept=True, out=size)
-
-    more = held_by(graph, "cpu", "cpu:0") - held_by(graph, "gpu", "cpu:0")
-    assert more == pytest.approx(size, rel=0.02)
+    copy = found.timeline.copies[0]
+    assert (copy.start, copy.stop) == (1, 101)
+    assert at(found, "gpu:1", 50) == 1000 + 100
+    assert at(found, "gpu:1", 105) == 1000 + 100 + 10
+    assert free.memory["gpu:1"] == Memory(1000, activations=10, receive_buffers=100)
 
 
-def test_memory_of_code_counts_every_call_of_a_pipeline() -> None:
-    """Calls that run as one have their kernels once for each micro-batch."""
-    graph = chain(kept=True)
-    for one in (1, 4):
-        calls = {call.name: [call] * one for call in graph.calls}
-        assert code_bytes(graph, 0, calls) == [100_000 * one] * 4
-    assert sum(code_bytes(graph, 2)) == 4 * 100_000 + 2 * 2 * 150_000
+def test_a_sender_frees_its_output_when_the_copy_has_left():
+    """A's backward task does not read its output: gone at 101, when b has it."""
+    found = outcome(chain(), box(), "010")
+
+    assert at(found, "gpu:0", 100) == 2000 + 100
+    assert at(found, "gpu:0", 101.5) == 2000
 
 
-def test_resident_bytes_are_the_highest_of_each_allocator() -> None:
-    """Large tensors and messages never use each other's room."""
-    tensor, message = (0.0, 1.0, 4 * MIB), (1.0, 2.0, 3 * MIB)
+def test_saved_activations_inside_a_part_stay_until_its_backward_task_ends():
+    """A part of a, b, c: nothing of it leaves but the output of c."""
+    calls = [dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
+    step = step_graph(graph(calls, "a-b b-c"), box(1), Seconds(), optimizer="sgd")
 
-    assert peak_bytes([tensor, message]) == 4 * MIB
-    assert resident_bytes([tensor], [message]) == 7 * MIB
+    assert step.saved_bytes == (110,)
+    assert [(edge.bytes, edge.saved_by) for edge in step.edges] == [(1, (0,))]
 
 
-def test_inputs_of_a_bounded_pipeline_arrive_before_their_turn() -> None:
-    """The stage waits for room, its input does not: it is there meanwhile."""
-    graph = chain(kept=True)
-    cluster = Cluster.of("2*gpu", "cpu", link="1000 GB/s", latency=0)
-    where = {"x": "cpu:0", "a": "gpu:0", "b": "gpu:0", "c": "gpu:1"}
-    plan = score(graph, cluster, where, optimizer="sgd")
-    made = simulate(plan, microbatches=8, schedule="1f1b")
+def test_inner_bytes_and_workspaces_of_calls_count_for_their_part():
+    """Inner bytes add up over calls, workspaces follow one another."""
+    calls = [dense(n, "p", inner_bytes=7, workspace_bytes=w) for n, w in ("a5", "b9")]
+    calls = [replace(c, workspace_bytes=int(c.workspace_bytes)) for c in calls]
+    step = step_graph(graph(calls, "a-b"), box(1), Seconds())
 
-    arrived = [c.stop for c in made.copies if c.target_device == "gpu:0"]
-    began = sorted(t.start for t in made.tasks if t.device == "gpu:0")
-    assert sorted(c for c in arrived)[:8] <= [began[-1]] * 8
-    assert sum(c.source_device == "cpu:0" for c in made.copies) == 8
+    assert step.saved_bytes == (7 + 7 + 1,)
+    assert step.forward_workspace == (9,)
+
+
+def test_passing_tensors_inside_a_part_overlap_only_while_they_are_read():
+    """In inference a part needs two neighbouring outputs at a time: 100 and 10."""
+    calls = [dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
+    step = step_graph(graph(calls, "a-b b-c"), box(1), Seconds(), training=False)
+
+    assert step.saved_bytes == (0,)
+    assert step.forward_workspace == (110,)
+
+
+def test_a_view_inside_a_part_shares_the_memory_of_its_input():
+    """Flatten makes nothing; the reader of the view saves what it shows."""
+    assert "Flatten" in VIEWS
+    calls = [dense("a", "p", out=100), view("v", "p", 100), dense("b", "p")]
+    step = step_graph(graph(calls, "a-v v-b"), box(1), Seconds())
+
+    assert step.saved_bytes == (100,)
+
+
+def test_recomputing_saves_the_inputs_of_parts_only():
+    """The part's backward task makes its 110 bytes again, beside its gradients."""
+    calls = [dense("x"), *(dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10)))]
+    calls.append(dense("c", "p"))
+    one = graph(calls, "x-a a-b b-c")
+    plain, again = (
+        step_graph(one, box(1), Seconds(), recompute=flag) for flag in (False, True)
+    )
+
+    assert (plain.saved_bytes[1], again.saved_bytes[1]) == (110, 0)
+    assert again.backward_workspace[1] == plain.backward_workspace[1] + 110 + 1
+    assert again.backward[0][1] == plain.backward[0][1] + plain.forward[0][1]
+
+
+def test_standing_bytes_are_weights_with_gradients_or_with_saved_activations():
+    """Gradients are there at the end, saved activations at the turn."""
+    for weight, most in ((1000, 1000), (1, 110 + 1)):
+        calls = [dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
+        one = graph(calls, "a-b b-c", weight_bytes=weight)
+        step = step_graph(one, box(1), Seconds(), optimizer="adam")
+
+        gradients = 3 * weight
+        assert standing_bytes(step, [0]) == [9 * weight + max(gradients, most)]
+
+
+def test_standing_bytes_count_the_fullest_of_several_ends():
+    """Two losses over one trunk: one may be done before the other begins."""
+    one = graph([dense("t", out=8), dense("l", out=10), dense("r", out=100)], "t-l t-r")
+    step = step_graph(one, box(1), Seconds())
+
+    assert step.saved_floor == (0, 0, 100)
+    peak = memory_of(step, [0, 0, 0], run_step(step, [0, 0, 0]))[0][0].total
+    assert standing_bytes(step, [0, 0, 0])[0] <= peak

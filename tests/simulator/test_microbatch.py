@@ -1,0 +1,207 @@
+"""Micro-batches: schedules, memory, and what does not depend on the batch."""
+
+from dataclasses import replace
+
+import pytest
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import Roofline
+from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import Part
+from splitnet.planner.score import score
+from splitnet.simulator.microbatch import (
+    ScaledCosts,
+    microbatch_step,
+    scaled_graph,
+    stage_count,
+)
+from splitnet.simulator.simulate import outcome_of, simulate
+from tests import zoo
+from tests.simulator.small import Seconds, box, dense, graph, spans
+
+MIB = 2**20
+
+
+def stages():
+    """Two parts of 4 seconds forward and 8 backward, on a device each."""
+    calls = [dense("a", seconds=4.0, out=4), dense("b", seconds=4.0, out=4)]
+    return graph(calls, "a-b", batch=4)
+
+
+def played(one, devices: str, count: int, **more: object):
+    """A step of micro-batches of parts on the GPUs whose digits are listed."""
+    cluster = box(2)
+    step = microbatch_step(
+        one, cluster, Seconds(), microbatches=count, optimizer="sgd", **more
+    )
+    device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
+    return outcome_of(one, cluster, step, device_of)
+
+
+def order(found, device: str) -> list[str]:
+    """Tasks of a device as F0, B0, U0 ..."""
+    tasks = [t for t in found.timeline.tasks if t.device == device]
+    return [f"{task.phase[0].upper()}{task.microbatch}" for task in tasks]
+
+
+def test_gpipe_lets_every_stage_take_what_is_ready():
+    """Four micro-batches of 1 second forward, 2 backward and copies of 1 second.
+
+    The first stage runs all forward tasks at once. The second has F0 at 2; F1 and B0
+    are ready at 3, and forward tasks go first.
+    """
+    found = played(stages(), "01", 4)
+
+    assert order(found, "gpu:0")[:4] == ["F0", "F1", "F2", "F3"]
+    assert order(found, "gpu:1")[:4] == ["F0", "F1", "B0", "F2"]
+
+
+def test_1f1b_bounds_the_micro_batches_in_flight():
+    """With two stages the first starts F2 after B0, and F3 after B1."""
+    found = played(stages(), "01", 4, window=2)
+    first = order(found, "gpu:0")
+
+    assert first[:2] == ["F0", "F1"]
+    assert first.index("F2") > first.index("B0")
+    assert first.index("F3") > first.index("B1")
+
+
+def test_a_pipeline_is_faster_than_its_stages_one_after_another():
+    """Two stages overlap: less than the 24 seconds of both, and their two updates."""
+    plain, piped = (played(stages(), "01", count) for count in (1, 4))
+
+    assert piped.timeline.seconds < plain.timeline.seconds
+
+
+def test_weights_are_updated_once_after_the_last_micro_batch():
+    """One update task a part, when all of its backward tasks have run."""
+    found = played(stages(), "01", 4)
+    updates = [t for t in found.timeline.tasks if t.phase == "update"]
+    last = max(t.stop for t in found.timeline.tasks if t.phase == "backward")
+
+    assert sorted(task.part for task in updates) == ["a", "b"]
+    assert max(task.start for task in updates) >= last
+
+
+def test_launches_and_sums_of_gradients_are_paid_by_every_micro_batch():
+    """A share of a half takes half of the kernels' time and all of the launches."""
+    device = Cluster.of("gpu")["gpu:0"]
+    whole = zoo.call("d", flops=1e12)
+    half = ScaledCosts(Roofline(), {"d": (whole, 0.5)})
+    launches = 3 * device.call_seconds
+
+    seconds = Roofline().forward_seconds(whole, device)
+    expected = launches + (seconds - launches) / 2
+    assert half.forward_seconds(whole, device) == pytest.approx(expected)
+
+
+def large_layers(count: int = 10, units: int = 4000):
+    """Dense layers of 61 MiB in one part."""
+    out = 32 * units * 4
+    calls = [
+        zoo.call(f"d{i}", "all", out=out, weights=(f"w{i}",), inner_bytes=0)
+        for i in range(count)
+    ]
+    calls = [zoo.source("x", out), *calls]
+    names = [one.name for one in calls]
+    return zoo.graph_of(
+        "large",
+        calls,
+        list(zip(names, names[1:])),
+        weight_bytes=units * units * 4,
+        parts=[Part("x", "input", ("cpu",)), Part("all")],
+    )
+
+
+def test_micro_batches_add_one_set_of_gradients_and_nothing_for_updates():
+    """Ten Dense(4000) with Adam by hand: 610 MiB of weights four times is 2,441.
+
+    One step adds 122 MiB for the temporaries of one update: 2,563. With micro-batches
+    the gradients of one more are there beside the sum: 3,052, and a few activations.
+    """
+    plan = score(
+        large_layers(), Cluster.of("gpu", "cpu"), {"x": "cpu:0", "all": "gpu:0"}
+    )
+    peaks = [
+        simulate(plan, microbatches=count).peak_bytes["gpu:0"] / MIB
+        for count in (1, 2, 8)
+    ]
+
+    assert peaks == pytest.approx([2563, 3055, 3055], rel=0.005)
+
+
+def deep(blocks: int = 8):
+    """A part whose activations outweigh its weights."""
+    calls = [dense(f"d{i}", "all", seconds=1.0, out=4000) for i in range(blocks)]
+    edges = " ".join(f"d{i}-d{i + 1}" for i in range(blocks - 1))
+    return graph([dense("x", out=4000), *calls], f"x-d0 {edges}", batch=4)
+
+
+def test_recomputation_lowers_the_peak_and_lengthens_the_step():
+    """Saved activations of all micro-batches in flight shrink to inputs of parts."""
+    plain = played(deep(), "00", 4)
+    again = played(deep(), "00", 4, recompute=True)
+
+    assert again.timeline.peak_bytes["gpu:0"] < 0.6 * plain.timeline.peak_bytes["gpu:0"]
+    assert again.timeline.seconds > plain.timeline.seconds
+
+
+def test_1f1b_lowers_the_peak_of_gpipe():
+    """Two micro-batches in flight instead of eight."""
+    one = replace(deep(), batch=8)
+    gpipe, bounded = (played(one, "00", 8, window=window) for window in (None, 2))
+
+    assert bounded.timeline.peak_bytes["gpu:0"] < gpipe.timeline.peak_bytes["gpu:0"]
+
+
+def test_scaled_graph_scales_bytes_and_flops_with_the_batch():
+    """Half the batch: half of everything but weights."""
+    one = zoo.chain(2)
+    half = scaled_graph(one, one.batch // 2)
+
+    assert half.batch == one.batch // 2
+    assert half.calls[1].forward_flops == one.calls[1].forward_flops / 2
+    assert half.tensors[0].bytes == one.tensors[0].bytes // 2
+    assert half.weights == one.weights
+
+
+def test_stage_count_counts_devices_that_compute_one_after_another():
+    """There and back again is three stages."""
+    one = graph([dense("a"), dense("b"), dense("c")], "a-b b-c")
+
+    assert stage_count(one, {"a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}) == 3
+    assert stage_count(one, dict.fromkeys("abc", "gpu:0")) == 1
+
+
+def test_shares_of_an_odd_batch_differ_by_one_sample():
+    """A batch of 5 in two shares: 3 and 2."""
+    one = graph([dense("a", seconds=5.0)], "", batch=5)
+    forward = [
+        task.stop - task.start
+        for task in played(one, "0", 2).timeline.tasks
+        if task.phase == "forward"
+    ]
+
+    assert forward == pytest.approx([3, 2], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        ({"microbatches": 0}, "microbatches=0 must be from 1 to the batch, 32"),
+        ({"microbatches": 33}, "microbatches=33 must be from 1"),
+        ({"microbatches": 1.5}, "must be a whole number, not 1.5"),
+        ({"microbatches": 2, "schedule": "zb"}, "must be one of 'gpipe', '1f1b'"),
+    ],
+)
+def test_simulate_refuses_what_no_pipeline_can_be(asked, fault):
+    """The error says what was asked and what is allowed."""
+    plan = score(zoo.chain(1), Cluster.of("gpu", "cpu"), {"x": "cpu:0", "c0": "gpu:0"})
+
+    with pytest.raises(DeclarationError, match=fault):
+        simulate(plan, **asked)
+
+
+def test_names_of_spans_are_unique_without_micro_batches():
+    """The helper of these tests loses nothing."""
+    assert len(spans(played(stages(), "01", 1))) == 8

@@ -1,0 +1,189 @@
+"""What holds for every step, on random graphs and placements."""
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.cost import Roofline
+from splitnet.core.graph import Graph, Part
+from splitnet.simulator.event_loop import run_step
+from splitnet.simulator.memory import memory_of, standing_bytes
+from splitnet.simulator.microbatch import microbatch_step
+from splitnet.simulator.step_graph import StepGraph, step_graph
+from splitnet.simulator.task_graph import WEIGHTS
+from tests.zoo import call, graph_of, source
+
+BOX = Cluster.of("3*gpu", "cpu", link="1 GB/s", latency="20 us")
+seeds = st.integers(0, 100_000)
+every = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def random_graph(seed: int) -> Graph:
+    """Up to twenty calls in up to six parts, with skips and shared weights."""
+    draw = random.Random(seed)
+    calls = [source("x", draw.randrange(1, 2**20))]
+    edges = []
+    for i in range(draw.randrange(2, 20)):
+        inputs = draw.sample(calls, min(len(calls), draw.randrange(1, 3)))
+        weights = tuple(f"w{draw.randrange(8)}" for _ in range(draw.randrange(2)))
+        calls.append(
+            call(
+                f"c{i}",
+                f"p{draw.randrange(6)}",
+                flops=draw.random() * 1e10,
+                out=draw.randrange(1, 2**20),
+                weights=weights,
+                inner_bytes=draw.randrange(2**18),
+                workspace_bytes=draw.randrange(2**18),
+                keeps_output=draw.random() < 0.5,
+            )
+        )
+        edges += [(one.name, f"c{i}") for one in inputs]
+    parts = [Part(name) for name in dict.fromkeys(one.part for one in calls)]
+    return graph_of("random", calls, edges, parts=parts)
+
+
+def step_and_devices(seed: int) -> tuple[StepGraph, list[int]]:
+    """A random step, of micro-batches at times, and a random device for each unit."""
+    graph, draw = random_graph(seed), random.Random(seed)
+    count = draw.choice([1, 1, 3])
+    if count == 1:
+        step = step_graph(graph, BOX, recompute=draw.random() < 0.3)
+    else:
+        window = draw.choice([None, 2])
+        step = microbatch_step(
+            graph, BOX, Roofline(), microbatches=count, window=window
+        )
+    where = [draw.randrange(4) for _ in range(step.count // count)]
+    return step, where * count
+
+
+@every
+@given(seeds)
+def test_every_task_runs_once_after_all_that_it_depends_on(seed):
+    """Readers start after their inputs, backward tasks after gradients and forward."""
+    step, device = step_and_devices(seed)
+    run, n = run_step(step, device), step.count
+    arrived = {(c.kind, c.item, c.target): c.stop for c in run.copies}
+
+    assert all(run.ran[:n])
+    assert run.ran[n : 2 * n] == list(step.has_backward)
+    assert run.ran[2 * n :] == list(step.has_update)
+    for number, edge in enumerate(step.edges):
+        for reader in edge.readers:
+            here = device[reader] == device[edge.source]
+            there = arrived.get((0, number, device[reader]), 0.0)
+            assert run.start[reader] >= (run.stop[edge.source] if here else there)
+        for reader in edge.gradients_from:
+            assert run.start[n + edge.source] >= run.stop[n + reader]
+    for unit, flows in enumerate(step.has_backward):
+        assert not flows or run.start[n + unit] >= run.stop[unit]
+        if step.has_update[unit] and flows:
+            assert run.start[2 * n + unit] >= run.stop[n + unit]
+
+
+@every
+@given(seeds)
+def test_no_device_runs_two_tasks_at_once(seed):
+    """Tasks of one device follow one another."""
+    step, device = step_and_devices(seed)
+    run, n = run_step(step, device), step.count
+    for where in range(len(BOX)):
+        spans = sorted(
+            (run.start[t], run.stop[t])
+            for t in range(3 * n)
+            if run.ran[t] and device[t % n] == where and run.stop[t] > run.start[t]
+        )
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+
+
+@every
+@given(seeds)
+def test_no_copy_is_shorter_than_its_link_allows(seed):
+    """Latency and bytes; and copies of one direction do not overlap."""
+    step, device = step_and_devices(seed)
+    links: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for copy in run_step(step, device).copies:
+        link = BOX.link("gpu:0", "gpu:1")
+        assert copy.stop - copy.start >= link.seconds(copy.bytes) * (1 - 1e-9)
+        assert copy.source != copy.target
+        links.setdefault((copy.source, copy.target), []).append((copy.start, copy.stop))
+    for spans in links.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+
+
+@every
+@given(seeds)
+def test_the_step_is_no_shorter_than_its_critical_path_and_its_work(seed):
+    """Tails are what must follow; a device works for the sum of its tasks."""
+    step, device = step_and_devices(seed)
+    run, n = run_step(step, device), step.count
+    tails = step.tails
+    for task in range(3 * n):
+        unit_task = task if not n <= task < 2 * n else 3 * n - 1 - task
+        if run.ran[unit_task]:
+            assert run.stop[unit_task] + tails[task] <= run.seconds * (1 + 1e-9)
+    for where in range(len(BOX)):
+        work = sum(step.unit_seconds[where][u] for u in range(n) if device[u] == where)
+        assert work <= run.seconds * (1 + 1e-9)
+
+
+@every
+@given(seeds)
+def test_the_peak_is_no_less_than_what_stands(seed):
+    """And the memory of every device is the peak of its curve."""
+    step, device = step_and_devices(seed)
+    memories, curves = memory_of(step, device, run_step(step, device))
+    for memory, curve, standing in zip(
+        memories, curves, standing_bytes(step, device), strict=True
+    ):
+        assert standing <= memory.total
+        assert memory.total == max((count for _, count in curve), default=0)
+        assert all(count >= 0 for _, count in curve)
+        assert not curve or curve[-1][1] == 0
+
+
+@every
+@given(seeds)
+def test_placements_that_differ_by_equal_devices_are_equal(seed):
+    """Renaming gpu:0, gpu:1 and gpu:2 changes neither times nor bytes."""
+    step, device = step_and_devices(seed)
+    renamed = [{0: 1, 1: 2, 2: 0, 3: 3}[where] for where in device]
+    one, other = (run_step(step, where) for where in (device, renamed))
+
+    assert (one.start, one.stop) == (other.start, other.stop)
+    first, second = (
+        memory_of(step, where, run)[0]
+        for where, run in ((device, one), (renamed, other))
+    )
+    assert [first[0], first[1], first[2]] == [second[1], second[2], second[0]]
+
+
+@every
+@given(seeds)
+def test_a_shared_weight_crosses_once_in_each_direction(seed):
+    """One copy there and one gradient back for each device that uses it."""
+    step, device = step_and_devices(seed)
+    seen = [
+        (copy.kind, copy.item, copy.source, copy.target)
+        for copy in run_step(step, device).copies
+        if copy.kind >= WEIGHTS
+    ]
+
+    assert len(seen) == len(set(seen))
+
+
+@every
+@given(seeds)
+def test_one_device_takes_the_sum_of_all_tasks(seed):
+    """No copies, and never idle."""
+    step, _ = step_and_devices(seed)
+    run = run_step(replace(step), [0] * step.count)
+
+    assert not run.copies
+    total = sum(step.unit_seconds[0])
+    assert abs(run.seconds - total) <= 1e-9 * total
