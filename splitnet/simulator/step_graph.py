@@ -17,7 +17,7 @@ none of them needs the graph of calls.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core.cluster import Cluster, Device
@@ -377,7 +377,13 @@ def _per_unit(
 
 def _cost_key(device: Device, costs: CostModel) -> object:
     """Devices of one key cost the same; a foreign cost model may tell all apart."""
-    figures = (replace(device, name="", target="", memory_bytes=0, stand_in=False),)
+    figures = (
+        device.kind,
+        device.flops_per_second,
+        device.bytes_per_second,
+        device.call_seconds,
+        device.part_seconds,
+    )
     if isinstance(costs, Roofline):
         return figures
     if isinstance(costs, Measured):
