@@ -1,0 +1,48 @@
+"""How long a search goes on: a count of steps, and the clock as its limit.
+
+A step is work of about a microsecond on a typical core. Steps are counted, so that a
+search which ends by them gives the same answer on every machine.
+"""
+
+import math
+from collections.abc import Callable
+from time import monotonic
+
+__all__ = ["STEPS_PER_SECOND", "Budget"]
+
+STEPS_PER_SECOND = 1_000_000
+
+
+class Budget:
+    """Steps and seconds that are left; `ended_by_clock` if the seconds ended first."""
+
+    def __init__(
+        self,
+        time_limit: float,
+        effort: int | None = None,
+        *,
+        on_progress: Callable[[float, float], None] | None = None,
+    ) -> None:
+        """Without `effort` the steps of the time limit on a typical core."""
+        if effort is None:
+            effort = math.ceil(min(time_limit, 1e9) * STEPS_PER_SECOND)
+        self.effort, self.spent = effort, 0
+        self.deadline = monotonic() + time_limit
+        self.ended_by_clock = False
+        self._on_progress = on_progress
+
+    @property
+    def left(self) -> int:
+        """Steps that are left; 0 when the clock has ended the search."""
+        if self.spent < self.effort and monotonic() > self.deadline:
+            self.ended_by_clock = True
+        return 0 if self.ended_by_clock else max(0, self.effort - self.spent)
+
+    def spend(self, steps: float) -> None:
+        """Count steps, at least one, so that every loop ends."""
+        self.spent += max(1, int(steps))
+
+    def report(self, value: float) -> None:
+        """Tell the caller the fraction of the search that is done and the best value."""
+        if self._on_progress is not None and value < math.inf:
+            self._on_progress(min(1.0, self.spent / max(1, self.effort)), value)

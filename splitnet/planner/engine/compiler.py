@@ -1,0 +1,110 @@
+"""Compile functions with numba, and keep the machine code in a folder that is writable.
+
+numba's own cache compares each file with its stamp and misses changes of the functions
+it calls in other files. So the folder's name holds a digest of the whole package:
+`__pycache__/engine-<digest>` beside it, or the same in the user's cache folder. Without
+a writable folder each process compiles anew.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "RandomState",
+    "below",
+    "cache_folder",
+    "compiled",
+    "random_state",
+    "uniform",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+RandomState = npt.NDArray[np.uint64]
+
+_HERE = Path(__file__).parent
+
+
+def cache_folder() -> Path | None:
+    """Folder of the compiled code, made if needed; None if no place is writable."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(_HERE.glob("*.py")):
+        digest.update(path.read_bytes())
+    name = f"engine-{digest.hexdigest()[:12]}"
+    for parent in (_HERE / "__pycache__", _user_cache()):
+        if parent is not None and _writable(parent / name):
+            for other in parent.glob("engine-*"):
+                if other.name != name:
+                    shutil.rmtree(other, ignore_errors=True)
+            return parent / name
+    return None
+
+
+def _user_cache() -> Path | None:
+    """The user's cache folder for splitnet, if the user has a home."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(given or Path.home() / ".cache") / "splitnet"
+    except RuntimeError:
+        return None
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a file can be made in the folder, which is made if needed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+_CACHE = Path(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else cache_folder()
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function at its first call for each tuple of argument types."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_CACHE) if _CACHE else ""
+    try:
+        return numba.njit(  # type: ignore[no-any-return]  # untyped upstream
+            function,
+            cache=_CACHE is not None,
+            nogil=True,
+            error_model="numpy",
+            fastmath={"nsz", "arcp", "contract", "afn"},
+        )
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def random_state(seed: int) -> RandomState:
+    """State of the generator: never 0, and mixed so that near seeds differ."""
+    mixed = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    return mixed | np.uint64(1)
+
+
+@compiled
+def uniform(state: RandomState) -> float:
+    """Random number in [0, 1): xorshift64 of Marsaglia (2003)."""
+    x = state[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    state[0] = x
+    return float(x >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@compiled
+def below(state: RandomState, count: int) -> int:
+    """Random integer in [0, count)."""
+    return int(uniform(state) * count)
