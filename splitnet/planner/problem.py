@@ -11,13 +11,20 @@ This is the load of Tarnawski et al., "Efficient Algorithms for Device Placement
 Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import fsum, inf
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+from typing import NamedTuple, Protocol
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
+
+from splitnet.core.cluster import Cluster
+from splitnet.simulator.event_loop import run_step
+from splitnet.simulator.memory import memory_of
+from splitnet.simulator.step_graph import StepGraph
+from splitnet.simulator.task_graph import Edge
 
 __all__ = [
     "Bools",
@@ -25,16 +32,21 @@ __all__ = [
     "Floats",
     "Ints",
     "LoadGraph",
+    "Longs",
     "Problem",
+    "bytes_per_device",
     "cut_size",
     "equivalent_devices",
+    "is_contiguous",
     "load_problem",
     "loads",
+    "problem_of",
     "rows_of",
     "violations",
 ]
 
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -77,20 +89,30 @@ class ForwardGraph(NamedTuple):
     group: Ints
 
 
+class PlacementGroup(Protocol):
+    """Parts that share a device: names of allowed devices, groups to be apart from."""
+
+    @property
+    def allowed(self) -> Sequence[str]: ...  # noqa: D102
+
+    @property
+    def apart(self) -> Iterable[int]: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """What to place and under which constraints.
 
-    `tasks` are the tasks of a step for the objective "latency"; `peak_bytes`, if given,
-    returns the bytes that each device holds at its fullest moment. `cut_penalty` is the
-    fraction of the value that one cross-device transfer costs.
+    `cut_penalty` is the fraction of the value that one cross-device transfer costs.
+    With `step`, whose unit u belongs to group `group_of_unit[u]`, makespan and memory
+    of a step are known, too.
     """
 
     graph: LoadGraph
     forward: ForwardGraph
-    tasks: object | None = None
     cut_penalty: float = 0.0
-    peak_bytes: Callable[[Ints], Floats] | None = None
+    step: StepGraph | None = None
+    group_of_unit: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def group_count(self) -> int:
@@ -101,6 +123,20 @@ class Problem:
     def device_count(self) -> int:
         """Number of devices."""
         return len(self.graph.capacity_bytes)
+
+    def unit_devices(self, assignment: npt.ArrayLike) -> list[int]:
+        """Device of every unit of the step."""
+        devices: list[int] = np.asarray(assignment)[self.group_of_unit].tolist()
+        return devices
+
+    def held_bytes(self, assignment: npt.ArrayLike) -> Floats:
+        """Bytes of every device at its peak; of its groups if there is no step."""
+        place = np.asarray(assignment)
+        if self.step is None:
+            return bytes_per_device(self.graph, place)
+        devices = self.unit_devices(place)
+        memories, _ = memory_of(self.step, devices, run_step(self.step, devices))
+        return np.array([memory.total for memory in memories], np.float64)
 
 
 def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
@@ -141,58 +177,179 @@ def load_problem(
         cut_penalty: See `Problem`.
     """
     count = len(seconds)
-    group_of = np.arange(count) if group is None else np.asarray(group)
-    groups = int(group_of.max()) + 1 if count else 0
-    kinds = np.asarray(kind, np.int32)
-    kind_count = len(seconds[0]) if count else 1
-    times = np.zeros((groups, kind_count))
-    np.add.at(times, group_of, np.asarray(seconds, np.float64).reshape(count, -1))
-    may = np.isfinite(times)[:, kinds]
-    for number, devices in (allowed or {}).items():
-        chosen = np.zeros(len(kinds), np.bool_)
+    group_of = np.arange(count) if group is None else np.asarray(group, np.int64)
+    pairs = list(dict.fromkeys(edges))
+    readers: list[list[int]] = [[] for _ in range(count)]
+    for source, target in pairs:
+        readers[source].append(target)
+    forward = _forward_graph(group_of, pairs, backward or [False] * count)
+    graph = _load_graph(
+        group_of,
+        np.asarray(seconds, np.float64).reshape(count, -1),
+        np.asarray(size_bytes, np.float64),
+        [(u, read, transfer_seconds[u]) for u, read in enumerate(readers) if read],
+        forward,
+        np.asarray(kind, np.int32),
+        np.asarray(capacity_bytes, np.float64),
+        allowed or {},
+        apart,
+    )
+    return Problem(graph, forward, cut_penalty)
+
+
+def problem_of(
+    step: StepGraph,
+    cluster: Cluster,
+    groups: Sequence[PlacementGroup],
+    *,
+    group_of_unit: Sequence[int],
+    capacity: Sequence[float] | None = None,
+    cut_penalty: float = 0.0,
+) -> Problem:
+    """Make the problem of a step and the groups that its units belong to.
+
+    A CPU, where the data is anyway, pays nothing for transfers. Calls that may run on
+    one device only and read something do not count for contiguity: whatever else is
+    there, data comes back to them.
+
+    Args:
+        step: Units and what is between them.
+        cluster: The machine.
+        groups: With the names of allowed devices, and the groups to be apart from.
+        group_of_unit: The group of every unit.
+        capacity: Bytes of every device; their memory by default.
+        cut_penalty: See `Problem`.
+    """
+    device = {one.name: i for i, one in enumerate(cluster)}
+    group_of = np.asarray(group_of_unit, np.int64)
+    kind, row_of_kind = _kinds(step, cluster)
+    sends = []
+    for edge in step.edges:
+        if edge.readers:
+            row = [_transfer(step, cluster, edge, d) for d in row_of_kind]
+            sends.append((edge.source, edge.readers, row))
+    reads = {reader for edge in step.edges for reader in edge.readers}
+    unseen = [
+        late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
+        for unit, late in enumerate(step.explicit_backward)
+    ]
+    pairs = [(edge.source, reader) for edge in step.edges for reader in edge.readers]
+    forward = _forward_graph(group_of, list(dict.fromkeys(pairs)), unseen)
+    graph = _load_graph(
+        group_of,
+        np.array([step.unit_seconds[d] for d in row_of_kind], np.float64).T,
+        _held_bytes(step),
+        sends,
+        forward,
+        kind,
+        np.array(capacity or [one.memory_bytes for one in cluster], np.float64),
+        {g: [device[n] for n in one.allowed] for g, one in enumerate(groups)},
+        [(g, other) for g, one in enumerate(groups) for other in one.apart],
+    )
+    return Problem(graph, forward, cut_penalty, step, group_of.astype(np.int32))
+
+
+def _kinds(step: StepGraph, cluster: Cluster) -> tuple[Ints, list[int]]:
+    """Kind of every device, by times and links, and one device of each kind."""
+    seen: dict[Hashable, int] = {}
+    first: list[int] = []
+    kind = []
+    for d, device in enumerate(cluster):
+        home = _other_end(cluster, d)
+        link = step.latency[d][home], step.seconds_per_byte[d][home]
+        key = (id(step.forward[d]), device.kind == "cpu", link)
+        if key not in seen:
+            seen[key] = len(seen)
+            first.append(d)
+        kind.append(seen[key])
+    return np.array(kind, np.int32), first
+
+
+def _other_end(cluster: Cluster, device: int) -> int:
+    """The device that a device is thought to exchange data with: home, if possible."""
+    names = [one.name for one in cluster]
+    home = names.index(cluster.home.name)
+    return (
+        home
+        if home != device
+        else next((d for d in range(len(names)) if d != device), device)
+    )
+
+
+def _transfer(step: StepGraph, cluster: Cluster, edge: Edge, device: int) -> float:
+    """Seconds that a device pays if an edge, and its gradient, cross its border."""
+    if list(cluster)[device].kind == "cpu" or step.device_count == 1:
+        return 0.0
+    seconds = edge.seconds
+    if seconds is None:
+        home = _other_end(cluster, device)
+        seconds = step.latency[device][home]
+        seconds += edge.bytes * step.seconds_per_byte[device][home]
+    return seconds * (2 if edge.gradients_from else 1)
+
+
+def _held_bytes(step: StepGraph) -> Floats:
+    """Bytes of every unit whose sums are lower bounds of what devices hold.
+
+    Weights, slots, and either gradients or saved activations, whichever is more.
+    """
+    trained = np.array(step.trained_bytes, np.float64) * step.training
+    saved = np.array(step.saved_floor, np.float64)
+    held = np.array(step.weight_bytes, np.float64) + step.slot_copies * trained
+    return held + (trained if trained.sum() >= saved.sum() else saved)
+
+
+def _load_graph(
+    group_of: npt.NDArray[np.int64],
+    seconds: Floats,
+    size_bytes: Floats,
+    sends: Sequence[tuple[int, Sequence[int], Sequence[float]]],
+    forward: ForwardGraph,
+    kind: Ints,
+    capacity_bytes: Floats,
+    allowed: Mapping[int, Sequence[int]],
+    apart: Iterable[tuple[int, int]],
+) -> LoadGraph:
+    """Sum calls to groups; `sends` are calls, their readers, and seconds per kind."""
+    groups = max([int(group_of.max(initial=-1)) + 1, *(g + 1 for g in allowed)])
+    times = np.zeros((groups, seconds.shape[1]))
+    np.add.at(times, group_of, seconds)
+    may = np.isfinite(times)[:, kind]
+    for number, devices in allowed.items():
+        chosen = np.zeros(len(kind), np.bool_)
         chosen[list(devices)] = True
         may[number] &= chosen
-    pairs = list(dict.fromkeys(edges))
-    forward = _forward_graph(group_of, pairs, backward or [False] * count)
-    graph = LoadGraph(
+    nets = _nets(group_of.tolist(), sends)
+    touching: list[list[int]] = [[] for _ in range(groups)]
+    for net, pins in enumerate(nets):
+        for pin in pins:
+            touching[pin].append(net)
+    costs = [[fsum(column) for column in zip(*rows)] for rows in nets.values()]
+    return LoadGraph(
         times,
-        np.bincount(group_of, np.asarray(size_bytes, np.float64), groups),
+        np.bincount(group_of, size_bytes, groups).astype(np.float64),
         np.ascontiguousarray(may),
-        np.asarray(capacity_bytes, np.float64),
-        kinds,
-        *_nets(group_of, pairs, transfer_seconds, kind_count, groups),
+        capacity_bytes,
+        kind,
+        *rows_of(nets),
+        np.array(costs, np.float64).reshape(len(costs), seconds.shape[1]),
+        *rows_of(touching),
         *_group_edges(forward, groups),
         *_both_ways(apart, groups),
     )
-    return Problem(graph, forward, cut_penalty=cut_penalty)
 
 
 def _nets(
-    group_of: npt.NDArray[np.int64],
-    edges: Sequence[tuple[int, int]],
-    transfer_seconds: Sequence[Sequence[float]],
-    kind_count: int,
-    groups: int,
-) -> tuple[Ints, Ints, Floats, Ints, Ints]:
-    """Nets between groups; those with equal pins are one, with the sum of their costs."""
-    group = group_of.tolist()
-    readers: list[dict[int, None]] = [{} for _ in group]
-    for source, target in edges:
-        if group[target] != group[source]:
-            readers[source][group[target]] = None
+    group: Sequence[int],
+    sends: Iterable[tuple[int, Sequence[int], Sequence[float]]],
+) -> dict[tuple[int, ...], list[Sequence[float]]]:
+    """Costs of what crosses groups, by the pins; the producer is first."""
     merged: dict[tuple[int, ...], list[Sequence[float]]] = {}
-    for call, read in enumerate(readers):
-        if read:
-            pins = (group[call], *sorted(read))
-            merged.setdefault(pins, []).append(transfer_seconds[call])
-    costs = [[fsum(column) for column in zip(*rows)] for rows in merged.values()]
-    start, pins_of_net = rows_of(merged)
-    touching: list[list[int]] = [[] for _ in range(groups)]
-    for net, pins in enumerate(merged):
-        for pin in pins:
-            touching[pin].append(net)
-    seconds = np.array(costs, np.float64).reshape(len(costs), kind_count)
-    return start, pins_of_net, seconds, *rows_of(touching)
+    for source, readers, cost in sends:
+        others = sorted({group[reader] for reader in readers} - {group[source]})
+        if others:
+            merged.setdefault((group[source], *others), []).append(cost)
+    return merged
 
 
 def _forward_graph(
@@ -224,9 +381,7 @@ def _group_edges(forward: ForwardGraph, groups: int) -> tuple[Ints, Ints, Ints, 
     """Successors and predecessors of every group."""
     after: list[dict[int, None]] = [{} for _ in range(groups)]
     before: list[dict[int, None]] = [{} for _ in range(groups)]
-    source = np.repeat(
-        np.arange(len(forward.group)), np.diff(forward.successor_start)
-    )
+    source = np.repeat(np.arange(len(forward.group)), np.diff(forward.successor_start))
     ends = forward.group[source].tolist(), forward.group[forward.successors].tolist()
     for a, b in zip(*ends):
         if a != b:
@@ -261,8 +416,14 @@ def loads(graph: LoadGraph, assignment: npt.ArrayLike) -> list[float]:
     return [fsum(part) for part in parts]
 
 
+def bytes_per_device(graph: LoadGraph, assignment: npt.ArrayLike) -> Floats:
+    """Sum of the groups' bytes on every device."""
+    place, devices = np.asarray(assignment), len(graph.capacity_bytes)
+    return np.bincount(place, graph.size_bytes, devices).astype(np.float64)
+
+
 def cut_size(graph: LoadGraph, assignment: npt.ArrayLike) -> int:
-    """Number of cross-device transfers: devices that read each net, its own left out."""
+    """Number of cross-device transfers: one per net and device that reads it."""
     place = np.asarray(assignment).tolist()
     start, pins = graph.net_start.tolist(), graph.net_pins.tolist()
     return sum(
@@ -288,9 +449,7 @@ def violations(problem: Problem, assignment: npt.ArrayLike) -> list[str]:
             other = graph.apart[at]
             if group < other and place[group] == place[other]:
                 faults.append(f"groups {group} and {other} share a device")
-    held = np.bincount(place, graph.size_bytes, problem.device_count)
-    if problem.peak_bytes is not None and not faults:
-        held = problem.peak_bytes(place.astype(np.int32))
+    held = problem.held_bytes(place)
     for device in np.flatnonzero(held > graph.capacity_bytes * (1 + 1e-12)):
         faults.append(
             f"device {device} needs {held[device]:.12g} bytes, has "
@@ -299,20 +458,65 @@ def violations(problem: Problem, assignment: npt.ArrayLike) -> list[str]:
     return faults
 
 
+def is_contiguous(problem: Problem, assignment: npt.ArrayLike, contiguity: str) -> bool:
+    """Whether an assignment is in a set: "free", "convex" or "pipeline".
+
+    Convex: no path of forward calls leaves a device and comes back. Pipeline: devices
+    can stand in a line so that every forward edge stays or goes on.
+    """
+    if contiguity == "free":
+        return True
+    place = np.asarray(assignment).tolist()
+    forward = problem.forward
+    group, start = forward.group.tolist(), forward.successor_start.tolist()
+    targets = forward.successors.tolist()
+    edges = [
+        (u, targets[e])
+        for u in forward.order.tolist()
+        for e in range(start[u], start[u + 1])
+    ]
+    where = [place[g] for g in group]
+    if contiguity == "pipeline":
+        crossing = ((where[u], where[v]) for u, v in edges if where[u] != where[v])
+        return bool(nx.is_directed_acyclic_graph(nx.DiGraph(crossing)))
+    left: list[set[int]] = [set() for _ in group]  # devices left on a path to a call
+    for u, v in edges:
+        left[v] |= left[u]
+        if where[u] != where[v]:
+            left[v].add(where[u])
+            if where[v] in left[v]:
+                return False
+    return True
+
+
 def equivalent_devices(problem: Problem) -> list[int]:
     """Number devices so that interchangeable ones share a number.
 
-    They have equal kind and memory, and every group may use both or neither. For steps
-    their links must be equal, too.
+    They have equal times, memory and links, and every group may use both or neither.
     """
-    graph = problem.graph
-    seen: dict[Hashable, int] = {}
-    found = []
-    for device, capacity in enumerate(graph.capacity_bytes.tolist()):
-        key = (
-            int(graph.kind[device]),
-            capacity,
-            graph.allowed[:, device].tobytes(),
-        )
-        found.append(seen.setdefault(key, len(seen)))
+    graph, step = problem.graph, problem.step
+    first: dict[Hashable, list[int]] = {}
+    found: list[int] = []
+    count = 0
+    for d, capacity in enumerate(graph.capacity_bytes.tolist()):
+        key = (int(graph.kind[d]), capacity, graph.allowed[:, d].tobytes())
+        for other in first.setdefault(key, []):
+            if step is None or _same_links(step, other, d):
+                found.append(found[other])
+                break
+        else:
+            first[key].append(d)
+            found.append(count)
+            count += 1
     return found
+
+
+def _same_links(step: StepGraph, a: int, b: int) -> bool:
+    """Whether times and links stay the same if two devices change names."""
+    others = [d for d in range(step.device_count) if d not in (a, b)]
+    return step.forward[a] is step.forward[b] and all(
+        table[a][b] == table[b][a]
+        and all(table[a][d] == table[b][d] for d in others)
+        and all(table[d][a] == table[d][b] for d in others)
+        for table in (step.latency, step.gap, step.seconds_per_byte)
+    )

@@ -255,14 +255,12 @@ def edges_of(graph: LoadGraph) -> Edges:
     return (
         (pairs // len(graph.size_bytes)).astype(np.int32),
         (pairs % len(graph.size_bytes)).astype(np.int32),
-        np.bincount(at, cost[real], len(pairs)),
+        np.bincount(at, cost[real], len(pairs)).astype(np.float64),
     )
 
 
 @compiled
-def min_cuts(
-    graph: LoadGraph, a: Ints, b: Ints, most_work: int
-) -> tuple[Floats, int]:
+def min_cuts(graph: LoadGraph, a: Ints, b: Ints, most_work: int) -> tuple[Floats, int]:
     """For every edge about the cheapest cut between its ends, and the work done.
 
     Greedy augmenting paths (Edmonds and Karp 1972) that see 100 groups at most, so a

@@ -23,6 +23,8 @@ __all__ = [
     "below",
     "cache_folder",
     "compiled",
+    "is_compiled",
+    "mark_compiled",
     "random_state",
     "uniform",
 ]
@@ -68,13 +70,15 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-_CACHE = Path(numba.config.CACHE_DIR) if numba.config.CACHE_DIR else cache_folder()
+_CONFIG: Any = numba.config  # its fields are set when it is imported
+
+_CACHE = Path(_CONFIG.CACHE_DIR) if _CONFIG.CACHE_DIR else cache_folder()
 
 
 def compiled(function: Function) -> Function:
     """Compile a function at its first call for each tuple of argument types."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_CACHE) if _CACHE else ""
+    before = _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = str(_CACHE) if _CACHE else ""
     try:
         return numba.njit(  # type: ignore[no-any-return]  # untyped upstream
             function,
@@ -84,7 +88,18 @@ def compiled(function: Function) -> Function:
             fastmath={"nsz", "arcp", "contract", "afn"},
         )
     finally:
-        numba.config.CACHE_DIR = before
+        _CONFIG.CACHE_DIR = before
+
+
+def is_compiled(objective: str) -> bool:
+    """Whether the machine code for an objective is in the cache folder."""
+    return _CACHE is not None and (_CACHE / f"{objective}.compiled").exists()
+
+
+def mark_compiled(objective: str) -> None:
+    """Note that all machine code for an objective is in the cache folder."""
+    if _CACHE is not None:
+        (_CACHE / f"{objective}.compiled").touch()
 
 
 def random_state(seed: int) -> RandomState:

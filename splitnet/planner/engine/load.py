@@ -16,7 +16,14 @@ from splitnet.planner.engine.compiler import (
     compiled,
     uniform,
 )
-from splitnet.planner.problem import Bools, Floats, ForwardGraph, Ints, LoadGraph
+from splitnet.planner.problem import (
+    Bools,
+    Floats,
+    ForwardGraph,
+    Ints,
+    LoadGraph,
+    Problem,
+)
 
 __all__ = [
     "CONVEX",
@@ -26,7 +33,8 @@ __all__ = [
     "Rules",
     "cool",
     "fits",
-    "is_convex",
+    "is_contiguous",
+    "rules_of",
     "load_tables",
 ]
 
@@ -48,6 +56,14 @@ class Rules(NamedTuple):
     line: Ints
     forward: ForwardGraph
     left: Bools
+
+
+def rules_of(problem: Problem, contiguity: str) -> Rules:
+    """Rules for "free", "convex" or "pipeline"; the line is not known yet."""
+    mode = ("free", "convex", "pipeline").index(contiguity)
+    forward = problem.forward
+    line = np.zeros(problem.device_count, np.int32)
+    return Rules(mode, line, forward, np.zeros(len(forward.group), np.bool_))
 
 
 @compiled
@@ -147,13 +163,52 @@ def is_convex(rules: Rules, place: Ints, device: int) -> bool:
     for call in forward.order:
         inside = place[forward.group[call]] == device
         if inside or left[call]:
-            first, last = forward.successor_start[call], forward.successor_start[call + 1]
+            first, last = (
+                forward.successor_start[call],
+                forward.successor_start[call + 1],
+            )
             for e in range(first, last):
                 target = forward.successors[e]
                 if place[forward.group[target]] != device:
                     left[target] = True
                 elif left[call]:
                     return False
+    return True
+
+
+@compiled
+def is_pipeline(graph: LoadGraph, place: Ints) -> bool:
+    """Whether devices can stand in a line that no forward edge goes back on."""
+    devices = len(graph.capacity_bytes)
+    feeds = np.zeros((devices, devices), np.bool_)
+    for u in range(len(place)):
+        for e in range(graph.successor_start[u], graph.successor_start[u + 1]):
+            feeds[place[u], place[graph.successors[e]]] = True
+    waits = np.zeros(devices, np.int32)
+    for a in range(devices):
+        feeds[a, a] = False
+        for b in range(devices):
+            waits[b] += feeds[a, b]
+    done = 0
+    for _ in range(devices):
+        for d in range(devices):
+            if waits[d] == 0:
+                waits[d] = -1
+                done += 1
+                for b in range(devices):
+                    waits[b] -= feeds[d, b]
+    return done == devices
+
+
+@compiled
+def is_contiguous(graph: LoadGraph, rules: Rules, place: Ints) -> bool:
+    """Whether an assignment is in the set of the rules."""
+    if rules.mode == PIPELINE:
+        return is_pipeline(graph, place)
+    if rules.mode == CONVEX:
+        for device in range(len(graph.capacity_bytes)):
+            if not is_convex(rules, place, device):
+                return False
     return True
 
 
@@ -247,7 +302,10 @@ def stride(
                 continue
             out, into = change(graph, pins, y, b, a)
             load_a, load_b = load[a] + into, load[b] + out
-            used_a, used_b = used[a] + graph.size_bytes[y], used[b] - graph.size_bytes[y]
+            used_a, used_b = (
+                used[a] + graph.size_bytes[y],
+                used[b] - graph.size_bytes[y],
+            )
         energy_a = power(load_a * scale, exponent)
         energy_b = power(load_b * scale, exponent)
         if used_a > graph.capacity_bytes[a]:
@@ -312,7 +370,7 @@ def cool(
     last: int,
     state: RandomState,
 ) -> tuple[float, float]:
-    """Strides `first` to `last` of a schedule; the best value so far and the penalty."""
+    """Strides `first` to `last` of a schedule; the best value and the penalty."""
     for number in range(first, last):
         heat = cooling.hot * (cooling.cold / cooling.hot) ** (number / cooling.strides)
         best, penalty = stride(

@@ -30,17 +30,25 @@ from splitnet.planner.engine.load import (
     Rules,
     cool,
     fits,
-    is_convex,
+    is_contiguous,
     load_tables,
+    rules_of,
 )
 from splitnet.planner.engine.starts import block_bounds, partition_chain, random_order
-from splitnet.planner.problem import Bools, ForwardGraph, Ints, LoadGraph, Problem
+from splitnet.planner.problem import (
+    Bools,
+    Floats,
+    Ints,
+    LoadGraph,
+    Problem,
+    bytes_per_device,
+)
 from splitnet.planner.problem import equivalent_devices as device_classes
 
 __all__ = ["search_load"]
 
-_STEPS_PER_PROPOSAL = 0.06
-_STEPS_PER_NET = 0.015
+_STEPS_PER_PROPOSAL = 0.07
+_STEPS_PER_NET = 0.02
 _WORK_PER_STEP = 250
 """Inner steps of the chain partition and of augmenting paths in a microsecond."""
 
@@ -76,12 +84,9 @@ class _Search:
         self.state: RandomState = random_state(seed)
         self.random = np.random.default_rng(seed)
         self.contiguity = contiguity
-        devices = len(self.graph.capacity_bytes)
-        self.free = Rules(
-            FREE, np.zeros(devices, np.int32), _EMPTY, np.zeros(0, np.bool_)
-        )
+        self.free = rules_of(problem, "free")
         limited = int(np.isfinite(self.graph.capacity_bytes).sum())
-        self.fair = _fastest(self.graph).sum() / max(1, limited or devices)
+        self.fair = _fastest(self.graph).sum() / max(1, limited or problem.device_count)
 
     def value(self, graph: LoadGraph, place: Ints) -> float:
         """Largest load, infinite if a constraint is broken."""
@@ -96,7 +101,12 @@ class _Search:
         return float(load.max())
 
     def anneal(
-        self, graph: LoadGraph, rules: Rules, start: Ints, steps: float, cooling: Cooling
+        self,
+        graph: LoadGraph,
+        rules: Rules,
+        start: Ints,
+        steps: float,
+        cooling: Cooling,
     ) -> Found:
         """Cool down in so many steps."""
         movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1).astype(np.int32)
@@ -136,7 +146,13 @@ class _Search:
         return Found(best, best_place if best < inf else place)
 
     def multilevel(
-        self, graph: LoadGraph, rules: Rules, start: Ints, keep: Ints, edges: Edges, run: Run
+        self,
+        graph: LoadGraph,
+        rules: Rules,
+        start: Ints,
+        keep: Ints,
+        edges: Edges,
+        run: Run,
     ) -> Ints:
         """Coarsen along edges, anneal the coarsest graph, refine level by level."""
         levels: list[tuple[LoadGraph, Ints]] = []
@@ -196,16 +212,9 @@ class _Search:
             owner = _owner(levels, len(start))
 
 
-_EMPTY = ForwardGraph(
-    np.zeros(0, np.int32),
-    np.zeros(1, np.int32),
-    np.zeros(0, np.int32),
-    np.zeros(0, np.int32),
-)
-
-
-def _fastest(graph: LoadGraph) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return graph.seconds.min(axis=1, initial=inf)
+def _fastest(graph: LoadGraph) -> Floats:
+    """Seconds of every group where it is fastest."""
+    return np.asarray(graph.seconds.min(axis=1, initial=inf))
 
 
 def _merged(values: Ints, cluster: Ints, count: int) -> Ints:
@@ -225,7 +234,7 @@ def _owner(levels: list[tuple[LoadGraph, Ints]], groups: int) -> Ints:
 
 def repaired(graph: LoadGraph, place: Ints) -> Ints:
     """Move groups that may not be or have no room where they are, largest first."""
-    used = np.bincount(place, graph.size_bytes, len(graph.capacity_bytes))
+    used = bytes_per_device(graph, place)
     stray = ~graph.allowed[np.arange(len(place)), place]
     for group in np.flatnonzero(np.diff(graph.apart_start)):
         others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
@@ -268,9 +277,7 @@ class _Elite:
             return
         first = place[self.graph.net_pins[self.graph.net_start[:-1]]]
         cut = np.zeros(len(first), np.bool_)
-        np.logical_or.at(
-            cut, self.net, place[self.graph.net_pins] != first[self.net]
-        )
+        np.logical_or.at(cut, self.net, place[self.graph.net_pins] != first[self.net])
         if len(self.members) >= self.size:
             worse = [i for i, one in enumerate(self.members) if one[0] > value]
             if not worse:
@@ -338,12 +345,10 @@ def _search_free(search: _Search, starts: list[Ints]) -> Found:
 def _random_start(graph: LoadGraph, random: np.random.Generator) -> Ints:
     """A random allowed device for every group."""
     score = random.random(graph.allowed.shape) * graph.allowed
-    return np.argmax(score, axis=1).astype(np.int32)
+    return np.asarray(np.argmax(score, axis=1), np.int32)
 
 
-def _search_pipeline(
-    search: _Search, effort: float = inf
-) -> tuple[Found, Ints, Ints]:
+def _search_pipeline(search: _Search, effort: float = inf) -> tuple[Found, Ints, Ints]:
     """Partitions of many orders, then annealing along the best one's line.
 
     Returns the assignment, with the place of each device in the line, and the cluster
@@ -395,14 +400,10 @@ def _search_convex(search: _Search, starts: list[Ints]) -> Found:
     """From the best pipeline into the larger set of convex assignments."""
     best, _, cluster = _search_pipeline(search, 0.4 * search.budget.left)
     found = Found(best.value, best.place[cluster])
-    forward = search.problem.forward
-    rules = search.free._replace(
-        mode=CONVEX, forward=forward, left=np.zeros(len(forward.group), np.bool_)
-    )
+    rules = rules_of(search.problem, "convex")
     for start in starts:
         value = search.value(search.graph, start)
-        devices = range(len(search.graph.capacity_bytes))
-        if value < found.value and all(is_convex(rules, start, d) for d in devices):
+        if value < found.value and is_contiguous(search.graph, rules, start):
             found = Found(value, start)
     steps = max(1.0, search.budget.left / 8)
     while found.value < inf and search.budget.left > 1000:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled
-from splitnet.planner.problem import Bools, Floats, Ints, rows_of
+from splitnet.planner.problem import Bools, Floats, Ints, Longs, rows_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
 
@@ -58,21 +58,25 @@ class Tasks(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Arrays that one run after the other uses; per task, in the queue, per copy."""
+    """Arrays that one run after the other uses; per task, in the queue, per copy.
+
+    `work` counts the events of all runs, and the tasks that were set up.
+    """
 
     stop: Floats
     ready: Floats
     pending: Ints
     place: Ints
     queue_time: Floats
-    queue_key: np.ndarray[tuple[int], np.dtype[np.int64]]
+    queue_key: Longs
     copies: Ints
     copy_bytes: Floats
     missing: Ints
     link_free: Floats
-    seen: np.ndarray[tuple[int], np.dtype[np.int64]]
+    seen: Longs
     free: Floats
     left: Floats
+    work: Longs
 
 
 def tasks_of(step: StepGraph, group: Ints) -> Tasks:
@@ -141,11 +145,12 @@ def scratch_for(tasks: Tasks) -> Scratch:
         np.zeros(devices, np.int64),
         np.zeros(devices),
         np.zeros(devices),
+        np.zeros(1, np.int64),
     )
 
 
 @compiled
-def push(times: Floats, keys: Ints, size: int, time: float, key: int) -> int:
+def push(times: Floats, keys: Longs, size: int, time: float, key: int) -> int:
     """Add to a binary heap that is ordered by time, then key; its new size."""
     i = size
     while i:
@@ -161,7 +166,7 @@ def push(times: Floats, keys: Ints, size: int, time: float, key: int) -> int:
 
 
 @compiled
-def pop(times: Floats, keys: Ints, size: int) -> int:
+def pop(times: Floats, keys: Longs, size: int) -> int:
     """Remove the first of the heap, which the caller has read; its new size."""
     size -= 1
     time, key, i = times[size], keys[size], 0
@@ -191,13 +196,24 @@ def arrive(
     ready: Floats,
     pending: Ints,
     times: Floats,
-    keys: Ints,
+    keys: Longs,
     size: int,
 ) -> int:
     """Note that something a task depends on is there; the queue's new size."""
     ready[task] = max(ready[task], time)
     pending[task] -= 1
     return push(times, keys, size, ready[task], task) if pending[task] == 0 else size
+
+
+@compiled
+def note(
+    copies: Ints, number: int, kind: int, item: int, source: int, target: int
+) -> None:
+    """Write down what a copy carries, and between which devices."""
+    copies[number, 0] = kind
+    copies[number, 1] = item
+    copies[number, 2] = source
+    copies[number, 3] = target
 
 
 @compiled
@@ -228,19 +244,24 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
         ready[task] = 0.0
         stop[task] = 0.0
         pending[task] = tasks.pending[task]
+    work = scratch.work
+    work[0] += units
     if left.max() > limit:
         return np.inf
     for number in range(len(tasks.sum_task)):
         missing[number, :] = 0
         task = tasks.sum_task[number]
-        first, end = tasks.contributor_start[number : number + 2]
+        first, end = (
+            tasks.contributor_start[number],
+            tasks.contributor_start[number + 1],
+        )
         for e in range(first, end):
             device = place[tasks.contributors[e]]
             pending[task] += missing[number, device] == 0
             missing[number, device] += 1
     stamp = 0
     for weight in range(len(tasks.weight_bytes)):
-        first, end = tasks.user_start[weight : weight + 2]
+        first, end = tasks.user_start[weight], tasks.user_start[weight + 1]
         home = place[tasks.users[first]]
         stamp += 1
         for e in range(first, end):
@@ -250,7 +271,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
             pending[tasks.users[e]] += 1
             if seen[device] != stamp:
                 seen[device] = stamp
-                copies[count] = _WEIGHT, weight, home, device
+                note(copies, count, _WEIGHT, weight, home, device)
                 copy_bytes[count] = tasks.weight_bytes[weight]
                 size = push(times, keys, size, 0.0, count - _COPIES_FIRST)
                 count += 1
@@ -260,6 +281,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
     while size:
         time, key = times[0], keys[0]
         size = pop(times, keys, size)
+        work[0] += 1
         if key < 0:
             number = key + _COPIES_FIRST
             kind, item = copies[number, 0], copies[number, 1]
@@ -315,7 +337,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
                         size = arrive(task, time, ready, pending, times, keys, size)
                     elif seen[target] != stamp:
                         seen[target] = stamp
-                        copies[count] = _OUTPUT, edge, device, target
+                        note(copies, count, _OUTPUT, edge, device, target)
                         copy_bytes[count] = tasks.edge_bytes[edge]
                         size = push(times, keys, size, time, count - _COPIES_FIRST)
                         count += 1
@@ -326,7 +348,10 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
             if missing[number, device]:
                 continue
             when, amount, all_rows = 0.0, 0.0, True
-            first, end = tasks.contributor_start[number : number + 2]
+            first, end = (
+                tasks.contributor_start[number],
+                tasks.contributor_start[number + 1],
+            )
             for e in range(first, end):
                 if place[tasks.contributors[e]] == device:
                     when = max(when, stop[tasks.contributors[e]])
@@ -338,7 +363,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
                 continue
             if not tasks.sum_has_rows[number] or not all_rows:
                 amount += tasks.sum_bytes[number]
-            copies[count] = _SUM, number, device, place[task]
+            note(copies, count, _SUM, number, device, place[task])
             copy_bytes[count] = amount
             size = push(times, keys, size, when, count - _COPIES_FIRST)
             count += 1

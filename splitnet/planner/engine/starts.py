@@ -31,10 +31,12 @@ def random_order(
     groups = len(graph.size_bytes)
     waits, order = np.empty(groups, np.int32), np.empty(groups, np.int32)
     first_of, next_of = np.full(stages, -1, np.int32), np.full(groups, -1, np.int32)
-    shuffled = np.arange(groups)
+    shuffled = np.arange(groups).astype(np.int32)
     for i in range(groups - 1, 0, -1):
         j = below(state, i + 1)
-        shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
+        u = shuffled[i]
+        shuffled[i] = shuffled[j]
+        shuffled[j] = u
     ready, bound = np.empty(groups, np.int32), np.zeros(groups, np.bool_)
     for u in shuffled:
         waits[u] = graph.predecessor_start[u + 1] - graph.predecessor_start[u]
@@ -46,11 +48,11 @@ def random_order(
             first_of[stage[u]] = u
     done = 0
     for s in range(stages):
-        size, u = 0, first_of[s]
-        while u >= 0:
-            ready[size] = u
+        size, w = 0, first_of[s]
+        while w >= 0:
+            ready[size] = w
             size += 1
-            u = next_of[u]
+            w = next_of[w]
         while size:
             i = size - 1 if uniform(state) < depth else below(state, size)
             u = ready[i]
@@ -173,7 +175,9 @@ def interval_loads(
             if not alive:
                 break
         for q in range(blocks[i], blocks[end[i]]):
-            for e in range(graph.group_start[order[q]], graph.group_start[order[q] + 1]):
+            for e in range(
+                graph.group_start[order[q]], graph.group_start[order[q] + 1]
+            ):
                 pins[graph.group_nets[e]] = 0
     return load, end, work
 
@@ -246,7 +250,11 @@ def partition_chain(
 
 @compiled
 def urgency_order(
-    graph: LoadGraph, order: Ints, copy_seconds: Floats, noise: float, state: RandomState
+    graph: LoadGraph,
+    order: Ints,
+    copy_seconds: Floats,
+    noise: float,
+    state: RandomState,
 ) -> Ints:
     """Groups by the longest path behind each, give or take a fraction `noise`.
 
@@ -264,7 +272,11 @@ def urgency_order(
 
 @compiled
 def list_schedule(
-    graph: LoadGraph, order: Ints, copy_seconds: Floats, noise: float, state: RandomState
+    graph: LoadGraph,
+    order: Ints,
+    copy_seconds: Floats,
+    noise: float,
+    state: RandomState,
 ) -> Ints:
     """Every group, in order, on the device on which it ends first and has room.
 
@@ -289,7 +301,9 @@ def list_schedule(
             start = free[d]
             for e in range(graph.predecessor_start[u], graph.predecessor_start[u + 1]):
                 v = graph.predecessors[e]
-                start = max(start, stop[v] + (copy_seconds[v] if place[v] != d else 0.0))
+                start = max(
+                    start, stop[v] + (copy_seconds[v] if place[v] != d else 0.0)
+                )
             end = (start + graph.seconds[u, graph.kind[d]]) * (
                 1 + noise * uniform(state)
             )

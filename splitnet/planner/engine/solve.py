@@ -1,0 +1,275 @@
+"""Solve a placement problem: exhaustively if it is small, else by compiled search.
+
+latency      makespan of one step
+throughput   load of the busiest device (maximum load)
+memory       bytes of the fullest device at its peak
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Call, Graph, Part, Tensor
+from splitnet.planner.engine.budget import Budget
+from splitnet.planner.engine.exhaustive import exhaustive
+from splitnet.planner.problem import (
+    Floats,
+    Ints,
+    LoadGraph,
+    Problem,
+    is_contiguous,
+    loads,
+    problem_of,
+    violations,
+)
+from splitnet.simulator.event_loop import run_step
+from splitnet.simulator.step_graph import step_graph
+
+__all__ = ["OBJECTIVES", "Solution", "solve", "value_of", "warm_up"]
+
+OBJECTIVES = ("latency", "throughput", "memory")
+
+_LOGGER = logging.getLogger("splitnet")
+
+_SMALL, _NODES = 14, 20_000
+"""Groups up to which all assignments are tried, and nodes of that tree."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """The best assignment found: a device number per group.
+
+    `value` is that of the objective, without cut penalty, and infinite if a constraint
+    is broken. `bound` is a lower bound of it. `ended_by_clock` says that the time ended
+    the search before its steps did, so that it may go differently the next time.
+    """
+
+    assignment: Ints
+    value: float
+    bound: float
+    algorithm: str
+    ended_by_clock: bool
+    feasible: bool
+
+
+def value_of(
+    problem: Problem, objective: str, assignment: Ints, contiguity: str | None = None
+) -> float:
+    """Value of an assignment without cut penalty; infinite if it is infeasible."""
+    if violations(problem, assignment):
+        return inf
+    if not is_contiguous(problem, assignment, contiguity or "free"):
+        return inf
+    if objective == "memory":
+        return float(problem.held_bytes(assignment).max(initial=0.0))
+    if objective == "throughput":
+        return max(loads(problem.graph, assignment), default=0.0)
+    assert problem.step is not None, "a makespan is that of a step"
+    return run_step(problem.step, problem.unit_devices(assignment)).seconds
+
+
+def solve(
+    problem: Problem,
+    *,
+    objective: str,
+    contiguity: str | None = None,
+    time_limit: float = 5.0,
+    effort: int | None = None,
+    seed: int = 0,
+    starts: Iterable[Ints] = (),
+    on_progress: Callable[[float, float], None] | None = None,
+) -> Solution:
+    """The best assignment found for one of `OBJECTIVES`.
+
+    The same problem, seed and effort give the same answer unless the clock ends the
+    search.
+
+    Args:
+        problem: What to place.
+        objective: What to minimise, times 1 + cut penalty x cut size.
+        contiguity: "free" (or None), "convex" or "pipeline".
+        time_limit: Seconds after which the best so far is returned.
+        effort: Steps of about a microsecond; those of the time limit by default.
+        seed: Of the random numbers.
+        starts: Assignments to begin with.
+        on_progress: Called with the fraction done and the best value so far.
+    """
+    budget = Budget(time_limit, effort, on_progress=on_progress)
+    shape = contiguity or "free"
+
+    def value(place: Ints) -> float:
+        return value_of(problem, objective, place, shape)
+
+    def solution(place: Ints, algorithm: str, bound: float = 0.0) -> Solution:
+        found = value(place)
+        return Solution(
+            place,
+            found,
+            min(bound, found),
+            algorithm,
+            budget.ended_by_clock,
+            found < inf,
+        )
+
+    groups = problem.group_count
+    if not groups or not problem.graph.allowed.any(axis=1).all():
+        return solution(np.zeros(groups, np.int32), "none needed")
+    if groups <= _SMALL:
+        rows, leaf = _bound_rows(problem, objective), _leaf_nodes(problem, objective)
+        tree = {"nodes": _NODES, "leaf_nodes": leaf}
+        best, place, complete = exhaustive(problem, value, rows, **tree)
+        if complete and best < inf:
+            bound, proven = value(place), True
+            if problem.cut_penalty:
+                plain = replace(problem, cut_penalty=0.0)
+                bound, _, proven = exhaustive(plain, value, rows, **tree)
+            return solution(place, "exhaustive", bound if proven else 0.0)
+        if complete:
+            return solution(place, "exhaustive")
+        if best < inf:
+            starts = [*starts, place]
+    given = [np.asarray(start, np.int32) for start in starts]
+    place, algorithm = _compiled_search(problem, objective, shape, budget, seed, given)
+    return solution(place, algorithm)
+
+
+def _bound_rows(problem: Problem, objective: str) -> list[list[float]]:
+    """Per group and device, what it adds at least to the value if it is there."""
+    graph = problem.graph
+    if objective == "memory":
+        rows = np.tile(graph.size_bytes[:, None], problem.device_count)
+    else:
+        rows = graph.seconds[:, graph.kind]
+    found: list[list[float]] = rows.tolist()
+    return found
+
+
+def _leaf_nodes(problem: Problem, objective: str) -> int:
+    """How many nodes of the tree take as long as the value of an assignment."""
+    units = len(problem.group_of_unit)
+    return 2 + (units if objective == "memory" else units // 2)
+
+
+def _compiled_search(
+    problem: Problem,
+    objective: str,
+    contiguity: str,
+    budget: Budget,
+    seed: int,
+    starts: list[Ints],
+) -> tuple[Ints, str]:
+    """Search with numba; the name of the algorithm is that of the main part."""
+    began = monotonic()
+    _prepare(objective)
+    budget.pause(monotonic() - began)
+
+    from splitnet.planner.engine.load_search import search_load
+    from splitnet.planner.engine.makespan_search import lower_peak, search_makespan
+
+    if objective == "latency":
+        found = search_makespan(
+            problem, budget, seed=seed, starts=starts, contiguity=contiguity
+        )
+        return found.place, "simulated annealing"
+    target = problem
+    if objective == "memory":
+        target = replace(problem, graph=_bytes_graph(problem), step=None)
+    plain = objective == "throughput" and not problem.cut_penalty
+    found = search_load(
+        target,
+        budget.part(1.0 if plain else 0.4),
+        contiguity=contiguity,
+        seed=seed,
+        starts=starts,
+    )
+    if plain:
+        return found.place, "multilevel simulated annealing"
+    pipeline = search_load(target, budget.part(0.2), contiguity="pipeline", seed=seed)
+    target = replace(target, cut_penalty=problem.cut_penalty or 1e-3)
+    found = search_makespan(
+        target,
+        budget.part(1.0 if objective == "throughput" else 0.5),
+        seed=seed,
+        starts=[*starts, found.place, pipeline.place],
+        data=target.graph,
+        contiguity=contiguity,
+    )
+    if objective == "memory":
+        return (
+            lower_peak(problem, found.place, budget, contiguity=contiguity),
+            "simulated annealing and steepest descent",
+        )
+    return found.place, "multilevel simulated annealing"
+
+
+def _bytes_graph(problem: Problem) -> LoadGraph:
+    """The problem with bytes for seconds, so that the load is what devices hold."""
+    graph = problem.graph
+    kinds: Floats = np.tile(graph.size_bytes[:, None], graph.seconds.shape[1])
+    return graph._replace(
+        seconds=np.ascontiguousarray(kinds),
+        net_seconds=np.zeros_like(graph.net_seconds),
+    )
+
+
+_PREPARED: set[str] = set()
+
+
+def _prepare(objective: str) -> None:
+    """Import the compiled search; say so if it has to be compiled."""
+    if objective in _PREPARED:
+        return
+    from splitnet.planner.engine import compiler
+
+    _PREPARED.add(objective)
+    if compiler.is_compiled(objective):
+        return
+    _LOGGER.warning("compiling the planner, once (this takes about 20 s)")
+    warm_up((objective,))
+
+
+def warm_up(objectives: Iterable[str] = OBJECTIVES) -> None:
+    """Compile the search for these objectives; keep the machine code if possible."""
+    from splitnet.planner.engine import compiler
+
+    for objective in objectives:
+        _PREPARED.add(objective)
+        for contiguity in ("free", "pipeline"):
+            _compiled_search(
+                _sample(), objective, contiguity, Budget(60.0, 20_000), 0, []
+            )
+        compiler.mark_compiled(objective)
+
+
+class _Everywhere(NamedTuple):
+    """A group of the sample."""
+
+    allowed: tuple[str, ...]
+    apart: tuple[int, ...] = ()
+
+
+def _sample() -> Problem:
+    """A problem to compile for: sixteen calls on three devices."""
+    names = [f"c{i}" for i in range(16)]
+    graph = Graph(
+        "sample",
+        1,
+        tuple(Call(n, n, "Dense", output_bytes=9, forward_flops=1e9) for n in names),
+        tuple(Tensor(a, b, bytes=2**20) for a, b in zip(names, names[1:])),
+        parts=tuple(Part(name) for name in names),
+    )
+    cluster = Cluster.of("2*gpu", "cpu")
+    every = _Everywhere(tuple(device.name for device in cluster))
+    return problem_of(
+        step_graph(graph, cluster, units="calls"),
+        cluster,
+        [every] * len(names),
+        group_of_unit=range(len(names)),
+        cut_penalty=1e-3,
+    )
