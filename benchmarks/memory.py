@@ -78,12 +78,12 @@ def resident(pid, key):
 
 def train(sn, model, graph, cluster, batch):
     """Fit a few steps on both workers; returns the plan."""
-    from splitnet.tf.made_up import made_up_batch
+    from splitnet.tf.profiling.synthetic import synthetic_batch
 
     plan = sn.score(graph, cluster, halves(graph), optimizer="adam")
     made = sn.emit(model, plan)
     made.compile("adam", "mse")
-    inputs, targets = made_up_batch(made, batch * STEPS)
+    inputs, targets = synthetic_batch(made, batch * STEPS)
     made.fit(inputs, targets, batch_size=batch, shuffle=False, verbose=0)
     return plan
 

@@ -94,7 +94,7 @@ def main():
         sn.connect(workers.cluster)
         import numpy as np
 
-        from splitnet.tf.whole import StepTimes
+        from splitnet.tf.profiling.timing import StepTimes
 
         net = declare(sn)
         plan = sn.plan(net, workers.cluster, batch=BATCH)

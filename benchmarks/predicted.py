@@ -143,7 +143,7 @@ def runner(sn, model, chosen, batch):
     """A function that runs some plans in turn; the seconds of the steps of each."""
     import numpy as np
 
-    from splitnet.tf.whole import StepTimes
+    from splitnet.tf.profiling.timing import StepTimes
 
     shape = (batch * STEPS, *model.inputs[0].shape[1:])
     x = np.random.default_rng(0).normal(size=shape).astype("float32")

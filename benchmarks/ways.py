@@ -84,7 +84,7 @@ def main():
         sn.connect(cluster)
         import numpy as np
 
-        from splitnet.tf.whole import StepTimes
+        from splitnet.tf.profiling.timing import StepTimes
 
         print("  model     way         predicted, ms  measured, ms       ratio")
         for name in options.models:

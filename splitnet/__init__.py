@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from splitnet.planner.what_if import largest_batch, sensitivity
     from splitnet.planner.workloads import read_workload
     from splitnet.simulator.old_simulate import simulate
+    from splitnet.tf.audit.observe import audit
     from splitnet.tf.emit import emit, plan_of, unplace
-    from splitnet.tf.measure import measure
-    from splitnet.tf.observe import audit
     from splitnet.tf.parallel import data_parallel
     from splitnet.tf.placement import placement_scope
+    from splitnet.tf.profiling.measure import measure
+    from splitnet.tf.profiling.profile_step import profile_step
     from splitnet.tf.read import read
-    from splitnet.tf.record import record
     from splitnet.tf.runtime.configure import configure, force_cpu
     from splitnet.tf.runtime.devices import local_cluster
     from splitnet.tf.summary import summary
@@ -93,7 +93,7 @@ __all__ = [
     "plan_of",
     "read",
     "read_workload",
-    "record",
+    "profile_step",
     "report",
     "save_costs",
     "score",
@@ -125,7 +125,7 @@ _HOMES = {
     "Ref": "core.net",
     "SplitnetError": "core.errors",
     "WorkerError": "core.errors",
-    "audit": "tf.observe",
+    "audit": "tf.audit.observe",
     "chart": "view.tables",
     "compare_strategies": "planner.strategies",
     "configure": "tf.runtime.configure",
@@ -138,14 +138,14 @@ _HOMES = {
     "load_plan": "planner.plan_file",
     "local_cluster": "tf.runtime.devices",
     "local_workers": "tf.workers.start",
-    "measure": "tf.measure",
+    "measure": "tf.profiling.measure",
     "place": "api",
     "placement_scope": "tf.placement",
     "plan": "api",
     "plan_of": "tf.emit",
     "read": "tf.read",
     "read_workload": "planner.workloads",
-    "record": "tf.record",
+    "profile_step": "tf.profiling.profile_step",
     "report": "view.report",
     "save_costs": "core.cost_table",
     "score": "api",

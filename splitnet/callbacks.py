@@ -13,10 +13,10 @@ from splitnet.core.cluster import Device
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
+from splitnet.tf.audit.observe import watching
 from splitnet.tf.board import Board
 from splitnet.tf.emit import plan_of
-from splitnet.tf.observe import watching
-from splitnet.tf.record import Recorder
+from splitnet.tf.profiling.profile_step import StepProfiler
 from splitnet.view.diagram import dot_of
 from splitnet.view.render import render_dot
 from splitnet.view.style import dot_of_scene
@@ -59,7 +59,7 @@ class PlacementCallback(keras.callbacks.Callback):
         self._finding: Any = None
         self._board: Any = None
         self._measured_step = measured_step
-        self._recorder: Recorder | None = None
+        self._recorder: StepProfiler | None = None
         self._done = 0
         self._began, self._steps = 0.0, 0
 
@@ -80,7 +80,7 @@ class PlacementCallback(keras.callbacks.Callback):
         try:
             if self.model.steps_per_execution > 1:
                 raise SplitnetError("steps_per_execution runs several steps as one.")
-            recorder = Recorder(self.model)
+            recorder = StepProfiler(self.model)
             recorder.start()
         except (SplitnetError, tf.errors.AlreadyExistsError) as error:
             self._board.text("measured", f"No step was measured: {error}", step=1)

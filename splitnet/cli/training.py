@@ -124,9 +124,9 @@ def run_audit(arguments: Namespace) -> int:
             "program and give the file as --plan."
         )
     source, plan = _source_and_plan(arguments)
+    from splitnet.tf.audit.observe import audit
     from splitnet.tf.emit import emit
-    from splitnet.tf.made_up import made_up_batch
-    from splitnet.tf.observe import audit
+    from splitnet.tf.profiling.synthetic import synthetic_batch
     from splitnet.view.tables import table
 
     with progress("auditing", total=2) as advance:
@@ -135,7 +135,7 @@ def run_audit(arguments: Namespace) -> int:
         if not model.compiled:
             model.compile(arguments.optimizer or "adam", arguments.loss)
         advance(1, "watching a step")
-        found = audit(model, plan, made_up_batch(model, plan.batch))
+        found = audit(model, plan, synthetic_batch(model, plan.batch))
     if arguments.json:
         show_json(
             {"ok": found.ok, "findings": [finding.text for finding in found.findings]}

@@ -129,7 +129,7 @@ def _iterations_on_device(optimizer: Any) -> Iterator[None]:
     if tf.executing_eagerly():
         yield
         return
-    count = tf.identity(optimizer.iterations.value)
+    count = tf.identity(keras_api.step_counter(optimizer).value)
     with keras_api.step_count_as(optimizer, count):
         yield
 

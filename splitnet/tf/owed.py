@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from splitnet.tf.audit.partition_graphs import Names, count_of
 from splitnet.tf.marks import PASSING, where
-from splitnet.tf.partitions import Names, count_of
 
 __all__ = ["owed_bytes"]
 

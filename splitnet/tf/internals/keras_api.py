@@ -64,6 +64,7 @@ __all__ = [
     "set_producer",
     "standardized_inputs",
     "step_count_as",
+    "step_counter",
     "sublayers",
     "trained_by",
     "turn_off_xla",
@@ -403,6 +404,11 @@ def update_each_device(optimizer: Any, update: Callable[..., None]) -> None:
     """Let one optimizer apply its gradients by `update`, without summing replicas."""
     optimizer._all_reduce_sum_gradients = list
     optimizer._distributed_tf_update_step = update
+
+
+def step_counter(optimizer: Any) -> Any:
+    """The variable that counts steps; `iterations` may count fewer updates."""
+    return optimizer._iterations
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from splitnet.tf.internals.checks import Needed, missing, refuse
 __all__ = [
     "SUPPORTED",
     "function_body",
+    "function_nodes",
     "join_again",
     "partition_graphs",
     "started",
@@ -27,7 +28,8 @@ _NEEDED: Needed = (
     (
         tf_context.Context,
         ("enable_graph_collection", "export_run_metadata", "disable_graph_collection")
-        + ("_context_handle", "sync_executors", "get_server_def", "update_server_def"),
+        + ("_context_handle", "sync_executors", "get_server_def", "update_server_def")
+        + ("get_function_def",),
     ),
     (tf_record, ("record_operation", "stop_recording")),
     (tf_ops, ("get_gradient_function",)),
@@ -74,6 +76,12 @@ def join_again(cluster_spec: Any) -> None:
 def function_body(graph: Any, name: str) -> Any:
     """The graph of a function that an op of `graph` calls."""
     return graph._get_function(name).graph
+
+
+def function_nodes(name: str) -> list[Any]:
+    """The nodes of a function that a graph calls, by the function's name."""
+    name = name.partition("_specialized_for_")[0]  # by TensorFlow's graph optimizer
+    return list(tf_context.context().get_function_def(name).node_def)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.cost import Measured, signature
 from splitnet.core.cost_table import load_costs
-from splitnet.tf import roads, whole
-from splitnet.tf.measure import _groups, _scale
+from splitnet.tf.profiling import links, measure
+from splitnet.tf.profiling.measure import _groups, _scale
 
 pytestmark = pytest.mark.tf
 
@@ -55,20 +55,18 @@ def test_measure_times_every_call_on_each_kind(model: Any, costs: Measured) -> N
     assert costs.batch == 16
 
 
-def test_measure_times_updates_and_roads(costs: Measured) -> None:
-    """Every ordered pair of devices has a road, every kind a speed of updates."""
+def test_measure_times_updates_and_links(costs: Measured) -> None:
+    """Every ordered pair of devices has a link, every kind a speed of updates."""
     ends = {(link.source, link.target) for link in costs.links}
 
     assert set(costs.update_bytes_per_second) == {"gpu", "cpu"}
     assert len(ends) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
-    assert all(0 <= link.busy_share <= 1 for link in costs.links)
-    assert all(0 <= link.crowding <= 1 for link in costs.links)
     assert all(0 <= link.gap_seconds <= link.latency_seconds for link in costs.links)
 
 
 def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None:
-    """Calls are scaled to what all of them take together; a step's start is apart."""
+    """Calls are scaled to what all of them take together."""
     graph = sn.read(model, 16)
     cpu = sn.Cluster.of("cpu")
     alone = {(signature(c), "cpu"): (1.0, 2.0) for c in graph.calls}
@@ -83,8 +81,6 @@ def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None
     timeline = sn.score(graph, cpu, on_cpu, costs=ones).timeline
     busy = sum(t.stop - t.start for t in timeline.tasks if t.phase != "update")
     assert scale == pytest.approx(0.5 / busy)
-    assert set(costs.start_seconds) == {"gpu", "cpu"}
-    assert all(0 < seconds < 1 for seconds in costs.start_seconds.values())
 
 
 def test_measure_leaves_the_source_alone(model: Any, cluster: sn.Cluster) -> None:
@@ -141,39 +137,17 @@ def test_groups_tell_unlike_devices_of_a_kind_apart() -> None:
     assert labels == [("gpu",), ("cpu:0",), ("worker:0/cpu:0", "worker:1/cpu:0")]
 
 
-def test_starts_are_medians_of_several_moments(
+def test_links_take_the_fastest_of_several_moments(
     cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One slow moment does not count, nor does the epoch that traces."""
-    moments = iter([[100.0], [9.0, 9.0], [1.0, 2.0], [2.0, 3.0]])
-
-    class Told(keras.callbacks.Callback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seconds = next(moments)
-
-    monkeypatch.setattr(whole, "StepTimes", Told)
-    starts = whole.Starts(cluster, [cluster["cpu:0"]])
-    for _ in range(3):
-        starts.run()
-
-    assert starts.of(cluster["cpu:0"]) == 2.5
-
-
-def test_roads_take_the_fastest_of_several_moments(
-    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A moment that something else disturbs makes no road slow."""
+    """A moment with other load makes no link slow."""
     ends = (cluster["gpu:0"], cluster["cpu:0"])
-    monkeypatch.setattr(roads, "_busy_share", lambda *_: 0.5)
-    monkeypatch.setattr(roads, "_crowding", lambda *_: 0.0)
-    monkeypatch.setattr(roads, "_gap", lambda *_: 0.0)
 
     def latency(*moments: list[float]) -> float:
-        told = iter([seconds for moment in moments for seconds in moment])
-        monkeypatch.setattr(roads, "seconds_of", lambda _: next(told))
+        told = iter([*(s for moment in moments for s in moment), 0.5, 0.5])
+        monkeypatch.setattr(links, "seconds_of", lambda _: next(told))
         box = sn.Cluster(ends)
-        found = roads.roads(box, {"gpu:0": 0, "cpu:0": 1}, 4096)
+        found = links.measure_links(box, {"gpu:0": 0, "cpu:0": 1}, 4096)
         assert next(told, None) is None
         return found[0].latency_seconds
 
@@ -182,7 +156,7 @@ def test_roads_take_the_fastest_of_several_moments(
     assert latency(calm, disturbed) == latency(disturbed, calm) == latency(calm, calm)
 
 
-def test_wholes_are_medians_of_several_moments(
+def test_calls_together_take_the_median_of_several_moments(
     model: Any, cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow moment scales no call; a device without room for all has no figure."""
@@ -194,15 +168,15 @@ def test_wholes_are_medians_of_several_moments(
             raise tf.errors.ResourceExhaustedError(None, None, "full")
         return found
 
-    monkeypatch.setattr(whole, "seconds_of", timed)
-    wholes = whole.Wholes(model, sn.read(model, 16), cluster)
-    wholes.add(cluster["cpu:0"])
+    monkeypatch.setattr(measure, "seconds_of", timed)
+    together = measure._Together(model, sn.read(model, 16), cluster)
+    together.add(cluster["cpu:0"])
     for _ in range(2):
-        wholes.run()
+        together.time()
 
-    assert wholes.of(cluster["cpu:0"]) == 2.0
-    assert wholes.of(cluster["gpu:0"]) is None
+    assert together.of(cluster["cpu:0"]) == 2.0
+    assert together.of(cluster["gpu:0"]) is None
 
-    wholes.run()
+    together.time()
 
-    assert wholes.of(cluster["cpu:0"]) is None
+    assert together.of(cluster["cpu:0"]) is None

@@ -1,11 +1,11 @@
-"""One watched step: where every op, variable, slot and copy really was.
+"""Audit one executed step: where every op, variable, slot and copy really was.
 
-TensorFlow hands out the graphs it partitioned and ran, after inlining and rewriting.
-Marks in the ops' names say which part they belong to. A model that splitnet did not
-emit is marked for the time of the audit, so that any recipe can be put to the test.
+A model that splitnet did not emit runs in the scopes of its plan's parts for the time
+of the audit, so that any recipe can be put to the test.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,17 +16,26 @@ import tensorflow as tf
 from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
 from splitnet.core.errors import AuditError, first_line
 from splitnet.core.plan import Plan
+from splitnet.tf.audit.partition_graphs import (
+    ExecutedStep,
+    Names,
+    seen_copies,
+    seen_ops,
+    unneeded_parts,
+)
 from splitnet.tf.binding import bare_placement
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.owed import owed_bytes
-from splitnet.tf.partitions import Names, seen_copies, seen_ops, unneeded_parts
 from splitnet.tf.placement import Placed, marked, placed_of
 from splitnet.tf.variables import variables_of
 
-__all__ = ["as_it_was", "audit", "train_step", "watching"]
+__all__ = ["audit", "state_restored", "train_step", "watching"]
 
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
+# TensorFlow collects executed graphs per process, so one audit runs at a time.
+_ONE_AT_A_TIME = threading.RLock()
+_WAIT_SECONDS = 600.0
 
 
 def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
@@ -45,25 +54,55 @@ def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
     Raises:
         AuditError: there is nothing to audit by, or the step failed.
     """
-    placed = placed_of(model)
-    if plan is None and placed is not None:
-        plan = placed.plan
-    if plan is None:
+    placed = placed_of(_checked(model, plan, batch))
+    kept = placed.plan if plan is None and placed is not None else plan
+    if kept is None:
         raise AuditError(
             f"model {model.name!r} was not emitted by splitnet: give audit() the plan "
             "that it should keep."
         )
-    if batch is None:
-        raise AuditError("audit() needs one batch, such as (x[:32], y[:32]).")
     inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    with _marks(model, plan, placed) as marks:
-        observed = _observe(model, plan, marks, inputs, targets, weights)
-    return audit_of(plan, observed, _expected(plan, placed))
+    with _alone(), _placement(model, kept, placed) as placement:
+        observed = _observe(model, kept, placement, inputs, targets, weights)
+    return audit_of(kept, observed, _moved(placement) if plan is None else {})
+
+
+def _checked(model: Any, plan: Any, batch: Any) -> Any:
+    """The model, if the arguments are what they should be."""
+    faults = []
+    if not isinstance(model, keras.Model):
+        faults.append(f"model must be a Keras model, not {type(model).__name__}")
+    if plan is not None and not isinstance(plan, Plan):
+        faults.append(
+            f"plan must be a Plan or None, not {type(plan).__name__}; a batch comes "
+            "third: audit(model, None, batch)"
+        )
+    elif batch is None:
+        faults.append("batch is missing: audit(model, None, (x[:32], y[:32]))")
+    if faults:
+        raise AuditError(
+            "audit(model, plan, batch) was called wrongly: " + "; ".join(faults) + "."
+        )
+    return model
 
 
 @contextlib.contextmanager
-def _marks(model: Any, plan: Plan, placed: Placed | None) -> Iterator[Placed]:
-    """The placement whose marks the model's ops carry, for now if it has none."""
+def _alone() -> Iterator[None]:
+    """Wait for an audit in another thread."""
+    if not _ONE_AT_A_TIME.acquire(timeout=_WAIT_SECONDS):
+        raise AuditError(
+            "another audit, or a PlacementCallback before its first step, has run for "
+            f"{_WAIT_SECONDS / 60:.0f} minutes in another thread."
+        )
+    try:
+        yield
+    finally:
+        _ONE_AT_A_TIME.release()
+
+
+@contextlib.contextmanager
+def _placement(model: Any, plan: Plan, placed: Placed | None) -> Iterator[Placed]:
+    """The placement of an emitted model; for any other, scopes of the plan's parts."""
     if placed is not None:
         yield placed
         return
@@ -90,44 +129,39 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
         )
     plan = placed.plan
     placed.graphs.clear()
-    with tf_api.watch_graphs() as functions:
-        yield lambda: audit_of(
-            plan,
-            _seen(
-                model,
-                plan,
-                placed,
-                functions,
-                [graph for ref in placed.graphs if (graph := ref()) is not None],
-                plan.batch,
-                True,
-                _eager_notes(model),
-            ),
-            _expected(plan, placed),
-        )
+    with _alone(), tf_api.watch_graphs() as functions:
+
+        def verdict() -> Audit:
+            graphs, notes = _graphs(placed), _eager_notes(model)
+            observed = _seen(model, plan, placed, functions, graphs, plan.batch, notes)
+            return audit_of(plan, observed, _moved(placed))
+
+        yield verdict
 
 
-def _expected(plan: Plan, placed: Placed | None) -> dict[str, str]:
-    """Where a fallback at emission moved what the plan says."""
-    if placed is None or placed.plan is not plan:
-        return {}
+def _moved(placed: Placed) -> dict[str, str]:
+    """Parts that emission put elsewhere than its plan says, with their devices."""
     return {receipt.part: receipt.assigned for receipt in placed.receipts}
 
 
+def _graphs(placed: Placed) -> list[Any]:
+    """The graphs of steps that were traced last."""
+    return [graph for ref in placed.graphs if (graph := ref()) is not None]
+
+
 def _observe(
-    model: Any, plan: Plan, marks: Placed, inputs: Any, targets: Any, weights: Any
+    model: Any, plan: Plan, placed: Placed, inputs: Any, targets: Any, weights: Any
 ) -> Observation:
     training = model.compiled and targets is not None
     notes = _eager_notes(model)
     graphs: list[Any] = []
     if not training:
         notes.append("no targets or not compiled: only the forward pass was watched.")
-    with as_it_was(model, training=training), tf_api.watch_graphs() as functions:
-        placed_graphs = marks.graphs
-        placed_graphs.clear()
+    with state_restored(model, training=training), tf_api.watch_graphs() as functions:
+        placed.graphs.clear()
         try:
             if training:
-                model.train_function = None  # what ran before is not shown again
+                model.train_function = None  # what ran before is not exported again
                 train_step(model, inputs, targets, weights)
             else:
                 graphs = _forward(model, inputs)
@@ -137,9 +171,9 @@ def _observe(
                 f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
                 "that model.fit takes."
             ) from error
-        graphs += [g for ref in placed_graphs if (g := ref()) is not None]
+        graphs += _graphs(placed)
     size = _batch_size(inputs)
-    return _seen(model, plan, marks, functions, graphs, size, training, notes)
+    return _seen(model, plan, placed, functions, graphs, size, notes, training=training)
 
 
 def _eager_notes(model: Any) -> list[str]:
@@ -154,43 +188,38 @@ def _eager_notes(model: Any) -> list[str]:
 def _seen(
     model: Any,
     plan: Plan,
-    marks: Placed,
-    functions: list[Any],
-    graphs: list[Any],
-    size: int,
-    training: bool,
+    placed: Placed,
+    functions: Sequence[Any],
+    graphs: Sequence[Any],
+    batch: int,
     notes: Sequence[str],
+    *,
+    training: bool = True,
 ) -> Observation:
-    """What the partitioned functions of a step say; `graphs` are the traced ones."""
-    names = Names(plan, marks, getattr(model, "optimizer", None))
-    nodes = [
-        partition
-        for partition in tf_api.partition_graphs(functions)
-        if any("sn-" in node.name for node in partition)
+    """What executed functions and the model's variables show."""
+    names = Names(plan, placed, getattr(model, "optimizer", None))
+    steps = [
+        ExecutedStep(nodes, graphs, names, batch)
+        for nodes in tf_api.partition_graphs(functions)
+        if any("sn-" in node.name for node in nodes)
     ]
-    slots = _slots(model, names) if training else ()
     eager = model.compiled and model.run_eagerly
+    phases = ("forward", "backward", "update") if training else ("forward",)
     return Observation(
-        ops=tuple(op for part in nodes for op in seen_ops(part, names)),
-        variables=(*_variables(model, names), *slots),
-        copies=tuple(
-            copy for part in nodes for copy in seen_copies(part, names, graphs, size)
-        ),
-        phases=() if eager else _phases(training),
+        ops=tuple(op for step in steps for op in seen_ops(step)),
+        variables=tuple(_variables(model, names, slots=training)),
+        copies=tuple(copy for step in steps for copy in seen_copies(step)),
+        phases=() if eager else phases,
         notes=tuple(notes),
         unneeded=unneeded_parts(graphs, names),
-        owed=owed_bytes(graphs, names, size),
-        pieces=marks.pipeline.microbatches if training else 1,
+        owed=owed_bytes(graphs, names, batch),
+        pieces=placed.pipeline.microbatches if training else 1,
     )
-
-
-def _phases(training: bool) -> tuple[str, ...]:
-    return ("forward", "backward", "update") if training else ("forward",)
 
 
 def train_step(model: Any, inputs: Any, targets: Any, weights: Any) -> None:
     """One step of `fit` on one batch; nothing is printed."""
-    keras_api.forget_initial_epoch(model)
+    keras_api.forget_initial_epoch(model)  # BackupAndRestore leaves its own
     model.fit(
         inputs,
         targets,
@@ -229,7 +258,7 @@ def _batch_size(inputs: Any) -> int:
 
 
 @contextlib.contextmanager
-def as_it_was(model: Any, *, training: bool) -> Iterator[None]:
+def state_restored(model: Any, *, training: bool) -> Iterator[None]:
     """Put back what a step changes: variables, slots, metrics, seeds, history.
 
     An optimizer that is not built yet is built first, as `fit` would do, so that its
@@ -261,18 +290,13 @@ def _all_variables(model: Any) -> list[Any]:
     return list({id(v): v for v in found}.values())
 
 
-def _variables(model: Any, names: "Names") -> Iterator[SeenVariable]:
-    for variable in variables_of(model):
+def _variables(model: Any, names: Names, *, slots: bool) -> Iterator[SeenVariable]:
+    """Variables that the plan knows, and the optimizer's slots of them."""
+    held = [("variable", v, v) for v in variables_of(model)]
+    for optimizer in all_optimizers(model.optimizer) if slots else ():
+        held += [("slot", slot, variable) for slot, variable in slots_of(optimizer)]
+    for kind, holder, variable in held:
         weight = names.weight_of(variable)
         if weight:
-            device = names.device(variable.value.device)
-            yield SeenVariable(variable.path, "variable", weight, device)
-
-
-def _slots(model: Any, names: "Names") -> Iterator[SeenVariable]:
-    for optimizer in all_optimizers(model.optimizer):
-        for slot, variable in slots_of(optimizer):
-            weight = names.weight_of(variable)
-            if weight:
-                device = names.device(slot.value.device)
-                yield SeenVariable(slot.path, "slot", weight, device)
+            device = names.device(holder.value.device)
+            yield SeenVariable(holder.path, kind, weight, device)

@@ -1,15 +1,17 @@
-"""Seconds of every call, and bytes per second of every road, as this machine has them.
+"""Measure the seconds of every call, and the links between devices, on this machine.
 
-Each kind of call runs alone on one device of each kind: its forward pass, then forward
-and backward together, with made-up values of the right shapes. What a step costs before
-its first kernel is taken off. Calls that compute the same are measured once.
+Each distinct call runs alone on one device of each kind: its forward pass, then forward
+and backward together, with synthetic values. What a step costs before its first kernel
+is subtracted.
 
-Then all calls run together, on one device of each kind and at several moments, and the
+Then all calls run together on one device of each kind, in several moments, and the
 times are scaled to add up to that: alone, a call finds its data in the cache, is not
-fused with its neighbours, and is timed in a moment of its own. Steps of seconds are
-spared that; their calls are too large for a cache anyway.
+fused with its neighbours, and is timed in a moment of its own. Steps of seconds are not
+run together; their calls are too large for a cache anyway.
 """
 
+import statistics
+import warnings
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -21,22 +23,28 @@ from splitnet.core.cluster import Cluster, Device
 from splitnet.core.cost import Measured, signature
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
-from splitnet.simulator.step import step_of
+from splitnet.planner.evaluate import score
+from splitnet.simulator.step_graph import step_graph
 from splitnet.tf.blueprint import Site, blueprint_of
 from splitnet.tf.copying import Copies
+from splitnet.tf.emit import emit
 from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import canonical
+from splitnet.tf.placement import placement_scope
+from splitnet.tf.profiling.links import measure_links
+from splitnet.tf.profiling.synthetic import synthetic_tensor
+from splitnet.tf.profiling.timing import empty_step, finish, seconds_of
 from splitnet.tf.read import graph_of
-from splitnet.tf.roads import roads
-from splitnet.tf.stopwatch import finish, made_up, nothing, seconds_of
-from splitnet.tf.whole import Starts, Wholes
 
 __all__ = ["measure"]
 
 _UPDATED_BYTES = 16 * 2**20
-_LOOKING_SECONDS = 8.0  # for repetitions of all calls, beside the first run of each
+_REPEAT_SECONDS = 8.0  # for repetitions of all calls, beside the first run of each
 _LONG_STEP_SECONDS = 2.0
+_MOMENT_SECONDS = 0.15
 _LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
+
+Seconds = dict[str, tuple[float, float]]  # of calls by signature: forward, backward
 
 
 def measure(
@@ -47,42 +55,40 @@ def measure(
     optimizer: str = "adam",
     on_progress: Callable[[float, str], None] | None = None,
 ) -> Measured:
-    """Time every call of a source on each kind of device, and the roads between them.
+    """Time every call of a source on each kind of device, and the links between them.
 
     The source is left as it was. Devices of one kind and speed count as one kind. Times
     are those of training.
 
     Args:
         source: a `Net` or a Keras model.
-        cluster: devices that are all here: `local_cluster()`, or workers after
+        cluster: devices that are all available: `local_cluster()`, or workers after
             `connect`.
         batch: samples per step; times hold for this batch.
         optimizer: whose update is timed, by Keras' name.
         on_progress: called with the share that is done, 0 to 1, and what comes next.
 
     Returns:
-        Seconds per call and bytes per second; `save_costs` keeps it, and
-        `plan(costs=...)` uses it.
+        Seconds per call, and links; `save_costs` keeps it, and `plan(costs=...)` uses
+        it.
 
     Raises:
-        DeviceError: devices of the cluster are not here.
+        DeviceError: devices of the cluster are not available.
         DeclarationError: the source cannot be read.
     """
-    _check_here(cluster)
+    _check_available(cluster)
     blueprint = blueprint_of(source, "expand")
     graph = graph_of(blueprint, batch)
     jobs = _jobs(blueprint.sites, graph)
     groups = _groups(cluster)
-    enough = min(_LOOKING_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
+    enough = min(_REPEAT_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
     tell = _teller(on_progress, len(groups) * (len(jobs) + 2) + 1)
-    alone: dict[str, dict[str, tuple[float, float]]] = {}
+    together = _Together(source, graph, cluster)
+    alone: dict[str, Seconds] = {}
     idle: dict[str, float] = {}
     speeds: dict[str, float] = {}
-    first = [members[0] for members in groups.values()]
-    starts, wholes = Starts(cluster, first), Wholes(source, graph, cluster)
-    starts.run()
-    for where, device in zip(groups, first):
-        idle[device.name] = seconds_of(nothing(device))
+    for labels, (device, *_) in groups.items():
+        idle[device.name] = seconds_of(empty_step(device))
         mine = alone[device.name] = {}
         for name, (call, site) in jobs.items():
             tell(f"{site.call} on {device.name}")
@@ -91,26 +97,25 @@ def measure(
             )
         tell(f"all calls on {device.name}")
         if _added_up(mine, graph, device) < _LONG_STEP_SECONDS:
-            wholes.add(device)
+            together.add(device)
         tell(f"update on {device.name}")
         speed = _update_speed(device, optimizer, idle[device.name])
-        speeds |= dict.fromkeys(where, speed)
-        starts.run()
-        wholes.run()
-    tell("roads between devices")
+        speeds |= dict.fromkeys(labels, speed)
+        together.time()
+    tell("links between devices")
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
-    links = roads(cluster, alike, _usual_bytes(graph))
-    starts.run()
-    wholes.run()
+    links = measure_links(cluster, alike, _typical_bytes(graph))
+    together.time()
     tell("done")
     forward: dict[tuple[str, str], float] = {}
     backward: dict[tuple[str, str], float] = {}
-    for where, device in zip(groups, first):
-        found, scale = wholes.of(device), 1.0
-        if found is not None:
-            scale = _scale(found - idle[device.name], alone[device.name], graph, device)
-        for label in where:
-            for name, (ahead, back) in alone[device.name].items():
+    for labels, (device, *_) in groups.items():
+        mine, whole = alone[device.name], together.of(device)
+        scale = 1.0
+        if whole is not None:
+            scale = _scale(whole - idle[device.name], mine, graph, device)
+        for label in labels:
+            for name, (ahead, back) in mine.items():
                 forward[name, label] = ahead * scale
                 backward[name, label] = back * scale
     return Measured(
@@ -119,16 +124,11 @@ def measure(
         update_bytes_per_second=speeds,
         links=links,
         batch=batch,
-        start_seconds={
-            label: starts.of(device)
-            for where, device in zip(groups, first)
-            for label in where
-        },
     )
 
 
 def _jobs(sites: tuple[Site, ...], graph: Graph) -> dict[str, tuple[Call, Site]]:
-    """A call for each that computes something else; what towers share is estimated."""
+    """One call per signature; what towers share is estimated."""
     jobs: dict[str, tuple[Call, Site]] = {}
     for site in sites:
         call = graph.call.get(site.call)
@@ -140,7 +140,7 @@ def _jobs(sites: tuple[Site, ...], graph: Graph) -> dict[str, tuple[Call, Site]]
 def _teller(
     on_progress: Callable[[float, str], None] | None, count: int
 ) -> Callable[[str], None]:
-    """Tell what comes next, and how much of `count` such things is done."""
+    """Report what comes next, and how much of `count` such things is done."""
     done = -1
 
     def tell(text: str) -> None:
@@ -152,28 +152,23 @@ def _teller(
     return tell
 
 
-def _scale(
-    seconds: float, alone: dict[str, tuple[float, float]], graph: Graph, device: Device
-) -> float:
-    """What to multiply times of calls alone by, so that they add up to `seconds`."""
+def _scale(seconds: float, alone: Seconds, graph: Graph, device: Device) -> float:
+    """The factor by which times of calls alone add up to `seconds`."""
     total = _added_up(alone, graph, device)
     return max(seconds, 0.0) / total if total else 1.0
 
 
-def _added_up(
-    alone: dict[str, tuple[float, float]], graph: Graph, device: Device
-) -> float:
+def _added_up(alone: Seconds, graph: Graph, device: Device) -> float:
     """Seconds of all calls, forward and where a gradient flows backward, one by one."""
     costs = Measured(
         forward={(name, device.kind): f for name, (f, _) in alone.items()},
         backward={(name, device.kind): b for name, (_, b) in alone.items()},
     )
-    here = Cluster((device,))
-    step = step_of(graph, here, costs, training=True, optimizer="sgd")
+    step = step_graph(graph, Cluster((device,)), costs, optimizer="sgd", units="calls")
     return sum(step.forward[0]) + sum(step.backward[0])
 
 
-def _usual_bytes(graph: Graph) -> int:
+def _typical_bytes(graph: Graph) -> int:
     """The size of what goes from call to call: half of all bytes go in larger ones."""
     sizes = sorted(tensor.bytes for tensor in graph.tensors)
     sums = list(accumulate(sizes, initial=0))
@@ -181,23 +176,24 @@ def _usual_bytes(graph: Graph) -> int:
     return min(max(middle, _LEAST_SENT), _MOST_SENT)
 
 
-def _check_here(cluster: Cluster) -> None:
+def _check_available(cluster: Cluster) -> None:
     here = {canonical(d.name) for d in tf.config.list_logical_devices()}
     missing = [d for d in cluster if canonical(d.target) not in here]
     if missing:
         raise DeviceError(
             listed(
-                "what is not here cannot be measured. Use sn.local_cluster(), or join "
-                "the workers with sn.connect(cluster) first.",
+                "devices that are not available cannot be measured. Use "
+                "sn.local_cluster(), or join the workers with sn.connect(cluster) "
+                "first.",
                 [f"{d.name} ({d.target})" for d in missing],
             )
         )
 
 
 def _groups(cluster: Cluster) -> dict[tuple[str, ...], list[Device]]:
-    """Devices that are alike, under the labels that the table gives them.
+    """Equal devices, under the labels that the table gives them.
 
-    A kind whose devices are all alike goes by the kind's name, others by their own.
+    A kind whose devices are all equal goes by the kind's name, others by their own.
     """
     alike: dict[tuple[Any, ...], list[Device]] = {}
     for device in cluster:
@@ -220,7 +216,7 @@ def _call_seconds(
     with tf.device(device.target):
         twin = Copies().of(node.operation)
         operation = keras_api.operation_fn(twin, training=True)
-        values = {id(t): made_up(t, batch) for t in node.input_tensors}
+        values = {id(t): synthetic_tensor(t, batch) for t in node.input_tensors}
         inputs = {key: tf.Variable(value) for key, value in values.items()}
         args, kwargs = node.arguments.fill_in(
             {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
@@ -244,9 +240,7 @@ def _call_seconds(
     def both() -> Any:
         with tf.device(device.target):
             with tf.GradientTape() as tape:
-                outputs = forward_pass()
-                flat = [t for t in keras.tree.flatten(outputs) if t.dtype.is_floating]
-                loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in flat])
+                loss = _sum_of(forward_pass())
             gradients = tape.gradient(loss, [*floats, *(v.value for v in trained)])
         return finish([g for g in gradients if g is not None], device.target)
 
@@ -256,6 +250,12 @@ def _call_seconds(
         return alone, 0.0
     with_backward = seconds_of(lambda: both().numpy(), enough_seconds=enough) - idle
     return alone, max(with_backward - alone, 0.0)
+
+
+def _sum_of(outputs: Any) -> Any:
+    """A loss that depends on every output."""
+    floats = [t for t in keras.tree.flatten(outputs) if t.dtype.is_floating]
+    return tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
 
 
 def _update_speed(device: Device, optimizer: str, idle: float) -> float:
@@ -274,3 +274,72 @@ def _update_speed(device: Device, optimizer: str, idle: float) -> float:
 
     seconds = seconds_of(lambda: run().numpy()) - idle
     return _UPDATED_BYTES / max(seconds, 1e-9)
+
+
+class _Together:
+    """Seconds of all calls, forward and backward, in a row on one device.
+
+    A machine is faster and slower for seconds at a time. So a device is timed in
+    several moments, and its figure is the median of the fastest run of each.
+    """
+
+    def __init__(self, source: Any, graph: Graph, cluster: Cluster) -> None:
+        self._source, self._graph, self._cluster = source, graph, cluster
+        self._runs: dict[str, Callable[[], Any]] = {}
+        self._seconds: dict[str, list[float]] = {}
+
+    def add(self, device: Device) -> None:
+        """Time a device as well, unless it has no room for all of it."""
+        model = self._emitted(device)
+        if model is not None:
+            self._runs[device.name] = _all_calls(model, self._graph.batch, device)
+            self.time(device.name)
+
+    def time(self, *names: str) -> None:
+        """Time each device once more, or those that are named."""
+        for name in names or tuple(self._runs):
+            run = self._runs[name]
+            try:
+                took = seconds_of(run, enough_seconds=_MOMENT_SECONDS)
+            except tf.errors.ResourceExhaustedError:
+                del self._runs[name]
+                self._seconds.pop(name, None)
+            else:
+                self._seconds.setdefault(name, []).append(took)
+
+    def of(self, device: Device) -> float | None:
+        """Seconds, or None where the device has no room for all of it."""
+        found = self._seconds.get(device.name)
+        return statistics.median(found) if found else None
+
+    def _emitted(self, device: Device) -> Any:
+        """The source on one device; None if it does not fit."""
+        parts = {part.name: device.name for part in self._graph.parts}
+        plan = score(self._graph, self._cluster, parts)
+        if plan.memory[device.name].total > device.memory_bytes:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a trial
+            return emit(self._source, plan)
+
+
+def _all_calls(model: Any, batch: int, device: Device) -> Callable[[], Any]:
+    """A run of all calls of a model, forward and backward."""
+    with tf.device(device.target):
+        held = keras.tree.map_structure(
+            lambda t: tf.Variable(synthetic_tensor(t, batch)),
+            keras_api.input_structure(model),
+        )
+    trained = [v.value for v in model.trainable_variables]
+
+    @tf.function
+    def run() -> Any:
+        with placement_scope(model), tf.GradientTape() as tape:
+            inputs = keras.tree.map_structure(lambda v: v.read_value(), held)
+            outputs = keras.tree.flatten(model(inputs, training=True))
+            with tf.device(device.target):
+                loss = _sum_of(outputs)
+            gradients = tape.gradient(loss, trained) if trained else outputs
+        return finish([g for g in gradients if g is not None], device.target)
+
+    return lambda: run().numpy()

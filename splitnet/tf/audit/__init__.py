@@ -1,0 +1,1 @@
+"""Audits: one executed step held against its plan."""

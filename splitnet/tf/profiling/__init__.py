@@ -1,0 +1,1 @@
+"""Measured times: of calls and links, for planning, and of a step as it ran."""

@@ -1,0 +1,138 @@
+"""Measure links between devices: latency, bandwidth and the gap of LogGP.
+
+A tensor goes to the other device and back several times within one step, so that
+neither the start of a step nor the way home to this program counts. Several small ones
+at once tell how much of the latency passes while others are on their way (the gap).
+Each trip is timed in several moments, and the fastest counts: other load may last
+longer than one timing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import tensorflow as tf
+
+from splitnet.core.cluster import Cluster, Device, Link
+from splitnet.tf.profiling.timing import seconds_of
+
+__all__ = ["measure_links"]
+
+_MOMENTS = 2
+_TRIPS = 6  # there and back
+_COPIES = 24
+_SMALL_BYTES = 4
+_LEAST_SECONDS = 1e-7
+
+
+def measure_links(
+    cluster: Cluster, alike: Mapping[str, int], typical_bytes: int
+) -> tuple[Link, ...]:
+    """A link for each ordered pair of devices; equal pairs are measured once.
+
+    Args:
+        cluster: the devices, all available.
+        alike: device name -> a number that equal devices share.
+        typical_bytes: the size of the tensors that links will carry.
+    """
+    keys: dict[tuple[str, str], tuple[int, int, bool]] = {}
+    known: dict[tuple[int, int, bool], _Trips] = {}
+    for one in cluster:
+        for other in cluster:
+            if one.name == other.name:
+                continue
+            low, high = sorted((alike[one.name], alike[other.name]))
+            key = keys[one.name, other.name] = (low, high, one.host == other.host)
+            if key not in known:
+                known[key] = _Trips(one, other, typical_bytes)
+    for _ in range(_MOMENTS):
+        for trips in known.values():
+            trips.time()
+    figures = {key: trips.figures() for key, trips in known.items()}
+    return tuple(Link(*ends, **figures[key]) for ends, key in keys.items())
+
+
+@dataclass
+class _Trips:
+    """Trips between two devices, and at home, of a small and of a typical tensor."""
+
+    one: Device
+    other: Device
+    count: int
+    runs: list[Callable[[], Any]] = field(init=False)
+    seconds: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.runs = [
+            _there_and_back(self.one, end, size)
+            for size in (_SMALL_BYTES, self.count)
+            for end in (self.other, self.one)
+        ]
+        self.seconds = [inf] * len(self.runs)
+
+    def time(self) -> None:
+        """Time each trip once more."""
+        self.seconds = [
+            min(least, seconds_of(run)) for least, run in zip(self.seconds, self.runs)
+        ]
+
+    def figures(self) -> dict[str, float]:
+        """Bandwidth, latency and gap."""
+        away, at_home = self.seconds[::2], self.seconds[1::2]
+        small, large = (max(a - b, 0.0) / (2 * _TRIPS) for a, b in zip(away, at_home))
+        few, many = (
+            seconds_of(_at_once(self.one, self.other, n)) for n in (1, 1 + _COPIES)
+        )
+        return {
+            "bytes_per_second": self.count / max(large - small, _LEAST_SECONDS),
+            "latency_seconds": small,
+            "gap_seconds": min(max(many - few, 0.0) / _COPIES, small),
+        }
+
+
+def _there_and_back(one: Device, other: Device, count: int) -> Callable[[], Any]:
+    """A tensor that goes to the other device and back; each end changes it.
+
+    By a variable of its own, or TensorFlow would join what both ends do.
+    """
+    pair = (other, one)
+    held, floors = _ones(one, count), [_ones(end, _SMALL_BYTES) for end in pair]
+
+    @tf.function
+    def run() -> Any:
+        with tf.device(one.target):
+            value = held.read_value()
+        for _ in range(_TRIPS):
+            for end, floor in zip(pair, floors):
+                with tf.device(end.target):
+                    value = tf.maximum(value, floor.read_value())
+        with tf.device(one.target):
+            return value[:1]
+
+    return lambda: run().numpy()
+
+
+def _at_once(one: Device, other: Device, copies: int) -> Callable[[], Any]:
+    """Several small tensors that go from one device to the other at once."""
+    sent = [_ones(one, _SMALL_BYTES) for _ in range(copies)]
+    floor = _ones(other, _SMALL_BYTES)
+
+    @tf.function
+    def run() -> Any:
+        ends = []
+        for held in sent:
+            with tf.device(one.target):
+                value = held.read_value()
+            with tf.device(other.target):
+                ends.append(tf.maximum(value, floor.read_value()))
+        with tf.device(other.target):
+            return tf.add_n(ends)
+
+    return lambda: run().numpy()
+
+
+def _ones(device: Device, count: int) -> Any:
+    """A variable of so many bytes, made on its device."""
+    with tf.device(device.target):
+        return tf.Variable(tf.ones([max(count // 4, 1)]))

@@ -1,0 +1,275 @@
+"""Profile a step: the timeline of its parts as they ran, by TensorFlow's profiler.
+
+The profiler names every op that ran, when it started and how long it took. Ops of a
+part carry the part's scope. A function that several calls share, as towers and
+micro-batches do, shows each of its ops once per call: the n-th of them, in the order of
+their starts, belongs to the n-th call.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.core.errors import AuditError, DeviceError, listed
+from splitnet.core.plan import Plan
+from splitnet.core.timeline import Task, Timeline
+from splitnet.tf.audit.observe import state_restored, train_step
+from splitnet.tf.audit.partition_graphs import (
+    Names,
+    function_of,
+    key_of_function,
+    works,
+)
+from splitnet.tf.emit import plan_of
+from splitnet.tf.marks import key_in, update_target
+from splitnet.tf.placement import Placed, placed_of
+
+__all__ = ["StepProfiler", "profile_step", "timeline_of"]
+
+Calls = Mapping[tuple[str, str], Sequence[str]]
+"""(key that a function was traced with, phase) -> keys of its calls, in order."""
+
+
+def profile_step(model: Any, batch: Any, *, steps: int = 3) -> Timeline:
+    """Run training steps and return the shortest as a measured timeline.
+
+    The steps are those of `fit`. Weights, optimizer state, metrics and random states
+    are put back afterwards. `draw(plan, path, what="timeline", other=...)`,
+    `report(plan, path, measured=...)` and `trace(plan, path, measured=...)` show the
+    timeline beside the planned one.
+
+    Args:
+        model: an emitted and compiled model, all of it in this program.
+        batch: one batch as `fit` takes it: `(x, y)` or `(x, y, sample_weight)`.
+        steps: how many steps to run and choose from, after one that is not counted.
+
+    Returns:
+        Tasks in seconds since the first op of a part began. What is no part's, such as
+        the loss, is not in it; nor are copies and memory, which the profiler does not
+        show for the processor.
+
+    Raises:
+        PlanFileError: the model was not emitted by splitnet.
+        DeviceError: a device of the plan is in another program.
+        AuditError: the model is not compiled, or nothing was seen.
+    """
+    plan = plan_of(model)
+    inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    if not model.compiled or targets is None:
+        raise AuditError(
+            f"profile_step() runs training steps of model {model.name!r}: compile it, "
+            "and give a batch with targets, such as (x[:32], y[:32])."
+        )
+    profiler = StepProfiler(model)
+    found = []
+    with state_restored(model, training=True):
+        train_step(model, inputs, targets, weights)
+        for _ in range(max(steps, 1)):
+            profiler.start()
+            try:
+                train_step(model, inputs, targets, weights)
+            finally:
+                found.append(profiler.stop())
+    best = min(found, key=lambda timeline: timeline.seconds)
+    if not best.tasks:
+        raise AuditError(
+            f"TensorFlow's profiler saw no op of model {plan.graph.name!r}. With "
+            "run_eagerly=True ops carry no names: compile without it."
+        )
+    return best
+
+
+class StepProfiler:
+    """TensorFlow's profiler around whatever steps of one emitted model run.
+
+    Raises:
+        PlanFileError: the model was not emitted by splitnet.
+        DeviceError: a device of its plan is in another program.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._plan = plan_of(model)
+        self._model = model
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        away = [d for d in self._plan.cluster if d.host]
+        if away:
+            raise DeviceError(
+                listed(
+                    "a profiler sees the ops of its own program only. Use "
+                    "sn.measure(...) for devices of workers.",
+                    [f"{device.name} ({device.target})" for device in away],
+                )
+            )
+
+    def start(self) -> None:
+        """Profile from here on.
+
+        Raises:
+            tf.errors.AlreadyExistsError: another profile is being made.
+        """
+        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+        folder = tempfile.TemporaryDirectory(prefix="splitnet-")
+        try:
+            tf.profiler.experimental.start(folder.name, options)
+        except BaseException:  # leave no folder behind, whatever ended it
+            folder.cleanup()
+            raise
+        self._folder = folder
+
+    def stop(self) -> Timeline:
+        """Stop, and return the timeline since the start."""
+        assert self._folder is not None
+        tf.profiler.experimental.stop()
+        with self._folder as folder:
+            spaces = [f.read_bytes() for f in sorted(Path(folder).rglob("*.xplane.pb"))]
+        placed = placed_of(self._model)
+        assert placed is not None
+        names = Names(self._plan, placed, getattr(self._model, "optimizer", None))
+        graphs = [graph for ref in placed.graphs if (graph := ref()) is not None]
+        return timeline_of(spaces, self._plan, placed, names, _calls(graphs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One op that ran; seconds."""
+
+    name: str
+    kind: str
+    on_gpu: bool
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The part that an op belongs to, its device, and whether a call ran it."""
+
+    part: str
+    target: str
+    phase: str
+    microbatch: int
+    of_call: bool
+
+
+def timeline_of(
+    spaces: Iterable[bytes], plan: Plan, placed: Placed, names: Names, calls: Calls
+) -> Timeline:
+    """The timeline in a profile's files."""
+    devices = {device.name: device for device in plan.cluster}
+    by_op: dict[tuple[str, bool], list[_Event]] = defaultdict(list)
+    for event in _events(spaces):
+        if works(event.kind):
+            by_op[event.name, event.on_gpu].append(event)
+    ran: dict[str, list[tuple[float, float, _Owner]]] = {name: [] for name in devices}
+    for (name, on_gpu), events in by_op.items():
+        events.sort(key=lambda event: event.start)
+        for event, owner in zip(
+            events, _owners(name, len(events), placed, names, calls)
+        ):
+            device = devices.get(names.device(owner.target)) if owner.target else None
+            # A GPU's kernels count, and not the calls that launch them.
+            if device and owner.part and on_gpu == _has_kernels(device):
+                ran[device.name].append((event.start, event.stop, owner))
+    begun = min((row[0] for rows in ran.values() for row in rows), default=0.0)
+    tasks = [task for name, rows in ran.items() for task in _tasks(rows, name, begun)]
+    return Timeline(tuple(tasks), (), tuple(devices), {})
+
+
+def _has_kernels(device: Any) -> bool:
+    return device.kind == "gpu" and not device.stand_in
+
+
+def _owners(
+    name: str, count: int, placed: Placed, names: Names, calls: Calls
+) -> Iterator[_Owner]:
+    """Whose an op is, for each time that it ran."""
+    which, target = update_target(name)
+    if target:
+        owner = _Owner(names.updated_part(which), target, "update", 0, False)
+        yield from [owner] * count
+        return
+    traced_as = key_in(name) or ""
+    phase = "backward" if "gradient_tape/" in name else "forward"
+    known = calls.get((traced_as, phase))
+    keys = known or [traced_as]
+    for number in range(count):  # in a loop an op runs several times per call
+        call = min(number * len(keys) // count, len(keys) - 1)
+        key = keys[call]
+        piece = keys[:call].count(key)
+        part, target = names.part_called(key), placed.target_of.get(key, "")
+        yield _Owner(part, target, phase, piece, bool(known))
+
+
+def _calls(graphs: Sequence[Any]) -> Calls:
+    """The calls of part functions in the training step that was traced last."""
+    for graph in reversed(graphs):
+        found: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for op in graph.get_operations():
+            function = function_of(op)
+            traced_as = key_of_function(function)
+            if traced_as is None:
+                continue
+            phase = "backward" if "__backward_" in function else "forward"
+            readers = (key_in(tensor.op.name) for tensor in op.inputs)
+            key = key_in(op.name) or next(filter(None, readers), None) or traced_as
+            found[traced_as, phase].append(key)
+        if any(phase == "backward" for _, phase in found):
+            return found
+    return {}
+
+
+def _events(spaces: Iterable[bytes]) -> Iterator[_Event]:
+    """Every op of a part or an update in a profile."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    for text in spaces:
+        for plane in xplane_pb2.XSpace.FromString(text).planes:
+            on_gpu = plane.name.startswith("/device:GPU")
+            for line in plane.lines:
+                for event in line.events:
+                    name = _op_name(plane, event) if on_gpu else ""
+                    name = name or plane.event_metadata[event.metadata_id].name
+                    start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+                    stop = start + event.duration_ps * 1e-12
+                    op, _, kind = name.rpartition(":")
+                    if key_in(op):
+                        yield _Event(op, kind, on_gpu, start, stop)
+
+
+def _op_name(plane: Any, event: Any) -> str:
+    """The op that a GPU's kernel belongs to; "" if it does not say."""
+    for stat in event.stats:
+        if plane.stat_metadata[stat.metadata_id].name == "tf_op":
+            return stat.str_value or plane.stat_metadata[stat.ref_value].name
+    return ""
+
+
+def _tasks(
+    rows: Sequence[tuple[float, float, _Owner]], device: str, begun: float
+) -> Iterator[Task]:
+    """The tasks of a device in their order; where two overlap, the later is cut.
+
+    A call is one task, from its first op to its last. Other ops, such as updates, are
+    one task as long as nothing of another part comes between them.
+    """
+    spans: dict[tuple[_Owner, int], tuple[float, float]] = {}
+    last, number = None, 0
+    for start, stop, owner in sorted(rows, key=lambda row: row[:2]):
+        number += owner != last
+        last = owner
+        key = (owner, 0 if owner.of_call else number)
+        first, end = spans.get(key, (start, stop))
+        spans[key] = min(first, start), max(end, stop)
+    free = 0.0
+    for (owner, _), (start, stop) in sorted(spans.items(), key=lambda item: item[1]):
+        start, stop = max(start - begun, free), stop - begun
+        if stop > start:
+            free = stop
+            part, phase = owner.part, owner.phase
+            yield Task(part, part, device, phase, start, stop, owner.microbatch)
