@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from splitnet.tf.placement import placement_scope
     from splitnet.tf.profiling.measure import measure
     from splitnet.tf.profiling.profile_step import profile_step
-    from splitnet.tf.read import read
+    from splitnet.tf.reading.read import read
     from splitnet.tf.runtime.configure import configure, force_cpu
     from splitnet.tf.runtime.devices import local_cluster
     from splitnet.tf.summary import summary
@@ -143,7 +143,7 @@ _HOMES = {
     "placement_scope": "tf.placement",
     "plan": "api",
     "plan_of": "tf.emit",
-    "read": "tf.read",
+    "read": "tf.reading.read",
     "read_workload": "planner.workloads",
     "profile_step": "tf.profiling.profile_step",
     "report": "view.report",
@@ -161,7 +161,7 @@ _HOMES = {
 hooks.declare(
     {
         "load_cluster": "splitnet.core.serialization:load_cluster",
-        "output_keys": "splitnet.tf.blueprint:outline",
+        "output_keys": "splitnet.tf.reading.source:output_keys",
         "explain": "splitnet.planner.analysis:explain",
         "compare": "splitnet.planner.analysis:compare",
         "save_plan": "splitnet.planner.plan_file:save_plan",

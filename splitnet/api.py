@@ -238,7 +238,7 @@ def _graph_of(source: Any, options: PlanOptions) -> "Graph":
 
     if isinstance(source, Graph):
         return source
-    from splitnet.tf.read import read
+    from splitnet.tf.reading.read import read
 
     return read(source, options.batch, nested=options.nested)
 

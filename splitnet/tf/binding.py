@@ -6,11 +6,11 @@ from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call
 from splitnet.core.plan import Fallback, Plan
 from splitnet.core.replication import fold, towers_in
-from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
-from splitnet.tf.flow import Flow, opened_in
 from splitnet.tf.placement import Placed
+from splitnet.tf.reading.flatten import Flow, expanded_in
+from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.replicas import Replicas, replicas_of
-from splitnet.tf.variables import variables_of
 
 __all__ = ["bare_placement", "placement", "planned_blueprint", "planned_sites"]
 
@@ -23,7 +23,7 @@ def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     """
     if towers_in(plan.graph):  # of a whole model, or of a net
         return blueprint_of(source)
-    paths = opened_in([call.name for call in plan.graph.calls])
+    paths = expanded_in([call.name for call in plan.graph.calls])
     found = blueprint_of(source, paths or "keep", strict=False)
     if paths and not any(found.flow.models.values()):
         return blueprint_of(source, "expand")

@@ -12,11 +12,11 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import DeclarationError
-from splitnet.tf.classes import check_class, check_steps, functional
 from splitnet.tf.internals import keras_api
 from splitnet.tf.layers import carry_assets, copy_layer
+from splitnet.tf.reading.model_class import check_class, check_steps, functional
+from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.sharing import Shared
-from splitnet.tf.variables import variables_of
 
 __all__ = ["Copies", "functional_of", "replay"]
 
@@ -68,7 +68,7 @@ class Copies:
     def _copy_functional(self, model: Any) -> Any:
         inputs = keras.tree.map_structure(copy_input, keras_api.input_structure(model))
         outputs, nodes = replay(model, inputs, self.of)
-        return functional(model, inputs, outputs, nodes=nodes, twin_of=self.beside)
+        return functional(model, inputs, outputs, nodes=nodes, copy_of=self.beside)
 
     def beside(self, layer: Any) -> Any:
         """The twin of a layer that may be no part of the graph, built as it is."""

@@ -18,8 +18,8 @@ import tensorflow as tf
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.gradient_marks import same_to_tapes, signed
 from splitnet.tf.marks import PASSING, key_in, scope_of
+from splitnet.tf.reading.variables import variables_of, weights_of
 from splitnet.tf.reads import ReadScope, one_by_one
-from splitnet.tf.variables import variables_of, weights_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed

@@ -13,19 +13,19 @@ from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.planner.garbage import uncollected
 from splitnet.tf.binding import placement, planned_blueprint, planned_sites
-from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.brisk import setting_plainly
-from splitnet.tf.classes import functional
 from splitnet.tf.copying import Copies, copy_input, replay
-from splitnet.tf.flow import Flow, flow_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement import lay_over, placed_of
+from splitnet.tf.reading.flatten import Flow, flow_of
+from splitnet.tf.reading.model_class import functional
+from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.runtime.configure import announce
 from splitnet.tf.summary import with_devices
 from splitnet.tf.targets import targets_of
 from splitnet.tf.unsplit import files_of_the_whole, join_slices
-from splitnet.tf.variables import variables_of
 from splitnet.tf.ways import lay_out, way_of
 from splitnet.tf.workers.barrier import wait_for_workers
 
@@ -104,7 +104,7 @@ def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, Flow, dict[int, An
         )
         outputs, nodes = replay(template, inputs, copies.of)
         model = functional(
-            template, inputs, outputs, nodes=nodes, twin_of=copies.beside
+            template, inputs, outputs, nodes=nodes, copy_of=copies.beside
         )
     for old, new in zip(template.inputs, model.inputs):
         nodes[id(keras_api.producer(old))] = keras_api.producer(new)

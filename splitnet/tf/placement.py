@@ -20,11 +20,11 @@ import tensorflow as tf
 from splitnet.core.plan import Plan
 from splitnet.simulator.pipeline import Pipeline
 from splitnet.tf.cuts import Cuts, Fetched
-from splitnet.tf.flow import Flow
 from splitnet.tf.internals import gradient_marks, keras_api
 from splitnet.tf.marks import DeviceFunction, canonical, key_in, scope_of
 from splitnet.tf.optimizer import place_optimizer
 from splitnet.tf.pipeline import pipelined
+from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.replicas import Replicas, leaving
 from splitnet.tf.segments import Segment, run_segment
 from splitnet.tf.sends import send_first

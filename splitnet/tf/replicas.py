@@ -10,11 +10,11 @@ from splitnet.core.net import raise_faults
 from splitnet.core.plan import Plan
 from splitnet.core.replication import tower_part, towers_in, weights_part
 from splitnet.tf.internals import keras_api
-from splitnet.tf.sparse import is_sparse
+from splitnet.tf.reading.sparse import is_sparse
 
 if TYPE_CHECKING:
-    from splitnet.tf.blueprint import Blueprint
     from splitnet.tf.placement import Placed
+    from splitnet.tf.reading.source import Blueprint
 
 __all__ = ["Replicas", "check_towers", "leaving", "replicas_of"]
 

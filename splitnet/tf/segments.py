@@ -17,9 +17,9 @@ from splitnet.core.plan import Fallback
 from splitnet.tf.cuts import CARRIED
 from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import scope_of
+from splitnet.tf.reading.sparse import is_sparse
+from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.reads import StateScope
-from splitnet.tf.sparse import is_sparse
-from splitnet.tf.variables import variables_of
 from splitnet.tf.xla import refusal
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import tensorflow as tf
 from splitnet.tf.cuts import CARRIED, Cuts
 from splitnet.tf.internals import keras_api
 from splitnet.tf.marks import scope_of
+from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.reads import StateScope
 from splitnet.tf.replicas import Replicas
 from splitnet.tf.rows import Rows
-from splitnet.tf.variables import variables_of
 
 if TYPE_CHECKING:
     from splitnet.tf.placement import Placed

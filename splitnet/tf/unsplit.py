@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf.classes import functional
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.internals import keras_api
 from splitnet.tf.optimizer import all_optimizers, slots_of
+from splitnet.tf.reading.model_class import functional
 from splitnet.tf.split import cut_axis, matched
 from splitnet.tf.widths import COUNTED
 

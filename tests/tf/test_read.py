@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.blueprint import blueprint_of
-from splitnet.tf.trace import trace_of
+from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.trace import trace_of
 from tests.tf.zoo import ZOO
 
 pytestmark = pytest.mark.tf
@@ -107,7 +107,7 @@ def test_trace_grows_with_its_net() -> None:
     sn.read(net)
 
     assert len(calls) == 1
-    assert len(trace_of(net).results) == 3
+    assert len(trace_of(net, 2).results) == 3
 
 
 def test_bodies_take_inputs_spread_listed_or_by_name() -> None:

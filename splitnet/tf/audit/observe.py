@@ -28,7 +28,7 @@ from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.optimizer import all_optimizers, slots_of
 from splitnet.tf.owed import owed_bytes
 from splitnet.tf.placement import Placed, marked, placed_of
-from splitnet.tf.variables import variables_of
+from splitnet.tf.reading.variables import variables_of
 
 __all__ = ["audit", "state_restored", "train_step", "watching"]
 

@@ -36,20 +36,26 @@ __all__ = [
     "collected_losses",
     "compile_arguments",
     "compiled_loss",
+    "borrow_value",
     "compute_loss",
+    "drop_value",
     "forget_initial_epoch",
     "functional_inside",
     "gated",
     "has_value",
+    "in_scratch_graph",
     "in_stateless_scope",
     "input_structure",
+    "initializer_of",
     "kernel_variable",
     "lambda_output_shape",
     "layers_in_order",
+    "lives_on",
     "loss_tracker",
     "mask_of",
     "moments_of",
     "move_value",
+    "needs_memory",
     "nodes_of",
     "number_of",
     "operation_fn",
@@ -108,7 +114,7 @@ _NEEDED: Needed = (
         ("_all_reduce_sum_gradients", "_distributed_tf_update_step")
         + ("add_variable_from_reference", "_iterations", "_trainable_variables"),
     ),
-    (keras.Variable, ("_value", "_name", "_path", "_deferred_initialize")),
+    (keras.Variable, ("_value", "_name", "_path", "_initializer")),
     (keras_common, ("variables",)),
     (global_state, ("get_global_attribute", "set_global_attribute")),
     (seed_generator, ("GLOBAL_SEED_GENERATOR",)),
@@ -313,12 +319,23 @@ def without_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def in_scratch_graph() -> Iterator[None]:
+    """Build layers in a graph that never runs, so that variables have no memory.
+
+    Slower than `without_values`; `drop_value` detaches the variables afterwards.
+    """
+    with tf.Graph().as_default():
+        yield
+
+
+@contextlib.contextmanager
 def with_values() -> Iterator[None]:
     """Make variables with memory of their own inside `without_values`."""
     outer = global_state.get_global_attribute("stateless_scope")
     global_state.set_global_attribute("stateless_scope", None)
     try:
-        yield
+        with tf.init_scope():
+            yield
     finally:
         global_state.set_global_attribute("stateless_scope", outer)
 
@@ -326,6 +343,43 @@ def with_values() -> Iterator[None]:
 def in_stateless_scope() -> bool:
     """Whether Keras is inside a stateless scope, where values are not the layer's."""
     return global_state.get_global_attribute("stateless_scope") is not None
+
+
+def lives_on(variable: Any, device: str) -> bool:
+    """Whether a variable's memory is on a device, named in short or in full."""
+    with tf.init_scope(), tf.device(device):
+        resolved = tf.constant(0).device
+    return bool(variable.value.device == resolved)
+
+
+def needs_memory(error: Exception) -> bool:
+    """Whether a variable was made from a value where variables have no memory."""
+    return isinstance(error, ValueError) and "in a stateless scope" in str(error)
+
+
+def drop_value(variable: Any) -> None:
+    """Take its memory from a variable that was made in another graph."""
+    variable._value = None
+    variable._initializer = _unknown_value
+
+
+def _unknown_value(shape: Any, dtype: Any = None) -> Any:
+    return tf.zeros(shape, dtype)
+
+
+def borrow_value(variable: Any, source: Any) -> None:
+    """Let a variable without memory have the value of `source`."""
+
+    def value(shape: Any, dtype: Any = None) -> Any:
+        return tf.convert_to_tensor(source.value)
+
+    variable._initializer = value
+
+
+def initializer_of(variable: Any) -> Any:
+    """What a variable without memory would be initialized by; None if unknown."""
+    initializer = variable._initializer
+    return None if initializer is _unknown_value else initializer
 
 
 @contextlib.contextmanager
@@ -480,8 +534,3 @@ def give_value(variable: Any, source: Any, device: str) -> None:
     variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
     with tf.device(device):
         variable._deferred_initialize()
-
-
-def borrow_value(variable: Any, source: Any) -> None:
-    """Let a variable without a value stand for `source`'s until it is given one."""
-    variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)

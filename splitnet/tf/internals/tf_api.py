@@ -13,6 +13,7 @@ from splitnet.tf.internals.checks import Needed, missing, refuse
 
 __all__ = [
     "SUPPORTED",
+    "current_device",
     "function_body",
     "function_nodes",
     "join_again",
@@ -71,6 +72,11 @@ def join_again(cluster_spec: Any) -> None:
     fresh.CopyFrom(known)
     fresh.cluster.CopyFrom(cluster_spec.as_cluster_def())
     context.update_server_def(fresh)
+
+
+def current_device() -> str:
+    """The device of the innermost `tf.device` outside of graphs; "" for none."""
+    return str(tf_context.context().device_name or "")
 
 
 def function_body(graph: Any, name: str) -> Any:

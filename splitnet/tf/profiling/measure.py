@@ -25,7 +25,6 @@ from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.planner.evaluate import score
 from splitnet.simulator.step_graph import step_graph
-from splitnet.tf.blueprint import Site, blueprint_of
 from splitnet.tf.copying import Copies
 from splitnet.tf.emit import emit
 from splitnet.tf.internals import keras_api
@@ -34,7 +33,8 @@ from splitnet.tf.placement import placement_scope
 from splitnet.tf.profiling.links import measure_links
 from splitnet.tf.profiling.synthetic import synthetic_tensor
 from splitnet.tf.profiling.timing import empty_step, finish, seconds_of
-from splitnet.tf.read import graph_of
+from splitnet.tf.reading.read import graph_of
+from splitnet.tf.reading.source import Site, blueprint_of
 
 __all__ = ["measure"]
 

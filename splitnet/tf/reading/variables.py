@@ -5,12 +5,11 @@ from typing import Any
 
 import keras
 
-from splitnet.tf.brisk import PLAIN
 from splitnet.tf.internals import keras_api
 
 __all__ = ["tables_of", "variables_of", "weights_of"]
 
-_HOLDERS = (keras.Variable, list, tuple, dict)
+_HOLDERS = (list, tuple, dict)
 
 
 def variables_of(operation: Any) -> list[Any]:
@@ -20,9 +19,8 @@ def variables_of(operation: Any) -> list[Any]:
     the states of a stateful recurrence are no one's weights, but they have a device.
     """
     found = {id(v): v for v in getattr(operation, "variables", ())}
-    if isinstance(operation, keras.layers.Layer):
-        for layer in keras_api.sublayers(operation):
-            _gather(vars(layer).values(), found)
+    for layer in keras_api.sublayers(operation):
+        _gather(vars(layer).values(), found)
     return list(found.values())
 
 
@@ -31,8 +29,6 @@ def weights_of(operation: Any) -> list[Any]:
 
     Those that were not, such as moving averages and seeds, may change in any call.
     """
-    if not isinstance(operation, keras.layers.Layer):
-        return []
     layers = keras_api.sublayers(operation)
     return [v for layer in layers for v in keras_api.own_trainable_variables(layer)]
 
@@ -47,9 +43,7 @@ def tables_of(operation: Any) -> list[Any]:
 def _gather(values: Iterable[Any], found: dict[int, Any]) -> None:
     """Add the variables among what attributes hold, lists in lists included."""
     for value in values:
-        if type(value) in PLAIN or not isinstance(value, _HOLDERS):
-            continue
         if isinstance(value, keras.Variable):
             found.setdefault(id(value), value)
-        else:
+        elif isinstance(value, _HOLDERS):
             _gather(value.values() if isinstance(value, dict) else value, found)

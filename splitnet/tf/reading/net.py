@@ -1,101 +1,50 @@
-"""One form for every source: a functional model, and the part of each of its calls.
-
-A net's blueprint is a template of copies without values; a Keras model's is the model
-itself, over its own nodes. Both are read, placed and copied by the same code.
-"""
+"""The functional model of a net: a template of copies without values."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 
-from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
-from splitnet.core.net import Branch, Net, Ref, Towers, raise_faults
+from splitnet.core.net import Branch, Net, raise_faults
 from splitnet.core.replication import tower_part
-from splitnet.tf.copying import functional_of
-from splitnet.tf.flow import Flow, Nested, flow_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.trace import Trace, trace_of
+from splitnet.tf.reading.trace import Trace, trace_of
 
-__all__ = ["Blueprint", "Site", "blueprint_of", "outline"]
+__all__ = ["NetModel", "model_of"]
 
 _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """One call: its name, its part, and the node of the model that it is."""
+@dataclass(frozen=True, slots=True, eq=False)
+class NetModel:
+    """A net as a functional model without values.
 
-    call: str
-    part: str
-    node: Any
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """A functional model with the parts of its calls, in running order.
-
-    `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
-    parts that are replicated.
+    `part_of` has the part of each node by its id, `originals` the user's layer that
+    each layer of the model stands for.
     """
 
-    name: str
     model: Any
-    flow: Flow
     parts: tuple[Part, ...]
-    sites: tuple[Site, ...]
-    towers: Mapping[str, Towers] = field(default_factory=dict)
+    part_of: Mapping[int, str]
+    originals: Mapping[int, Any]
 
 
-def blueprint_of(
-    source: Any, nested: Nested = "keep", *, strict: bool = True
-) -> Blueprint:
-    """Bring a net or a Keras model to one form; nothing is allocated.
-
-    Args:
-        source: a net, whose branches are its parts, or a Keras model.
-        nested: which models inside a Keras model are opened; see `flow_of`.
-        strict: as in `flow_of`.
+def model_of(net: Net) -> NetModel:
+    """Trace all branches of a net and join them to one functional model.
 
     Raises:
         DeclarationError: with every fault of the declaration.
     """
-    if isinstance(source, Net):
-        return _of_net(source)
-    if isinstance(source, keras.Model):
-        return _of_model(source, nested, strict=strict)
-    raise DeclarationError(
-        "a model is a splitnet.Net or a keras.Model. Received: "
-        f"{source!r} ({type(source).__name__})."
-    )
-
-
-def outline(net: Net, ref: Ref) -> list[int | str] | None:
-    """The keys of what a reference stands for; None for a single tensor."""
-    trace = trace_of(net)
-    trace.follow(net, ref.number)
-    found = trace.look_up(ref)
-    if found is None:
-        raise_faults(net.name, [*net.faults(), *trace.faults])
-    if isinstance(found, dict):
-        return list(found)
-    if isinstance(found, list | tuple):
-        return list(range(len(found)))
-    return None
-
-
-def _of_net(net: Net) -> Blueprint:
     faults = net.faults()
-    trace = trace_of(net)
-    trace.follow(net, len(net.branches) - 1)
+    trace = trace_of(net, len(net.branches) - 1)
     faults += trace.faults
     if faults:
         raise_faults(net.name, faults)
-    with keras_api.without_values():
+    with trace.building():
         outputs = _outputs(net, trace)
         raise_faults(net.name, trace.faults)
         inputs = [
@@ -106,15 +55,9 @@ def _of_net(net: Net) -> Blueprint:
         raise_faults(net.name, _name_clashes(reached))
         struct = inputs[0] if len(inputs) == 1 else inputs
         model = keras.Model(struct, outputs, name=_model_name(net.name))
-    trace.copies.borrow()
     parts = tuple(part for branch in net.branches for part in _parts(branch))
-    order = {part.name: i for i, part in enumerate(parts)}
-    flow = flow_of(model)
-    nodes = _input_nodes(model) + flow.nodes
-    nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
-    sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
-    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
-    return Blueprint(net.name, model, flow, parts, sites, towers)
+    originals = {id(copy): old for old, copy in trace.cloner.layers()}
+    return NetModel(model, parts, trace.part_of, originals)
 
 
 def _parts(branch: Branch) -> list[Part]:
@@ -180,13 +123,13 @@ def _cut_and_whole(net: Net, trace: Trace, nodes: list[Any]) -> list[str]:
     splits = [branch for branch in net.branches if branch.slices]
     users: dict[int, list[str]] = {}
     for node in nodes if splits else ():
-        layers = getattr(node.operation, "_flatten_layers", lambda: ())()
+        layers = keras_api.sublayers(node.operation)
         for layer in layers:
             users.setdefault(id(layer), []).append(trace.part_of.get(id(node), ""))
     faults = []
     for branch in splits:
         others = [other.name for other in splits if other.body is branch.body]
-        others += users.get(id(trace.copies.of(branch.body)), [])
+        others += users.get(id(trace.cloner.of(branch.body)), [])
         if others := [name for name in dict.fromkeys(others) if name != branch.name]:
             faults.append(
                 f"{branch.where}: split {branch.name!r} cuts layer "
@@ -214,52 +157,3 @@ def _name_clashes(nodes: list[Any]) -> list[str]:
         if not isinstance(operation, keras.layers.InputLayer)
         and not _SCOPE.fullmatch(operation.name)
     ]
-
-
-def _of_model(source: Any, nested: Nested, *, strict: bool) -> Blueprint:
-    model = functional_of(source)
-    flow = flow_of(model, nested, strict=strict)
-    nodes = _input_nodes(model) + flow.nodes
-    unbuilt = [
-        node.operation.name
-        for node in nodes
-        if not getattr(node.operation, "built", True)
-    ]
-    if unbuilt:
-        raise DeclarationError(
-            listed(
-                f"model {model.name!r} has layers that are not built.",
-                [f"layer {name!r} has no variables yet" for name in unbuilt],
-            )
-        )
-    sites = _named([(None, node) for node in nodes], prefix=False)
-    parts = tuple(
-        Part(site.part, "input" if site.node.is_input else "branch", _home(site.node))
-        for site in sites
-    )
-    return Blueprint(model.name, model, flow, parts, sites)
-
-
-def _home(node: Any) -> tuple[str, ...]:
-    return ("cpu",) if node.is_input else ("auto",)
-
-
-def _input_nodes(model: Any) -> list[Any]:
-    return [keras_api.producer(tensor) for tensor in model.inputs]
-
-
-def _named(pairs: list[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
-    """Name each call for its layer; a second call of it is "name@2".
-
-    A call inside an opened model is "model/name".
-    """
-    taken: Counter[str] = Counter()
-    sites = []
-    for part, node in pairs:
-        name = getattr(node, "path", "") + node.operation.name
-        if prefix and not node.is_input:
-            name = f"{part}/{name}"
-        taken[name] += 1
-        call = name if taken[name] == 1 else f"{name}@{taken[name]}"
-        sites.append(Site(call, call if part is None else part, node))
-    return tuple(sites)

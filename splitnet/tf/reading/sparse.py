@@ -1,4 +1,4 @@
-"""Which symbolic tensors are sparse, whatever Keras has marked so."""
+"""Which symbolic tensors are really sparse."""
 
 from typing import Any
 

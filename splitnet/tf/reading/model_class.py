@@ -1,8 +1,8 @@
-"""Models of a user's own class: functional inside, with a step or attributes beside.
+"""Copies of models of a user's own class, with their steps and attributes.
 
 A class that derives from `keras.Model` and calls `super().__init__(inputs, outputs)` is
 functional whatever its `__init__` takes. A copy of it is made without that `__init__`;
-what it or the user hung on the model is carried over.
+attributes that it or the user has set on the model are carried over.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from splitnet.tf.internals import keras_api
 
 __all__ = ["check_class", "check_steps", "functional"]
 
-# What Keras hangs on a model when it is compiled, trained or called.
+# Attributes that Keras sets when a model is compiled, trained or called.
 _TRANSIENT = (
     "history",
     "loss",
@@ -90,29 +90,28 @@ def functional(
     outputs: Any,
     *,
     nodes: Mapping[int, Any] | None = None,
-    twin_of: Callable[[Any], Any] | None = None,
+    copy_of: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A functional model of the same class and name, over other tensors.
 
     Args:
-        model: what it is a copy of.
+        model: the original.
         inputs: symbolic tensors, in the model's structure.
         outputs: symbolic tensors, in the model's structure.
         nodes: the new node of each old one by its id, for attributes that are tensors.
-        twin_of: the copy of a layer, for attributes that are layers.
+        copy_of: the copy of a layer, for attributes that are layers.
     """
     kind = keras_api.Functional if isinstance(model, keras.Sequential) else type(model)
     made = kind.__new__(kind)
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
     made.trainable = model.trainable if not model.trainable else made.trainable
     if not isinstance(model, keras.Sequential):
-        with keras_api.with_values():
-            _carry(model, made, _Twins(model, made, nodes or {}, twin_of))
+        _carry(model, made, _Parts(model, made, nodes or {}, copy_of))
     return made
 
 
-def _carry(model: Any, made: Any, twins: "_Twins") -> None:
-    """Give the copy what hangs on the model and is not Keras' own."""
+def _carry(model: Any, made: Any, parts: "_Parts") -> None:
+    """Give the copy the attributes of the model that are not Keras' own."""
     for name in _OWN:
         if name in vars(model):
             vars(made)[name] = vars(model)[name]
@@ -121,7 +120,7 @@ def _carry(model: Any, made: Any, twins: "_Twins") -> None:
             continue
         bound = isinstance(value, MethodType) and not _emitted(model)
         if not hasattr(type(model), name) or (name in _STEPS and bound):
-            setattr(made, name, twins.of(value))
+            setattr(made, name, parts.of(value))
 
 
 _KERAS = (
@@ -134,17 +133,17 @@ _KERAS = (
 )
 
 
-class _Twins:
-    """What stands in a copy for a value that hangs on the original."""
+class _Parts:
+    """What stands in a copy for an attribute of the original."""
 
     def __init__(
         self,
         model: Any,
         made: Any,
         nodes: Mapping[int, Any],
-        twin_of: Callable[[Any], Any] | None,
+        copy_of: Callable[[Any], Any] | None,
     ) -> None:
-        self._model, self._made, self._twin_of = model, made, twin_of
+        self._model, self._made, self._copy_of = model, made, copy_of
         pairs = [
             (node, nodes[id(node)])
             for node in keras_api.nodes_of(model)
@@ -159,15 +158,16 @@ class _Twins:
         }
 
     def of(self, value: Any) -> Any:
-        """A twin of what belongs to the model; anything else as it is."""
+        """A copy of what belongs to the model; anything else as it is."""
         if isinstance(value, keras.KerasTensor):
             return self._tensors.get(id(value), value)
         if isinstance(value, keras.Variable):
             return _copied(value)
         if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
-            return type(value).from_config(value.get_config())
-        if isinstance(value, keras.layers.Layer) and self._twin_of is not None:
-            return self._twin_of(value)
+            with keras_api.with_values():
+                return type(value).from_config(value.get_config())
+        if isinstance(value, keras.layers.Layer) and self._copy_of is not None:
+            return self._copy_of(value)
         if isinstance(value, MethodType) and value.__self__ is self._model:
             return MethodType(value.__func__, self._made)
         if isinstance(value, dict):
@@ -180,9 +180,10 @@ class _Twins:
 
 
 def _copied(variable: Any) -> Any:
-    return keras.Variable(
-        tf.identity(variable.value),
-        dtype=variable.dtype,
-        trainable=variable.trainable,
-        name=variable.name,
-    )
+    with keras_api.with_values():
+        return keras.Variable(
+            tf.identity(variable.value),
+            dtype=variable.dtype,
+            trainable=variable.trainable,
+            name=variable.name,
+        )

@@ -1,4 +1,4 @@
-"""Sources to graphs: names, sizes and costs of every call, without running one."""
+"""Read a source as a graph: names, sizes and costs of every call; nothing runs."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.replication import batch_shares, expand
-from splitnet.tf.blueprint import Blueprint, Site, blueprint_of
 from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.flops import cost_of
-from splitnet.tf.flow import Nested
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.flatten import Nested
+from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.variables import tables_of, variables_of
 from splitnet.tf.replicas import check_towers
-from splitnet.tf.variables import tables_of, variables_of
 
 __all__ = ["graph_of", "read"]
 
@@ -29,8 +29,8 @@ def read(source: Any, batch: int = 32, *, nested: Nested = "expand") -> Graph:
         batch: samples per step, a whole number of at least 1.
         nested: functional and Sequential models inside a Keras model: "expand" to have
             their calls, named "model/layer", "keep" to have each as one call, or a
-            list of patterns of the names of those to open. One that changes its inputs
-            before its first call, by a cast or another rank, stays whole, and so does
+            list of patterns of the names of those to expand. One that changes its
+            inputs before its first call, by a cast or another rank, is kept, and so is
             one with a `call` of its own.
 
     Raises:

@@ -1,9 +1,8 @@
-"""Flows: the calls that a model runs, in order, its nested models kept whole or opened.
+"""The calls that a model runs, in order; nested models are kept or expanded.
 
-An opened model stays one layer of the Keras model, with its weights, name and place in
-a file; only its calls are run one by one, so that they can be on several devices. They
-are the calls that Keras would make inside it, in the same order and with the same
-arguments.
+An expanded model stays one layer of the Keras model, with its weights, name and place
+in a file; only its calls are run one by one, so that they can be on several devices.
+They are the calls that Keras would make inside it, with the same arguments.
 """
 
 import difflib
@@ -18,16 +17,16 @@ import keras
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.tf.internals import keras_api
 
-__all__ = ["Flow", "InnerNode", "Nested", "flow_of", "opened_in"]
+__all__ = ["Flow", "InnerNode", "Nested", "flow_of", "expanded_in"]
 
 Nested = str | Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
 class InnerNode:
-    """A call inside an opened model: what Keras' node is at the top.
+    """A call inside an expanded model, with the attributes of a Keras node.
 
-    `path` is that of the opened model, with a slash at its end.
+    `path` is that of the expanded model, with a slash at its end.
     """
 
     operation: Any
@@ -47,7 +46,7 @@ class Flow:
     """What a model runs: `nodes` in running order, without those of its inputs.
 
     `outputs` are symbolic tensors, flat. `models` names the nested models that were
-    met: path without counts -> whether it was opened.
+    met: path without counts -> whether it was expanded.
     """
 
     nodes: list[Any]
@@ -61,24 +60,24 @@ def flow_of(model: Any, nested: Nested = "keep", *, strict: bool = True) -> Flow
     Args:
         model: a functional model.
         nested: "keep" or "expand" for all nested models, or patterns of the names of
-            those to open. A model inside another is named "outer/inner"; to open it
-            opens the outer one.
+            those to expand. A model inside another is named "outer/inner"; to expand
+            it expands the outer one.
         strict: refuse a pattern that matches nothing.
 
     Raises:
         DeclarationError: a pattern that matches no nested model.
     """
-    opening = _Opening(_chooser(nested))
+    walk = _Walk(_chooser(nested))
     tensors = {id(tensor): tensor for tensor in model.inputs}
-    opening.follow(model, tensors, _Place())
+    walk.follow(model, tensors, _Place())
     if strict and not isinstance(nested, str):
-        _check_patterns(model, nested, list(opening.models))
+        _check_patterns(model, nested, list(walk.models))
     outputs = [tensors[id(tensor)] for tensor in model.outputs]
-    return Flow(opening.nodes, outputs, opening.models)
+    return Flow(walk.nodes, outputs, walk.models)
 
 
-def opened_in(names: Sequence[str]) -> list[str]:
-    """The paths of opened models that names of calls tell, without counts."""
+def expanded_in(names: Sequence[str]) -> list[str]:
+    """The paths of the expanded models in names of calls, without counts."""
     found: dict[str, None] = {}
     for name in names:
         path = [step.partition("@")[0] for step in name.split("/")[:-1]]
@@ -118,13 +117,13 @@ def _check_patterns(model: Any, patterns: Sequence[str], names: list[str]) -> No
             faults.append(f"pattern {pattern!r} matches no nested model; {known}")
     if faults:
         raise DeclarationError(
-            listed(f"nested= of model {model.name!r} cannot be kept.", faults)
+            listed(f"nested= of model {model.name!r} cannot be applied.", faults)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where calls stand: in which opened call, of which model, told what of training.
+    """Where calls stand: in which expanded call, of which model, told what of training.
 
     `path` has the number of a second call of the same model, `bare` has none.
     """
@@ -134,8 +133,8 @@ class _Place:
     training: bool | None = None
 
 
-class _Opening:
-    """One walk over a model and what is opened of it."""
+class _Walk:
+    """One walk over a model and those inside it that are expanded."""
 
     def __init__(self, wanted: Callable[[str], bool]) -> None:
         self.nodes: list[Any] = []
@@ -148,18 +147,18 @@ class _Opening:
         for node in keras_api.nodes_of(model):
             inner = _inside(node.operation)
             bare = place.bare + node.operation.name
-            opened = inner is not None and self._wanted(bare)
-            opened = opened and _can_open(node, inner, tensors)
+            expanded = inner is not None and self._wanted(bare)
+            expanded = expanded and _can_expand(node, inner, tensors)
             if inner is not None:
-                self.models[bare] = opened
+                self.models[bare] = expanded
             made = (
-                self._open(node, inner, tensors, place)
-                if opened
+                self._expand(node, inner, tensors, place)
+                if expanded
                 else self._one(node, tensors, place)
             )
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
 
-    def _open(
+    def _expand(
         self, node: Any, inner: Any, tensors: dict[int, Any], place: _Place
     ) -> list[Any]:
         name = place.path + node.operation.name
@@ -197,7 +196,7 @@ def _inside(operation: Any) -> Any:
     return None if own else inner
 
 
-def _can_open(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
+def _can_expand(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
     """Whether the calls inside see just what the model is given: nothing is cast.
 
     Else the model would change its inputs first, in ways that are its own.
@@ -228,10 +227,10 @@ def _can_open(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
 
 
 def _own_mask(given: Any, mask: Any) -> bool:
-    """Whether a mask is what hangs on the inputs anyway, as Keras fills it in."""
+    """Whether a mask is what the inputs carry anyway, as Keras fills it in."""
     masks = keras.tree.flatten(mask)
-    hung = [getattr(t, "_keras_mask", None) for t in keras.tree.flatten(given)]
-    return all(one is None or any(one is other for other in hung) for one in masks)
+    carried = [keras_api.mask_of(t) for t in keras.tree.flatten(given)]
+    return all(one is None or any(one is other for other in carried) for one in masks)
 
 
 def _same_structure(given: Any, wanted: Any) -> bool:

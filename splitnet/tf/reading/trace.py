@@ -1,9 +1,9 @@
 """A net's bodies called on symbolic tensors, branch by branch, without memory."""
 
+import contextlib
 import inspect
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -11,9 +11,10 @@ import keras
 from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.net import Branch, Net, Ref
 from splitnet.core.replication import tower_part
-from splitnet.tf.copying import Copies
 from splitnet.tf.heads import ATTENTION
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.reading.held_layers import held_layers
 from splitnet.tf.split import cut_layer
 
 __all__ = ["Trace", "trace_of"]
@@ -21,11 +22,21 @@ __all__ = ["Trace", "trace_of"]
 _TRACES: "weakref.WeakKeyDictionary[Net, Trace]" = weakref.WeakKeyDictionary()
 
 
-def trace_of(net: Net) -> "Trace":
-    """The trace of a net, continued as the net grows: each body is called once."""
-    if net not in _TRACES:
-        _TRACES[net] = Trace()
-    return _TRACES[net]
+def trace_of(net: Net, upto: int) -> "Trace":
+    """The trace of a net with its branches up to number `upto`; each is called once.
+
+    Variables that are made from a value instead of an initializer need a graph of
+    their own; then the net is traced once more, in one.
+    """
+    trace = _TRACES.setdefault(net, Trace())
+    try:
+        trace.follow(net, upto)
+    except ValueError as error:
+        if not keras_api.needs_memory(error):
+            raise
+        trace = _TRACES[net] = Trace(in_graph=True)
+        trace.follow(net, upto)
+    return trace
 
 
 class Trace:
@@ -35,20 +46,37 @@ class Trace:
     `part_of` maps a node's id to its branch's name.
     """
 
-    def __init__(self) -> None:
-        self.copies = Copies()
+    def __init__(self, *, in_graph: bool = False) -> None:
+        self.cloner = Cloner()
         self.results: list[Any] = []
         self.part_of: dict[int, str] = {}
         self.faults: list[str] = []
+        self._in_graph = in_graph
         self._known: set[int] = set()
         self._tensors: list[Any] = []
         self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
 
     def follow(self, net: Net, upto: int) -> None:
         """Call the bodies of all branches up to number `upto` that were not called."""
-        with keras_api.without_values():
+        with self.building():
             for branch in net.branches[len(self.results) : upto + 1]:
                 self.results.append(self._result(branch))
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Make layers whose variables have no memory, and no seeds of their own."""
+        scope = (
+            keras_api.in_scratch_graph if self._in_graph else keras_api.without_values
+        )
+        with scope(), keras_api.random_states_kept():
+            yield
+        if self._in_graph:
+            for _, copy in self.cloner.layers():
+                for variable in getattr(copy, "variables", ()):
+                    keras_api.drop_value(variable)
+        for old, new in self.cloner.pairs():
+            if keras_api.has_value(old):
+                keras_api.borrow_value(new, old)
 
     def _result(self, branch: Branch) -> Any:
         if branch.kind == "input":
@@ -63,7 +91,9 @@ class Trace:
                 outputs = self._apply(branch.body, inputs)
         except SplitnetError as error:
             return self._fail(branch, str(error))
-        except Exception as error:  # whatever a layer or a stranger's function raises
+        except Exception as error:  # whatever a layer or a user's function raises
+            if not self._in_graph and keras_api.needs_memory(error):
+                raise
             return self._fail(branch, _why(branch, inputs, error))
         flat = keras.tree.flatten(outputs)
         if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
@@ -79,14 +109,13 @@ class Trace:
 
     def _split(self, branch: Branch, inputs: Any) -> Any:
         """The slices of a layer, each a part of its own, and their join."""
-        with keras_api.random_states_kept():
-            made, joined = cut_layer(
-                branch.body,
-                len(branch.slices),
-                inputs,
-                self.copies,
-                lambda layer, given: _call(layer, layer.call, given),
-            )
+        made, joined = cut_layer(
+            branch.body,
+            len(branch.slices),
+            inputs,
+            self.cloner,
+            lambda layer, given: _call(layer, layer.call, given),
+        )
         for number, tensor in enumerate(made):
             node = keras_api.producer(tensor)
             self.part_of[id(node)] = tower_part(branch.name, number)
@@ -95,7 +124,7 @@ class Trace:
     def _input(self, branch: Branch) -> Any:
         try:
             tensor = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
-        except Exception as error:  # Keras names what it dislikes of shape or dtype
+        except Exception as error:  # Keras names what is wrong with shape or dtype
             self.faults.append(
                 f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
                 f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
@@ -150,7 +179,7 @@ class Trace:
                 inputs = self._apply(one, inputs)
             return inputs
         if isinstance(body, keras.Operation):
-            return _call(self.copies.of(body), body.call, inputs)
+            return _call(self._calls(body), body.call, inputs)
         if inspect.isclass(body):
             raise SplitnetError(
                 f"its body is the class {body.__name__}; give an instance, such as "
@@ -163,18 +192,51 @@ class Trace:
             )
         return self._apply_function(body, inputs)
 
+    def _calls(self, operation: Any) -> Callable[..., Any]:
+        """A function that calls the copy of an operation."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.cloner.call(operation, args, kwargs)
+
+        return call
+
     def _apply_function(self, body: Any, inputs: Any) -> Any:
         """Call a function once; a second branch with it repeats what it did."""
         if id(body) in self._bodies:
             _, taken, nodes, outputs = self._bodies[id(body)]
             return _repeat(nodes, taken, inputs, outputs)
-        with _layers_replaced(self.copies):
+        with _redirected(held_layers(body), self._calls):
             outputs = _call(body, body, inputs)
         flat = keras.tree.flatten(outputs)
         if all(isinstance(t, keras.KerasTensor) for t in flat):
             nodes = _nodes_between(flat, self._known)
             self._bodies[id(body)] = (body, inputs, nodes, outputs)
         return outputs
+
+
+@contextlib.contextmanager
+def _redirected(
+    layers: list[Any], calls: Callable[[Any], Callable[..., Any]]
+) -> Iterator[None]:
+    """While a function runs, calls of the layers that it holds go to their copies.
+
+    Python looks for `__call__` on a class, so each of these objects is of a subclass
+    for the moment; no class of Keras is changed.
+    """
+    kinds = [type(layer) for layer in layers]
+    for layer, kind in zip(layers, kinds):
+        call = calls(layer)
+
+        def redirected(self: Any, *args: Any, _call: Any = call, **kwargs: Any) -> Any:
+            return _call(*args, **kwargs)
+
+        plain = {"__call__": redirected, "__module__": kind.__module__}
+        object.__setattr__(layer, "__class__", type(kind.__name__, (kind,), plain))
+    try:
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds):
+            object.__setattr__(layer, "__class__", kind)
 
 
 def _call(function: Any, signature: Any, inputs: Any) -> Any:
@@ -231,33 +293,6 @@ def _nodes_between(outputs: list[Any], known: set[int]) -> list[Any]:
             stack.append((tensor, True))
             stack += [(t, False) for t in reversed(node.input_tensors)]
     return order
-
-
-@contextmanager
-def _layers_replaced(copies: Copies) -> Iterator[None]:
-    """While a function runs, a layer it calls is replaced by its copy.
-
-    Keras has no hook for this, so the one method through which every layer is called
-    is wrapped for the moment; calls inside a layer are left alone.
-    """
-    plain = keras.layers.Layer.__call__
-    inside = False
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
-        if inside:
-            return plain(self, *args, **kwargs)
-        inside = True
-        try:
-            return copies.of(self)(*args, **kwargs)
-        finally:
-            inside = False
-
-    keras.layers.Layer.__call__ = call
-    try:
-        yield
-    finally:
-        keras.layers.Layer.__call__ = plain
 
 
 def _why(branch: Branch, inputs: Any, error: Exception) -> str:

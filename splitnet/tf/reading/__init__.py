@@ -1,0 +1,1 @@
+"""Keras models and nets read as graphs of calls, and cloned for their devices."""

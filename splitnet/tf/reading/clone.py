@@ -1,0 +1,115 @@
+"""Clone the model of a source, its weights on their devices."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import listed
+from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.reading.flatten import Flow, flow_of
+from splitnet.tf.reading.source import Blueprint
+
+__all__ = ["Clone", "clone"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clone:
+    """A model over copies of a blueprint's layers.
+
+    `flow` is what it runs, node for node as the blueprint's; `nodes` and `layers` map
+    the ids of the blueprint's nodes and layers to those of the model. `reused` has the
+    names of layers that could not be rebuilt and are the user's own.
+    """
+
+    model: Any
+    flow: Flow
+    nodes: dict[int, Any]
+    layers: dict[int, Any]
+    reused: tuple[str, ...] = ()
+
+
+def clone(
+    blueprint: Blueprint,
+    device_of: Callable[[Any], str | None] | None = None,
+    *,
+    copy: bool = True,
+) -> Clone:
+    """Make the model of a blueprint anew, each layer under the device of its weights.
+
+    Weights have the values that the source's have or would be initialized with, and
+    its order, names and paths. Random states are left as they were found.
+
+    Args:
+        blueprint: what `blueprint_of` made of a source.
+        device_of: the TensorFlow device of a layer's weights; None or "" for that of
+            the nested model around it, or the default device.
+        copy: False to use the user's layers themselves, their variables moved.
+
+    Raises:
+        DeclarationError: a layer hides variables, or has no values and no
+            configuration.
+    """
+    cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
+    with keras_api.random_states_kept():
+        model, nodes = cloner.model(blueprint.model)
+        held = _held_initializers(old for old, _ in cloner.layers())
+        for old, new in cloner.pairs():
+            _give_value(old, new, held)
+        cloner.carry_assets()
+    cloner.move_used()
+    opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
+    flow = flow_of(model, opened, strict=False)
+    for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
+        nodes.setdefault(id(old), new)
+    if cloner.reused:
+        warnings.warn(
+            listed(
+                "some layers cannot be rebuilt from their configuration, so the model "
+                "uses the very layers of its source, moved to their devices.",
+                [f"{name}: {why}" for name, why in cloner.reused.items()],
+            ),
+            stacklevel=3,
+        )
+    layers = {id(old): new for old, new in cloner.layers()}
+    return Clone(model, flow, nodes, layers, tuple(cloner.reused))
+
+
+def _give_value(old: Any, new: Any, held: set[int]) -> None:
+    """Give a copied variable the value, flag and path of its original."""
+    value = old.value if keras_api.has_value(old) else _would_be(old, held)
+    if value is not None:
+        new.assign(value)
+    if old.trainable != new.trainable:
+        new.trainable = old.trainable
+    if old.path != new.path:
+        keras_api.rename_variable(new, old.name, old.path)
+
+
+def _would_be(variable: Any, held: set[int]) -> Any:
+    """The value that a variable without memory would be initialized with.
+
+    None if its copy was initialized with the same: by an initializer that draws
+    nothing, or by the very one, which both layers hold.
+    """
+    initializer = keras_api.initializer_of(variable)
+    if isinstance(initializer, keras.initializers.Initializer):
+        draws = getattr(initializer, "seed", None) is not None
+        initializer = initializer if draws and id(initializer) not in held else None
+    if initializer is None:
+        return None
+    return initializer(variable.shape, dtype=variable.dtype)
+
+
+def _held_initializers(layers: Iterable[Any]) -> set[int]:
+    """The ids of the initializers that layers hold and share with their copies."""
+    return {
+        id(value)
+        for layer in layers
+        for one in keras_api.sublayers(layer)
+        for value in vars(one).values()
+        if isinstance(value, keras.initializers.Initializer)
+    }

@@ -1,0 +1,315 @@
+"""Copy layers and functional models, each layer made under the device of its weights.
+
+Layers are rebuilt from their configuration and called as their originals were, so that
+whatever a layer makes in `__init__` and `build` is its own. A layer that cannot be
+rebuilt is used as it is.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.core.errors import DeclarationError
+from splitnet.tf.internals import keras_api, tf_api
+from splitnet.tf.reading.model_class import functional
+from splitnet.tf.reading.rebuild import (
+    NotRebuiltError,
+    carry_assets,
+    check_alike,
+    rebuild,
+)
+from splitnet.tf.reading.shared_parts import SharedParts
+from splitnet.tf.reading.variables import variables_of
+
+__all__ = ["Cloner", "input_like"]
+
+_MODELS = (keras.Sequential, keras_api.Functional)
+
+
+class Cloner:
+    """Copies of layers, one each however often a layer is met.
+
+    Args:
+        device_of: the TensorFlow device of an original layer's weights; None or "" for
+            that of what surrounds it. Without it no device is named at all.
+        copy: whether layers with values are copied, or used as they are.
+        originals: the user's layer that a layer of a template stands for, by its id.
+
+    `reused` says why a layer is used as it is, by its name.
+    """
+
+    def __init__(
+        self,
+        device_of: Callable[[Any], str | None] | None = None,
+        *,
+        copy: bool = True,
+        originals: Mapping[int, Any] | None = None,
+    ) -> None:
+        self.reused: dict[str, str] = {}
+        self._device_of, self._copying = device_of, copy
+        self._originals = originals or {}
+        self._copies: dict[int, tuple[Any, Any]] = {}
+        self._made: set[int] = set()
+        self._used: dict[int, tuple[Any, str]] = {}
+        self._checked: set[int] = set()
+        self._early: dict[int, list[tuple[Any, Any]]] = {}
+        self._shared = SharedParts()
+
+    # Operations
+
+    def of(self, operation: Any) -> Any:
+        """The copy of a layer, a nested model or a raw operation."""
+        if id(operation) in self._made:
+            return operation
+        if id(operation) not in self._copies:
+            with self._on(operation):
+                self._note(operation, self._copy(operation))
+        return self._copies[id(operation)][1]
+
+    def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        """Call the copy of an operation on symbolic tensors, under its device.
+
+        The copy of a built layer is compared with it after its first call; if they
+        differ, the layer itself takes the copy's place.
+        """
+        with self._on(operation):
+            made = self._try(operation, args, kwargs)
+            if made is not None:
+                return made
+            with keras_api.with_values():
+                return self.of(operation)(*args, **kwargs)
+
+    def _try(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        """What a copy returns; None if the original must be called."""
+        copy, source = self.of(operation), self._source(operation)
+        if id(copy) in self._used:
+            return None
+        rebuilt = _is_leaf(operation) and operation is not copy
+        known = rebuilt and source.built
+        try:
+            made = copy(*args, **kwargs)
+            if known and id(copy) not in self._checked:
+                check_alike(source, copy)
+                self._checked.add(id(copy))
+        except NotRebuiltError as error:
+            self._note(operation, self._use(operation, str(error)))
+            return None
+        except Exception as error:  # whatever a user's layer raises
+            if not known or _is_keras(source) or keras_api.needs_memory(error):
+                raise
+            why = f"a copy cannot be called: {type(error).__name__}"
+            self._note(operation, self._use(operation, why))
+            return None
+        return made
+
+    def replay(
+        self, model: Any, inputs: Any, call: Callable[..., Any] | None = None
+    ) -> tuple[Any, dict[int, Any]]:
+        """Call the copies of all operations of a functional model in its own order.
+
+        Returns:
+            The symbolic outputs in the model's structure, and the new node of each old
+            one by its id.
+        """
+        tensors = {
+            id(old): new for old, new in zip(model.inputs, keras.tree.flatten(inputs))
+        }
+        nodes = {
+            id(keras_api.producer(old)): keras_api.producer(tensors[id(old)])
+            for old in model.inputs
+        }
+        running = keras_api.nodes_of(model)
+        for node in running:
+            args, kwargs = node.arguments.fill_in(tensors)
+            outputs = keras.tree.flatten(
+                (call or self.call)(node.operation, args, kwargs)
+            )
+            tensors.update({id(old): new for old, new in zip(node.outputs, outputs)})
+            nodes[id(node)] = keras_api.producer(outputs[0]) if outputs else None
+        _attach_masks(running, tensors)
+        structure = keras_api.output_structure(model)
+        flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
+        return keras.tree.pack_sequence_as(structure, flat), nodes
+
+    def model(self, model: Any) -> tuple[Any, dict[int, Any]]:
+        """A copy of a functional model, of the same class, and its node of each old."""
+        structure = keras_api.input_structure(model)
+        inputs = keras.tree.map_structure(input_like, structure)
+        outputs, nodes = self.replay(model, inputs)
+        made = functional(model, inputs, outputs, nodes=nodes, copy_of=self.beside)
+        self._order(model, made)
+        return made, nodes
+
+    def beside(self, layer: Any) -> Any:
+        """The copy of a layer that may be no part of the graph, built as it is."""
+        copy = self.of(layer)
+        if layer.built and not copy.built:
+            with self._on(layer):
+                copy.build_from_config(layer.get_build_config() or {})
+        return copy
+
+    # What remains when all copies are built
+
+    def layers(self) -> Iterator[tuple[Any, Any]]:
+        """Pairs of (original, copy): layers, nested models and raw operations."""
+        yield from self._copies.values()
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Pairs of (variable of an original, variable of its copy), each once."""
+        seen: set[int] = set()
+        for original, copy in list(self._copies.values()):
+            if not _is_leaf(original) or original is copy or id(copy) in self._used:
+                continue
+            found = self._early.get(id(original), [])
+            if original.built:
+                found = list(zip(variables_of(original), variables_of(copy)))
+            for mine, its in found:
+                if id(its) not in seen:
+                    seen.add(id(its))
+                    yield mine, its
+
+    def carry_assets(self) -> None:
+        """Copy what layers keep besides variables: vocabularies, constants."""
+        for original, copy in self._copies.values():
+            source = self._source(original)
+            if _is_leaf(source) and source.built and source is not copy:
+                carry_assets(source, copy)
+
+    def move_used(self) -> None:
+        """Move the variables of layers that are used as they are to their devices."""
+        if self._device_of is None:
+            return
+        for layer, device in list(self._used.values()):
+            for variable in variables_of(layer):
+                if device and not keras_api.lives_on(variable, device):
+                    keras_api.move_value(variable, device)
+
+    # How single copies are made
+
+    def _copy(self, operation: Any) -> Any:
+        if not isinstance(operation, keras.layers.Layer):
+            return keras_api.without_nodes(operation)
+        if not self._copying and self._has_values(operation):
+            return self._use(operation)
+        if isinstance(operation, keras.Sequential):
+            return self._copy_sequential(operation)
+        if isinstance(operation, keras_api.Functional):
+            return self.model(operation)[0]
+        known = self._shared.copy_of(operation)
+        return self._rebuilt(operation) if known is None else known
+
+    def _rebuilt(self, layer: Any) -> Any:
+        source = self._source(layer)
+        try:
+            copy = rebuild(source)
+            if not source.built:
+                check_alike(source, copy)
+                mine, its = variables_of(source), variables_of(copy)
+                self._early[id(layer)] = list(zip(mine, its))
+        except NotRebuiltError as error:
+            return self._use(layer, str(error))
+        self._shared.meet(layer, copy)
+        return copy
+
+    def _copy_sequential(self, model: Any) -> Any:
+        first = []
+        if model.built and model.inputs:
+            first = [input_like(model.inputs[0])]
+            self.replay(keras_api.functional_inside(model), first[0])
+        layers = [self.of(layer) for layer in model.layers]
+        copy = keras.Sequential([*first, *layers], name=model.name)
+        copy.trainable = model.trainable
+        return copy
+
+    def _use(self, layer: Any, why: str = "") -> Any:
+        """Use a layer as it is.
+
+        Raises:
+            DeclarationError: the layer was made inside a function, without values.
+        """
+        source = self._source(layer)
+        if not self._has_values(layer):
+            raise DeclarationError(
+                f"layer {layer.name!r} ({_class_name(layer)}) cannot be copied from "
+                f"its configuration: {why}. Give the class a get_config() that returns "
+                "every argument of __init__, or make the layer outside the function."
+            )
+        if why:
+            self.reused[source.name] = why
+        self._used[id(source)] = (source, self._device_at(layer))
+        for one in source.layers if isinstance(source, _MODELS) else ():
+            if id(one) not in self._copies:
+                with self._on(one):
+                    self._note(one, self._use(one))
+        return source
+
+    def _source(self, operation: Any) -> Any:
+        return self._originals.get(id(operation), operation)
+
+    def _has_values(self, layer: Any) -> bool:
+        """Whether the layer that an operation stands for has, or will have, memory."""
+        variables = variables_of(self._source(layer))
+        return all(keras_api.has_value(variable) for variable in variables)
+
+    def _note(self, operation: Any, copy: Any) -> None:
+        self._copies[id(operation)] = (operation, copy)
+        self._made.add(id(copy))
+
+    def _on(self, layer: Any) -> Any:
+        device = self._device_of(layer) if self._device_of is not None else None
+        return tf.device(device) if device else contextlib.nullcontext()
+
+    def _device_at(self, layer: Any) -> str:
+        """The device of a layer's weights, or of what surrounds it here."""
+        if self._device_of is None:
+            return ""
+        with self._on(layer):
+            return tf_api.current_device()
+
+    def _order(self, model: Any, copy: Any) -> None:
+        """List the layers of a copy, and so its weights, in the model's order."""
+        if isinstance(copy, keras.Sequential):
+            return
+        mine = keras_api.layers_in_order(copy)
+        known = {id(layer): layer for layer in mine}
+        theirs = [self._copies.get(id(x)) for x in keras_api.layers_in_order(model)]
+        wanted = [id(pair[1]) for pair in theirs if pair is not None]
+        ordered = [known.pop(number) for number in wanted if number in known]
+        keras_api.order_layers(copy, [*ordered, *known.values()])
+
+
+def _is_leaf(operation: Any) -> bool:
+    layer = isinstance(operation, keras.layers.Layer)
+    return layer and not isinstance(operation, _MODELS)
+
+
+def _is_keras(layer: Any) -> bool:
+    return type(layer).__module__.partition(".")[0] == "keras"
+
+
+def _class_name(layer: Any) -> str:
+    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+
+
+def input_like(tensor: Any) -> Any:
+    """A new symbolic input like this one."""
+    layer = keras_api.producer(tensor).operation
+    return keras.Input(
+        batch_shape=tensor.shape,
+        dtype=tensor.dtype,
+        sparse=tensor.sparse,
+        name=layer.name,
+        optional=getattr(layer, "optional", False),
+    )
+
+
+def _attach_masks(nodes: list[Any], tensors: dict[int, Any]) -> None:
+    """Attach the copies of masks to new outputs as they are to old ones."""
+    for node in nodes:
+        for old in node.outputs:
+            mask = keras_api.mask_of(old)
+            if id(mask) in tensors:
+                keras_api.set_mask(tensors[id(old)], tensors[id(mask)])

@@ -1,0 +1,163 @@
+"""Make a layer anew from its class and configuration, as a `.keras` file would."""
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.core.errors import DeclarationError, first_line
+from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.held_layers import hidden_variables
+
+__all__ = ["NotRebuiltError", "carry_assets", "check_alike", "rebuild"]
+
+
+class NotRebuiltError(Exception):
+    """A layer cannot be rebuilt from its configuration; the message says why."""
+
+
+def rebuild(layer: Any) -> Any:
+    """A new layer of the same class, configuration, initializers and name, not built.
+
+    Raises:
+        NotRebuiltError: its configuration does not describe it.
+        DeclarationError: it hides variables, so that it could not be placed at all.
+    """
+    kind = type(layer)
+    _refuse_hidden_variables(layer)
+    try:
+        if isinstance(layer, keras.layers.Lambda):
+            twin = _lambda_again(layer)
+        else:
+            classes = {type(one).__name__: type(one) for one in _inside(layer)}
+            with keras.saving.CustomObjectScope(classes):
+                twin = kind.from_config(_without_build_hints(layer.get_config()))
+    except ValueError as error:
+        if keras_api.needs_memory(error):
+            raise
+        raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
+    except Exception as error:  # whatever a user's get_config or __init__ raises
+        raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
+    for one, other in zip(_inside(layer), _inside(twin)):
+        if type(one) is type(other):
+            _share_initializers(one, other)
+    twin.trainable = layer.trainable
+    return twin
+
+
+def check_alike(layer: Any, twin: Any) -> None:
+    """Check that a built twin has the variables and settings of its original.
+
+    Raises:
+        NotRebuiltError: a shape or a setting differs.
+    """
+    mine, its = ([(v.name, tuple(v.shape)) for v in x.variables] for x in (layer, twin))
+    if [shape for _, shape in mine] != [shape for _, shape in its]:
+        raise NotRebuiltError(
+            f"its variables are {_said(mine)}, the copy's {_said(its)}"
+        )
+    for one, other in zip(_inside(layer), _inside(twin)):
+        for name, value in _settings(one):
+            found = vars(other).get(name, value)
+            if type(found) is type(value) and found != value:
+                raise NotRebuiltError(f"{name} is {value!r}, in the copy {found!r}")
+
+
+def _said(variables: list[Any]) -> str:
+    return ", ".join(f"{name}{shape}" for name, shape in variables) or "none"
+
+
+def _settings(layer: Any) -> Iterator[tuple[str, Any]]:
+    """Plain attributes that a class which is not Keras' own has set."""
+    if type(layer).__module__.partition(".")[0] == "keras":
+        return
+    for name, value in vars(layer).items():
+        own = not name.startswith("_") and name not in ("built", "name", "trainable")
+        if own and isinstance(value, bool | int | float | str):
+            yield name, value
+
+
+def _inside(layer: Any) -> list[Any]:
+    return keras_api.sublayers(layer)
+
+
+def _refuse_hidden_variables(layer: Any) -> None:
+    """Refuse a layer with variables that Keras does not see.
+
+    Raises:
+        DeclarationError: names the layer and what hides them.
+    """
+    if isinstance(layer, keras.layers.Lambda):
+        hidden = hidden_variables(layer.function)
+        if hidden:
+            names = ", ".join(getattr(v, "name", type(v).__name__) for v in hidden)
+            raise DeclarationError(
+                f"layer {layer.name!r} (Lambda) hides variables: its function uses "
+                f"{names}, which the model does not see, so they could be neither "
+                "placed, trained nor saved. Make it a branch body, or a Layer that "
+                "owns them."
+            )
+    own = [
+        name
+        for one in _inside(layer)
+        if not type(one).__module__.startswith("keras.")
+        for name, value in vars(one).items()
+        if isinstance(value, tf.Variable)
+    ]
+    if own:
+        raise DeclarationError(
+            f"layer {layer.name!r} ({type(layer).__qualname__}) keeps variables that "
+            f"Keras does not see ({', '.join(own)}), so they could be neither placed "
+            "nor saved. Make them with add_weight() in __init__ or build()."
+        )
+
+
+def _lambda_again(layer: Any) -> Any:
+    """A Lambda with the same function, which no configuration can carry."""
+    config = keras.layers.Layer.get_config(layer)
+    return type(layer)(
+        layer.function,
+        output_shape=keras_api.lambda_output_shape(layer),
+        mask=layer.mask,
+        arguments=layer.arguments,
+        name=layer.name,
+        dtype=config.get("dtype"),
+        trainable=layer.trainable,
+    )
+
+
+def _without_build_hints(config: Any) -> Any:
+    """A configuration that does not build sublayers early, outside their owner."""
+    if isinstance(config, dict):
+        kept = {key: item for key, item in config.items() if key != "build_config"}
+        return {key: _without_build_hints(item) for key, item in kept.items()}
+    if isinstance(config, list):
+        return [_without_build_hints(item) for item in config]
+    return config
+
+
+def _share_initializers(layer: Any, twin: Any) -> None:
+    """Share initializers: each draws its default seed when it is made."""
+    for name, value in vars(layer).items():
+        if isinstance(value, keras.initializers.Initializer) and name in vars(twin):
+            vars(twin)[name] = value
+
+
+def carry_assets(layer: Any, twin: Any) -> None:
+    """Copy what a layer saves beside its variables, by its own saving methods."""
+    kind, base = type(layer), keras.layers.Layer
+    derives = hasattr(kind, "adapt") or not kind.__module__.startswith("keras.")
+    if (
+        derives
+        and layer.variables
+        and kind.load_own_variables is not base.load_own_variables
+    ):
+        store: dict[str, Any] = {}
+        layer.save_own_variables(store)
+        twin.load_own_variables(store)
+    if hasattr(kind, "load_assets"):
+        with tempfile.TemporaryDirectory() as folder:
+            layer.save_assets(folder)
+            twin.load_assets(folder)

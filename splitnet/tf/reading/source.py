@@ -1,0 +1,198 @@
+"""One form for every source: a functional model, and the part of each of its calls.
+
+A net's model is a template of copies without values; a Keras model's is the model
+itself. Both are read, matched with plans and cloned by the same code.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.graph import Part
+from splitnet.core.net import Net, Ref, Towers, raise_faults
+from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.flatten import Flow, Nested, flow_of
+from splitnet.tf.reading.model_class import check_class, check_steps
+from splitnet.tf.reading.net import NetModel, model_of, trace_of
+
+__all__ = ["Blueprint", "Site", "blueprint_of", "functional_of", "output_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One call: its name, its part, and the node of the model that it is."""
+
+    call: str
+    part: str
+    node: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blueprint:
+    """A functional model with the parts of its calls, in running order.
+
+    `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
+    parts that are replicated. `originals` are the user's layers, by the ids of the
+    layers without values that stand for them in `model`.
+    """
+
+    name: str
+    model: Any
+    flow: Flow
+    parts: tuple[Part, ...]
+    sites: tuple[Site, ...]
+    towers: Mapping[str, Towers] = field(default_factory=dict)
+    originals: Mapping[int, Any] = field(default_factory=dict)
+
+
+def blueprint_of(
+    source: Any, nested: Nested = "keep", *, strict: bool = True
+) -> Blueprint:
+    """Bring a net or a Keras model to one form; no variable is given memory.
+
+    Args:
+        source: a net, whose branches are its parts, a Keras model, or a function
+            without arguments that builds one.
+        nested: which models inside a Keras model are expanded; see `flow_of`.
+        strict: as in `flow_of`.
+
+    Raises:
+        DeclarationError: with every fault of the declaration.
+    """
+    if isinstance(source, Net):
+        return _of_net(source)
+    if callable(source) and not isinstance(source, keras.Operation | type):
+        source = _built_by(source)
+    if isinstance(source, keras.Model):
+        return _of_model(source, nested, strict=strict)
+    raise DeclarationError(
+        "a model is a splitnet.Net, a keras.Model, or a function without arguments "
+        f"that builds one. Received: {source!r} ({type(source).__name__})."
+    )
+
+
+def output_keys(net: Net, ref: Ref) -> list[int | str] | None:
+    """The keys of what a reference stands for; None for a single tensor."""
+    trace = trace_of(net, upto=ref.number)
+    found = trace.look_up(ref)
+    if found is None:
+        raise_faults(net.name, [*net.faults(), *trace.faults])
+    if isinstance(found, dict):
+        return list(found)
+    if isinstance(found, list | tuple):
+        return list(range(len(found)))
+    return None
+
+
+def functional_of(model: Any) -> Any:
+    """The functional form of a Keras model, over its own layers and nodes.
+
+    Raises:
+        DeclarationError: the model has no graph of calls to read.
+    """
+    if isinstance(model, keras.Sequential):
+        if not model.built or not model.inputs:
+            raise DeclarationError(
+                f"the Sequential model {model.name!r} is not built, so its shapes are "
+                "not known. Start it with keras.Input(shape), or call model.build()."
+            )
+        check_steps(model)
+        return keras.Model(model.inputs, model.outputs, name=model.name)
+    if isinstance(model, keras_api.Functional):
+        check_class(model)
+        return model
+    raise DeclarationError(
+        f"model {getattr(model, 'name', model)!r} ({type(model).__qualname__}) is "
+        "subclassed: its calls are hidden in Python code. Build it as a functional "
+        "model, keras.Model(inputs, outputs), or declare a net with one branch for "
+        "each of its sublayers, which may be subclassed."
+    )
+
+
+def _built_by(function: Callable[[], Any]) -> Any:
+    """The model that a function builds, its variables without memory."""
+    try:
+        with keras_api.without_values(), keras_api.random_states_kept():
+            model = function()
+    except ValueError as error:
+        if not keras_api.needs_memory(error):
+            raise
+        with keras_api.in_scratch_graph(), keras_api.random_states_kept():
+            model = function()
+            for variable in getattr(model, "variables", ()):
+                keras_api.drop_value(variable)
+    if not isinstance(model, keras.Model):
+        name = getattr(function, "__name__", repr(function))
+        raise DeclarationError(
+            f"the function {name} returned {type(model).__name__}; a function that is "
+            "given as a source must return a keras.Model."
+        )
+    return model
+
+
+def _of_net(net: Net) -> Blueprint:
+    made: NetModel = model_of(net)
+    order = {part.name: i for i, part in enumerate(made.parts)}
+    flow = flow_of(made.model)
+    nodes = _input_nodes(made.model) + flow.nodes
+    nodes.sort(key=lambda node: order[made.part_of[id(node)]])
+    sites = _named([(made.part_of[id(node)], node) for node in nodes], prefix=True)
+    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
+    return Blueprint(
+        net.name, made.model, flow, made.parts, sites, towers, made.originals
+    )
+
+
+def _of_model(source: Any, nested: Nested, *, strict: bool) -> Blueprint:
+    model = functional_of(source)
+    flow = flow_of(model, nested, strict=strict)
+    nodes = _input_nodes(model) + flow.nodes
+    unbuilt = [
+        node.operation.name
+        for node in nodes
+        if not getattr(node.operation, "built", True)
+    ]
+    if unbuilt:
+        raise DeclarationError(
+            listed(
+                f"model {model.name!r} has layers that are not built.",
+                [f"layer {name!r} has no variables yet" for name in unbuilt],
+            )
+        )
+    sites = _named([(None, node) for node in nodes], prefix=False)
+    parts = tuple(
+        Part(
+            site.part,
+            "input" if site.node.is_input else "branch",
+            ("cpu",) if site.node.is_input else ("auto",),
+        )
+        for site in sites
+    )
+    return Blueprint(model.name, model, flow, parts, sites)
+
+
+def _input_nodes(model: Any) -> list[Any]:
+    return [keras_api.producer(tensor) for tensor in model.inputs]
+
+
+def _named(
+    pairs: Sequence[tuple[str | None, Any]], *, prefix: bool
+) -> tuple[Site, ...]:
+    """Name each call for its layer; a second call of it is "name@2".
+
+    A call inside an expanded model is "model/name".
+    """
+    taken: Counter[str] = Counter()
+    sites = []
+    for part, node in pairs:
+        name = getattr(node, "path", "") + node.operation.name
+        if prefix and not node.is_input:
+            name = f"{part}/{name}"
+        taken[name] += 1
+        call = name if taken[name] == 1 else f"{name}@{taken[name]}"
+        sites.append(Site(call, call if part is None else part, node))
+    return tuple(sites)
