@@ -1,9 +1,269 @@
-"""What no placement can beat: proofs for `plan.bound`."""
+"""Lower bounds of a placement problem: no assignment has a smaller value.
+
+    critical path   longest chain of tasks, each on its fastest device, copies free
+    work            all seconds (or bytes) shared by all devices, groups divisible
+    program         mixed-integer program (HiGHS), stopped early; its dual bound
+
+Variables of the program: x[g, d] = 1 if group g is on device d, T the value. Minimise T
+so that every group is somewhere and every device has room. For loads, device d pays for
+net e if y[e, d] = 1, which is at least x[u, d] - x[v, d] for two pins u, v. For a step,
+forward and backward tasks have start times; a task starts when what it reads has ended
+and, if the two groups are on different devices, the fastest copy has arrived. That
+devices and links do one thing at a time is left out.
+"""
+
+from math import inf
+from typing import Any
+
+import numpy as np
 
 from splitnet.planner.board import Board
+from splitnet.planner.problem import Floats, Problem, equivalent_devices
 from splitnet.planner.program import load_bound
+from splitnet.simulator.step_graph import StepGraph
 
-__all__ = ["lower_bound"]
+__all__ = ["lower_bound", "lower_bound_of"]
+
+_MOST_GROUPS, _MOST_NODES = 50, 300
+"""Size of a problem for the program, and nodes of its branch and bound."""
+
+_MOST_COLUMNS = 4000
+"""Size of the linear program of the work bound."""
+
+_SAFETY = 1 - 1e-6
+"""What the solver's tolerances and sums in another order may hide."""
+
+
+def lower_bound_of(
+    problem: Problem, objective: str, *, hard: bool = False, time_limit: float = 1.0
+) -> float:
+    """The best proven lower bound of "latency", "throughput" or "memory".
+
+    Args:
+        problem: What to place.
+        objective: What is minimised.
+        hard: Solve the program as well, if the problem is small enough for it.
+        time_limit: Seconds for the program.
+    """
+    graph = problem.graph
+    if not problem.group_count or not graph.allowed.any(axis=1).all():
+        return 0.0
+    cost = _cost(problem, objective)
+    found = [float(cost.min(axis=1).max()), _work(problem, cost)]
+    if objective == "latency" and problem.step is not None:
+        found.append(_critical_path(problem, problem.step))
+    best = max(found) * _SAFETY
+    if hard and problem.group_count <= _MOST_GROUPS:
+        best = max(best, _Program(problem, objective, cost).bound(time_limit))
+    return best
+
+
+def _cost(problem: Problem, objective: str) -> Floats:
+    """Per group and device, what it adds to the device's load or bytes."""
+    graph = problem.graph
+    if objective == "memory":
+        cost = np.tile(graph.size_bytes[:, None], problem.device_count)
+    else:
+        cost = graph.seconds[:, graph.kind]
+    return np.where(graph.allowed, cost, inf)
+
+
+def _work(problem: Problem, cost: Floats) -> float:
+    """Least load of the busiest device if groups could be divided, with memory."""
+    owner = np.array(equivalent_devices(problem))
+    first = [int(np.flatnonzero(owner == c)[0]) for c in range(owner.max() + 1)]
+    number = np.bincount(owner)
+    plain = float(cost.min(axis=1).sum()) / problem.device_count
+    groups, classes = problem.group_count, len(first)
+    if classes == 1 or groups * classes > _MOST_COLUMNS or plain == 0:
+        return plain
+    model = _model()
+    total = model.addVariable(obj=1.0)
+    cost, sizes = cost[:, first] / plain, problem.graph.size_bytes
+    share = [
+        {c: model.addVariable() for c in range(classes) if cost[g, c] < inf}
+        for g in range(groups)
+    ]
+    for columns in share:
+        model.addConstr(model.qsum(columns.values()) == 1)
+    for c, device in enumerate(first):
+        users = [g for g in range(groups) if c in share[g]]
+        if not users:
+            continue
+        load = model.qsum(share[g][c] * float(cost[g, c]) for g in users)
+        model.addConstr(load <= total * float(number[c]))
+        room = float(problem.graph.capacity_bytes[device] * number[c])
+        if 0 < room < sizes.sum():
+            held = model.qsum(share[g][c] * float(sizes[g] / room) for g in users)
+            model.addConstr(held <= 1)
+    model.run()
+    if str(model.getModelStatus()) != "HighsModelStatus.kOptimal":
+        return plain
+    return max(plain, float(model.getInfo().objective_function_value) * plain)
+
+
+def _critical_path(problem: Problem, step: StepGraph) -> float:
+    """Longest chain of forward, backward and update tasks."""
+    n, tasks = step.count, step.tasks
+    allowed = problem.graph.allowed[problem.group_of_unit]
+    allowed = np.concatenate([allowed, allowed[::-1], allowed]).T
+    fastest = np.where(allowed, np.array(step.task_seconds), inf).min(axis=0)
+    start = np.zeros(3 * n)
+    for task in range(3 * n):
+        end = start[task] + fastest[task]
+        after = list(tasks.successors[task])
+        if task < n:
+            after += [r for e in tasks.outputs[task] for r in step.edges[e].readers]
+        after += [tasks.reductions[i].task for i in tasks.contributes[task]]
+        for other in after:
+            if other > task:
+                start[other] = max(start[other], end)
+    return float((start + fastest).max(initial=0.0))
+
+
+def _model() -> Any:
+    """An empty program, solved by one thread without output."""
+    import highspy
+
+    model: Any = highspy.Highs()  # type: ignore[no-untyped-call]  # untyped upstream
+    model.silent()
+    model.setOptionValue("threads", 1)
+    model.setOptionValue("random_seed", 0)
+    return model
+
+
+class _Program:
+    """The mixed-integer program; times are in units of the work bound."""
+
+    def __init__(self, problem: Problem, objective: str, cost: Floats) -> None:
+        self.problem, self.model = problem, _model()
+        self.unit = float(cost.min(axis=1).sum()) or 1.0
+        self.total = self.model.addVariable(obj=1.0)
+        self.on: list[dict[int, Any]] = [
+            {int(d): self.model.addBinary() for d in np.flatnonzero(row)}
+            for row in problem.graph.allowed
+        ]
+        self._constraints()
+        if objective == "throughput":
+            self._loads(cost, self._payments())
+        else:
+            self._loads(cost, [{} for _ in range(problem.device_count)])
+        if objective == "latency" and problem.step is not None:
+            self.cut: dict[tuple[int, int], Any] = {}
+            self._times(problem.step)
+
+    def bound(self, time_limit: float) -> float:
+        """The dual bound after a limited number of nodes; 0 if there is none."""
+        self.model.setOptionValue("mip_max_nodes", _MOST_NODES)
+        self.model.setOptionValue("time_limit", float(time_limit))
+        self.model.run()
+        found = float(self.model.getInfo().mip_dual_bound)
+        return found * self.unit * _SAFETY if 0 < found < inf else 0.0
+
+    def _constraints(self) -> None:
+        """Every group is somewhere, has room, and is apart from what it must be."""
+        model, graph = self.model, self.problem.graph
+        for columns in self.on:
+            model.addConstr(model.qsum(columns.values()) == 1)
+        for d, room in enumerate(graph.capacity_bytes.tolist()):
+            users = [g for g, columns in enumerate(self.on) if d in columns]
+            if users and 0 < room < graph.size_bytes[users].sum():
+                share = graph.size_bytes / room
+                held = model.qsum(self.on[g][d] * float(share[g]) for g in users)
+                model.addConstr(held <= 1)
+        for g in range(self.problem.group_count):
+            for other in graph.apart[graph.apart_start[g] : graph.apart_start[g + 1]]:
+                for d in self.on[g].keys() & self.on[int(other)].keys():
+                    model.addConstr(self.on[g][d] + self.on[int(other)][d] <= 1)
+
+    def _payments(self) -> list[dict[int, Any]]:
+        """Per device, what it pays for each net, 0 to 1."""
+        model, graph = self.model, self.problem.graph
+        pays: list[dict[int, Any]] = [{} for _ in graph.capacity_bytes]
+        for net in range(len(graph.net_seconds)):
+            first, last = graph.net_start[net], graph.net_start[net + 1]
+            pins = graph.net_pins[first:last].tolist()
+            for d in range(self.problem.device_count):
+                if graph.net_seconds[net, graph.kind[d]] == 0:
+                    continue
+                pays[d][net] = model.addVariable(ub=1.0)
+                for u, v in zip(pins, [*pins[1:], pins[0]]):
+                    if d in self.on[u]:
+                        inside = self.on[u][d] - self.on[v].get(d, 0.0)
+                        model.addConstr(pays[d][net] >= inside)
+        return pays
+
+    def _loads(self, cost: Floats, pays: list[dict[int, Any]]) -> None:
+        """No device is busier than the value."""
+        model, graph = self.model, self.problem.graph
+        for d, nets in enumerate(pays):
+            load = [
+                columns[d] * float(cost[g, d] / self.unit)
+                for g, columns in enumerate(self.on)
+                if d in columns
+            ]
+            seconds = graph.net_seconds[:, graph.kind[d]] / self.unit
+            load += [pay * float(seconds[net]) for net, pay in nets.items()]
+            if load:
+                model.addConstr(model.qsum(load) <= self.total)
+
+    def _times(self, step: StepGraph) -> None:
+        """Tasks start when what they read is there; the step ends after all."""
+        model = self.model
+        start = [model.addVariable() for _ in range(step.count)]
+        back = [model.addVariable() if b else None for b in step.has_backward]
+        for edge in step.edges:
+            u = edge.source
+            for v in edge.readers:
+                ready = start[u] + self._took(step.forward, u)
+                model.addConstr(start[v] >= ready + self._copy(step, edge, u, v))
+            for v in edge.gradients_from:
+                ready = back[v] + self._took(step.backward, v)
+                model.addConstr(back[u] >= ready + self._copy(step, edge, v, u))
+        for u in range(step.count):
+            end = start[u] + self._took(step.forward, u)
+            if back[u] is not None:
+                model.addConstr(back[u] >= end)
+                end = back[u] + self._took(step.backward, u)
+                if step.has_update[u]:
+                    end = end + self._took(step.update, u)
+            model.addConstr(self.total >= end)
+
+    def _took(self, table: Any, unit: int) -> Any:
+        """Seconds of a task, wherever it runs."""
+        columns = self.on[int(self.problem.group_of_unit[unit])]
+        return self.model.qsum(
+            x * (table[d][unit] / self.unit) for d, x in columns.items()
+        )
+
+    def _copy(self, step: StepGraph, edge: Any, source: int, target: int) -> Any:
+        """Seconds of the fastest copy, if the two units are on different devices."""
+        a, b = (int(self.problem.group_of_unit[unit]) for unit in (source, target))
+        if a == b:
+            return 0.0
+        least = edge.seconds
+        if least is None:
+            roads = [(d, e) for d in self.on[a] for e in self.on[b] if d != e]
+            least = min(
+                (
+                    step.latency[d][e] + edge.bytes * step.seconds_per_byte[d][e]
+                    for d, e in roads
+                ),
+                default=0.0,
+            )
+        return self._apart(a, b) * (least / self.unit)
+
+    def _apart(self, a: int, b: int) -> Any:
+        """The variable that is 1 if two groups are on different devices."""
+        pair = min(a, b), max(a, b)
+        if pair not in self.cut:
+            column = self.cut[pair] = self.model.addVariable(ub=1.0)
+            for d, x in self.on[pair[0]].items():
+                self.model.addConstr(column >= x - self.on[pair[1]].get(d, 0.0))
+        return self.cut[pair]
+
+
+# The bounds of the old search, until it is gone.
 
 _ROUNDING = 1e-9
 """The share taken off for sums that are added up in another order than a step's."""
@@ -21,7 +281,7 @@ def lower_bound(board: Board) -> float:
         return 0.0
     if board.objective == "memory":
         return _memory_bound(board)
-    best = max(_critical_path(board), _work(board), load_bound(board))
+    best = max(_board_path(board), _board_work(board), load_bound(board))
     return best * (1 - _ROUNDING)
 
 
@@ -42,7 +302,7 @@ def _fastest(board: Board) -> tuple[list[float], list[float], list[float]]:
     return forward, backward, update
 
 
-def _critical_path(board: Board) -> float:
+def _board_path(board: Board) -> float:
     """The longest chain forward, back and update; calls stand in running order."""
     step = board.calls
     n = step.count
@@ -74,7 +334,7 @@ def _critical_path(board: Board) -> float:
     return max([best, *ends])
 
 
-def _work(board: Board) -> float:
+def _board_work(board: Board) -> float:
     """All work at its fastest, shared over the devices that anybody may use.
 
     Refined by nested sets of devices: what may only run on some devices must share

@@ -16,6 +16,7 @@ import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
+from splitnet.planner.bounds import lower_bound_of
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.exhaustive import exhaustive
 from splitnet.planner.problem import (
@@ -36,6 +37,9 @@ __all__ = ["OBJECTIVES", "Solution", "solve", "value_of", "warm_up"]
 OBJECTIVES = ("latency", "throughput", "memory")
 
 _LOGGER = logging.getLogger("splitnet")
+
+_PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
+"""Groups up to which a program gives the bound, and its share of the time."""
 
 _SMALL, _NODES = 14, 20_000
 """Groups up to which all assignments are tried, and nodes of that tree."""
@@ -100,14 +104,23 @@ def solve(
         starts: Assignments to begin with.
         on_progress: Called with the fraction done and the best value so far.
     """
-    budget = Budget(time_limit, effort, on_progress=on_progress)
-    shape = contiguity or "free"
+    groups, shape = problem.group_count, contiguity or "free"
+    seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
+    budget = Budget(seconds, effort, on_progress=on_progress)
 
     def value(place: Ints) -> float:
         return value_of(problem, objective, place, shape)
 
     def solution(place: Ints, algorithm: str, bound: float = 0.0) -> Solution:
         found = value(place)
+        if not bound and found < inf:
+            bound = lower_bound_of(problem, objective)
+            if bound < 0.999 * found and groups <= _PROGRAM_GROUPS:
+                seconds = _PROGRAM_SHARE * time_limit
+                bound = max(
+                    bound,
+                    lower_bound_of(problem, objective, hard=True, time_limit=seconds),
+                )
         return Solution(
             place,
             found,
@@ -117,7 +130,6 @@ def solve(
             found < inf,
         )
 
-    groups = problem.group_count
     if not groups or not problem.graph.allowed.any(axis=1).all():
         return solution(np.zeros(groups, np.int32), "none needed")
     if groups <= _SMALL:
