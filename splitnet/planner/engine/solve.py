@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -181,7 +181,6 @@ def _compiled_search(
     _prepare(objective)
     budget.pause(monotonic() - began)
 
-    from splitnet.planner.engine.load_search import search_load
     from splitnet.planner.engine.makespan_search import lower_peak, search_makespan
 
     if objective == "latency":
@@ -189,35 +188,55 @@ def _compiled_search(
             problem, budget, seed=seed, starts=starts, contiguity=contiguity
         )
         return found.place, "simulated annealing"
-    target = problem
     if objective == "memory":
         target = replace(problem, graph=_bytes_graph(problem), step=None)
-    plain = objective == "throughput" and not problem.cut_penalty
-    found = search_load(
-        target,
-        budget.part(1.0 if plain else 0.4),
-        contiguity=contiguity,
-        seed=seed,
-        starts=starts,
-    )
-    if plain:
-        return found.place, "multilevel simulated annealing"
-    pipeline = search_load(target, budget.part(0.2), contiguity="pipeline", seed=seed)
-    target = replace(target, cut_penalty=problem.cut_penalty or 1e-3)
-    found = search_makespan(
-        target,
-        budget.part(1.0 if objective == "throughput" else 0.5),
-        seed=seed,
-        starts=[*starts, found.place, pipeline.place],
-        data=target.graph,
-        contiguity=contiguity,
-    )
-    if objective == "memory":
-        return (
-            lower_peak(problem, found.place, budget, contiguity=contiguity),
-            "simulated annealing and steepest descent",
-        )
-    return found.place, "multilevel simulated annealing"
+        place = _search_loads(target, contiguity, budget.part(0.7), seed, starts)
+        if value_of(problem, objective, place, contiguity) == inf:
+            place = lower_peak(problem, place, budget.part(0.7), relative=True)
+        place = lower_peak(problem, place, budget, contiguity=contiguity)
+        return place, "simulated annealing and steepest descent"
+    algorithm = "multilevel simulated annealing"
+    if problem.step is None:
+        return _search_loads(problem, contiguity, budget, seed, starts), algorithm
+    # The peaks of devices are known only afterwards: take that much less and repeat.
+    target = replace(problem, step=None)
+    capacity = problem.graph.capacity_bytes
+    for fraction in (0.15, 0.2, 0.3):
+        place = _search_loads(target, contiguity, budget.part(fraction), seed, starts)
+        excess = np.maximum(problem.held_bytes(place) - capacity, 0.0)
+        if not excess.any():
+            starts = [*starts, place]
+            break
+        less = np.maximum(target.graph.capacity_bytes - 1.05 * excess, 0.0)
+        target = replace(target, graph=target.graph._replace(capacity_bytes=less))
+    last = _search_loads(target, contiguity, budget, seed, starts)
+    if value_of(problem, objective, last, contiguity) < inf:
+        return last, algorithm
+    if value_of(problem, objective, place, contiguity) < inf:
+        return place, algorithm
+    rest = budget.part(1.0) if budget.left else Budget(1.0, 200_000)
+    return lower_peak(problem, last, rest, relative=True), algorithm
+
+
+def _search_loads(
+    problem: Problem, contiguity: str, budget: Budget, seed: int, starts: list[Ints]
+) -> Ints:
+    """The least largest load, with the cut penalty; memory is sums of groups' bytes."""
+    from splitnet.planner.engine.load_search import search_load
+    from splitnet.planner.engine.makespan_search import search_makespan
+
+    rules: dict[str, Any] = {"seed": seed, "contiguity": contiguity}
+    if not problem.cut_penalty:
+        return search_load(problem, budget, starts=starts, **rules).place
+    found = search_load(problem, budget.part(0.4), starts=starts, **rules)
+    line = search_load(problem, budget.part(0.3), seed=seed, contiguity="pipeline")
+    return search_makespan(
+        problem,
+        budget,
+        starts=[*starts, found.place, line.place],
+        data=problem.graph,
+        **rules,
+    ).place
 
 
 def _bytes_graph(problem: Problem) -> LoadGraph:

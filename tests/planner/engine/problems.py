@@ -1,0 +1,127 @@
+"""Random problems that are small enough to try every assignment."""
+
+import itertools
+import random
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
+from splitnet.planner.engine.solve import value_of
+from splitnet.planner.problem import Problem, cut_size, load_problem, problem_of
+from splitnet.simulator.step_graph import step_graph
+
+
+@dataclass(frozen=True)
+class Group:
+    """Names of allowed devices, and numbers of groups to be apart from."""
+
+    allowed: tuple[str, ...]
+    apart: tuple[int, ...] = ()
+
+
+def random_graph(count: int, seed: int) -> Graph:
+    """Calls with weights, some of them shared, and edges that go a few calls on."""
+    draw = random.Random(seed)
+    weights = [Weights(f"w{i}", draw.randrange(1, 9) * 2**20) for i in range(count)]
+    calls = []
+    for i in range(count):
+        own = (f"w{i}",) if draw.random() < 0.8 else ()
+        other = (f"w{draw.randrange(count)}",) if draw.random() < 0.2 else ()
+        calls.append(
+            Call(
+                *(f"c{i}", f"c{i}", "Dense"),
+                output_bytes=draw.randrange(1, 9) * 2**19,
+                activation_bytes=2**19,
+                forward_flops=draw.lognormvariate(0, 1) * 1e9,
+                backward_flops=2e9,
+                weights=tuple(dict.fromkeys((*own, *other))),
+                lookups=own if draw.random() < 0.1 else (),
+            )
+        )
+    tensors = [
+        Tensor(f"c{source}", f"c{i}", bytes=calls[source].output_bytes)
+        for i in range(1, count)
+        for source in {max(0, i - draw.randrange(1, 4)) for _ in range(2)}
+    ]
+    used = {name for call in calls for name in call.weights}
+    return Graph(
+        "random",
+        1,
+        tuple(calls),
+        tuple(tensors),
+        tuple(w for w in weights if w.name in used),
+        tuple(Part(call.name) for call in calls),
+    )
+
+
+def step_problem(
+    count: int, seed: int, *, gpus: int = 2, cut_penalty: float = 0.0
+) -> Problem:
+    """A step of random calls with little memory, some apart, some bound to a kind."""
+    draw = random.Random(seed)
+    graph = random_graph(count, seed)
+    cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="1 GiB", link="5 GB/s")
+    names = tuple(device.name for device in cluster)
+    apart: list[set[int]] = [set() for _ in range(count)]
+    if seed % 3 == 0:
+        a, b = draw.sample(range(count), 2)
+        apart[a].add(b)
+        apart[b].add(a)
+    groups = [
+        Group(
+            names[:-1] if draw.random() < 0.1 else names,
+            tuple(sorted(others)),
+        )
+        for others in apart
+    ]
+    step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
+    total = sum(step.weight_bytes) * (4 if seed % 4 != 3 else 1)
+    share = draw.choice((0.5, 0.8, 3.0))
+    return problem_of(
+        step,
+        cluster,
+        groups,
+        group_of_unit=range(count),
+        capacity=[share * total + 2e7] * gpus + [2.0 * total + 1e9],
+        cut_penalty=cut_penalty,
+    )
+
+
+def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:
+    """Loads of two accelerators and a CPU, with little memory."""
+    draw = random.Random(seed)
+    edges = [
+        (source, i)
+        for i in range(1, count)
+        for source in sorted({draw.randrange(max(0, i - 4), i) for _ in range(2)})
+    ]
+    seconds = [draw.lognormvariate(0, 1) for _ in range(count)]
+    sizes = [draw.uniform(1, 9) for _ in range(count)]
+    room = sum(sizes) * draw.choice((0.45, 0.7, 2.0))
+    pair = draw.sample(range(count), 2)
+    return load_problem(
+        seconds=[(s, inf if draw.random() < 0.1 else 5 * s) for s in seconds],
+        size_bytes=sizes,
+        edges=edges,
+        transfer_seconds=[(draw.lognormvariate(-1, 1), 0.0) for _ in range(count)],
+        kind=[0, 0, 1],
+        capacity_bytes=[room, room, inf],
+        backward=[i >= count * 3 // 4 for i in range(count)],
+        apart=[(pair[0], pair[1])] if seed % 2 else [],
+        cut_penalty=cut_penalty,
+    )
+
+
+def best_of_all(problem: Problem, objective: str, contiguity: str) -> float:
+    """The least penalized value over all assignments."""
+    best = inf
+    devices = range(problem.device_count)
+    for place in itertools.product(devices, repeat=problem.group_count):
+        value = value_of(problem, objective, np.array(place, np.int32), contiguity)
+        if value < inf:
+            cuts = cut_size(problem.graph, place)
+            best = min(best, value * (1 + problem.cut_penalty * cuts))
+    return best

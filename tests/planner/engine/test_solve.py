@@ -1,0 +1,141 @@
+"""Solving a problem: constraints kept, values true, optima of small problems."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from splitnet.planner.engine import OBJECTIVES, solve
+from splitnet.planner.engine.solve import value_of
+from splitnet.planner.problem import Problem, cut_size, violations
+from tests.planner.engine.problems import best_of_all, random_loads, step_problem
+
+CONTIGUITIES = ("free", "convex", "pipeline")
+
+
+def penalized(problem: Problem, value: float, place: np.ndarray) -> float:
+    """The value that the search minimises."""
+    return value * (1 + problem.cut_penalty * cut_size(problem.graph, place))
+
+
+@pytest.mark.parametrize("contiguity", CONTIGUITIES)
+@pytest.mark.parametrize("seed", range(8))
+def test_small_loads_are_optimal(seed: int, contiguity: str) -> None:
+    """The value of six groups equals the least of all assignments, and is proven."""
+    problem = random_loads(6, seed, cut_penalty=0.01 * (seed % 2))
+    best = best_of_all(problem, "throughput", contiguity)
+
+    found = solve(problem, objective="throughput", contiguity=contiguity)
+
+    assert penalized(problem, found.value, found.assignment) == pytest.approx(best)
+    assert found.feasible == (best < inf)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(6))
+def test_small_steps_are_optimal(seed: int, objective: str) -> None:
+    """The value of five calls equals the least of all assignments."""
+    problem = step_problem(5, seed)
+    best = best_of_all(problem, objective, "free")
+
+    found = solve(problem, objective=objective)
+
+    assert found.value == pytest.approx(best)
+    assert found.bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("contiguity", CONTIGUITIES)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_compiled_search_keeps_constraints(objective: str, contiguity: str) -> None:
+    """Twenty groups: nothing is broken, and the value is that of the evaluator."""
+    for seed in range(2):
+        problem = step_problem(20, seed, gpus=3)
+
+        found = solve(
+            problem,
+            objective=objective,
+            contiguity=contiguity,
+            effort=30_000,
+            time_limit=2,
+        )
+
+        value = value_of(problem, objective, found.assignment, contiguity)
+        assert found.feasible, violations(problem, found.assignment)
+        assert found.value == value
+        assert found.bound <= value
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_same_seed_and_effort_give_the_same_answer(objective: str) -> None:
+    """A search that ends by its steps is repeated exactly."""
+    problem = step_problem(24, 1)
+
+    first, second = (
+        solve(problem, objective=objective, effort=40_000, time_limit=600, seed=3)
+        for _ in range(2)
+    )
+
+    assert not first.ended_by_clock
+    assert first.assignment.tolist() == second.assignment.tolist()
+
+
+def test_clock_ends_a_search_and_says_so() -> None:
+    """Steps that last for hours are cut off by the time limit."""
+    found = solve(
+        step_problem(24, 1), objective="latency", effort=10**12, time_limit=0.2
+    )
+
+    assert found.ended_by_clock
+    assert found.feasible
+
+
+def test_cut_penalty_keeps_a_chain_together() -> None:
+    """Cuts that gain less than their penalty are not made."""
+    free = solve(step_problem(24, 2), objective="latency", effort=60_000)
+    calm = solve(
+        step_problem(24, 2, cut_penalty=0.05), objective="latency", effort=60_000
+    )
+
+    problem = step_problem(24, 2)
+    assert cut_size(problem.graph, calm.assignment) < cut_size(
+        problem.graph, free.assignment
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_cannot_fit_is_infeasible(objective: str) -> None:
+    """Too little memory everywhere: an assignment, an infinite value, no exception."""
+    problem = step_problem(20, 1)
+    tiny = problem.graph._replace(capacity_bytes=np.full(3, 1e6))
+    broken = Problem(tiny, problem.forward, 0.0, problem.step, problem.group_of_unit)
+
+    found = solve(broken, objective=objective, effort=20_000)
+
+    assert not found.feasible
+    assert found.value == inf
+    assert len(found.assignment) == 20
+
+
+def test_group_without_device_is_infeasible() -> None:
+    """A group that may be nowhere makes the problem infeasible."""
+    problem = random_loads(5, 0)
+    allowed = problem.graph.allowed.copy()
+    allowed[2] = False
+    broken = Problem(problem.graph._replace(allowed=allowed), problem.forward)
+
+    assert not solve(broken, objective="throughput").feasible
+
+
+def test_empty_problem_is_solved() -> None:
+    """Nothing to place costs nothing."""
+    found = solve(
+        Problem(
+            random_loads(5, 0).graph._replace(
+                size_bytes=np.zeros(0), seconds=np.zeros((0, 2))
+            ),
+            random_loads(5, 0).forward,
+        ),
+        objective="memory",
+    )
+
+    assert found.assignment.tolist() == []
