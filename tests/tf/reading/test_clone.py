@@ -1,0 +1,291 @@
+"""Clones have layers of their own on their devices, and the values of the source."""
+
+import random
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from splitnet.tf.reading.clone import Clone, clone
+from splitnet.tf.reading.source import blueprint_of
+
+pytestmark = [
+    pytest.mark.tf,
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
+]
+ONE, TWO = "/device:CPU:1", "/device:CPU:2"
+
+
+def cloned(source: Any, *, copy: bool = True, device: str = ONE) -> Clone:
+    """A clone with all weights on one device."""
+    return clone(blueprint_of(source), lambda layer: device, copy=copy)
+
+
+def assert_same(source: Any, model: Any, *inputs: Any) -> None:
+    """Equal weights in equal order under equal paths, and equal predictions."""
+    assert [w.path for w in model.variables] == [w.path for w in source.variables]
+    for mine, its in zip(source.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    for given in inputs:
+        np.testing.assert_array_equal(
+            source.predict(given, verbose=0), model.predict(given, verbose=0)
+        )
+
+
+class OwnFunction(layers.Layer):
+    """Keeps a `tf.function` over its weight, made in `build`."""
+
+    def build(self, shape: Any) -> None:
+        """One matrix."""
+        self.w = self.add_weight(shape=(shape[-1], 3), name="w")
+        self.f = tf.function(lambda x: tf.tanh(x @ self.w))
+
+    def call(self, x: Any) -> Any:
+        """By the function."""
+        return self.f(x)
+
+
+class OwnMetric(layers.Layer):
+    """Keeps a metric, made in `__init__`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.mean = keras.metrics.Mean(name="seen")
+
+    def call(self, x: Any) -> Any:
+        """Notes the mean of what passes."""
+        self.mean.update_state(x)
+        return x
+
+
+class Forgetful(layers.Layer):
+    """Its configuration has none of its arguments."""
+
+    def __init__(self, units: int, factor: float = 1.0) -> None:
+        super().__init__()
+        self.units, self.factor = units, factor
+
+    def build(self, shape: Any) -> None:
+        """One matrix."""
+        self.w = self.add_weight(shape=(shape[-1], self.units), name="w")
+
+    def call(self, x: Any) -> Any:
+        """A product."""
+        return self.factor * (x @ self.w)
+
+
+class HalfForgetful(layers.Layer):
+    """Its configuration forgets an argument that has a default."""
+
+    def __init__(self, units: int, factor: float = 1.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.units, self.factor = units, factor
+
+    def get_config(self) -> dict[str, Any]:
+        """Without the factor."""
+        return {**super().get_config(), "units": self.units}
+
+    def build(self, shape: Any) -> None:
+        """One matrix."""
+        self.w = self.add_weight(shape=(shape[-1], self.units), name="w")
+
+    def call(self, x: Any) -> Any:
+        """A product."""
+        return self.factor * (x @ self.w)
+
+
+class EncoderDecoder(keras.Model):
+    """Sets its decoder before its encoder."""
+
+    def __init__(self) -> None:
+        encoder, decoder = layers.Dense(3, name="enc"), layers.Dense(2, name="dec")
+        self.decoder = decoder
+        x = keras.Input((4,))
+        super().__init__(x, decoder(encoder(x)), name="both")
+        self.encoder = encoder
+
+
+def chain(*body: Any, width: int = 4) -> Any:
+    """A functional model of layers in a row."""
+    x = y = keras.Input((width,), name="x")
+    for layer in body:
+        y = layer(y)
+    return keras.Model(x, y, name="chain")
+
+
+X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
+
+
+def test_layer_with_a_function_of_its_own_computes_with_its_weights() -> None:
+    """T3: what the function traced are the clone's variables, also after training."""
+    source = chain(OwnFunction(), layers.Dense(2))
+    made = cloned(source).model
+    assert_same(source, made, X)
+
+    made.layers[1].w.assign(tf.zeros((4, 3)))
+
+    assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
+
+
+def test_layer_with_a_metric_of_its_own_trains() -> None:
+    """T4: the metric has memory, and is not the source's."""
+    source = chain(OwnMetric(), layers.Dense(1))
+    made = cloned(source).model
+    made.compile("sgd", "mse")
+    made.fit(X, X[:, :1], verbose=0)
+
+    assert float(made.layers[1].mean.result()) != 0.0
+    assert float(source.layers[1].mean.result()) == 0.0
+
+
+def test_order_of_weights_is_the_sources() -> None:
+    """T5: attributes in another order than the graph."""
+    source = EncoderDecoder()
+    made = cloned(source).model
+
+    assert type(made) is EncoderDecoder
+    assert_same(source, made, X)
+
+
+@pytest.mark.parametrize("kind", [Forgetful, HalfForgetful])
+def test_layer_that_cannot_be_rebuilt_is_used_and_moved(kind: Any) -> None:
+    """T6: the very layer, on the device, said once with its reason."""
+    source = chain(layers.Dense(3), kind(2, factor=2.0))
+    with pytest.warns(UserWarning, match="cannot be rebuilt") as caught:
+        made = cloned(source)
+
+    assert len(caught) == 1
+    assert source.layers[2].name in str(caught[0].message)
+    assert made.reused == (source.layers[2].name,)
+    assert made.model.layers[2] is source.layers[2]
+    assert made.model.layers[1] is not source.layers[1]
+    assert all(w.value.device.endswith("CPU:1") for w in made.model.weights)
+    assert_same(source, made.model, X)
+
+
+def test_net_with_a_layer_that_cannot_be_rebuilt() -> None:
+    """A branch's layer as well, built or not."""
+    net = sn.Net("odd")
+    odd = Forgetful(2, 3.0)
+    net.output(net.branch("b", net.input("x", (4,)), [layers.Dense(3), odd]))
+    with pytest.warns(UserWarning, match="cannot be rebuilt"):
+        made = cloned(net)
+
+    assert odd in made.model.layers
+    assert odd.w.value.device.endswith("CPU:1")
+
+
+def test_without_copies_the_layers_are_the_users() -> None:
+    """`copy=False` needs no second memory."""
+    inner = keras.Sequential([keras.Input((3,)), layers.Dense(2)], name="inner")
+    source = chain(layers.Dense(3), inner)
+    plain = source.predict(X, verbose=0)
+    weights = source.weights
+    made = cloned(source, copy=False)
+
+    assert made.reused == ()
+    assert all(a is b for a, b in zip(weights, made.model.weights, strict=True))
+    assert all(w.value.device.endswith("CPU:1") for w in weights)
+    np.testing.assert_array_equal(made.model.predict(X, verbose=0), plain)
+
+
+def test_layers_are_made_under_their_own_devices() -> None:
+    """Those inside an expanded model as well; without one, the outer model's."""
+    inner = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(2, name="i1"), layers.Dense(2, name="i2")],
+        name="inner",
+    )
+    source = chain(layers.Dense(3, name="first"), inner)
+    where = {"first": ONE, "i1": TWO, "inner": ONE}
+    made = clone(blueprint_of(source, "expand"), lambda layer: where.get(layer.name))
+    found = {w.path: w.value.device[-5:] for w in made.model.weights}
+
+    assert found == {
+        w.path: "CPU:2" if "i1" in w.path else "CPU:1" for w in source.weights
+    }
+    assert_same(source, made.model, X)
+
+
+def test_random_states_are_left_as_found() -> None:
+    """Python's, NumPy's and Keras'."""
+    source = chain(layers.Dense(3), layers.Dropout(0.5), layers.Dense(2))
+    keras.utils.set_random_seed(7)
+    plain = random.random(), np.random.random(), float(keras.random.uniform(()))
+    keras.utils.set_random_seed(7)
+    cloned(source)
+
+    assert plain == (
+        random.random(),
+        np.random.random(),
+        float(keras.random.uniform(())),
+    )
+
+
+def test_clones_of_a_net_are_alike_and_have_the_layers_values() -> None:
+    """Built layers give their values; others those of their initializers."""
+    built, own = layers.Dense(3), layers.Dense(2)
+    built.build((None, 4))
+    net = sn.Net("n")
+    x = net.input("x", (4,))
+    net.output(net.branch("b", x, [built, layers.Dropout(0.5), own]))
+    one, two = cloned(net).model, cloned(net, device=TWO).model
+
+    np.testing.assert_array_equal(one.layers[1].kernel, built.kernel)
+    assert not own.built
+    for mine, its in zip(one.get_weights(), two.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
+def test_a_function_as_a_source_is_read_without_memory() -> None:
+    """C6: weights that no machine has room for; a stateful recurrence as well."""
+
+    def huge() -> Any:
+        x = keras.Input((10, 400_000), batch_size=2)
+        y = layers.LSTM(50_000, stateful=True)(x)
+        return keras.Model(x, layers.Dense(1_000_000)(y), name="huge")
+
+    graph = sn.read(huge, batch=2)
+
+    assert sum(w.bytes for w in graph.weights) > 300e9
+
+
+def test_a_clone_of_a_function_is_a_model_with_values() -> None:
+    """As if the function had been called."""
+
+    def build() -> Any:
+        return chain(layers.Dense(3), layers.Dropout(0.5), layers.Dense(2))
+
+    made = cloned(build).model
+
+    assert made.predict(X, verbose=0).shape == (5, 2)
+    assert all(np.ptp(w) > 0 for w in made.get_weights() if np.ndim(w) == 2)
+
+
+def test_what_layers_share_stays_shared() -> None:
+    """A dense layer that is called and wrapped is one in the clone."""
+    dense = layers.Dense(4)
+    x = keras.Input((3, 4))
+    source = keras.Model(x, layers.TimeDistributed(dense)(dense(x)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = cloned(source).model
+
+    assert len(made.weights) == len(source.weights) == 2
+
+
+def test_vocabularies_go_along() -> None:
+    """State that is no variable is carried by the layer's own save and load."""
+    lookup = layers.StringLookup()
+    lookup.adapt(["a", "b", "b"])
+    x = keras.Input((1,), dtype="string")
+    source = keras.Model(x, lookup(x))
+    made = cloned(source).model
+
+    given = tf.constant([["b"], ["a"], ["z"]])
+    np.testing.assert_array_equal(made(given), source(given))
