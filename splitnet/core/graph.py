@@ -34,7 +34,8 @@ class Call:
     kernel, `backward` one that belongs to the backward pass by itself. `lookups` are
     those of its weights of which it reads rows: their gradient has those rows alone.
     `sequential_steps` counts the steps of a recurrence, each of which waits for the one
-    before; FLOPs and bytes are those of all of them.
+    before; FLOPs and bytes are those of all of them. `settings` is a fingerprint of
+    the layer's configuration, "" where nobody says.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Call:
     transfer_seconds: float | None = None
     lookups: tuple[str, ...] = ()
     sequential_steps: int = 1
+    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from splitnet.tf.costs.value import Case, Size, Work, keras_class, weight_sizes
+import keras
 
-__all__ = ["bidirectional", "conv_lstm", "recurrent", "time_distributed"]
+from splitnet.tf.costs.value import (
+    Case,
+    Size,
+    Work,
+    keras_class,
+    size_of,
+    weight_sizes,
+)
+from splitnet.tf.internals import keras_api
+
+__all__ = [
+    "bidirectional",
+    "conv_lstm",
+    "recurrent",
+    "sequential_steps",
+    "time_distributed",
+]
 
 _CELLS = {
     # gates, FLOPs per unit besides products, units kept per step
@@ -41,6 +57,44 @@ def recurrent(case: Case) -> Work | None:
         turned += case.output.bytes
     moved = _moved(case, found, steps)
     return replace(found, moved_bytes=moved, transient_bytes=turned)
+
+
+def sequential_steps(operation: Any, inputs: Sequence[Any], batch: int) -> int:
+    """How many steps of a call wait for each other: time steps times stacked cells.
+
+    The directions of a `Bidirectional` run one after the other; a nested model's
+    recurrences are added up.
+    """
+    if isinstance(operation, keras.Model):
+        return max(
+            1,
+            sum(
+                sequential_steps(node.operation, node.input_tensors, batch)
+                for node in _inner_nodes(operation)
+                if _repeats(node.operation)
+            ),
+        )
+    if not _repeats(operation) or not inputs:
+        return 1
+    if isinstance(operation, keras.layers.Bidirectional):
+        sides = (operation.forward_layer, operation.backward_layer)
+        return sum(sequential_steps(side, inputs, batch) for side in sides)
+    cells = getattr(operation.cell, "cells", [operation.cell])
+    return size_of(inputs[0], batch).shape[1] * len(cells)
+
+
+def _repeats(operation: Any) -> bool:
+    kinds = (keras.layers.RNN, keras.layers.Bidirectional, keras.Model)
+    return isinstance(operation, kinds)
+
+
+def _inner_nodes(model: Any) -> list[Any]:
+    inner = model
+    if isinstance(model, keras.Sequential):
+        inner = keras_api.functional_inside(model)
+    if not isinstance(inner, keras_api.Functional):
+        return []
+    return keras_api.nodes_of(inner)
 
 
 def _cell(case: Case, cell: Any, steps: int, features: int) -> Work:

@@ -7,10 +7,12 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.replication import batch_shares, expand
+from splitnet.tf.costs.recurrent import sequential_steps
 from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.flops import cost_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import Nested
+from splitnet.tf.reading.settings import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import tables_of, variables_of
 from splitnet.tf.replicas import check_towers
@@ -111,6 +113,7 @@ def _call(
         "output_shapes": tuple(size.shape for size in outputs),
         "output_dtypes": tuple(size.dtype for size in outputs),
         "output_bytes": sum(size.bytes for size in outputs),
+        "settings": settings_of(operation),
     }
     if cost is None:
         return Call(**shared)
@@ -128,6 +131,7 @@ def _call(
         weights=tuple(dict.fromkeys(names[id(v)] for v in variables_of(operation))),
         cpu_only=cost.cpu_only,
         lookups=tuple(names[id(v)] for v in tables_of(operation)),
+        sequential_steps=sequential_steps(operation, node.input_tensors, batch),
     )
 
 

@@ -37,7 +37,8 @@ class Blueprint:
 
     `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
     parts that are replicated. `originals` are the user's layers, by the ids of the
-    layers without values that stand for them in `model`.
+    layers without values that stand for them in `model`. `declared` says that the
+    parts are a net's branches.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Blueprint:
     sites: tuple[Site, ...]
     towers: Mapping[str, Towers] = field(default_factory=dict)
     originals: Mapping[int, Any] = field(default_factory=dict)
+    declared: bool = False
 
 
 def blueprint_of(
@@ -143,7 +145,14 @@ def _of_net(net: Net) -> Blueprint:
     sites = _named([(made.part_of[id(node)], node) for node in nodes], prefix=True)
     towers = {b.name: b.towers for b in net.branches if b.towers is not None}
     return Blueprint(
-        net.name, made.model, flow, made.parts, sites, towers, made.originals
+        net.name,
+        made.model,
+        flow,
+        made.parts,
+        sites,
+        towers,
+        made.originals,
+        declared=True,
     )
 
 

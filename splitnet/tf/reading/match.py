@@ -1,0 +1,181 @@
+"""Match a plan with the source that it is used for, by structure and shapes.
+
+Names that Keras counts on (`dense_3`, `not_equal_4`) differ each time a model is built,
+so calls are matched by their position, or by name where that fits better. A source of
+another structure is refused with what differs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.graph import Call, Graph
+from splitnet.core.plan import Plan
+from splitnet.core.replication import fold, towers_in
+from splitnet.tf.costs.value import size_of
+from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.flatten import expanded_in
+from splitnet.tf.reading.settings import settings_of
+from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.variables import variables_of
+
+__all__ = ["planned_blueprint", "planned_sites"]
+
+_SAID = 12  # differences in an error
+
+
+def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
+    """The source's blueprint with those nested models expanded that the plan has so.
+
+    The names of the plan's calls tell them. Where a rebuilt model counts its nested
+    models on (functional_1, functional_2), all are expanded.
+    """
+    if towers_in(plan.graph):  # of a whole model, or of a net
+        return blueprint_of(source)
+    paths = expanded_in([call.name for call in plan.graph.calls])
+    found = blueprint_of(source, paths or "keep", strict=False)
+    if paths and not any(found.flow.models.values()):
+        return blueprint_of(source, "expand")
+    return found
+
+
+def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
+    """The source's calls under the names and parts that the plan gave them.
+
+    Raises:
+        DeclarationError: the plan was made from another model; says what differs.
+    """
+    graph, sites = plan.graph, blueprint.sites
+    calls = fold(graph, bare=bool(towers_in(graph)) and not blueprint.towers)
+    faults = [*_part_faults(blueprint, graph)]
+    if len(calls) != len(sites):
+        faults += _name_faults(calls, sites)
+        faults = faults or [f"it has {len(sites)} calls, the plan {len(calls)}"]
+        raise _refused(blueprint, graph, faults)
+    pairs = list(zip(calls, sites))
+    differences = _differences(pairs, graph)
+    by_name = {site.call: site for site in sites}
+    if differences and all(call.name in by_name for call in calls):
+        named = [(call, by_name[call.name]) for call in calls]
+        found = _differences(named, graph)
+        if len(found) <= len(differences):
+            pairs, differences = named, found
+    if faults or differences:
+        raise _refused(blueprint, graph, [*faults, *differences])
+    return [Site(call.name, call.part, site.node) for call, site in pairs]
+
+
+def _refused(
+    blueprint: Blueprint, graph: Graph, faults: Sequence[str]
+) -> DeclarationError:
+    more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
+    return DeclarationError(
+        listed(
+            f"the plan of {graph.name!r} was not made from model {blueprint.name!r}: "
+            "plan it again, or emit what was planned.",
+            [*faults[:_SAID], *more],
+        )
+    )
+
+
+def _name_faults(calls: Sequence[Call], sites: Sequence[Site]) -> list[str]:
+    planned, here = {c.name for c in calls}, {s.call for s in sites}
+    faults = [
+        f"{s.call!r} is in the model only" for s in sites if s.call not in planned
+    ]
+    return faults + [
+        f"{c.name!r} is in the plan only" for c in calls if c.name not in here
+    ]
+
+
+def _part_faults(blueprint: Blueprint, graph: Graph) -> Iterator[str]:
+    """What differs in the declaration of a net's branches."""
+    if not blueprint.declared:
+        return
+    planned = {part.name: part for part in graph.parts}
+    here = {part.name: part for part in blueprint.parts}
+    towers = set(towers_in(graph))
+    for name in here:
+        if name not in planned:
+            yield f"branch {name!r} is in the net only"
+    for name, part in planned.items():
+        mine = here.get(name)
+        if mine is None:
+            if part.kind not in ("tower", "weights"):
+                yield f"branch {name!r} is in the plan only"
+        elif name not in towers and part.kind == mine.kind:
+            for what in ("on", "near", "apart"):
+                asked, now = getattr(part, what), getattr(mine, what)
+                if asked != now:
+                    yield (
+                        f"branch {name!r} has {what}={_said(now)}, planned with "
+                        f"{what}={_said(asked)}"
+                    )
+
+
+def _said(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _differences(pairs: Sequence[tuple[Call, Site]], graph: Graph) -> list[str]:
+    """How each call of the model differs from the call of the plan beside it."""
+    shapes = {weight.name: weight.shape for weight in graph.weights}
+    readers = None if towers_in(graph) else _readers(graph)
+    planned = {id(site.node): call.name for call, site in pairs}
+    found = []
+    for call, site in pairs:
+        described = _described(call, shapes), _described_site(site, call)
+        for what, asked, now in zip(_WHAT, *described):
+            if asked != now and None not in (asked, now):
+                found.append(f"call {site.call!r}: {what} {now}, planned {asked}")
+                break
+        else:
+            if readers is not None and readers.get(call.name, []) != _reads(
+                site, planned
+            ):
+                found.append(f"call {site.call!r} reads other calls than planned")
+    return found
+
+
+_WHAT = ("kind", "output shapes", "output types", "weights", "settings")
+
+
+def _described(call: Call, shapes: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        call.kind,
+        [tuple(shape[1:]) for shape in call.output_shapes],
+        list(call.output_dtypes),
+        sorted(tuple(shapes[name]) for name in call.weights),
+        call.settings or None,
+    )
+
+
+def _described_site(site: Site, call: Call) -> tuple[Any, ...]:
+    operation = site.node.operation
+    sizes = [size_of(tensor, 1) for tensor in site.node.outputs]
+    variables = variables_of(operation) if call.kind != "InputLayer" else []
+    return (
+        type(operation).__name__,
+        [tuple(size.shape[1:]) for size in sizes],
+        [size.dtype for size in sizes],
+        sorted(tuple(v.shape) for v in variables),
+        settings_of(operation) or None,
+    )
+
+
+def _readers(graph: Graph) -> dict[str, list[tuple[str, int]]]:
+    """What each call of a graph reads: (call, output) in order of names."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    for tensor in graph.tensors:
+        found.setdefault(tensor.target, set()).add((tensor.source, tensor.index))
+    return {name: sorted(reads) for name, reads in found.items()}
+
+
+def _reads(site: Site, planned: Mapping[int, str]) -> list[tuple[str, int]]:
+    """What a call of the model reads, by the plan's names."""
+    found = set()
+    for tensor in site.node.input_tensors:
+        maker = keras_api.producer(tensor)
+        index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
+        found.add((planned.get(id(maker), ""), index))
+    return sorted(found)

@@ -1,0 +1,107 @@
+"""Plans are matched with sources by structure and shapes, not by counted names."""
+
+from typing import Any
+
+import keras
+import pytest
+from keras import layers
+
+import splitnet as sn
+from splitnet.core.plan import Plan
+from splitnet.tf.reading.match import planned_blueprint, planned_sites
+
+pytestmark = pytest.mark.tf
+CLUSTER = sn.Cluster.of("2*gpu", "cpu")
+
+
+def planned(source: Any) -> Plan:
+    """A quick plan on made-up devices."""
+    return sn.plan(source, CLUSTER, batch=8, time_limit=0.1)
+
+
+def matched(source: Any, plan: Plan) -> list[Any]:
+    """The sites of a source under the names of a plan."""
+    return planned_sites(planned_blueprint(source, plan), plan)
+
+
+def refused(source: Any, plan: Plan) -> str:
+    """What the error says."""
+    with pytest.raises(sn.DeclarationError, match="was not made from") as caught:
+        matched(source, plan)
+    return str(caught.value)
+
+
+def masked() -> Any:
+    """Two unnamed inputs, hidden operations of a mask, unnamed layers."""
+    words, numbers = keras.Input((5,), dtype="int32"), keras.Input((3,))
+    y = layers.LSTM(4)(layers.Embedding(10, 4, mask_zero=True)(words))
+    both = layers.Concatenate()([y, layers.Dense(4)(numbers)])
+    return keras.Model([words, numbers], layers.Dense(2)(both), name="m")
+
+
+def net(branch: str = "a", **changed: Any) -> sn.Net:
+    """Two branches; what is named differs."""
+    options = {"on": "gpu:0", "units": 4, "activation": "relu"} | changed
+    made = sn.Net("n")
+    x = made.input("x", (6,))
+    dense = layers.Dense(options["units"], activation=options["activation"], name="d")
+    a = made.branch(branch, x, dense, on=options["on"])
+    b = made.branch("b", x, layers.Dense(4, name="e"), on="gpu:1")
+    made.output(made.merge("join", [a, b], layers.Concatenate(name="c")))
+    return made
+
+
+def test_model_built_twice_is_the_same_model() -> None:
+    """T7: names of layers, inputs and hidden operations are counted on."""
+    plan = planned(masked())
+    sites = matched(masked(), plan)
+
+    assert [site.call for site in sites] == [call.name for call in plan.graph.calls]
+    kinds = [type(site.node.operation).__name__ for site in sites]
+    assert kinds == [call.kind for call in plan.graph.calls]
+
+
+def test_net_declared_twice_is_the_same_net() -> None:
+    """As after a restart."""
+    assert len(matched(net(), planned(net()))) == len(planned(net()).graph.calls)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"branch": "other"}, "branch 'other' is in the net only"),
+        ({"on": "gpu:1"}, "branch 'a' has on=gpu:1, planned with on=gpu:0"),
+        ({"units": 2}, r"output shapes \[\(2,\)\], planned \[\(4,\)\]"),
+        ({"activation": "tanh"}, "settings tanh #.*, planned relu #"),
+    ],
+)
+def test_another_net_is_refused_with_what_differs(changed: Any, words: str) -> None:
+    """T2: name, pin, units, activation."""
+    plan = planned(net())
+    with pytest.raises(sn.DeclarationError, match=words):
+        matched(net(**changed), plan)
+
+
+def test_another_model_is_refused_with_its_calls() -> None:
+    """One call more."""
+    x = keras.Input((3,), name="x")
+    short = keras.Model(x, layers.Dense(2, name="a")(x), name="m")
+    long = keras.Model(
+        x, layers.Dense(2, name="b")(layers.Dense(2, name="a")(x)), name="m"
+    )
+
+    assert "'b' is in the model only" in refused(long, planned(short))
+
+
+def test_other_connections_are_refused() -> None:
+    """The same layers, one of which skips another call."""
+
+    def model(*, far: bool) -> Any:
+        x = keras.Input((3,), name="x")
+        a = layers.Dense(3, name="a")(x)
+        b = layers.Dense(3, name="b")(a)
+        return keras.Model(x, layers.Add(name="d")([b, x if far else a]))
+
+    plan = planned(model(far=False))
+
+    assert "'d' reads other calls" in refused(model(far=True), plan)
