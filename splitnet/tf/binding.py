@@ -2,75 +2,16 @@
 
 from typing import Any
 
-from splitnet.core.errors import DeclarationError, listed
-from splitnet.core.graph import Call
 from splitnet.core.plan import Fallback, Plan
-from splitnet.core.replication import fold, towers_in
+from splitnet.core.replication import fold
 from splitnet.tf.placement import Placed
-from splitnet.tf.reading.flatten import Flow, expanded_in
-from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.flatten import Flow
+from splitnet.tf.reading.match import planned_blueprint, planned_sites
+from splitnet.tf.reading.source import Site
 from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.replicas import Replicas, replicas_of
 
-__all__ = ["bare_placement", "placement", "planned_blueprint", "planned_sites"]
-
-
-def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
-    """The source's blueprint with those nested models opened that the plan has open.
-
-    The names of the plan's calls tell them. Where a rebuilt model counts its nested
-    models on (functional_1, functional_2), all are opened.
-    """
-    if towers_in(plan.graph):  # of a whole model, or of a net
-        return blueprint_of(source)
-    paths = expanded_in([call.name for call in plan.graph.calls])
-    found = blueprint_of(source, paths or "keep", strict=False)
-    if paths and not any(found.flow.models.values()):
-        return blueprint_of(source, "expand")
-    return found
-
-
-def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
-    """The source's calls with the parts that the plan gave them.
-
-    Calls are matched by name; where a rebuilt model counts its layers on (dense_1,
-    dense_2), by position and kind.
-
-    Raises:
-        DeclarationError: the plan was made from another model.
-    """
-    calls: tuple[Call, ...] = ()
-    mine = {site.call: site for site in blueprint.sites}
-    for bare in (True, False):
-        calls = fold(plan.graph, bare=bare)
-        if len(calls) == len(mine) and all(call.name in mine for call in calls):
-            return [Site(c.name, c.part, mine[c.name].node) for c in calls]
-    kinds = [(c.kind, c.output_shapes[0][1:]) for c in calls if c.output_shapes]
-    found = [_kind_of(site) for site in blueprint.sites]
-    if kinds == found:
-        return [
-            Site(call.name, call.part, site.node)
-            for call, site in zip(calls, blueprint.sites)
-        ]
-    theirs = {call.name for call in calls}
-    faults = [f"{n!r} is in the model only" for n in mine if n not in theirs]
-    faults += [f"{n!r} is in the plan only" for n in theirs if n not in mine]
-    if not faults:
-        faults = ["their shapes or order differ"]
-    raise DeclarationError(
-        listed(
-            f"the plan of {plan.graph.name!r} was not made from model "
-            f"{blueprint.name!r}: plan it again, or emit what was planned.",
-            [*sorted(faults)[:12]],
-        )
-    )
-
-
-def _kind_of(site: Site) -> tuple[str, tuple[Any, ...]]:
-    tensor = site.node.outputs[0]
-    return type(site.node.operation).__name__, tuple(
-        128 if extent is None else extent for extent in tensor.shape[1:]
-    )
+__all__ = ["bare_placement", "placement"]
 
 
 def placement(

@@ -12,13 +12,14 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.planner.garbage import uncollected
-from splitnet.tf.binding import placement, planned_blueprint, planned_sites
+from splitnet.tf.binding import placement
 from splitnet.tf.brisk import setting_plainly
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.internals import keras_api
 from splitnet.tf.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement import lay_over, placed_of
 from splitnet.tf.reading.flatten import Flow, flow_of
+from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.model_class import functional
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import variables_of
