@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.planner.planner import score
+from splitnet.planner.evaluate import score
 from splitnet.tf.brisk import setting_plainly
 from tests.tf.emitted import devices, emitted
 from tests.tf.zoo import BATCH, ZOO, Case, exactly, numbers, two_branches
