@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from splitnet.planner.score import score
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.cost import Roofline
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
+from splitnet.planner.evaluate import score
 from splitnet.simulator.microbatch import (
     ScaledCosts,
     microbatch_step,

@@ -1,11 +1,11 @@
 """Simulating placements and plans by name."""
 
 import pytest
-from splitnet.planner.score import score
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Part
+from splitnet.planner.evaluate import score
 from splitnet.simulator.simulate import (
     outcome_of,
     simulate,
