@@ -48,6 +48,7 @@ _SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
 _GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
 _PASSING = ("Identity", "IdentityN")
+_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile")
 _SUMMING = (*_PASSING, "AddN")
 _UPDATING = (*_PASSING, "AddV2", "Mul", "Sub", "Cast")
 _ACCUMULATED = "/tmp_var_"  # in the names of ops that TensorFlow makes of one AddN
@@ -76,6 +77,7 @@ class Names:
         }
         self._users = plan.graph.parts_of_weights
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
+        self._known: dict[str, str] = {}
         self._part_of = placed.part_of
         moved = {receipt.part: receipt.assigned for receipt in placed.receipts}
         self._device_of = dict(plan.device_of) | moved
@@ -83,7 +85,9 @@ class Names:
 
     def device(self, name: str) -> str:
         """The plan's name of a device, or TensorFlow's short one for any other."""
-        return self._device.get(canonical(name)) or spoken(name)
+        if name not in self._known:
+            self._known[name] = self._device.get(canonical(name)) or spoken(name)
+        return self._known[name]
 
     def part(self, op_name: str) -> str:
         """The part in whose scope an op is; "" if none."""
@@ -144,6 +148,15 @@ class ExecutedStep:
         }
 
     @cached_property
+    def received_as(self) -> dict[bytes, set[str]]:
+        """The receiving nodes of each tensor that was sent."""
+        found: dict[bytes, set[str]] = defaultdict(set)
+        for node in self.nodes:
+            if node.op in _RECEIVES:
+                found[node.attr["tensor_name"].s].add(node.name)
+        return found
+
+    @cached_property
     def readers(self) -> dict[str, list[Any]]:
         """Nodes that read an op's outputs, here or on another device, by its name."""
         found: dict[str, list[Any]] = defaultdict(list)
@@ -159,19 +172,14 @@ class ExecutedStep:
         found = list(self.graphs)
         for graph in found:  # grows
             for op in graph.get_operations():
-                if op.type not in CALLS:
+                if op.type in _BRANCHES:
                     names = _functions(op.node_def)
                     found += [tf_api.function_body(graph, name) for name in names]
         return found
 
     def receivers(self, send: Any) -> list[Any]:
         """Nodes that read what a node sends."""
-        name = send.attr["tensor_name"].s
-        here = {
-            node.name
-            for node in self.nodes
-            if node.op in _RECEIVES and node.attr["tensor_name"].s == name
-        }
+        here = self.received_as[send.attr["tensor_name"].s]
         return [
             node
             for node in self.readers.get(_op_of(send.input[0]), ())
