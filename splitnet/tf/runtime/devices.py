@@ -5,6 +5,7 @@ Finding devices starts nothing and claims no memory.
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,11 @@ def _gpu_memory(part: Any, card: Card | None, name: str) -> int | str:
 def _preset(name: str) -> str:
     """The preset of a GPU of that name; a plain GPU's if it is not known.
 
-    >>> _preset("NVIDIA H100 80GB HBM3"), _preset("Tesla K80")
-    ('H100', 'gpu')
+    >>> _preset("NVIDIA H100 80GB HBM3"), _preset("A100-SXM4"), _preset("Tesla K80")
+    ('H100', 'A100', 'gpu')
     """
-    return next((p for p in PRESETS if p[0].isupper() and p in name), "gpu")
+    known = (p for p in PRESETS if p[0].isupper() and re.search(rf"\b{p}\b", name))
+    return next(known, "gpu")
 
 
 def _cpu(index: int, memory_bytes: int) -> Device:

@@ -135,6 +135,18 @@ def test_audit_finds_a_variable_of_elsewhere_out(cluster: sn.Cluster) -> None:
     assert "transfers of weights from gpu:2 to gpu:0" in str(audit)
 
 
+@pytest.fixture(scope="module")
+def plain_case() -> Case:
+    """Two branches of one layer each."""
+    return two_branches(layers.Dense(4), layers.Dense(4))
+
+
+@pytest.fixture(scope="module")
+def placed(cluster: sn.Cluster, plain_case: Case) -> Any:
+    """A model for tests that leave it as it is."""
+    return emitted(cluster, case=plain_case)
+
+
 def test_audit_finds_an_optimizer_without_hooks_out(
     cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,21 +176,21 @@ def test_audit_finds_moved_slots_out(cluster: sn.Cluster) -> None:
     assert f"slot {slot.path!r} of 'left' is on gpu:2, planned on gpu:0" in str(audit)
 
 
-def test_audit_finds_another_plan_out(cluster: sn.Cluster) -> None:
+def test_audit_finds_another_plan_out(
+    cluster: sn.Cluster, placed: Any, plain_case: Case
+) -> None:
     """A model held against a plan for other devices is not clean."""
-    case = two_branches(layers.Dense(4), layers.Dense(4))
-    model = emitted(cluster, case=case)
     other = sn.plan(
-        case.net,
+        plain_case.net,
         cluster,
         batch=BATCH,
         pins={"left": "gpu:2", "right": "gpu:0"},
         time_limit=0.1,
     )
 
-    assert {("forward", "left"), ("backward", "left"), ("variables", "left")} <= found(
-        model, other
-    )
+    strays = found(placed, other)
+
+    assert {("forward", "left"), ("backward", "left"), ("variables", "left")} <= strays
 
 
 def test_audit_finds_xla_out(cluster: sn.Cluster) -> None:
@@ -211,13 +223,12 @@ def test_audit_of_a_shared_lstm_has_no_crossing_per_iteration(
     assert 1000 < came <= back
 
 
-def test_audits_in_two_threads_do_not_disturb_each_other(cluster: sn.Cluster) -> None:
+def test_audits_in_two_threads_do_not_disturb_each_other(placed: Any) -> None:
     """TensorFlow collects graphs for the whole process, so one waits for the other."""
-    models = [emitted(cluster) for _ in range(2)]
     audits: dict[int, sn.Audit] = {}
 
     def act(number: int) -> None:
-        audits[number] = sn.audit(models[number], None, (numbers(6), numbers(2)))
+        audits[number] = sn.audit(placed, None, (numbers(6), numbers(2)))
 
     threads = [threading.Thread(target=act, args=(n,)) for n in range(2)]
     for thread in threads:
@@ -230,10 +241,9 @@ def test_audits_in_two_threads_do_not_disturb_each_other(cluster: sn.Cluster) ->
     assert audits[0].moved == audits[1].moved
 
 
-def test_audit_without_targets_watches_the_forward_pass(cluster: sn.Cluster) -> None:
+def test_audit_without_targets_watches_the_forward_pass(placed: Any) -> None:
     """`x` alone, or a model that is not compiled: forward only, and it says so."""
-    model = emitted(cluster)
-    audit = sn.audit(model, None, numbers(6)).check()
+    audit = sn.audit(placed, None, numbers(6)).check()
 
     assert "only the forward pass was watched" in audit.notes[0]
     rows = {row.part: row for row in audit.rows}
@@ -305,20 +315,20 @@ def test_audit_takes_dicts(cluster: sn.Cluster) -> None:
     ],
 )
 def test_audit_refuses_what_it_cannot_watch(
-    cluster: sn.Cluster, model: str, batch: Any, words: str
+    placed: Any, model: str, batch: Any, words: str
 ) -> None:
     """No plan, no batch, a batch that does not fit: an AuditError says which."""
-    one = emitted(cluster)
+    one = sn.unplace(placed) if model == "plain" else placed
     with pytest.raises(sn.AuditError, match=words):
-        sn.audit(sn.unplace(one) if model == "plain" else one, None, batch)
+        sn.audit(one, None, batch)
 
 
-def test_audit_says_which_argument_is_wrong(cluster: sn.Cluster) -> None:
+def test_audit_says_which_argument_is_wrong(cluster: sn.Cluster, placed: Any) -> None:
     """A batch in the place of the plan, and something else than a model."""
     batch = (numbers(6), numbers(2))
 
     with pytest.raises(sn.AuditError, match=r"Plan or None, not tuple; a batch comes"):
-        sn.audit(emitted(cluster), batch)
+        sn.audit(placed, batch)
     with pytest.raises(sn.AuditError, match=r"must be a Keras model, not Cluster"):
         sn.audit(cluster, None, batch)
 

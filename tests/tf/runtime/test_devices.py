@@ -44,7 +44,7 @@ def story(code: str, folder: Path, **environ: str) -> dict:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What can be asked and set before TensorFlow starts, and then after."""
     return story(
         """
-        import tensorflow as tf
         answer = {}
         here = sn.local_cluster()
+        import tensorflow as tf
         answer["plain"] = [(d.name, d.stand_in) for d in here]
         answer["started by looking"] = started()
         answer["memory"] = here.home.memory_bytes
@@ -215,6 +215,13 @@ def shared_file(tmp_path_factory: pytest.TempPathFactory) -> dict:
         sn.local_cluster(stand_in_gpus=1)
         answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["later"] = said(lambda: sn.configure(soft_placement=False))
+
+        os.environ["SPLITNET_VISIBLE"] = "none"
+        os.environ["SPLITNET_CPU_DEVICES"] = "3"
+        os.environ["SPLITNET_INTER_OP_THREADS"] = "1"
+        answer["names"] = [d.name for d in sn.local_cluster()]
+        answer["devices"] = len(tf.config.list_logical_devices("CPU"))
+        answer["across"] = tf.config.threading.get_inter_op_parallelism_threads()
         """,
         folder,
         TF_FORCE_GPU_ALLOW_GROWTH="true",
@@ -243,25 +250,12 @@ def test_check_names_what_has_no_effect_or_is_set_twice(shared_file: dict) -> No
     assert "OMP_NUM_THREADS='7' limits threads" in notes
 
 
-@pytest.fixture(scope="module")
-def from_outside(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Settings that come from the environment alone."""
-    return story(
-        """
-        import logging, tensorflow as tf
-        answer = {"names": [d.name for d in sn.local_cluster()]}
-        answer["devices"] = len(tf.config.list_logical_devices("CPU"))
-        answer["threads"] = tf.config.threading.get_inter_op_parallelism_threads()
-        """,
-        tmp_path_factory.mktemp("outside"),
-        SPLITNET_CPU_DEVICES="3",
-        SPLITNET_CPU_THREADS="2",
-        SPLITNET_INTER_OP_THREADS="1",
-        SPLITNET_VISIBLE="none",
-    )
+def test_settings_of_the_environment_are_applied(shared_file: dict) -> None:
+    """They beat those of the file."""
+    assert shared_file["names"] == ["cpu:0", "cpu:1", "cpu:2"]
+    assert (shared_file["devices"], shared_file["across"]) == (3, 1)
 
 
-def test_settings_of_the_environment_are_applied(from_outside: dict) -> None:
-    """The devices and threads that the environment asked for are there."""
-    assert from_outside["names"] == ["cpu:0", "cpu:1", "cpu:2"]
-    assert (from_outside["devices"], from_outside["threads"]) == (3, 1)
+def test_start_up_lines_are_hidden(told: dict) -> None:
+    """From the machine to the first tensor, also where a log level is set."""
+    assert told["stderr"] == ""

@@ -1,15 +1,10 @@
 """TensorFlow's start-up lines: hidden, and nothing else is."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from splitnet.tf.runtime.logging import hidden_severities, is_startup_line, log_filter
-
-ROOT = Path(__file__).resolve().parents[3]
 
 TALK = (
     "WARNING: All log messages before absl::InitializeLog() is called are written",
@@ -83,21 +78,3 @@ def test_log_filter_hides_nothing_at_level_0(
         os.write(2, f"{TALK[1]}\n".encode())
 
     assert TALK[1] in capfd.readouterr().err
-
-
-@pytest.mark.tf
-def test_a_script_that_starts_with_splitnet_is_quiet() -> None:
-    """No line of TensorFlow's is on the screen, from the machine to the first layer."""
-    code = (
-        "import splitnet as sn; sn.local_cluster(stand_in_gpus=2)\n"
-        "from keras import layers; layers.Dense(3).build((None, 4))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-
-    assert done.stderr == ""
