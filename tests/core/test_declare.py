@@ -167,8 +167,22 @@ def test_all_faults_come_at_once_with_their_lines() -> None:
         (lambda net: net.input("x", (3.5,)), "holds 3.5; sizes are whole numbers"),
         (lambda net: net.input("x", (-1,)), "holds -1; sizes are whole numbers"),
         (lambda net: net.input("x", (True,)), "holds True; sizes are whole numbers"),
-        (lambda net: net.input("", (3,)), "a branch needs a name. Received: ''"),
-        (lambda net: net.input(3, (3,)), "a branch needs a name. Received: 3"),
+        (lambda net: net.input("", (3,)), "Received: ''"),
+        (
+            lambda net: net.input(3, (3,)),
+            "a branch needs a name of printable characters",
+        ),
+        (lambda net: net.input(["x"], (3,)), "Received: ['x']"),
+        (lambda net: net.input("a/b", (3,)), "without '/'. Received: 'a/b'"),
+        (lambda net: net.input("a\x1b[2J", (3,)), "of printable characters"),
+        (
+            lambda net: net.output(net.input("x", (3,)), "_x"),
+            "an output needs a name of printable",
+        ),
+        (
+            lambda net: [net.output(net.input(n, (3,)), "y") for n in "ab"],
+            "the name 'y' is taken by the output at",
+        ),
         (
             lambda net: net.branch("a", net.input("x", (3,)), BODY, near="x"),
             "near= takes what a branch returned. Received: 'x'",
@@ -180,9 +194,18 @@ def test_fault_is_told(declare: Callable[[sn.Net], Any], words: str) -> None:
     assert words in faults(declare)
 
 
+@pytest.mark.parametrize("name", ["_x", "a/b", "", " ", "-a", "a\n"])
+def test_net_names_that_tensorflow_refuses_are_faults(name: str) -> None:
+    """A model's name is a scope of TensorFlow's graph."""
+    with pytest.raises(sn.DeclarationError, match="a net needs a name of printable"):
+        sn.Net(name).check()
+
+
 def test_net_needs_a_name() -> None:
     """A name that is no text is a fault like any other."""
-    with pytest.raises(sn.DeclarationError, match="a net needs a name. Received: 7"):
+    with pytest.raises(
+        sn.DeclarationError, match="a net needs a name of printable.* Received: 7"
+    ):
         sn.Net(7).check()  # type: ignore[arg-type]  # the wrong type is the test
 
 
