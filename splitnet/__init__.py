@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
-    from splitnet.core.cost_table import save_costs
+    from splitnet.core.costs.table import save_costs
     from splitnet.core.errors import (
         AuditError,
         ConfigError,
@@ -147,7 +147,7 @@ _HOMES = {
     "read_workload": "planner.workloads",
     "profile_step": "tf.profiling.profile_step",
     "report": "view.report",
-    "save_costs": "core.cost_table",
+    "save_costs": "core.costs.table",
     "score": "api",
     "sensitivity": "planner.what_if",
     "simulate": "simulator.simulate",

@@ -116,7 +116,7 @@ def run_measure(arguments: Namespace) -> int:
 
     cluster = local_cluster(stand_in_gpus=arguments.stand_ins)
     source = load_source(arguments.target)
-    from splitnet.core.cost_table import save_costs
+    from splitnet.core.costs.table import save_costs
     from splitnet.tf.profiling.measure import measure
 
     with progress("measuring", total=1.0) as advance:

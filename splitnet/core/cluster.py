@@ -1,7 +1,7 @@
 """Machines as plain values: devices, the links between them, and their hosts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,6 @@ __all__ = [
     "Link",
     "default_link",
     "device_name",
-    "hosts_from",
-    "hosts_to",
     "is_kind",
     "tensorflow_name",
 ]
@@ -157,39 +155,21 @@ class Device:
             raise DeviceError(
                 f"there is no preset {wanted!r}. Known: {', '.join(PRESETS)}."
             )
-        defaults = PRESETS[wanted]
+        usual = PRESETS[wanted]
+        given = (memory, speed, bandwidth, overhead)
+        of = f"of {name}"
+        values = [own if own is not None else one for own, one in zip(given, usual)]
         return cls(
             name=name,
             kind=kind,
             target=target or tensorflow_name(name),
-            memory_bytes=parse_bytes(
-                defaults[0] if memory is None else memory, f"memory of {name}"
-            ),
-            flops_per_second=_positive(
-                parse_flops(
-                    defaults[1] if speed is None else speed, f"speed of {name}"
-                ),
-                f"speed of {name}",
-            ),
-            bytes_per_second=_positive(
-                parse_bandwidth(
-                    defaults[2] if bandwidth is None else bandwidth,
-                    f"bandwidth of {name}",
-                ),
-                f"bandwidth of {name}",
-            ),
-            call_seconds=parse_seconds(
-                defaults[3] if overhead is None else overhead, f"overhead of {name}"
-            ),
+            memory_bytes=parse_bytes(values[0], f"memory {of}"),
+            flops_per_second=parse_flops(values[1], f"speed {of}"),
+            bytes_per_second=parse_bandwidth(values[2], f"bandwidth {of}"),
+            call_seconds=parse_seconds(values[3], f"overhead {of}"),
             stand_in=stand_in,
             part_seconds=PART_SECONDS[kind],
         )
-
-
-def _positive(value: float, what: str) -> float:
-    if value <= 0:
-        raise DeviceError(f"{what} must be more than zero. Received: {value!r}.")
-    return value
 
 
 def is_kind(name: str) -> bool:
@@ -247,24 +227,17 @@ def tensorflow_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The road between two devices: bytes per second, and seconds before the first.
+    """The link between two devices: bandwidth, latency and gap (LogGP).
 
     `source` or `target` "*" stands for every device that no other link names.
-    `busy_share`, 0 to 1, is the share of a copy's time on the road in which the
-    processors at both ends work for it, and so compute nothing: 0 where the hardware
-    copies by itself.
-    `crowding`, 0 to 1, says how far both ends share processors: what takes each of them
-    a second alone takes 1 + `crowding` seconds at once.
-    `gap_seconds` is what each of several copies keeps the road beside its bytes: the
-    rest of its latency passes while others are on their way. If None, nothing does.
+    `gap_seconds` is the part of the latency in which a copy occupies the link, so that
+    the next one waits; None means all of it.
     """
 
     source: str
     target: str
     bytes_per_second: float
     latency_seconds: float = 0.0
-    busy_share: float = 0.0
-    crowding: float = 0.0
     gap_seconds: float | None = None
 
     def seconds(self, count: float) -> float:
@@ -273,29 +246,21 @@ class Link:
 
     @property
     def gap(self) -> float:
-        """Seconds that a copy keeps the road beside its bytes."""
+        """Seconds that a copy occupies the link besides its bytes."""
         return self.latency_seconds if self.gap_seconds is None else self.gap_seconds
 
     def faults(self) -> list[str]:
-        """What cannot be in its figures, in a line if anything."""
-        if (
-            self.bytes_per_second > 0
-            and 0 <= self.gap <= self.latency_seconds
-            and 0 <= self.busy_share <= 1
-            and 0 <= self.crowding <= 1
-        ):
+        """Its impossible figures, in a line if there are any."""
+        if self.bytes_per_second > 0 and 0 <= self.gap <= self.latency_seconds:
             return []
         return [
             f"link {self.source} -> {self.target} has impossible figures: "
-            f"{self.bytes_per_second!r} B/s, {self.latency_seconds!r} s, of them "
-            f"{self.gap!r} on the road, busy for {self.busy_share!r} of it, crowded by "
-            f"{self.crowding!r}"
+            f"{self.bytes_per_second!r} bytes/s, latency {self.latency_seconds!r} s, "
+            f"gap {self.gap!r} s"
         ]
 
 
 CLIENT = "client:0"
-_HOST_NAME = re.compile(r"([a-z]\w*)(?::(\d{1,4}))?")
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*)):(\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,53 +282,6 @@ class Host:
     def job(self) -> str:
         """What it does, in TensorFlow's word: "worker" or "client"."""
         return self.name.partition(":")[0]
-
-
-def hosts_from(values: object) -> tuple[Host, ...]:
-    """Read a table of names and addresses, such as `"worker:0" = "10.0.0.2:2222"`.
-
-    Raises:
-        DeviceError: with every entry that is not a host.
-
-    >>> hosts_from({"client": "10.0.0.1:2222"})
-    (Host(name='client:0', address='10.0.0.1:2222'),)
-    """
-    if not isinstance(values, Mapping):
-        raise DeviceError(
-            "hosts is a table of names and addresses. "
-            f"Received: {type(values).__name__}."
-        )
-    hosts, faults = [], []
-    for name, address in values.items():
-        match = _HOST_NAME.fullmatch(name) if isinstance(name, str) else None
-        if match is None:
-            faults.append(f"host {name!r} is not named like 'worker:0' or 'client'")
-        port = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-        if port is None or not 0 < int(port[2]) < 65536:
-            faults.append(
-                f"the address of {name!r} must be 'host:port' with a port from 1 to "
-                f"65535. Received: {address!r}"
-            )
-        if match and port:
-            hosts.append(Host(f"{match[1]}:{int(match[2] or 0)}", address))
-    names = [host.name for host in hosts]
-    addresses = [host.address for host in hosts]
-    for what, found in (("host", names), ("address", addresses)):
-        twice = dict.fromkeys(x for x in found if found.count(x) > 1)
-        faults += [f"{what} {x!r} is there twice" for x in twice]
-    tasks = sorted(host.task for host in hosts if host.job == "worker")
-    if tasks != list(range(len(tasks))):
-        faults.append(
-            f"workers are numbered 0, 1, 2 and so on without a gap. Found: {tasks}"
-        )
-    if faults:
-        raise DeviceError(listed("these hosts cannot be.", faults))
-    return tuple(hosts)
-
-
-def hosts_to(hosts: tuple[Host, ...]) -> dict[str, str]:
-    """The inverse of `hosts_from`."""
-    return {host.name: host.address for host in hosts}
 
 
 _DEFAULT_LINK = ("12 GB/s", "10 us")
@@ -454,12 +372,12 @@ class Cluster:
             except SplitnetError as error:
                 faults.append(str(error))
         try:
-            road = default_link(link, latency)
+            usual = default_link(link, latency)
         except SplitnetError as error:
             faults.append(str(error))
         if faults:
             raise DeviceError(listed("invalid cluster.", faults))
-        return cls(tuple(devices), (road,))
+        return cls(tuple(devices), (usual,))
 
     @classmethod
     def load(cls, path: str | Path) -> "Cluster":
@@ -533,7 +451,7 @@ class Cluster:
         return next(iter(self.of_kind("cpu")), self.devices[0])
 
     def link(self, source: str, target: str) -> Link:
-        """The road between two different devices."""
+        """The link between two different devices."""
         ends = self._by_ends
         for key in ((source, target), (source, "*"), ("*", target), ("*", "*")):
             if key in ends:
@@ -568,21 +486,11 @@ def _expanded(text: object, taken: set[str]) -> list[str]:
 
 
 def default_link(bandwidth: object, latency: object) -> Link:
-    """The road between every two devices; None takes a usual figure."""
+    """The link between every two devices; None takes a usual figure."""
+    speed, delay = _DEFAULT_LINK
     return Link(
         "*",
         "*",
-        positive_speed(
-            parse_bandwidth(
-                bandwidth if bandwidth is not None else _DEFAULT_LINK[0], "link"
-            )
-        ),
-        parse_seconds(latency if latency is not None else _DEFAULT_LINK[1], "latency"),
+        parse_bandwidth(speed if bandwidth is None else bandwidth, "link"),
+        parse_seconds(delay if latency is None else latency, "latency"),
     )
-
-
-def positive_speed(value: float) -> float:
-    """A bandwidth in bytes per second that is not zero."""
-    if value <= 0:
-        raise DeviceError("a link's bandwidth must be more than zero.")
-    return value

@@ -108,6 +108,8 @@ def _parse(value: object, what: str, example: str, suffix: str) -> float:
         raise DeviceError(
             f"{what} must be finite and not negative. Received: {value!r}."
         )
+    if number == 0 and suffix.endswith("/s"):
+        raise DeviceError(f"{what} must be more than zero. Received: {value!r}.")
     return number * scale
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from splitnet.core import hooks
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, Roofline
+from splitnet.core.costs.model import CostModel, Roofline
 from splitnet.core.errors import (
     DeclarationError,
     PlanFileError,

@@ -25,16 +25,17 @@ import msgspec
 from splitnet.core.cluster import (
     Cluster,
     Device,
+    Host,
     Link,
     default_link,
     device_name,
-    hosts_from,
 )
 from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, listed
 
 __all__ = [
     "decode",
     "encode",
+    "hosts_from",
     "load_cluster",
     "load_json",
     "read_json",
@@ -49,6 +50,8 @@ _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
 _MOST_NUMBER = 1e300
 _MOST_FAULTS = 8
+_HOST_NAME = re.compile(r"([a-z]\w*)(?::(\d{1,4}))?")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*)):(\d{1,5})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _AT_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
 
@@ -420,3 +423,45 @@ def _links(row: _LinkTable) -> list[Link]:
     usual = default_link(row.bandwidth, row.latency)
     ends = dict.fromkeys([(one, other), (other, one)])
     return [replace(usual, source=a, target=b) for a, b in ends]
+
+
+def hosts_from(values: object) -> tuple[Host, ...]:
+    """Read a table of names and addresses, such as `"worker:0" = "10.0.0.2:2222"`.
+
+    Raises:
+        DeviceError: with every entry that is not a host.
+
+    >>> hosts_from({"client": "10.0.0.1:2222"})
+    (Host(name='client:0', address='10.0.0.1:2222'),)
+    """
+    if not isinstance(values, Mapping):
+        raise DeviceError(
+            "hosts is a table of names and addresses. "
+            f"Received: {type(values).__name__}."
+        )
+    hosts, faults = [], []
+    for name, address in values.items():
+        match = _HOST_NAME.fullmatch(name) if isinstance(name, str) else None
+        if match is None:
+            faults.append(f"host {name!r} is not named like 'worker:0' or 'client'")
+        port = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+        if port is None or not 0 < int(port[2]) < 65536:
+            faults.append(
+                f"the address of {name!r} must be 'host:port' with a port from 1 to "
+                f"65535. Received: {address!r}"
+            )
+        if match and port:
+            hosts.append(Host(f"{match[1]}:{int(match[2] or 0)}", address))
+    names = [host.name for host in hosts]
+    addresses = [host.address for host in hosts]
+    for what, found in (("host", names), ("address", addresses)):
+        twice = dict.fromkeys(x for x in found if found.count(x) > 1)
+        faults += [f"{what} {x!r} is there twice" for x in twice]
+    tasks = sorted(host.task for host in hosts if host.job == "worker")
+    if tasks != list(range(len(tasks))):
+        faults.append(
+            f"workers are numbered 0, 1, 2 and so on without a gap. Found: {tasks}"
+        )
+    if faults:
+        raise DeviceError(listed("these hosts cannot be.", faults))
+    return tuple(hosts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
-from splitnet.core.cost import CostModel, Roofline, optimizer_name
+from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.plan import Memory, Placement, Plan, PlanOptions

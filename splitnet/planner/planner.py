@@ -14,7 +14,7 @@ from math import isfinite
 from time import monotonic
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import Roofline, optimizer_name
+from splitnet.core.costs.model import Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, InfeasibleError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import Placement, Plan, PlanOptions

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel
+from splitnet.core.costs.model import CostModel
 from splitnet.core.graph import Graph
 from splitnet.planner.constraints import Group
 from splitnet.planner.portfolio import Found

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.cost import CostModel, slots_of
+from splitnet.core.costs.model import CostModel, slots_of
 from splitnet.core.graph import Graph
 from splitnet.simulator.step import Step
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.cost import CostModel, optimizer_name
+from splitnet.core.costs.model import CostModel, optimizer_name
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan

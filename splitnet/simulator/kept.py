@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.graph import Call, Tensor
-from splitnet.core.roofline import VIEWS
 from splitnet.simulator.wires import Net
 
 __all__ = ["Keeps", "keeps_of", "keeps_of_group", "kept_at_once"]

@@ -16,11 +16,11 @@ from math import ceil
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.cost import CostModel
+from splitnet.core.costs.model import CostModel
+from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.replication import batch_shares
-from splitnet.core.roofline import launch_seconds
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 

@@ -4,9 +4,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.cost import CostModel
+from splitnet.core.costs.model import CostModel
+from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.graph import Call, Graph, Tensor
-from splitnet.core.roofline import VIEWS
 from splitnet.simulator.kept import keeps_of_group
 
 __all__ = ["ScaledCosts", "merged_graph", "scaled_call", "scaled_graph"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, Roofline
+from splitnet.core.costs.model import CostModel, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Memory, Transfer

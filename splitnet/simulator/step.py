@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import CostModel, late_share, slots_of
+from splitnet.core.costs.model import CostModel, late_share, slots_of
 from splitnet.core.graph import Graph
 from splitnet.simulator.kept import Keeps, keeps_of, kept_at_once
 from splitnet.simulator.kernels import code_bytes

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.cost import CostModel, Measured, Roofline, slots_of
+from splitnet.core.costs.model import CostModel, Measured, Roofline, slots_of
 from splitnet.core.graph import Graph
 from splitnet.simulator.task_graph import Edge, SharedWeight, TaskGraph, task_graph
 from splitnet.simulator.units import (

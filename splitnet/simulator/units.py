@@ -10,8 +10,8 @@ from itertools import accumulate
 
 import networkx as nx
 
+from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.graph import Call, Graph
-from splitnet.core.roofline import VIEWS
 from splitnet.simulator.task_graph import Edge
 
 __all__ = ["Grouping", "UnitMemory", "edges_and_memory", "group_calls", "group_parts"]

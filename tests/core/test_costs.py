@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import Measured, Roofline
+from splitnet.core.costs.model import Measured, Roofline
 from tests.zoo import chain
 
 BOX = Cluster.of("2*gpu", "cpu")

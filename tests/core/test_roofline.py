@@ -3,9 +3,9 @@
 import pytest
 
 from splitnet.core.cluster import Device
-from splitnet.core.cost import Roofline
+from splitnet.core.costs.model import Roofline
+from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.graph import Call
-from splitnet.core.roofline import launch_seconds
 from tests.zoo import call
 
 ROOFLINE = Roofline()

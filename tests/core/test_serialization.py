@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.cost import Measured
-from splitnet.core.cost_table import costs_from_dict, load_costs, save_costs
+from splitnet.core.costs.model import Measured
+from splitnet.core.costs.table import costs_from_dict, load_costs, save_costs
 from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import (
@@ -38,7 +38,6 @@ COSTS = Measured(
         Link("cpu:0", "gpu:0", 1e9, 1e-5, gap_seconds=1e-6),
         Link("gpu:0", "cpu:0", 1e9, 1e-5, gap_seconds=0.0),
     ),
-    start_seconds={"gpu": 1e-3},
     batch=32,
 )
 
@@ -208,8 +207,8 @@ def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
         ({"forward": [["a", "gpu", inf]]}, r"costs.forward\[0\]\[2\]: the number is"),
         ({"batch": 0}, "costs.batch must be 1 or more"),
         ({"update_bytes_per_second": {"gpu": 0}}, "gpu must be more than zero"),
-        ({"start_seconds": {"gpu": nan}}, "costs.start_seconds.gpu: the number is"),
-        ({"start_seconds": []}, "costs.start_seconds: expected `object`"),
+        ({"update_bytes_per_second": {"gpu": nan}}, "second.gpu: the number is"),
+        ({"update_bytes_per_second": []}, "second: expected `object`"),
         (
             {"links": [{"source": "*", "target": "*", "bytes_per_second": 0}]},
             "impossible figures",
@@ -277,7 +276,7 @@ def mutated(values: Any, draw: random.Random) -> Any:
         (encode(BOX), lambda values: decode(values, Cluster, "cluster")),
         (
             {"model": "measured", "forward": [["a", "gpu", 1.0]], "batch": 3}
-            | {"links": encode(COSTS.links), "start_seconds": {"gpu": 1.0}},
+            | {"links": encode(COSTS.links)},
             costs_from_dict,
         ),
     ],

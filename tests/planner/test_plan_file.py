@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import Roofline
+from splitnet.core.costs.model import Roofline
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
 from splitnet.planner.planner import plan_graph

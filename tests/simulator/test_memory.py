@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.plan import Memory
-from splitnet.core.roofline import VIEWS
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of, standing_bytes
 from splitnet.simulator.step_graph import step_graph

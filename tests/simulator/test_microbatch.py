@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.cost import Roofline
+from splitnet.core.costs.model import Roofline
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.planner.evaluate import score

@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.cost import Measured, signature
+from splitnet.core.costs.model import Measured, signature
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.planner.evaluate import score

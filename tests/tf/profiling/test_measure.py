@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.cost import Measured, signature
-from splitnet.core.cost_table import load_costs
+from splitnet.core.costs.model import Measured, signature
+from splitnet.core.costs.table import load_costs
 from splitnet.tf.profiling import links, measure
 from splitnet.tf.profiling.measure import _groups, _scale
 

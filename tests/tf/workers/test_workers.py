@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from splitnet.core.cluster import Cluster, Host, hosts_from
+from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
+from splitnet.core.serialization import hosts_from
 from splitnet.tf.workers import connect, network_namespace, serve
 from splitnet.tf.workers.health import probe
 from splitnet.tf.workers.serve import (

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from splitnet.core.cluster import Cluster, Device, Link
+from splitnet.core.costs.roofline import backward_estimate, forward_estimate
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call
-from splitnet.core.roofline import backward_estimate, forward_estimate
 
 __all__ = [
     "OPTIMIZER_SLOTS",
@@ -103,7 +103,7 @@ class CostModel(Protocol):
         """The optimizer's update of `count` bytes of weights."""
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
-        """The road between two devices, whose `seconds(bytes)` is the copy's time."""
+        """The link between two devices, whose `seconds(bytes)` is the copy's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,7 @@ class Measured:
     """Seconds from a table of measurements; what it does not hold is estimated.
 
     `forward` and `backward` map (call name or `signature`, device kind or name) to
-    seconds; `links` lists measured roads. `start_seconds` maps device kind or name to
-    what a step takes before a device of it computes. `batch` is what was measured.
+    seconds; `links` lists measured links; `batch` is the batch that was measured.
     """
 
     forward: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -173,14 +172,13 @@ class Measured:
     update_bytes_per_second: Mapping[str, float] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
     batch: int | None = None
-    start_seconds: Mapping[str, float] = field(default_factory=dict)
     estimate: Roofline = field(default_factory=Roofline)
 
     @property
     def devices(self) -> frozenset[str]:
         """The devices and kinds that the table tells apart."""
         names = [where for _, where in (*self.forward, *self.backward)]
-        return frozenset([*names, *self.update_bytes_per_second, *self.start_seconds])
+        return frozenset([*names, *self.update_bytes_per_second])
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """The measured forward pass, else the estimate."""
@@ -201,10 +199,10 @@ class Measured:
         return count / speed + device.call_seconds
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
-        """The measured road between these two devices, else the cluster's."""
-        for road in self.links:
-            if (road.source, road.target) == (source, target):
-                return road
+        """The measured link between these two devices, else the cluster's."""
+        for link in self.links:
+            if (link.source, link.target) == (source, target):
+                return link
         return cluster.link(source, target)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.cost import CostModel, Measured, Roofline
+from splitnet.core.costs.model import CostModel, Measured, Roofline
 from splitnet.core.errors import PlanFileError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import decode, encode, load_json, write_json
@@ -25,7 +25,6 @@ class _CostTable:
     forward: tuple[tuple[str, str, float], ...] = ()
     backward: tuple[tuple[str, str, float], ...] = ()
     update_bytes_per_second: dict[str, float] = field(default_factory=dict)
-    start_seconds: dict[str, float] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
 
 
@@ -92,7 +91,6 @@ def _measured_to_dict(costs: Measured) -> dict[str, object]:
         "forward": [[*key, value] for key, value in sorted(costs.forward.items())],
         "backward": [[*key, value] for key, value in sorted(costs.backward.items())],
         "update_bytes_per_second": dict(sorted(costs.update_bytes_per_second.items())),
-        "start_seconds": dict(sorted(costs.start_seconds.items())),
         "links": encode(costs.links),
     }
 
@@ -130,7 +128,6 @@ def costs_from_dict(values: object) -> Measured | Roofline:
         forward={(call, device): seconds for call, device, seconds in table.forward},
         backward={(call, device): seconds for call, device, seconds in table.backward},
         update_bytes_per_second=table.update_bytes_per_second,
-        start_seconds=table.start_seconds,
         links=table.links,
         batch=table.batch,
     )

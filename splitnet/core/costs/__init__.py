@@ -1,0 +1,1 @@
+"""Cost models: seconds of calls, updates and copies on given devices."""
