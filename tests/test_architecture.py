@@ -113,7 +113,7 @@ def in_a_child(code: str) -> str:
 
 
 def test_imports_point_down() -> None:
-    """Cli -> api -> tf, view -> planner -> simulator -> core; tf and view never meet."""
+    """From cli over api, tf or view, planner and simulator down to core."""
     assert upward_imports(graph_of(PACKAGE)) == []
 
 
