@@ -4,14 +4,18 @@ Plain Python: small plans never wait for a compiler. Groups are assigned from th
 largest on (Land and Doig 1960); of equal devices only the first unused one is tried.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from math import inf
+from dataclasses import dataclass
+from math import factorial, inf
 
 import numpy as np
 
 from splitnet.planner.problem import Ints, Problem, cut_size, equivalent_devices
 
-__all__ = ["exhaustive"]
+__all__ = ["Tried", "exhaustive", "is_small"]
+
+_NODES = 50_000
 
 
 class _Tree:
@@ -22,11 +26,12 @@ class _Tree:
         problem: Problem,
         value_of: Callable[[Ints], float],
         bound_rows: Sequence[Sequence[float]],
-        nodes: int,
         leaf_nodes: int,
+        late: Callable[[], bool],
     ) -> None:
         graph = problem.graph
-        self.value_of, self.nodes, self.leaf_nodes = value_of, nodes, leaf_nodes
+        self.problem, self.value_of, self.late = problem, value_of, late
+        self.nodes, self.leaf_nodes, self.least = _NODES, leaf_nodes, inf
         self.rows = bound_rows
         self.size_bytes: list[float] = graph.size_bytes.tolist()
         self.capacity: list[float] = (graph.capacity_bytes * (1 + 1e-12)).tolist()
@@ -71,12 +76,17 @@ class _Tree:
     def search(self, depth: int) -> None:
         """Assign the group at this depth in every way that may be better."""
         self.nodes -= 1
-        if self.nodes < 0:
+        if self.nodes < 0 or self.late():
+            self.nodes = -1
             return
         if depth == len(self.order):
             place = np.array(self.place, np.int32)
             self.nodes -= self.leaf_nodes
             value = self.value_of(place)
+            self.least = min(self.least, value)
+            if self.problem.cut_penalty and value < inf:
+                cuts = cut_size(self.problem.graph, place)
+                value *= 1 + self.problem.cut_penalty * cuts
             if value < self.best:
                 self.best, self.best_place = value, place
             return
@@ -97,15 +107,28 @@ class _Tree:
             self.load[d] -= seconds
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """The best assignment, the least plain value, and whether all was tried.
+
+    `value` counts the cut penalty; it is infinite if nothing is feasible.
+    """
+
+    value: float
+    place: Ints
+    least: float
+    complete: bool
+
+
 def exhaustive(
     problem: Problem,
     value_of: Callable[[Ints], float],
     bound_rows: Sequence[Sequence[float]],
     *,
-    nodes: int = 20_000,
     leaf_nodes: int = 1,
-) -> tuple[float, Ints, bool]:
-    """The best value, its assignment, and whether the search was complete.
+    late: Callable[[], bool] = lambda: False,
+) -> Tried:
+    """The best of all assignments, if they can be tried in about half a second.
 
     O(devices ** groups) at worst.
 
@@ -114,16 +137,20 @@ def exhaustive(
         value_of: Value without cut penalty; infinite for an assignment to refuse.
         bound_rows: Per group and device, numbers whose sum over the groups of any
             device is never above the value.
-        nodes: Nodes of the tree after which the search gives up.
-        leaf_nodes: How many nodes an evaluation counts for.
+        leaf_nodes: How many nodes of the tree take as long as `value_of`.
+        late: Whether the time is over.
     """
-
-    def penalized(place: Ints) -> float:
-        value = value_of(place)
-        if problem.cut_penalty and value < inf:
-            value *= 1 + problem.cut_penalty * cut_size(problem.graph, place)
-        return value
-
-    tree = _Tree(problem, penalized, bound_rows, nodes, leaf_nodes)
+    tree = _Tree(problem, value_of, bound_rows, leaf_nodes, late)
     tree.search(0)
-    return tree.best, tree.best_place, tree.nodes >= 0
+    return Tried(tree.best, tree.best_place, tree.least, tree.nodes >= 0)
+
+
+def is_small(problem: Problem, leaf_nodes: int) -> bool:
+    """Whether trying all assignments, equivalent devices once, may end in time."""
+    count = 1.0
+    for row in problem.graph.allowed:
+        count *= max(1, int(row.sum()))
+    for number in Counter(equivalent_devices(problem)).values():
+        count /= factorial(number)
+    # Bounds cut off most of the tree where they are tight and evaluations are cheap.
+    return count * leaf_nodes <= 10 * _NODES or (leaf_nodes < 10 and count < 1e9)

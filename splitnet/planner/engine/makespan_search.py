@@ -124,6 +124,7 @@ class _Search:
         values, best = np.array([value, value, float(cuts)]), place.copy()
         strides = 50
         each = steps / strides
+        self.work_of(0)
         spent, proposals = 0.0, max(1, int(each / self.steps_per_evaluation))
         while spent < steps and self.budget.left:
             heat = value * hot * (cold / hot) ** (spent / steps)

@@ -18,7 +18,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.planner.bounds import lower_bound_of
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.exhaustive import exhaustive
+from splitnet.planner.engine.exhaustive import exhaustive, is_small
 from splitnet.planner.problem import (
     Floats,
     Ints,
@@ -41,8 +41,8 @@ _LOGGER = logging.getLogger("splitnet")
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
 """Groups up to which a program gives the bound, and its share of the time."""
 
-_SMALL, _NODES = 14, 20_000
-"""Groups up to which all assignments are tried, and nodes of that tree."""
+_SMALL = 14
+"""Groups up to which all assignments are tried."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,20 +132,20 @@ def solve(
 
     if not groups or not problem.graph.allowed.any(axis=1).all():
         return solution(np.zeros(groups, np.int32), "none needed")
-    if groups <= _SMALL:
-        rows, leaf = _bound_rows(problem, objective), _leaf_nodes(problem, objective)
-        tree = {"nodes": _NODES, "leaf_nodes": leaf}
-        best, place, complete = exhaustive(problem, value, rows, **tree)
-        if complete and best < inf:
-            bound, proven = value(place), True
-            if problem.cut_penalty:
-                plain = replace(problem, cut_penalty=0.0)
-                bound, _, proven = exhaustive(plain, value, rows, **tree)
-            return solution(place, "exhaustive", bound if proven else 0.0)
-        if complete:
-            return solution(place, "exhaustive")
-        if best < inf:
-            starts = [*starts, place]
+    leaf = _leaf_nodes(problem, objective)
+    if groups <= _SMALL and is_small(problem, leaf):
+        tried = exhaustive(
+            problem,
+            value,
+            _bound_rows(problem, objective),
+            leaf_nodes=leaf,
+            late=lambda: not budget.left,
+        )
+        if tried.complete or not budget.left:
+            bound = tried.least if tried.complete and tried.value < inf else 0.0
+            return solution(tried.place, "exhaustive search", bound)
+        if tried.value < inf:
+            starts = [*starts, tried.place]
     given = [np.asarray(start, np.int32) for start in starts]
     place, algorithm = _compiled_search(problem, objective, shape, budget, seed, given)
     return solution(place, algorithm)
@@ -165,7 +165,7 @@ def _bound_rows(problem: Problem, objective: str) -> list[list[float]]:
 def _leaf_nodes(problem: Problem, objective: str) -> int:
     """How many nodes of the tree take as long as the value of an assignment."""
     units = len(problem.group_of_unit)
-    return 2 + (units if objective == "memory" else units // 2)
+    return 5 + (6 * units if objective == "memory" else 4 * units)
 
 
 def _compiled_search(
