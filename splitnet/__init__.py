@@ -38,14 +38,13 @@ if TYPE_CHECKING:
     from splitnet.simulator.old_simulate import simulate
     from splitnet.tf.audit.observe import audit
     from splitnet.tf.emit import emit, plan_of, unplace
-    from splitnet.tf.parallel import data_parallel
-    from splitnet.tf.placement import placement_scope
+    from splitnet.tf.parallel.data_parallel import data_parallel
+    from splitnet.tf.placement.overlay import placement_scope
     from splitnet.tf.profiling.measure import measure
     from splitnet.tf.profiling.profile_step import profile_step
     from splitnet.tf.reading.read import read
     from splitnet.tf.runtime.configure import configure, force_cpu
     from splitnet.tf.runtime.devices import local_cluster
-    from splitnet.tf.summary import summary
     from splitnet.tf.workers.connect import connect
     from splitnet.tf.workers.start import local_workers
     from splitnet.view.render import draw
@@ -129,7 +128,7 @@ _HOMES = {
     "chart": "view.tables",
     "compare_strategies": "planner.strategies",
     "configure": "tf.runtime.configure",
-    "data_parallel": "tf.parallel",
+    "data_parallel": "tf.parallel.data_parallel",
     "connect": "tf.workers.connect",
     "draw": "view.render",
     "emit": "tf.emit",
@@ -140,7 +139,7 @@ _HOMES = {
     "local_workers": "tf.workers.start",
     "measure": "tf.profiling.measure",
     "place": "api",
-    "placement_scope": "tf.placement",
+    "placement_scope": "tf.placement.overlay",
     "plan": "api",
     "plan_of": "tf.emit",
     "read": "tf.reading.read",
@@ -151,7 +150,7 @@ _HOMES = {
     "score": "api",
     "sensitivity": "planner.what_if",
     "simulate": "simulator.simulate",
-    "summary": "tf.summary",
+    "summary": "tf.placement.summary",
     "table": "view.tables",
     "trace": "view.trace",
     "unplace": "tf.emit",

@@ -12,22 +12,24 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.planner.garbage import uncollected
-from splitnet.tf.binding import placement
 from splitnet.tf.brisk import setting_plainly
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.internals import keras_api
-from splitnet.tf.optimizer import all_optimizers, copy_state
-from splitnet.tf.placement import lay_over, placed_of
+from splitnet.tf.parallel.options import lay_out, way_of
+from splitnet.tf.parallel.pipeline import pipelined
+from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
+from splitnet.tf.placement.binding import placement
+from splitnet.tf.placement.optimizer import all_optimizers, copy_state
+from splitnet.tf.placement.overlay import lay_over
+from splitnet.tf.placement.placed import placed_of
+from splitnet.tf.placement.summary import with_devices
+from splitnet.tf.placement.targets import targets_of
 from splitnet.tf.reading.flatten import Flow, flow_of
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.model_class import functional
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.runtime.configure import announce
-from splitnet.tf.summary import with_devices
-from splitnet.tf.targets import targets_of
-from splitnet.tf.unsplit import files_of_the_whole, join_slices
-from splitnet.tf.ways import lay_out, way_of
 from splitnet.tf.workers.barrier import wait_for_workers
 
 __all__ = ["emit", "plan_of", "unplace"]
@@ -80,6 +82,8 @@ def emit(
     wait_for_workers()
     _spare_cudnn(sites, plan, copies)
     placed = lay_out(model, placed, way)
+    if placed.pipeline.microbatches > 1:
+        pipelined(model, placed)
     lay_over(model, placed)
     vars(model)["export"] = _export_plain(model)
     vars(model)["summary"] = with_devices(model)

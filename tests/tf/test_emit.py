@@ -14,7 +14,7 @@ import splitnet as sn
 from splitnet.planner.evaluate import score
 from splitnet.tf.brisk import setting_plainly
 from tests.tf.emitted import devices, emitted
-from tests.tf.zoo import BATCH, ZOO, Case, exactly, numbers, two_branches
+from tests.tf.zoo import BATCH, ZOO, Case, numbers, two_branches
 
 pytestmark = [
     pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
@@ -91,13 +91,10 @@ def test_emit_starts_as_the_same_layers_start_in_plain_keras(
     plain = keras.Model(inputs, head(joined))
     data = [numbers(6, 6, 2), numbers(5, 3)], numbers(2, seed=1)
     losses = []
-    with exactly():
-        for model in (placed, plain):
-            model.compile("adam", "mse")
-            history = model.fit(
-                *data, batch_size=BATCH, epochs=2, shuffle=False, verbose=0
-            )
-            losses.append(history.history["loss"])
+    for model in (placed, plain):
+        model.compile("adam", "mse")
+        history = model.fit(*data, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
 
     assert losses[0] == losses[1]
     for mine, its in zip(placed.get_weights(), plain.get_weights(), strict=True):
@@ -146,12 +143,11 @@ def test_emit_of_a_compiled_model_keeps_optimizer_state(cluster: sn.Cluster) -> 
     )
     plain.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     pins = {"a": "gpu:0", "b": "gpu:1"}
-    with exactly():
-        plain.fit(x, y, shuffle=False, verbose=0)
-        placed = sn.emit(plain, sn.plan(plain, cluster, pins=pins, time_limit=0.1))
-        ours, theirs = (
-            m.fit(x, y, shuffle=False, verbose=0).history for m in (placed, plain)
-        )
+    plain.fit(x, y, shuffle=False, verbose=0)
+    placed = sn.emit(plain, sn.plan(plain, cluster, pins=pins, time_limit=0.1))
+    ours, theirs = (
+        m.fit(x, y, shuffle=False, verbose=0).history for m in (placed, plain)
+    )
 
     assert ours == theirs
     assert int(placed.optimizer.iterations) == 2

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 import splitnet as sn
 from tests.tf.models import MODELS, Subject
-from tests.tf.zoo import exactly, in_one_of_three
 
 pytestmark = pytest.mark.tf
 
@@ -47,7 +46,6 @@ def two_steps(model: Any, one: Subject) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-@in_one_of_three
 def test_a_model_that_nobody_declared_stays_itself(
     name: str, cluster: sn.Cluster
 ) -> None:
@@ -60,8 +58,7 @@ def test_a_model_that_nobody_declared_stays_itself(
     turns = {part: f"gpu:{i % 3}" for i, part in enumerate(free)}
     plan = sn.plan(one.model, cluster, batch=4, pins=lambda part: turns.get(part.name))
     placed = sn.emit(one.model, plan)
-    with exactly():
-        ours, theirs = (two_steps(model, one) for model in (placed, one.model))
+    ours, theirs = (two_steps(model, one) for model in (placed, one.model))
 
     for mine, its in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(mine, its)
@@ -79,7 +76,6 @@ ROADS = (("gpu:1", "gpu:2", "gpu:0"), ("gpu:1", "gpu:1", "gpu:1"))
 
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize("kind", READERS)
-@in_one_of_three
 def test_sums_of_gradients_keep_their_order_over_devices(
     kind: str, road: tuple[str, ...], cluster: sn.Cluster
 ) -> None:
@@ -95,8 +91,7 @@ def test_sums_of_gradients_keep_their_order_over_devices(
     pins = dict(zip(("reader", "one", "two"), road)) | {"made": "gpu:0"}
     plan = sn.plan(model, cluster, batch=13, pins=pins | {"head": "gpu:2"})
     placed = sn.emit(model, plan)
-    with exactly():
-        ours, theirs = (two_steps(model, one) for model in (placed, one.model))
+    ours, theirs = (two_steps(model, one) for model in (placed, one.model))
 
     for mine, its in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(mine, its)
@@ -127,7 +122,6 @@ def test_sums_of_gradients_meet_where_their_tensor_was_made(
     assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
 
 
-@in_one_of_three
 def test_shared_weights_sum_their_gradients_in_the_plain_order(
     cluster: sn.Cluster,
 ) -> None:
@@ -145,10 +139,9 @@ def test_shared_weights_sum_their_gradients_in_the_plain_order(
     plan = sn.plan(model, cluster, batch=13, pins=lambda part: turns.get(part.name))
     x, y = (tf.random.stateless_normal((13, n), (n, 1)) for n in (8, 30))
     placed = sn.emit(model, plan)
-    with exactly():
-        ours, theirs = (
-            two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
-        )
+    ours, theirs = (
+        two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
+    )
 
     for mine, its in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(mine, its)
@@ -180,10 +173,9 @@ def test_no_gradient_flows_through_a_state_that_is_away(cluster: sn.Cluster) -> 
     x, y = (tf.random.stateless_normal((4, n), (n, 1)) for n in (6, 2))
     pins = {"c": "gpu:1", "c@2": "gpu:0", "d": "gpu:2"}
     placed = sn.emit(model, sn.plan(model, cluster, batch=4, pins=pins))
-    with exactly():
-        ours, theirs = (
-            two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
-        )
+    ours, theirs = (
+        two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
+    )
 
     for mine, its in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine, its, rtol=1e-6, atol=1e-7)

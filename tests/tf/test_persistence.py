@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.zoo import BATCH, Case, exactly, numbers
+from tests.tf.zoo import BATCH, Case, numbers
 
 pytestmark = [
     pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
@@ -67,8 +67,7 @@ def trained(case: Case, cluster: sn.Cluster) -> Any:
     """A placed model after an epoch; tests leave its weights as they are."""
     model = sn.emit(case.net, sn.plan(case.net, cluster, batch=BATCH, time_limit=0.1))
     model.compile("adam", "mse")
-    with exactly():
-        fit(model, case)
+    fit(model, case)
     return model
 
 
@@ -122,8 +121,7 @@ def test_training_goes_on_with_fewer_devices(
 
     assert set(sn.plan_of(placed).device_of.values()) <= {d.name for d in few}
     assert int(placed.optimizer.iterations) == 3
-    with exactly():
-        assert fit(placed, case) == fit(loaded, case)
+    assert fit(placed, case) == fit(loaded, case)
 
 
 def test_weights_go_both_ways(trained: Any, case: Case, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.net import Towers
-from splitnet.tf.parallel import towers_of
+from splitnet.tf.parallel.data_parallel import towers_of
 
 pytestmark = pytest.mark.tf
 

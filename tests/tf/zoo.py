@@ -5,15 +5,12 @@ cut unevenly (13 samples in steps of 5), and says how to compile. Sizes are smal
 is proven is where and how things run, never how fast.
 """
 
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
@@ -23,8 +20,6 @@ __all__ = [
     "OPTIMIZERS",
     "ZOO",
     "Case",
-    "exactly",
-    "in_one_of_three",
     "numbers",
     "two_branches",
     "words",
@@ -56,39 +51,6 @@ def case(build: Callable[[], Case]) -> Callable[[], Case]:
     """Register a case under its function's name."""
     ZOO[build.__name__] = build
     return build
-
-
-@contextmanager
-def exactly() -> Iterator[None]:
-    """Sums in the order in which they were written, so that equal means bit for bit.
-
-    TensorFlow's graph optimizer fuses and reorders sums within what runs on one device;
-    a placed model has other neighbours there than a plain one.
-    """
-    options = tf.config.optimizer.set_experimental_options
-    options({"disable_meta_optimizer": True})
-    try:
-        yield
-    finally:
-        options({"disable_meta_optimizer": False})
-
-
-def in_one_of_three(test: Callable[..., None]) -> Callable[..., None]:
-    """A test of equal bits that may be tried again, as TensorFlow sums by timing.
-
-    Its sum of three tensors or more begins with the first whose memory nobody else
-    reads any more, so that on a busy machine the last bit changes from run to run, in
-    plain Keras as well. Sums in a wrong order differ every time.
-    """
-
-    @functools.wraps(test)
-    def tried(**fixtures: Any) -> None:
-        for _ in range(2):
-            with suppress(AssertionError):
-                return test(**fixtures)
-        return test(**fixtures)
-
-    return tried
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:

@@ -23,11 +23,11 @@ from splitnet.tf.audit.partition_graphs import (
     seen_ops,
     unneeded_parts,
 )
-from splitnet.tf.binding import bare_placement
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.optimizer import all_optimizers, slots_of
-from splitnet.tf.owed import owed_bytes
-from splitnet.tf.placement import Placed, marked, placed_of
+from splitnet.tf.placement.binding import bare_placement
+from splitnet.tf.placement.optimizer import all_optimizers, slots_of
+from splitnet.tf.placement.overlay import marked
+from splitnet.tf.placement.placed import Placed, placed_of
 from splitnet.tf.reading.variables import variables_of
 
 __all__ = ["audit", "state_restored", "train_step", "watching"]
@@ -212,7 +212,6 @@ def _seen(
         phases=() if eager else phases,
         notes=tuple(notes),
         unneeded=unneeded_parts(graphs, names),
-        owed=owed_bytes(graphs, names, batch),
         pieces=placed.pipeline.microbatches if training else 1,
     )
 

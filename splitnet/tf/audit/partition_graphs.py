@@ -20,9 +20,14 @@ import tensorflow as tf
 from splitnet.core.audit import SeenCopy, SeenOp
 from splitnet.core.plan import Plan
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.marks import canonical, key_in, spoken, update_target
-from splitnet.tf.optimizer import all_optimizers
-from splitnet.tf.placement import Placed
+from splitnet.tf.placement.device_function import (
+    canonical,
+    key_in,
+    spoken,
+    update_target,
+)
+from splitnet.tf.placement.optimizer import all_optimizers
+from splitnet.tf.placement.placed import Placed
 
 __all__ = [
     "ExecutedStep",

@@ -1,13 +1,13 @@
 """Private names of TensorFlow, each behind a function that says what it is for."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
-from tensorflow.python.framework import ops as tf_ops
 
 from splitnet.tf.internals.checks import Needed, missing, refuse
 
@@ -17,10 +17,12 @@ __all__ = [
     "function_body",
     "function_nodes",
     "join_again",
+    "keep_as_written",
     "partition_graphs",
     "started",
     "wait_for_eager_operations",
     "watch_graphs",
+    "with_gradient",
 ]
 
 SUPPORTED = ((2, 20), (2, 21))
@@ -33,7 +35,6 @@ _NEEDED: Needed = (
         + ("get_function_def",),
     ),
     (tf_record, ("record_operation", "stop_recording")),
-    (tf_ops, ("get_gradient_function",)),
     (tf.Graph, ("_get_function",)),
 )
 
@@ -82,6 +83,30 @@ def current_device() -> str:
 def function_body(graph: Any, name: str) -> Any:
     """The graph of a function that an op of `graph` calls."""
     return graph._get_function(name).graph
+
+
+def with_gradient(
+    value: Any, forward: Callable[[Any], Any], backward: Callable[[Any], Any]
+) -> Any:
+    """What `forward` makes of a tensor, with `backward` as its gradient on tapes.
+
+    As `tf.custom_gradient`, which would route inputs and outputs of a graph's op
+    through one more op on one device.
+    """
+    with tf_record.stop_recording():
+        made = forward(value)
+    tf_record.record_operation("Identity", [made], [value], lambda g: [backward(g)])
+    return made
+
+
+def keep_as_written(value: Any) -> Any:
+    """The same tensor, whose op TensorFlow's graph optimizer leaves as it is.
+
+    It makes one AddN of a chain of sums, which holds all of its terms at once.
+    """
+    if not tf.executing_eagerly():
+        value.op._set_attr("_grappler_do_not_remove", AttrValue(b=True))
+    return value
 
 
 def function_nodes(name: str) -> list[Any]:

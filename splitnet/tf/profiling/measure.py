@@ -28,8 +28,8 @@ from splitnet.simulator.step_graph import step_graph
 from splitnet.tf.copying import Copies
 from splitnet.tf.emit import emit
 from splitnet.tf.internals import keras_api
-from splitnet.tf.marks import canonical
-from splitnet.tf.placement import placement_scope
+from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.placement.overlay import placement_scope
 from splitnet.tf.profiling.links import measure_links
 from splitnet.tf.profiling.synthetic import synthetic_tensor
 from splitnet.tf.profiling.timing import empty_step, finish, seconds_of

@@ -27,8 +27,8 @@ from splitnet.tf.audit.partition_graphs import (
     works,
 )
 from splitnet.tf.emit import plan_of
-from splitnet.tf.marks import key_in, update_target
-from splitnet.tf.placement import Placed, placed_of
+from splitnet.tf.placement.device_function import key_in, update_target
+from splitnet.tf.placement.placed import Placed, placed_of
 
 __all__ = ["StepProfiler", "profile_step", "timeline_of"]
 

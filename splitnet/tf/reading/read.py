@@ -11,11 +11,11 @@ from splitnet.tf.costs.recurrent import sequential_steps
 from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.flops import cost_of
 from splitnet.tf.internals import keras_api
+from splitnet.tf.parallel.replicas import check_towers
 from splitnet.tf.reading.flatten import Nested
 from splitnet.tf.reading.settings import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import tables_of, variables_of
-from splitnet.tf.replicas import check_towers
 
 __all__ = ["graph_of", "read"]
 

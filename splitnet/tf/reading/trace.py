@@ -11,11 +11,11 @@ import keras
 from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.net import Branch, Net, Ref
 from splitnet.core.replication import tower_part
-from splitnet.tf.heads import ATTENTION
 from splitnet.tf.internals import keras_api
+from splitnet.tf.parallel.heads import ATTENTION
+from splitnet.tf.parallel.sharding import cut_layer
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.held_layers import held_layers
-from splitnet.tf.split import cut_layer
 
 __all__ = ["Trace", "trace_of"]
 

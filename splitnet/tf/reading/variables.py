@@ -7,7 +7,7 @@ import keras
 
 from splitnet.tf.internals import keras_api
 
-__all__ = ["tables_of", "variables_of", "weights_of"]
+__all__ = ["states_of", "tables_of", "variables_of", "weights_of"]
 
 _HOLDERS = (list, tuple, dict)
 
@@ -31,6 +31,12 @@ def weights_of(operation: Any) -> list[Any]:
     """
     layers = keras_api.sublayers(operation)
     return [v for layer in layers for v in keras_api.own_trainable_variables(layer)]
+
+
+def states_of(operation: Any) -> list[Any]:
+    """The variables that calls may change: seeds, moving averages, metrics."""
+    trained = {id(v) for v in weights_of(operation)}
+    return [v for v in variables_of(operation) if id(v) not in trained]
 
 
 def tables_of(operation: Any) -> list[Any]:

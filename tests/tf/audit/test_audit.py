@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf import optimizer as placing
+from splitnet.tf.placement import optimizer as placing
 from tests.tf.zoo import BATCH, OPTIMIZERS, ZOO, Case, numbers, two_branches
 
 pytestmark = pytest.mark.tf

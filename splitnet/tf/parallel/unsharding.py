@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.internals import keras_api
-from splitnet.tf.optimizer import all_optimizers, slots_of
+from splitnet.tf.parallel.sharding import cut_axis, matched
+from splitnet.tf.parallel.widths import COUNTED
+from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.model_class import functional
-from splitnet.tf.split import cut_axis, matched
-from splitnet.tf.widths import COUNTED
 
 __all__ = ["files_of_the_whole", "join_slices"]
 

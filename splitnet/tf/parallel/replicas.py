@@ -13,7 +13,7 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.sparse import is_sparse
 
 if TYPE_CHECKING:
-    from splitnet.tf.placement import Placed
+    from splitnet.tf.reading.flatten import Flow
     from splitnet.tf.reading.source import Blueprint
 
 __all__ = ["Replicas", "check_towers", "leaving", "replicas_of"]
@@ -40,11 +40,10 @@ class Replicas:
         return self.join == others.join or same
 
 
-def leaving(placed: "Placed") -> frozenset[int]:
+def leaving(flow: "Flow", replicas: Mapping[int, Replicas]) -> frozenset[int]:
     """The tensors of towers, by id, that others read or that the model returns."""
-    replicas = placed.replicas
-    found = {id(t) for t in placed.flow.outputs}
-    for node in placed.flow.nodes:
+    found = {id(t) for t in flow.outputs}
+    for node in flow.nodes:
         mine = replicas.get(id(node))
         for tensor in node.input_tensors:
             theirs = replicas.get(id(keras_api.producer(tensor)))

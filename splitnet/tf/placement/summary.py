@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import PlanFileError
-from splitnet.tf.placement import placed_of
+from splitnet.tf.placement.placed import placed_of
 
 __all__ = ["summary", "with_devices"]
 
@@ -78,8 +78,7 @@ def _devices(model: Any) -> dict[str, str]:
     }
     for node in placed.flow.nodes:
         opened = getattr(node, "path", "").partition("/")[0].partition("@")[0]
-        replicas = placed.replicas.get(id(node))
-        for key in replicas.keys if replicas else (placed.key_of[id(node)],):
+        for key in placed.keys_of.get(id(node), (placed.key_of[id(node)],)):
             part = placed.part_of[key]
             device = moved.get(part) or plan.device_of[part]
             found.setdefault(opened or node.operation.name, {})[device] = None

@@ -11,13 +11,13 @@ from typing import Any
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.rows import Rows
+from splitnet.tf.parallel.batch_shards import Shards
 
 __all__ = ["noted_once"]
 
 
 @contextlib.contextmanager
-def noted_once(model: Any, rows: Rows) -> Iterator[None]:
+def noted_once(model: Any, rows: Shards) -> Iterator[None]:
     """Let the losses of all pieces, worked out inside, be reported as one batch's.
 
     Args:

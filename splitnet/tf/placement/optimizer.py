@@ -15,15 +15,16 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.marks import canonical, update_scope
+from splitnet.tf.placement.device_function import update_scope
+from splitnet.tf.placement.run import device_of
 
-__all__ = ["all_optimizers", "copy_state", "device_of", "place_optimizer", "slots_of"]
+__all__ = ["all_optimizers", "copy_state", "place_optimizer", "slots_of"]
 
 
 def place_optimizer(optimizer: Any) -> None:
     """Make an optimizer keep and update each variable's state beside it, in place."""
     for one in all_optimizers(optimizer):
-        if not getattr(one, "_splitnet_placed", False):
+        if not getattr(one, "splitnet_placed", False):
             _place(one)
 
 
@@ -79,7 +80,7 @@ def _place(inner: Any) -> None:
     inner.update_step = update_there
     inner.build = build_beside
     keras_api.update_each_device(inner, update_all)
-    inner._splitnet_placed = True
+    inner.splitnet_placed = True
     _move_slots(inner)
 
 
@@ -106,12 +107,6 @@ def _move_slots(optimizer: Any) -> None:
         device = device_of(variable)
         if device_of(slot) != device:
             keras_api.move_value(slot, device)
-
-
-def device_of(variable: Any) -> str:
-    """The canonical device of a Keras or TensorFlow variable."""
-    value = variable.value if isinstance(variable, keras.Variable) else variable
-    return canonical(value.device)
 
 
 def _by_device(pairs: Any) -> dict[str, list[tuple[Any, Any]]]:

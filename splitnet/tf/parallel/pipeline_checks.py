@@ -7,8 +7,8 @@ import keras
 
 from splitnet.core.errors import DeclarationError
 from splitnet.simulator.pipeline import Pipeline
-from splitnet.tf.cuts import CARRIED
 from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import CARRIED
 
 __all__ = ["check_losses", "check_pipeline", "warn_of_masks"]
 

@@ -13,7 +13,7 @@ from splitnet.core.net import BATCH_NORMS, Towers, preferences
 from splitnet.core.replication import split_layers
 from splitnet.planner.planner import plan_graph
 from splitnet.tf.emit import emit, unplace
-from splitnet.tf.placement import placed_of
+from splitnet.tf.placement.placed import placed_of
 from splitnet.tf.reading.read import graph_of
 from splitnet.tf.reading.source import Blueprint, blueprint_of
 from splitnet.tf.runtime.devices import local_cluster

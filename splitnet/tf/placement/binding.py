@@ -3,13 +3,13 @@
 from typing import Any
 
 from splitnet.core.plan import Fallback, Plan
-from splitnet.core.replication import fold
-from splitnet.tf.placement import Placed
+from splitnet.core.replication import fold, tower_part, towers_in
+from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.placement.placed import Placed
 from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import Site
 from splitnet.tf.reading.variables import variables_of
-from splitnet.tf.replicas import Replicas, replicas_of
 
 __all__ = ["bare_placement", "placement"]
 
@@ -22,45 +22,24 @@ def placement(
     targets: dict[str, str],
     receipts: list[Fallback],
 ) -> Placed:
-    """What a model that was copied by a plan remembers of it."""
+    """What a model that was copied by a plan remembers of it, without its runners."""
     keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
-    twins = [(nodes[id(site.node)], keys[site.part]) for site in sites]
-    owned = [variables_of(nodes[id(site.node)].operation) for site in sites]
-    target_of = {key: targets[part] for part, key in keys.items()}
-    replicas = replicas_of(plan, keys)
+    towers = {
+        name: tuple(keys[tower_part(name, i)] for i in range(one.count))
+        for name, one in towers_in(plan.graph).items()
+    }
+    twins = [(site, nodes[id(site.node)]) for site in sites]
+    owned = [variables_of(twin.operation) for _, twin in twins]
     return Placed(
         plan=plan,
         flow=flow,
-        key_of={id(node): key for node, key in twins},
-        target_of=target_of,
+        key_of={id(twin): keys[site.part] for site, twin in twins},
+        keys_of={id(t): towers[s.part] for s, t in twins if s.part in towers},
+        target_of={key: canonical(targets[part]) for part, key in keys.items()},
         part_of={key: part for part, key in keys.items()},
-        home_of=_homes(_users(sites, owned, keys, replicas), target_of),
         weight_of=_weight_names(plan, sites, owned),
         receipts=tuple(receipts),
-        replicas={
-            id(nodes[id(site.node)]): replicas[site.part]
-            for site in sites
-            if site.part in replicas
-        },
     )
-
-
-def _users(
-    sites: list[Site],
-    owned: list[list[Any]],
-    keys: dict[str, str],
-    replicas: dict[str, Replicas],
-) -> list[tuple[list[Any], str]]:
-    """Each call's variables with the keys it uses them under, towers' home first."""
-    return [
-        (variables, key)
-        for site, variables in zip(sites, owned)
-        for key in (
-            (replicas[site.part].home, *replicas[site.part].keys)
-            if site.part in replicas
-            else (keys[site.part],)
-        )
-    ]
 
 
 def bare_placement(model: Any, plan: Plan) -> Placed:
@@ -77,9 +56,9 @@ def bare_placement(model: Any, plan: Plan) -> Placed:
         plan=plan,
         flow=blueprint.flow,
         key_of={id(site.node): keys[site.part] for site in sites},
+        keys_of={},
         target_of={},
         part_of={key: part for part, key in keys.items()},
-        home_of={},
         weight_of=_weight_names(plan, sites, owned),
     )
 
@@ -97,18 +76,3 @@ def _weight_names(
     for site, variables in zip(sites, owned):
         names.update(zip(map(id, variables), weights[site.call]))
     return names
-
-
-def _homes(
-    users: list[tuple[list[Any], str]], target_of: dict[str, str]
-) -> dict[int, str]:
-    """The home of each variable used on several devices: the first of them."""
-    keys_of: dict[int, list[str]] = {}
-    for variables, key in users:
-        for variable in variables:
-            keys_of.setdefault(id(variable), []).append(key)
-    return {
-        number: keys[0]
-        for number, keys in keys_of.items()
-        if len({target_of[key] for key in keys}) > 1
-    }

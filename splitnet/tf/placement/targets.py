@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from splitnet.core.cluster import Device
 from splitnet.core.plan import Fallback, Plan
-from splitnet.tf.marks import canonical, spoken
+from splitnet.tf.placement.device_function import canonical, spoken
 
 __all__ = ["targets_of"]
 

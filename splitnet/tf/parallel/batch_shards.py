@@ -7,13 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.replication import batch_shares
-from splitnet.tf.cuts import CARRIED
+from splitnet.tf.internals.keras_api import CARRIED
 
-__all__ = ["Rows", "as_tensor"]
+__all__ = ["Shards", "as_tensor"]
 
 
 @dataclass(frozen=True)
-class Rows:
+class Shards:
     """How many samples there are, and over how many towers they go.
 
     `extent` is a number where it is known when the step is traced, else a scalar.
@@ -23,10 +23,10 @@ class Rows:
     count: int
 
     @staticmethod
-    def of(value: Any, count: int) -> "Rows":
-        """The rows of a tensor's first axis."""
+    def of(value: Any, count: int) -> "Shards":
+        """The samples of a tensor's first axis."""
         known = value.shape[0] if value.shape.rank else None
-        return Rows(tf.shape(value)[0] if known is None else int(known), count)
+        return Shards(tf.shape(value)[0] if known is None else int(known), count)
 
     @property
     def known(self) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import Plan
 from splitnet.simulator.pipeline import Pipeline, pipeline_of
-from splitnet.tf.placement import Placed
-from splitnet.tf.sameness import check_pipeline
-from splitnet.tf.segments import segments_of
+from splitnet.tf.parallel.lowering import lowered
+from splitnet.tf.parallel.pipeline_checks import check_pipeline
+from splitnet.tf.parallel.recompute import how_to_run
+from splitnet.tf.placement.placed import Placed
 
 __all__ = ["Way", "lay_out", "way_of"]
 
@@ -62,8 +63,9 @@ def way_of(
 def lay_out(model: Any, placed: Placed, way: Way) -> Placed:
     """The placement with its segments and its pipeline; warns of what it cannot do."""
     check_pipeline(model, way.pipeline)
+    placed = replace(placed, pipeline=way.pipeline)
     if not way.how:
-        return replace(placed, pipeline=way.pipeline)
+        return lowered(placed)
     plan = placed.plan
 
     def wanted(key: str) -> bool:
@@ -72,11 +74,10 @@ def lay_out(model: Any, placed: Placed, way: Way) -> Placed:
             call.forward_flops for call in plan.graph.calls_of[part]
         )
 
-    segments, receipts = segments_of(placed, way.how, wanted)
-    for receipt in receipts:
+    how_of, fallbacks = how_to_run(placed, way.how, wanted)
+    for one in fallbacks:
         warnings.warn(
-            f"{receipt.requested}: {receipt.part!r} runs {receipt.assigned}: "
-            f"{receipt.reason}.",
+            f"{one.requested}: {one.part!r} runs {one.assigned}: {one.reason}.",
             stacklevel=3,
         )
-    return replace(placed, pipeline=way.pipeline, segments=segments)
+    return lowered(placed, how_of)

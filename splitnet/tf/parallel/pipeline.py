@@ -3,17 +3,17 @@
     gpu:0  |F0|F1|F2|F3|  |B0|  |B1|  |B2|  |B3|      F forward, B backward
     gpu:1     |F0|B0|F1|B1|F2|B2|F3|B3|               of micro-batch 0, 1, ...
 
-The micro-batches are unrolled in one graph, and TensorFlow's executor lets them overlap
-as their data allow. The loss is the mean over samples, so each counts by its share of
-the batch; gradients are summed as they come, on the variable's device; metrics see the
-outputs of the whole batch. With "1f1b" micro-batch m starts when the first stage is
-done with the backward pass of m - S, S stages: no more than S are in flight. That
-bounds the memory of activations, and shows no hop's latency as a strict order would.
+Each part is traced once in a step and called once per micro-batch, and TensorFlow's
+executor lets the calls overlap as their data allow. The loss is the mean over samples,
+so each counts by its share of the batch; gradients are summed as they come, on the
+variable's device; metrics see the outputs of the whole batch. With "1f1b" micro-batch m
+starts when the first stage is done with the backward pass of m - S, S stages: no more
+than S are in flight. That bounds the memory of activations, and adds no hop to a step
+as a strict order would.
 """
 
 import contextlib
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,47 +21,37 @@ import keras
 import tensorflow as tf
 
 from splitnet.simulator.pipeline import Pipeline
-from splitnet.tf.cuts import Fetched
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.gradient_marks import keep_as_written
-from splitnet.tf.optimizer import device_of
-from splitnet.tf.reported import noted_once
-from splitnet.tf.rows import Rows, as_tensor
-from splitnet.tf.sameness import check_losses, warn_of_masks
+from splitnet.tf.internals.tf_api import keep_as_written
+from splitnet.tf.parallel.batch_shards import Shards, as_tensor
+from splitnet.tf.parallel.loss_report import noted_once
+from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
+from splitnet.tf.placement.placed import Placed
+from splitnet.tf.placement.run import Shared, device_of
 
 __all__ = ["pipelined"]
 
 
-def pipelined(
-    model: Any,
-    pipeline: Pipeline,
-    nodes: list[Any],
-    device_of_node: Mapping[int, str],
-    fetched: list[Fetched],
-) -> None:
+def pipelined(model: Any, placed: Placed) -> None:
     """Replace one instance's training step by one over micro-batches.
 
     Args:
         model: an emitted model.
-        pipeline: how the batch is cut.
-        nodes: what the model runs, in order.
-        device_of_node: the one device that runs a node, by its id, for those that have
-            one.
-        fetched: where, while a step runs, what its micro-batches share lies.
+        placed: its placement, with the pipeline.
     """
-    compile_plainly, entry = model.compile, _entry_of(model, nodes, device_of_node)
+    compile_plainly, entry = model.compile, _entry_of(model, placed)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
         compile_plainly(*args, **kwargs)
-        check_losses(model, pipeline)
+        check_losses(model, placed.pipeline)
 
     def train_step(data: Any) -> Any:
-        fetched.append(Fetched())
+        placed.shared.append(Shared())
         try:
-            return _Step(model, pipeline, entry, fetched[-1]).run(data)
+            return _Step(model, placed.pipeline, entry, placed.shared[-1]).run(data)
         finally:
-            fetched.pop()
+            placed.shared.pop()
 
     model.compile = compile_checked
     model.train_step = train_step
@@ -74,7 +64,7 @@ class _Step:
     model: Any
     pipeline: Pipeline
     entry: "_Entry"
-    fetched: Fetched
+    shared: Shared
 
     def run(self, data: Any) -> Any:
         """As `keras.Model.train_step`, micro-batch by micro-batch."""
@@ -82,7 +72,7 @@ class _Step:
         data = keras.tree.map_structure(as_tensor, data)
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         first = next(t for t in keras.tree.flatten(x) if t is not None)
-        rows = Rows.of(first, self.pipeline.microbatches)
+        rows = Shards.of(first, self.pipeline.microbatches)
         cut = [_split(rows, part) for part in (x, y, weights)]
         sums = _Sums(model.trainable_weights)
         losses, outputs = [], []
@@ -105,8 +95,10 @@ class _Step:
     def _one(self, x: Any, y: Any, weights: Any, share: Any, sums: "_Sums") -> Any:
         """The outputs and the share of the loss of one micro-batch."""
         model = self.model
+        away = self.shared.weights
         with tf.GradientTape() as tape:
-            self.fetched.watch(tape)
+            tape.watch(list(away.values()))
+            self.shared.tape = tape
             made = model(x, training=True)
             loss = keras_api.compute_loss(
                 model, x=x, y=y, y_pred=made, sample_weight=weights, training=True
@@ -115,7 +107,6 @@ class _Step:
             scaled = loss
             if model.optimizer is not None:
                 scaled = model.optimizer.scale_loss(loss)
-        away = self.fetched.weights
         own, others = tape.gradient(scaled, (sums.variables, list(away.values())))
         sums.add(own, dict(zip(away, others)))
         return made, loss
@@ -206,7 +197,7 @@ def _added(one: Any, other: Any) -> Any:
     return keep_as_written(one + other)
 
 
-def _split(rows: Rows, data: Any) -> list[Any]:
+def _split(rows: Shards, data: Any) -> list[Any]:
     """A nest of tensors as one nest for each micro-batch; None stays None."""
     flat = [None if t is None else rows.split(t) for t in keras.tree.flatten(data)]
     return [
@@ -230,16 +221,16 @@ class _Entry:
     reader: dict[str, str | None]
 
 
-def _entry_of(
-    model: Any, nodes: list[Any], device_of_node: Mapping[int, str]
-) -> _Entry:
+def _entry_of(model: Any, placed: Placed) -> _Entry:
     reached: set[int] = set()
     found: dict[int, Any] = {}
     readers: dict[int, set[str | None]] = {id(t): set() for t in model.inputs}
-    for node in nodes:
+    for node in placed.flow.nodes:
+        towers = placed.keys_of.get(id(node))
+        device = None if towers else placed.target_of[placed.key_of[id(node)]]
         for tensor in node.input_tensors:
             if id(tensor) in readers:
-                readers[id(tensor)].add(device_of_node.get(id(node)))
+                readers[id(tensor)].add(device)
         mine = list(getattr(node.operation, "trainable_variables", ()))
         behind = any(id(tensor) in reached for tensor in node.input_tensors)
         if mine and not behind:

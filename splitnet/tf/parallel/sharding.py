@@ -17,9 +17,15 @@ import tensorflow as tf
 from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
 from splitnet.tf.copying import Copies
-from splitnet.tf.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
 from splitnet.tf.internals import keras_api
-from splitnet.tf.widths import COUNTED, axis_of, checked_config, extent, resized
+from splitnet.tf.parallel.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
+from splitnet.tf.parallel.widths import (
+    COUNTED,
+    axis_of,
+    checked_config,
+    extent,
+    resized,
+)
 
 __all__ = ["cut_axis", "cut_layer", "matched"]
 

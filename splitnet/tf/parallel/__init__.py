@@ -1,0 +1,1 @@
+"""Parallelism beyond placement: towers, shards, pipelines, recomputation, XLA."""

@@ -1,0 +1,51 @@
+"""What runs each part of a placed model: decided once, when it is emitted."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from splitnet.tf.parallel.replicas import leaving, replicas_of
+from splitnet.tf.parallel.towers import SynchronisedNorm, Towers, is_synchronised
+from splitnet.tf.placement.part_function import PartFunction
+from splitnet.tf.placement.placed import Placed, Runner
+from splitnet.tf.placement.segments import Segment, segments_of
+
+__all__ = ["lowered"]
+
+
+def lowered(placed: Placed, how_of: Mapping[int, str] | None = None) -> Placed:
+    """The placement with its runners.
+
+    Args:
+        placed: the placement of a model.
+        how_of: `PartFunction.how` of the calls that shall not run plainly, by the id of
+            their node.
+    """
+    keys = {part: key for key, part in placed.part_of.items()}
+    replicas = {
+        node: one
+        for name, one in replicas_of(placed.plan, keys).items()
+        for node, key in placed.key_of.items()
+        if key == keys[name] and node in placed.keys_of
+    }
+    units: dict[int, Any] = {}
+    for number, node in enumerate(placed.flow.nodes):
+        key = placed.key_of[id(node)]
+        unit = (placed.target_of[key], "", (how_of or {}).get(id(node), ""))
+        if id(node) in replicas:
+            alone = number if is_synchronised(node, replicas[id(node)]) else ""
+            unit = (key, alone, "")
+        units[id(node)] = unit
+    gone = leaving(placed.flow, replicas)
+
+    def runner(segment: Segment) -> Runner:
+        node = segment.nodes[0]
+        mine = replicas.get(id(node))
+        if mine is not None:
+            kind = SynchronisedNorm if is_synchronised(node, mine) else Towers
+            return kind(segment, mine, placed, replicas, gone)
+        device, _, how = segment.unit
+        return PartFunction(segment, device, how)
+
+    segments = segments_of(placed.flow, placed.key_of, units)
+    return replace(placed, runners=tuple(map(runner, segments)))

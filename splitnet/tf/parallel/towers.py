@@ -1,0 +1,271 @@
+"""Towers: a part of the model on several devices, each with its share of the batch.
+
+The model's graph holds the body once, and it is traced once; it is called on each
+tower's device with that tower's samples, and what leaves the towers is concatenated in
+the order of the samples. TensorFlow's kernels may crash on an empty batch, so a batch
+smaller than the number of towers is padded with copies of its first sample; what comes
+of them is cut off, and counts for nothing in gradients, losses and moving averages.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.tf.internals import keras_api
+from splitnet.tf.parallel.batch_shards import Shards
+from splitnet.tf.parallel.replicas import Replicas
+from splitnet.tf.placement.device_function import scope_of
+from splitnet.tf.placement.part_function import PartFunction, run_node
+from splitnet.tf.placement.placed import Placed
+from splitnet.tf.placement.run import Run, carry, transfer
+from splitnet.tf.placement.segments import Segment
+from splitnet.tf.placement.states import StateScope
+from splitnet.tf.reading.variables import states_of, weights_of
+
+__all__ = ["SynchronisedNorm", "Towers", "is_synchronised"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Towers:
+    """What runs a segment once on each tower.
+
+    `others` holds all towers of the model by the id of a node, `leaving` the ids of
+    the tensors that something else reads.
+    """
+
+    segment: Segment
+    replicas: Replicas
+    placed: Placed
+    others: dict[int, Replicas]
+    leaving: frozenset[int]
+
+    def run(self, run: Run) -> None:
+        """Run the segment on every tower, in a graph; else once, on the whole batch."""
+        join = self.placed.target_of[self.replicas.join]
+        function = PartFunction(self.segment, join)
+        if tf.executing_eagerly() or keras_api.in_stateless_scope():
+            function.run(run)
+            return
+        shards = self.shards(run)
+        local = _local(run)
+        inputs = [self.inputs(run, tensor, shards) for tensor in self.segment.reads]
+        values, losses, outputs = [], [], []
+        for number, key in enumerate(self.replicas.keys):
+            given = [each[number] for each in inputs]
+            device = self.placed.target_of[key]
+            trace, made = function.call(run, given, device, key, captures=False)
+            outputs.append(trace.outputs(made))
+            losses.append(made["losses"])
+            values.append(_advance_seeds(run, trace.new_states(run, made)))
+        self.settle(run, shards, values)
+        self.add_losses(shards, trace.owners, losses)
+        for number, old in enumerate(self.segment.gives):
+            self.give(run, shards, old, [each[number] for each in outputs], local)
+
+    def shards(self, run: Run) -> Shards:
+        """How the samples are cut: as those of the towers before, or by an input."""
+        known = run.extra.setdefault("shards", {})
+        mine = self.replicas
+        if mine.join in known:
+            return known[mine.join]
+        with tf.device(self.placed.target_of[mine.join]):
+            for old in self.segment.reads:
+                theirs = self.others.get(id(keras_api.producer(old)))
+                if theirs is not None and theirs.feeds(mine):
+                    known[mine.join] = known[theirs.join]
+                    return known[mine.join]
+                if self._is_split(old):
+                    known[mine.join] = Shards.of(run.tensors[id(old)], mine.count)
+                    return known[mine.join]
+            batched = next(t for t in run.tensors.values() if t is not None)
+            return Shards.of(batched, mine.count)
+
+    def inputs(self, run: Run, old: Any, shards: Shards) -> list[Any]:
+        """What each tower reads of a tensor: its own, its share, or the whole."""
+        source = keras_api.producer(old)
+        targets = [self.placed.target_of[key] for key in self.replicas.keys]
+        theirs = self.others.get(id(source))
+        if theirs is not None and theirs.feeds(self.replicas):
+            homes = [self.placed.target_of[key] for key in theirs.keys]
+            return [
+                value if home == target else _moved(value, home, target)
+                for value, home, target in zip(_local(run)[id(old)], homes, targets)
+            ]
+        if not self._is_split(old):
+            return [run.arrive(old, target) for target in targets]
+        pieces = run.extra.setdefault("pieces", {})
+        home = self.placed.target_of[self.placed.key_of[id(source)]]
+        if (id(old), shards.count) not in pieces:
+            with tf.device(home):
+                pieces[id(old), shards.count] = shards.split(run.tensors[id(old)])
+        return [
+            _moved(piece, home, target)
+            for piece, target in zip(pieces[id(old), shards.count], targets)
+        ]
+
+    def _is_split(self, old: Any) -> bool:
+        source = self.placed.key_of[id(keras_api.producer(old))]
+        if source in self.replicas.broadcast:
+            return False
+        return len(old.shape) > 0 and old.shape[0] is None
+
+    def settle(self, run: Run, shards: Shards, values: list[dict[int, Any]]) -> None:
+        """Give each state its new value: a float the mean, else the first tower's."""
+        for variable, _ in values[0].values():
+            each = [one[id(variable)][1] for one in values if id(variable) in one]
+            if len(each) < len(values):
+                continue
+            with tf.device(self.placed.target_of[self.replicas.home]):
+                floating = tf.as_dtype(variable.dtype).is_floating
+                run.assign(variable, shards.mean(each) if floating else each[0])
+
+    def add_losses(
+        self, shards: Shards, owners: Sequence[Any], losses: list[Any]
+    ) -> None:
+        """Losses are means over samples, as Keras' own."""
+        with tf.device(self.placed.target_of[self.replicas.home]):
+            for operation, each in zip(owners, zip(*losses)):
+                operation.add_loss(shards.mean(list(each)))
+
+    def give(
+        self, run: Run, shards: Shards, old: Any, values: list[Any], local: Any
+    ) -> None:
+        """Note what each tower made of a tensor, and all together if it is needed."""
+        local[id(old)] = values
+        run.tensors[id(old)] = None
+        if id(old) not in self.leaving:
+            return
+        join = self.placed.target_of[self.replicas.join]
+        homes = [self.placed.target_of[key] for key in self.replicas.keys]
+        with tf.device(join):
+            pieces = [_moved(v, home, join) for v, home in zip(values, homes)]
+            run.give(old, shards.join(pieces), join)
+
+
+class SynchronisedNorm(Towers):
+    """A BatchNormalization that sees the mean and variance of the whole batch.
+
+    It divides the body in two functions: all towers meet here. Its few ops run in the
+    step's own graph, each on its tower's device.
+    """
+
+    def run(self, run: Run) -> None:
+        """Run the layer on every tower with the moments of all."""
+        [node] = self.segment.nodes
+        if tf.executing_eagerly() or keras_api.in_stateless_scope():
+            super().run(run)
+            return
+        shards = self.shards(run)
+        inputs = [self.inputs(run, tensor, shards) for tensor in self.segment.reads]
+        moments = _Moments(self, node.operation, shards, inputs)
+        with keras_api.with_moments(node.operation, moments):
+            outputs, values = self._calls(run, node, inputs)
+        self.settle(run, shards, values)
+        for number, old in enumerate(node.outputs):
+            self.give(run, shards, old, [made[number] for made in outputs], _local(run))
+
+    def _calls(
+        self, run: Run, node: Any, inputs: list[list[Any]]
+    ) -> tuple[list[list[Any]], list[dict[int, Any]]]:
+        outputs, values = [], []
+        for number, key in enumerate(self.replicas.keys):
+            device = self.placed.target_of[key]
+            layer = node.operation
+            mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
+            mapping += [(v, run.state(v, first=True)) for v in states_of(layer)]
+            reads = zip(self.segment.reads, inputs)
+            seen = {id(old): each[number] for old, each in reads}
+            with (
+                tf.name_scope(scope_of(key)),
+                tf.device(device),
+                StateScope(mapping) as scope,
+            ):
+                run_node(node, seen, run.context)
+            outputs.append([seen[id(old)] for old in node.outputs])
+            values.append(
+                {
+                    id(v): (v, scope.get_current_value(v))
+                    for v in scope.assigned.values()
+                }
+            )
+        return outputs, values
+
+
+class _Moments:
+    """The moments of the whole batch, worked out once from those of each tower."""
+
+    def __init__(
+        self, towers: Towers, layer: Any, shards: Shards, inputs: list[list[Any]]
+    ) -> None:
+        self._towers, self._shards, self._inputs = towers, shards, inputs
+        self._plainly = keras_api.moments_of(layer)
+        self._found: Any = None
+
+    def __call__(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """As `BatchNormalization._moments`, whatever tower asks."""
+        if self._found is None:
+            towers = self._towers
+            each = []
+            for number, key in enumerate(towers.replicas.keys):
+                value, *masks = [one[number] for one in self._inputs]
+                kept = masks[0] if masks else keras_api.mask_of(value)
+                kept = kept if mask is not None else None
+                device = towers.placed.target_of[key]
+                with tf.name_scope(scope_of(key)), tf.device(device):
+                    mean, variance = self._plainly(tf.cast(value, inputs.dtype), kept)
+                each.append((mean, variance, kept))
+            with tf.device(towers.placed.target_of[towers.replicas.home]):
+                self._found = _combined(each, self._shards)
+        return self._found
+
+
+def _combined(each: list[tuple[Any, Any, Any]], shards: Shards) -> tuple[Any, Any]:
+    """Mean and variance of the whole batch from each tower's.
+
+    The variance of a union is the mean variance plus the variance of the means.
+    """
+    dtype = each[0][0].dtype
+    if each[0][2] is None:
+        weights = [tf.cast(share, dtype) for share in shards.weights()]
+    else:
+        counts = [
+            tf.reduce_sum(tf.cast(mask, dtype)) * tf.cast(real, dtype)
+            for (_, _, mask), real in zip(each, shards.real())
+        ]
+        weights = [tf.math.divide_no_nan(c, tf.add_n(counts)) for c in counts]
+    mean = tf.add_n([w * m for w, (m, _, _) in zip(weights, each)])
+    spread = [v + tf.square(m - mean) for m, v, _ in each]
+    return mean, tf.add_n([w * s for w, s in zip(weights, spread)])
+
+
+def _local(run: Run) -> dict[int, list[Any]]:
+    """What each tower made of a symbolic tensor, by its id."""
+    found: dict[int, list[Any]] = run.extra.setdefault("local", {})
+    return found
+
+
+def _moved(value: Any, source: str, target: str) -> Any:
+    """A tower's value on another device, with what Keras attached to it."""
+    if source == target or not tf.is_tensor(value):
+        return value
+    return carry(value, transfer(value, source, target), target)
+
+
+def _advance_seeds(run: Run, values: Any) -> dict[int, Any]:
+    """New states by the id of the variable; seeds go on from tower to tower at once."""
+    found = {}
+    for variable, value in values:
+        if variable.name == "seed_generator_state":
+            run.assign(variable, value)
+        else:
+            found[id(variable)] = (variable, value)
+    return found
+
+
+def is_synchronised(node: Any, replicas: Replicas) -> bool:
+    """Whether a call is a BatchNormalization in which all towers meet."""
+    norm = keras.layers.BatchNormalization
+    return replicas.synchronised and isinstance(node.operation, norm)

@@ -1,0 +1,1 @@
+"""Placement: each part of a plan as a function on its device."""

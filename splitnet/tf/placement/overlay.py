@@ -1,0 +1,205 @@
+"""The methods that make placement true on a plain functional model.
+
+The model's class, layers, weights and configuration stay Keras' own. Only methods of
+this one instance are replaced: `call` runs the part functions, the steps run under a
+device function, and `compile` hands the optimizer over.
+"""
+
+import contextlib
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.tf.internals import keras_api
+from splitnet.tf.placement.device_function import DeviceFunction, canonical, scope_of
+from splitnet.tf.placement.optimizer import place_optimizer
+from splitnet.tf.placement.part_function import run_node
+from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
+from splitnet.tf.placement.run import Run, device_of
+from splitnet.tf.workers.barrier import add_barrier
+
+__all__ = ["lay_over", "marked", "placement_scope"]
+
+
+def lay_over(model: Any, placed: Placed) -> None:
+    """Replace the methods of one functional model's instance; see the module."""
+    own = {
+        ATTRIBUTE: placed,
+        "call": _call(model, placed),
+        "compile": _compile(model),
+        "train_step": _step(model, model.train_step, placed),
+        "test_step": _step(model, model.test_step, placed),
+        "predict_step": _step(model, model.predict_step, placed),
+        "_get_regularization_losses": _regularization(model),
+    }
+    vars(model).update(own)
+    here = canonical("/device:CPU:0").rpartition("/")[0]
+    add_barrier(model, [d for d in placed.target_of.values() if here not in d])
+    model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
+
+
+def _call(model: Any, placed: Placed) -> Callable[..., Any]:
+    """As `Functional.call`, by the model's part functions."""
+
+    @functools.wraps(model.call)
+    def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        flat = keras_api.standardized_inputs(model, inputs)
+        if mask is not None:
+            for tensor, one in zip(flat, keras.tree.flatten(mask)):
+                if one is not None:
+                    keras_api.set_mask(tensor, one)
+        tensors = {id(old): new for old, new in zip(model.inputs, flat)}
+        context = {"training": training, **kwargs}
+        run = Run(tensors, context, placed.shared[-1] if placed.shared else None)
+        for runner in placed.runners:
+            runner.run(run)
+        if not placed.runners:
+            _run_marked(placed, run)
+        outputs = [run.tensors[id(tensor)] for tensor in placed.flow.outputs]
+        packed = keras.tree.pack_sequence_as(keras_api.output_structure(model), outputs)
+        single = isinstance(packed, list | tuple) and len(packed) == 1
+        return packed[0] if single else packed
+
+    return call
+
+
+def _run_marked(placed: Placed, run: Run) -> None:
+    """Run the calls of a model that is not placed, each in the scope of its part."""
+    for node in placed.flow.nodes:
+        with tf.name_scope(scope_of(placed.key_of[id(node)])):
+            run_node(node, run.tensors, run.context)
+
+
+def _compile(model: Any) -> Callable[..., Any]:
+    compile_plainly = model.compile
+
+    @functools.wraps(compile_plainly)
+    def compile_placed(*args: Any, **kwargs: Any) -> None:
+        compile_plainly(*args, **kwargs)
+        place_optimizer(model.optimizer)
+
+    return compile_placed
+
+
+def _step(model: Any, step: Callable[..., Any], placed: Placed) -> Callable[..., Any]:
+    """One step of any kind, its graph under a device function."""
+
+    @functools.wraps(step)
+    def placed_step(*args: Any, **kwargs: Any) -> Any:
+        _refuse_xla(model)
+        for optimizer in _optimizers(model):
+            place_optimizer(optimizer)
+        with _graph_scope(placed):
+            return step(*args, **kwargs)
+
+    return placed_step
+
+
+def _optimizers(model: Any) -> list[Any]:
+    """Those a model was compiled with or keeps for a step of its own."""
+    kept = [
+        value
+        for value in vars(model).values()
+        if isinstance(value, keras.optimizers.Optimizer)
+    ]
+    return list(
+        {id(one): one for one in [getattr(model, "optimizer", None), *kept]}.values()
+    )
+
+
+def _refuse_xla(model: Any) -> None:
+    """Keep a placed model out of XLA, which would run it whole on one device."""
+    if getattr(model, "jit_compile", False):
+        warnings.warn(
+            f"model {model.name!r} is placed on several devices, and XLA would compile "
+            "it for one (jit_compile=True drops device scopes); it runs without XLA.",
+            stacklevel=2,
+        )
+        keras_api.turn_off_xla(model)
+
+
+@contextlib.contextmanager
+def _graph_scope(placed: Placed) -> Iterator[None]:
+    if tf.executing_eagerly():
+        yield
+        return
+    graph = tf.compat.v1.get_default_graph()
+    placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
+    placed.graphs.append(weakref.ref(graph))
+    with graph.device(DeviceFunction(placed.target_of, _device_of_outputs(placed))):
+        yield
+
+
+def _device_of_outputs(placed: Placed) -> str:
+    """The device that makes all outputs; "" if there are several."""
+    nodes = map(keras_api.producer, placed.flow.outputs)
+    found = {placed.target_of.get(placed.key_of[id(node)], "") for node in nodes}
+    return found.pop() if len(found) == 1 else ""
+
+
+@contextlib.contextmanager
+def marked(model: Any, marks: Placed) -> Iterator[None]:
+    """Put the ops of an unplaced model in the scopes of their parts, for an audit."""
+    own = {
+        "call": _call(model, marks),
+        "train_step": _watched(model.train_step, marks),
+    }
+    before = {name: vars(model).get(name) for name in own}
+    vars(model).update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del vars(model)[name]
+            if value is not None:
+                vars(model)[name] = value
+
+
+def _watched(step: Callable[..., Any], marks: Placed) -> Callable[..., Any]:
+    def watched_step(*args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            marks.graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+        return step(*args, **kwargs)
+
+    return watched_step
+
+
+@contextlib.contextmanager
+def placement_scope(model: Any, *optimizers: Any) -> Iterator[None]:
+    """Place what runs in this block as `fit` would: for a training step of your own.
+
+    Inside a `tf.function`, the gradient ops of an emitted model follow its branches,
+    and so do the updates of an optimizer that the model was compiled with or that
+    `optimizers` names. Elsewhere it does nothing.
+
+    Args:
+        model: an emitted model; around any other the block runs as it would anyway.
+        optimizers: optimizers of your own, to be placed as well.
+    """
+    for optimizer in optimizers:
+        place_optimizer(optimizer)
+    placed = placed_of(model)
+    if placed is None:
+        yield
+        return
+    with _graph_scope(placed):
+        yield
+
+
+def _regularization(model: Any) -> Callable[[], list[Any]]:
+    """As Keras', each weight's penalty computed where the weight is."""
+
+    def losses() -> list[Any]:
+        found = []
+        for variable in model.trainable_weights:
+            if variable.regularizer is not None:
+                with tf.device(device_of(variable)):
+                    found.append(variable.regularizer(variable))
+        return found
+
+    return losses

@@ -1,0 +1,322 @@
+"""Part functions: each part of a plan runs as one TensorFlow function on its device.
+
+A function that is not inlined and is called under `tf.device(d)` runs forward and
+backward on d, because ops without a device run where their function is called. The body
+uses its own weights as they are; weights that live on another device and states come in
+as arguments. Outputs, Keras masks, losses and new states go out.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import CARRIED
+from splitnet.tf.placement.device_function import body_name, scope_of
+from splitnet.tf.placement.run import Run, device_of
+from splitnet.tf.placement.segments import Segment
+from splitnet.tf.placement.states import StateScope, Update, affine, depends
+from splitnet.tf.reading.variables import states_of, tables_of, weights_of
+
+__all__ = ["PartFunction", "run_node"]
+
+_LOOPS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+
+
+def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> None:
+    """Run one call; an optional input that is missing skips it, as Keras does."""
+    if any(id(tensor) not in tensors for tensor in node.input_tensors):
+        return
+    args, kwargs = node.arguments.fill_in(tensors)
+    made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
+    for old, new in zip(node.outputs, keras.tree.flatten(made)):
+        tensors[id(old)] = new
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartFunction:
+    """A segment as a function on a device.
+
+    `how` is "" for a plain function, "xla" for a compiled one, "recompute" for one that
+    keeps its inputs for the backward pass and nothing else.
+    """
+
+    segment: Segment
+    device: str
+    how: str = ""
+
+    def run(self, run: Run) -> None:
+        """Run the part on its device, as a function where a graph is being made."""
+        if tf.executing_eagerly() or keras_api.in_stateless_scope():
+            self._inline(run)
+            return
+        segment = self.segment
+        if any(id(tensor) not in run.tensors for tensor in segment.reads):
+            return
+        given = [run.arrive(tensor, self.device) for tensor in segment.reads]
+        trace, made = self.call(run, given, self.device, segment.key)
+        for number in trace.unmasked:
+            _set(run.tensors.get(id(segment.reads[number])), CARRIED[0], None)
+        for variable, value in trace.new_states(run, made):
+            run.assign(variable, value)
+        for operation, loss in zip(trace.owners, made["losses"]):
+            operation.add_loss(loss)
+        for (layer, name), value in zip(trace.kept, made["kept"]):
+            vars(layer)[name] = value
+        for old, value in zip(segment.gives, trace.outputs(made)):
+            run.give(old, value, self.device)
+
+    def call(
+        self,
+        run: Run,
+        given: list[Any],
+        device: str,
+        key: str,
+        *,
+        captures: bool = True,
+    ) -> tuple["Trace", Any]:
+        """Call the function on a device: its trace, and the structure it returns.
+
+        Args:
+            run: the run that it is part of.
+            given: the values that it reads, on the device.
+            device: where to run it.
+            key: the key of the part that it runs as.
+            captures: use weights that live on the device as they are; else they are
+                arguments, so that one trace serves several devices.
+        """
+        weights, states = self._arguments(device if captures else "")
+        trace = self._traced(run, given, weights, states)
+        values = [run.weight(v, device) for v in weights]
+        current = [run.state(v, first=i in trace.early) for i, v in enumerate(states)]
+        masks = [keras_api.mask_of(value) for value in given]
+        with tf.name_scope(scope_of(key)), tf.device(device):
+            return trace, trace.function(given, masks, values, current)
+
+    def _arguments(self, home: str) -> tuple[list[Any], list[Any]]:
+        """The variables that are arguments: weights of other devices, and states."""
+        operations = [node.operation for node in self.segment.nodes]
+        states = _unique(v for one in operations for v in states_of(one))
+        tables = {id(v) for one in operations for v in tables_of(one)}
+        weights = [
+            v for v in self.weights() if id(v) not in tables and device_of(v) != home
+        ]
+        return weights, states
+
+    def weights(self) -> list[Any]:
+        """The trained variables of all calls, each once."""
+        return _unique(v for n in self.segment.nodes for v in weights_of(n.operation))
+
+    def _traced(
+        self, run: Run, given: list[Any], weights: list[Any], states: list[Any]
+    ) -> "Trace":
+        """The trace for these arguments, made once in a step."""
+        masks = [keras_api.mask_of(value) for value in given]
+        signature = ([_spec(v) for v in given], [_spec(v) for v in masks])
+        flat = tf.nest.flatten(signature)
+        key = (id(self), tuple(map(id, weights)), tuple(map(repr, flat)))
+        if key not in run.shared.traces:
+            run.shared.traces[key] = Trace(
+                self, run.context, signature, weights, states
+            )
+        return run.shared.traces[key]
+
+    def _inline(self, run: Run) -> None:
+        for key, node in zip(self.segment.keys, self.segment.nodes):
+            with tf.name_scope(scope_of(key)), tf.device(self.device):
+                run_node(node, run.tensors, run.context)
+
+
+class Trace:
+    """A part's body, traced for one signature.
+
+    `early` are the numbers of the states that the body may read as they were at the
+    start of the step, `unmasked` those of the reads whose mask a call took off;
+    `owners` the operations that made the losses, `kept` the layers and attributes that
+    keep tensors.
+    """
+
+    def __init__(
+        self,
+        part: PartFunction,
+        context: Mapping[str, Any],
+        signature: tuple[Any, Any],
+        weights: Sequence[Any],
+        states: Sequence[Any],
+    ) -> None:
+        self._part, self._context = part, context
+        self._weights, self._states = list(weights), list(states)
+        self._read_first: list[Any] = []
+        self._trace(signature)
+        if found := _in_loops(self.function.graph):
+            self._read_first = [v for v in part.weights() if id(v.value) in found]
+            self._trace(signature)
+
+    def _trace(self, signature: tuple[Any, Any]) -> None:
+        how = self._part.how
+        body = self._recomputed if how == "recompute" else self._body
+
+        def named(given: Any, masks: Any, weights: Any, states: Any) -> Any:
+            return body(given, masks, weights, states)
+
+        named.__name__ = body_name(self._part.segment.key)
+        function = tf.function(
+            named,
+            autograph=False,
+            jit_compile=True if how == "xla" else None,
+            experimental_attributes={"_noinline": True},
+        )
+        specs = [[_spec(v) for v in vs] for vs in (self._weights, self._states)]
+        with tf.init_scope():  # without the devices of the step that is being made
+            self.function = function.get_concrete_function(*signature, *specs)
+
+    def _recomputed(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
+        """As `_body`, run again in the gradient of what it returns."""
+        flows = [i for i, value in enumerate(given) if _is_number(value)]
+        first: list[Any] = []
+
+        def again(*flat: Any) -> list[Any]:
+            values = list(given)
+            for place, value in zip(flows, flat):
+                values[place] = value
+            made = self._body(
+                values, masks, flat[len(flows) :], states, record=not first
+            )
+            leaves = tf.nest.flatten(made)
+            first[:] = first or [made]
+            return [one for one in leaves if _is_float(one)]
+
+        kept = iter(tf.recompute_grad(again)(*[given[i] for i in flows], *weights))
+        return tf.nest.map_structure(
+            lambda one: next(kept) if _is_float(one) else one, first[0]
+        )
+
+    def _body(
+        self, given: Any, masks: Any, weights: Any, states: Any, *, record: bool = True
+    ) -> Any:
+        part = self._part.segment
+        local = {}
+        for old, value, mask in zip(part.reads, given, masks):
+            if mask is not None:
+                _set(value, CARRIED[0], mask)
+            local[id(old)] = value
+        read = [(v, tf.convert_to_tensor(v.value)) for v in self._read_first]
+        mapping = [*read, *zip(self._weights, weights), *zip(self._states, states)]
+        owners: list[Any] = []
+        with StateScope(mapping) as scope:
+            for key, node in zip(part.keys, part.nodes):
+                with tf.name_scope(scope_of(key)):
+                    run_node(node, local, self._context)
+                owners += [node.operation] * (len(scope.losses) - len(owners))
+        outputs = [local.get(id(old)) for old in part.gives]
+        made = {
+            "outputs": outputs,
+            "masks": [getattr(v, CARRIED[0], None) for v in outputs],
+            "logits": [getattr(v, CARRIED[1], None) for v in outputs],
+            "losses": [tf.convert_to_tensor(loss) for loss in scope.losses],
+        }
+        updates, offsets = _updates(scope, dict(zip(map(id, self._states), states)))
+        if record:
+            self.owners, self.updates = owners, updates
+            self.unmasked = [
+                number
+                for number, (old, mask) in enumerate(zip(part.reads, masks))
+                if mask is not None
+                and getattr(local[id(old)], CARRIED[0], None) is None
+            ]
+            self.kept = self._attributes()
+        made["kept"] = [vars(layer)[name] for layer, name in self.kept]
+        made["states"] = offsets
+        if record:
+            leaves = tf.nest.flatten(made, expand_composites=True)
+            ops = [one.op for one in leaves if one is not None]
+            self.early = {i for i, old in enumerate(states) if not depends(ops, old.op)}
+        return made
+
+    def _attributes(self) -> list[tuple[Any, str]]:
+        """The layers and attributes that keep tensors of the body."""
+        graph = tf.compat.v1.get_default_graph()
+        return [
+            (layer, name)
+            for node in self._part.segment.nodes
+            for layer in keras_api.sublayers(node.operation)
+            for name, value in vars(layer).items()
+            if isinstance(value, tf.Tensor) and getattr(value, "graph", None) is graph
+        ]
+
+    def outputs(self, made: Any) -> list[Any]:
+        """The values of what the part gives, with masks and logits attached."""
+        for name, attached in zip(CARRIED, (made["masks"], made["logits"])):
+            for value, one in zip(made["outputs"], attached):
+                if one is not None:
+                    _set(value, name, one)
+        return list(made["outputs"])
+
+    def new_states(self, run: Run, made: Any) -> Iterator[tuple[Any, Any]]:
+        """Each variable that the calls changed, with its new value, at its home."""
+        offsets = iter(made["states"])
+        for update in self.updates:
+            offset = next(offsets) if update.constant is None else None
+            with tf.device(device_of(update.variable)):
+                old = None if update.scale is None else run.state(update.variable)
+                yield update.variable, update.value(old, offset)
+
+
+def _updates(
+    scope: StateScope, olds: Mapping[int, Any]
+) -> tuple[list[Update], list[Any]]:
+    """The variables that calls changed, and the tensors that tell how."""
+    updates, offsets = [], []
+    for variable in scope.assigned.values():
+        old, new = olds.get(id(variable)), scope.get_current_value(variable)
+        form = None if old is None else affine(new, old)
+        scale, offset = form or (None, new)
+        constant = 0 if offset is None else tf.get_static_value(offset)
+        updates.append(Update(variable, scale, constant))
+        if constant is None:
+            offsets.append(offset)
+    return updates, offsets
+
+
+def _in_loops(graph: Any) -> set[int]:
+    """The ids of the variables that loops and branches of a traced body read.
+
+    They would pass them on to their gradient, and TensorFlow places what surrounds a
+    call that returns a variable by other rules.
+    """
+    inside = {
+        id(tensor)
+        for op in graph.get_operations()
+        if op.type in _LOOPS
+        for tensor in op.inputs
+        if tensor.dtype == tf.resource
+    }
+    handles = {id(outer) for outer, inner in graph.captures if id(inner) in inside}
+    return {id(v) for v in graph.variables if id(v.handle) in handles}
+
+
+def _unique(variables: Iterable[Any]) -> list[Any]:
+    return list({id(v): v for v in variables}.values())
+
+
+def _set(value: Any, name: str, attached: Any) -> None:
+    if isinstance(value, tf.Tensor):
+        setattr(value, name, attached)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype not in (tf.bool, tf.string)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, tf.Tensor) and value.dtype.is_floating
+
+
+def _spec(value: Any) -> Any:
+    """The signature of a tensor or variable; anything else is a constant."""
+    if isinstance(value, tf.Tensor | keras.Variable):
+        return tf.TensorSpec(value.shape, value.dtype)
+    return tf.type_spec_from_value(value) if tf.is_tensor(value) else value

@@ -1,0 +1,99 @@
+"""State updates of a part that need not wait for the part.
+
+A call may change variables that are not trained: a dropout layer counts its seed on, a
+BatchNormalization moves its averages. The body of a part returns the new values. Where
+a new value is `scale * old + offset`, only the offset is returned, so that a second
+call of the same layer waits for the small update and not for the whole first call.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["StateScope", "Update", "affine", "depends"]
+
+
+class StateScope(keras.StatelessScope):
+    """A stateless scope that lists the variables that calls assign.
+
+    No gradient flows through an assigned value, as none does through a variable that
+    is assigned and read again.
+    """
+
+    def __init__(self, mapping: Any) -> None:
+        super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self.assigned: dict[int, Any] = {}
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Note what a variable is assigned."""
+        variable, value = update
+        self.assigned[id(variable)] = variable
+        value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+        super().add_update((variable, tf.stop_gradient(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The new value of a state variable: `scale * old + offset`, or `offset` alone.
+
+    `scale` is None for an offset alone. `constant` is the offset if it is known at
+    tracing, and then the body does not return it.
+    """
+
+    variable: Any
+    scale: Any
+    constant: Any
+
+    def value(self, old: Any, offset: Any) -> Any:
+        """The new value outside of the body, from the old one."""
+        offset = offset if self.constant is None else self.constant
+        if self.scale is None:
+            return offset
+        scaled = old if np.all(self.scale == 1) else old * self.scale
+        return scaled + tf.cast(offset, old.dtype)
+
+
+def affine(new: Any, old: Any) -> tuple[Any, Any] | None:
+    """The scale and the offset of a traced tensor over another; None if there is none.
+
+    Recognised are sums and products of the old value with what does not depend on it.
+    """
+    if new is old:
+        return np.ones((), old.dtype.as_numpy_dtype), None
+    op = new.op
+    if op.type in ("Identity", "StopGradient"):
+        return affine(op.inputs[0], old)
+    if op.type not in ("Add", "AddV2", "Mul"):
+        return None
+    for mine, other in (tuple(op.inputs), tuple(op.inputs)[::-1]):
+        inner = affine(mine, old)
+        if inner is None:
+            continue
+        scale, offset = inner
+        if op.type == "Mul":
+            factor = tf.get_static_value(other)
+            if factor is None:
+                return None
+            return scale * factor, None if offset is None else offset * other
+        if depends([other.op], old.op):
+            return None
+        return scale, other if offset is None else offset + other
+    return None
+
+
+def depends(ops: list[Any], source: Any) -> bool:
+    """Whether any of these ops of one graph depends on the source op."""
+    seen = set(ops)
+    ahead = list(seen)
+    while ahead:
+        op = ahead.pop()
+        if op is source:
+            return True
+        before = [*(t.op for t in op.inputs), *op.control_inputs]
+        fresh = [one for one in before if one not in seen]
+        seen.update(fresh)
+        ahead += fresh
+    return False
