@@ -12,6 +12,7 @@ sum of the earlier micro-batches as they are made, where they are made.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 import networkx as nx
 
@@ -24,12 +25,16 @@ from splitnet.core.replication import batch_shares
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 
+if TYPE_CHECKING:
+    from splitnet.core.plan import Plan
+
 __all__ = [
     "SCHEDULES",
+    "Pipeline",
     "ScaledCosts",
-    "check_microbatches",
     "largest_true",
     "microbatch_step",
+    "pipeline_of",
     "scaled_graph",
     "stage_count",
 ]
@@ -37,13 +42,22 @@ __all__ = [
 SCHEDULES = ("gpipe", "1f1b")
 
 
-def check_microbatches(batch: int, microbatches: object, schedule: object) -> None:
-    """Refuse what no pipeline can be.
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a step is divided: `window` micro-batches may be in flight, all if None."""
+
+    microbatches: int = 1
+    window: int | None = None
+
+
+def pipeline_of(plan: "Plan", microbatches: int, schedule: str) -> Pipeline:
+    """Check what is asked of a pipeline, and bound "1f1b" by the plan's stages.
 
     Raises:
         DeclarationError: with every fault.
     """
     faults = []
+    batch = plan.batch
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         faults.append(f"microbatches= must be a whole number, not {microbatches!r}")
     elif not 1 <= microbatches <= batch:
@@ -57,6 +71,9 @@ def check_microbatches(batch: int, microbatches: object, schedule: object) -> No
         )
     if faults:
         raise DeclarationError(f"invalid pipeline: {'; '.join(faults)}.")
+    bounded = schedule == "1f1b" and microbatches > 1
+    window = stage_count(plan.graph, plan.device_of) if bounded else None
+    return Pipeline(microbatches, window)
 
 
 def scaled_graph(graph: Graph, batch: int) -> Graph:

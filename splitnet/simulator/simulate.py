@@ -12,11 +12,7 @@ from splitnet.core.plan import Memory, Transfer
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.simulator.event_loop import Moved, Run, run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.simulator.microbatch import (
-    check_microbatches,
-    microbatch_step,
-    stage_count,
-)
+from splitnet.simulator.microbatch import microbatch_step, pipeline_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
@@ -77,14 +73,13 @@ def simulate_microbatches(
     Raises:
         DeclarationError: invalid `microbatches` or `schedule`.
     """
-    check_microbatches(plan.batch, microbatches, schedule)
-    bounded = schedule == "1f1b"
+    pipeline = pipeline_of(plan, microbatches, schedule)
     step = microbatch_step(
         plan.graph,
         plan.cluster,
         plan.costs,
         microbatches=microbatches,
-        window=stage_count(plan.graph, plan.device_of) if bounded else None,
+        window=pipeline.window,
         recompute=recompute,
         training=plan.training,
         optimizer=plan.optimizer,
