@@ -25,7 +25,6 @@ from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.planner.evaluate import score
 from splitnet.simulator.step_graph import step_graph
-from splitnet.tf.copying import Copies
 from splitnet.tf.emit import emit
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
@@ -33,6 +32,7 @@ from splitnet.tf.placement.overlay import placement_scope
 from splitnet.tf.profiling.links import measure_links
 from splitnet.tf.profiling.synthetic import synthetic_tensor
 from splitnet.tf.profiling.timing import empty_step, finish, seconds_of
+from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.read import graph_of
 from splitnet.tf.reading.source import Site, blueprint_of
 
@@ -214,7 +214,7 @@ def _call_seconds(
     """Forward and backward seconds of one call, alone on a device."""
     node = site.node
     with tf.device(device.target):
-        twin = Copies().of(node.operation)
+        twin = Cloner(lambda layer: device.target).of(node.operation)
         operation = keras_api.operation_fn(twin, training=True)
         values = {id(t): synthetic_tensor(t, batch) for t in node.input_tensors}
         inputs = {key: tf.Variable(value) for key, value in values.items()}
