@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -9,45 +10,44 @@ from tests.test_pages import DOCS, PAGES, ROOT
 
 
 @cache
-def command_names() -> tuple[str, ...]:
-    """Every command of the parser, with its verb where it has some."""
-    import argparse
+def commands() -> dict[str, Any]:
+    """Every command by its words, with its verb where it has some."""
+    from splitnet.cli.app import command
 
-    from splitnet.cli.parser import make_parser
+    def under(words: str, one: Any) -> dict[str, Any]:
+        if not hasattr(one, "commands"):
+            return {words: one}
+        found: dict[str, Any] = {}
+        for name, child in one.commands.items():
+            found |= under(f"{words} {name}".strip(), child)
+        return found
 
-    def under(parser: argparse.ArgumentParser, words: str) -> list[str]:
-        groups = [
-            action
-            for action in parser._actions
-            if isinstance(action, argparse._SubParsersAction)
-        ]
-        if not groups:
-            return [words]
-        return [
-            name
-            for word, child in groups[0].choices.items()
-            for name in under(child, f"{words} {word}".strip())
-        ]
-
-    return tuple(under(make_parser(), ""))
+    return under("", command) | {"": command}
 
 
 def test_every_command_is_documented() -> None:
     """The page about the command line has a row for every command and every verb."""
     text = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    missing = [name for name in command_names() if f"`{name}" not in text]
+    missing = [name for name in commands() if name and f"`{name}" not in text]
 
-    assert len(command_names()) >= 13
+    assert len(commands()) >= 13
     assert missing == []
 
 
 def test_options_in_pages_exist() -> None:
     """An option that a page names is an option of splitnet, or of a tool named here."""
-    from splitnet.cli.parser import make_parser
-
     others = {"--index", "--no-deps", "--target", "--strict", "--rounds", "--oneline"}
     others |= {"--all", "--devices", "--save", "--others"}  # of benchmarks/zoo.py
-    known = options_of(make_parser()) | others
+    known = (
+        {"--help"}
+        | others
+        | {
+            option
+            for command in commands().values()
+            for parameter in command.params
+            for option in parameter.opts
+        }
+    )
     strays = [
         f"{page.name}: {option}"
         for page in PAGES
@@ -62,31 +62,15 @@ def test_options_in_pages_exist() -> None:
 
 def test_every_option_says_what_it_does() -> None:
     """No option or command of the command line is without a word of help."""
-    from splitnet.cli.parser import make_parser
+    silent = [
+        f"{words} {parameter.opts[-1]}"
+        for words, command in commands().items()
+        for parameter in command.params
+        if parameter.opts[-1].startswith("-") and not parameter.help
+    ]
 
-    assert silent_options(make_parser(), "splitnet") == []
-
-
-def options_of(parser: object) -> set[str]:
-    """Every long option of a parser and of its commands."""
-    found = set(parser._option_string_actions)
-    for action in parser._actions:
-        if hasattr(action, "choices") and isinstance(action.choices, dict):
-            for child in action.choices.values():
-                found |= options_of(child)
-    return found
-
-
-def silent_options(parser: object, words: str) -> list[str]:
-    """Options without help, with the command they belong to."""
-    found = []
-    for action in parser._actions:
-        if isinstance(action.choices, dict):
-            for word, child in action.choices.items():
-                found += silent_options(child, f"{words} {word}")
-        elif action.option_strings and not action.help:
-            found.append(f"{words} {action.option_strings[-1]}")
-    return found
+    assert silent == []
+    assert all(command.help for command in commands().values())
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -1,161 +1,144 @@
 """Commands that run a model: demo and audit."""
 
-from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from splitnet.cli.planning import add_planning_options, plan_target
-from splitnet.cli.screen import hush, progress, show, show_json
-from splitnet.cli.sources import TARGET_HELP
+from typer import Option
+
+import splitnet as sn
+import splitnet.cli.options as opt
+from splitnet.cli.console import import_tensorflow, progress, show, show_json
+from splitnet.cli.plan_commands import given_options, pins_of, plan_source
+from splitnet.cli.targets import Machine, check_target, load_plan_file, load_source
 from splitnet.core.errors import DeclarationError, DeviceError
 
-__all__ = ["add_audit", "add_demo"]
+__all__ = ["audit", "demo"]
 
 
-def add_demo(commands: Any) -> None:
-    """Add `splitnet demo` to the parser."""
-    parser = commands.add_parser(
-        "demo",
-        help="train a shared encoder on two devices and prove where it ran",
-        description="Real handwritten digits, a siamese network on two GPUs (or CPU "
-        "devices that stand in for them) and a merge on the CPU: plan, draw, train, "
-        "audit. Exit code 1 if it learns too little or anything strays.",
-    )
-    parser.add_argument(
-        "--epochs", type=int, default=5, metavar="N", help="passes over the pairs (5)"
-    )
-    parser.add_argument(
-        "--gpus",
-        type=int,
-        default=2,
-        metavar="N",
-        help="GPUs to use (2); CPU devices stand in for those that are not here",
-    )
-    parser.add_argument("--out", default="demo", metavar="DIR", help="for the pictures")
-    parser.add_argument("--json", action="store_true", help="for a program")
-    parser.add_argument(
-        "--tf-log", action="store_true", help="show TensorFlow's start-up lines"
-    )
-    parser.set_defaults(do=run_demo)
+def demo(
+    epochs: Annotated[
+        int, Option(metavar="N", help="Passes over the training pairs.")
+    ] = 5,
+    gpus: Annotated[
+        int,
+        Option(metavar="N", help="GPUs to use; CPU devices stand in for missing ones."),
+    ] = 2,
+    out: Annotated[
+        Path, Option(metavar="DIR", help="The folder for pictures and plan.")
+    ] = Path("demo"),
+    json_: opt.Json = False,
+    tf_log: opt.TfLog = False,
+) -> int:
+    """Train a shared encoder on two devices, and audit where it ran.
 
-
-def run_demo(arguments: Namespace) -> int:
-    """Run the demonstration; 1 if it learned too little or strayed."""
-    if arguments.epochs < 1 or arguments.gpus < 0:
+    Real handwritten digits and a siamese network on two GPUs, or on CPU devices that
+    stand in for them: plan, draw, train, audit. Exit code 1 if the accuracy is too low
+    or anything did not run as planned.
+    """
+    if epochs < 1 or gpus < 0:
         raise DeviceError("--epochs is 1 or more, --gpus is 0 or more.")
-    hush(loud=arguments.tf_log)
+    import_tensorflow(verbose=tf_log)
     from splitnet import demo
 
-    steps = arguments.epochs * -(-demo.TRAINING_PAIRS // demo.BATCH)
+    steps = epochs * -(-demo.TRAINING_PAIRS // demo.BATCH)
     with progress("training", total=steps) as advance:
         outcome = demo.run(
-            arguments.out,
-            epochs=arguments.epochs,
-            gpus=arguments.gpus,
-            say=(lambda text: None) if arguments.json else show,
+            out,
+            epochs=epochs,
+            gpus=gpus,
+            say=(lambda text: None) if json_ else show,
             on_step=advance,
         )
-    if arguments.json:
-        show_json(_demo_figures(outcome))
+    if json_:
+        show_json(
+            {
+                "ok": outcome.ok,
+                "accuracy": round(outcome.accuracy, 4),
+                "audit_ok": outcome.audit.ok,
+                "findings": [finding.text for finding in outcome.audit.findings],
+                "stand_in": outcome.stand_in,
+                "device_of": dict(outcome.plan.device_of),
+                "epochs": outcome.epochs,
+                "train_seconds": round(outcome.train_seconds, 1),
+                "total_seconds": round(outcome.total_seconds, 1),
+                "files": [str(path) for path in outcome.files],
+            }
+        )
     else:
-        _show_outcome(outcome)
+        show(outcome.summary())
     return 0 if outcome.ok else 1
 
 
-def _show_outcome(outcome: Any) -> None:
-    from splitnet import demo
-    from splitnet.view.tables import table
+def audit(
+    target: opt.Target,
+    plan: Annotated[
+        str | None, Option(metavar="PLAN.json", help="A saved plan of it.")
+    ] = None,
+    loss: Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")] = "mse",
+    batch: opt.Batch = 32,
+    optimizer: opt.Optimizer = None,
+    costs: opt.Costs = None,
+    pin: opt.Pin = None,
+    missing: opt.Missing = None,
+    json_: opt.Json = False,
+    cluster: opt.ClusterName = None,
+    stand_ins: opt.StandIns = 0,
+) -> int:
+    """Run one training step on synthetic data, and check that it ran as planned.
 
-    show("")
-    show(table(outcome.audit))
-    if outcome.stand_in:
-        show("\nWhat stand-ins cannot prove:")
-        for line in demo.NOT_PROVEN:
-            show(f"  - {line}")
-    enough = "" if outcome.accuracy >= demo.ENOUGH else f", below {demo.ENOUGH:.0%}"
-    show(
-        f"\n{outcome.accuracy:.1%} of the pairs of digits kept apart are told right"
-        f"{enough}; trained {outcome.train_seconds:.0f} s of "
-        f"{outcome.total_seconds:.0f} s"
-    )
-    show(
-        f"audit: {'everything ran where it was planned' if outcome.audit.ok else 'NO'}"
-    )
-    show("see " + ", ".join(str(path) for path in outcome.files))
-
-
-def _demo_figures(outcome: Any) -> dict[str, Any]:
-    return {
-        "ok": outcome.ok,
-        "accuracy": round(outcome.accuracy, 4),
-        "audit_ok": outcome.audit.ok,
-        "findings": [finding.text for finding in outcome.audit.findings],
-        "stand_in": outcome.stand_in,
-        "device_of": dict(outcome.plan.device_of),
-        "epochs": outcome.epochs,
-        "train_seconds": round(outcome.train_seconds, 1),
-        "total_seconds": round(outcome.total_seconds, 1),
-        "files": [str(path) for path in outcome.files],
-    }
-
-
-def add_audit(commands: Any) -> None:
-    """Add `splitnet audit` to the parser."""
-    parser = commands.add_parser(
-        "audit",
-        help="run one training step and compare what ran with what was planned",
-        description="Plan (or load a plan), emit, train one step on made-up data, and "
-        "read back from TensorFlow where everything was. Exit code 1 if it strayed.",
-    )
-    parser.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    parser.add_argument(
-        "--plan", metavar="PLAN.json", help="a saved plan of the target"
-    )
-    parser.add_argument("--loss", default="mse", help="a Keras loss by name (mse)")
-    add_planning_options(parser)
-    parser.set_defaults(do=run_audit)
-
-
-def run_audit(arguments: Namespace) -> int:
-    """Audit one step; 1 if anything was not where it was planned."""
-    if arguments.target.endswith(".json"):
+    Reads the devices back from the graphs that TensorFlow executed. Exit code 1 if
+    anything ran elsewhere.
+    """
+    if target.endswith(".json"):
         raise DeclarationError(
             "audit runs a model, and a JSON file has none; name the model or its "
-            "program and give the file as --plan."
+            "program, and give the file as --plan."
         )
-    source, plan = _source_and_plan(arguments)
-    from splitnet.tf.audit.observe import audit
-    from splitnet.tf.emit import emit
-    from splitnet.tf.profiling.synthetic import synthetic_batch
-    from splitnet.view.tables import table
-
+    check_target(target)
+    if plan:
+        source, made = _source_of_plan(target, plan)
+    else:
+        options = given_options(
+            batch=batch,
+            optimizer=optimizer,
+            costs=costs,
+            pins=pins_of(pin),
+            missing=missing,
+        )
+        machine = Machine(cluster=cluster, stand_ins=stand_ins)
+        source, made, _ = plan_source(target, machine, options)
     with progress("auditing", total=2) as advance:
         advance(0, "emitting")
-        model = emit(source, plan)
+        model = sn.emit(source, made)
         if not model.compiled:
-            model.compile(arguments.optimizer or "adam", arguments.loss)
-        advance(1, "watching a step")
-        found = audit(model, plan, synthetic_batch(model, plan.batch))
-    if arguments.json:
-        show_json(
-            {"ok": found.ok, "findings": [finding.text for finding in found.findings]}
-        )
+            model.compile(optimizer or "adam", loss)
+        advance(1, "running a step")
+        found = sn.audit(model, made, _synthetic_batch(model, made.batch, loss))
+    if json_:
+        findings = [finding.text for finding in found.findings]
+        show_json({"ok": found.ok, "findings": findings})
     else:
-        show(table(found))
+        show(sn.table(found))
     return 0 if found.ok else 1
 
 
-def _source_and_plan(arguments: Namespace) -> tuple[Any, Any]:
-    if not arguments.plan:
-        source, plan, _ = plan_target(arguments)
-        return source, plan
-    from splitnet.cli.sources import load_source
-    from splitnet.planner.plan_file import load_plan
-
-    plan = load_plan(Path(arguments.plan))
-    hush()
+def _source_of_plan(target: str, path: str) -> tuple[Any, Any]:
+    plan = load_plan_file(path)
+    import_tensorflow()
     from splitnet.tf.runtime.devices import local_cluster
 
     # Its stand-ins must exist before the program builds its first layer.
     local_cluster(stand_in_gpus=sum(device.stand_in for device in plan.cluster))
-    return load_source(arguments.target), plan
+    return load_source(target), plan
+
+
+def _synthetic_batch(model: Any, batch: int, loss: str) -> tuple[Any, Any]:
+    """Inputs and targets for one step; class numbers for losses that take those."""
+    import keras
+
+    from splitnet.tf.profiling.synthetic import synthetic_batch
+
+    inputs, targets = synthetic_batch(model, batch)
+    if loss.startswith("sparse_"):
+        targets = keras.tree.map_structure(lambda t: t.argmax(-1), targets)
+    return inputs, targets

@@ -92,3 +92,23 @@ def test_config_answers_programs(
     assert rows["cpu_threads"]["value"] == 3
     assert rows["cpu_threads"]["origin"] == "environment"
     assert all(row["call"] for row in rows.values())
+
+
+def test_simulate_takes_micro_batches(
+    plan_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipeline of four shares of the batch runs each part four times."""
+    words = ["simulate", plan_file, "--microbatches", "4", "--schedule", "1f1b"]
+    assert main([*words, "--json"]) == 0
+    tasks = answer(capsys)["tasks"]
+    assert {task["microbatch"] for task in tasks} == {0, 1, 2, 3}
+
+
+def test_compare_ranks_strategies(
+    graph_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One device, the plan, towers and a pipeline, the fastest first."""
+    words = ["compare", graph_file, "--cluster", "2*gpu,cpu", "--preset", "A100"]
+    assert main([*words, "--time-limit", "1", "--json"]) == 0
+    found = answer(capsys)
+    assert {"one device", "plan"} <= {one["kind"] for one in found}

@@ -1,14 +1,17 @@
 """The command line as such: what it refuses, completes, and prints into a pipe."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import splitnet as sn
 from splitnet.cli import main
-from splitnet.cli.screen import progress, show_json
+from splitnet.cli.console import progress, show_json
 from tests.cli.given import ROOT, child
 
 
@@ -16,15 +19,15 @@ from tests.cli.given import ROOT, child
     ("words", "said"),
     [
         (["plan", "{graph}"], "a saved graph has no machine"),
-        (["plan", "{graph}", "--memory", "1 GiB"], "belong to --cluster"),
+        (["plan", "{graph}", "--memory", "1 GiB"], "belong to a list: --cluster"),
         (["plan", "{graph}", "--cluster", "gpu", "--stand-ins", "2"], "two machines"),
         (["plan", "{graph}", "--cluster", "box,cpu"], "there is no device 'box'"),
         (["plan", "{graph}", "--cluster", "none.toml"], "cannot load the cluster file"),
         (["plan", "{graph}", "--cluster", "gpu,cpu", "--pin", "left"], "write a name"),
-        (["plan", "none.json", "--cluster", "cpu"], "cannot read 'none.json'"),
+        (["plan", "none.json", "--cluster", "cpu"], "there is no file 'none.json'"),
         (["plan", "{text}", "--cluster", "cpu"], "is not JSON"),
         (["plan", "{other}", "--cluster", "cpu"], "neither a plan, a graph nor"),
-        (["plan", "{workload}", "--cluster", "cpu"], "brings its machine"),
+        (["plan", "{workload}", "--cluster", "cpu"], "includes its machine"),
         (["draw", "{graph}"], "plan"),
         (["draw", "{plan}", "-o", "placement.jpg"], "jpg"),
         (["score", "{graph}", "{other}", "--cluster", "cpu"], "is not a placement"),
@@ -62,15 +65,13 @@ def test_wrong_questions_are_answered_with_words(
     assert said in printed.err
 
 
-@pytest.mark.parametrize("words", [[], ["nonsense"], ["plan"], ["draw", "a", "b"]])
+@pytest.mark.parametrize("words", [["nonsense"], ["draw"], ["draw", "a", "b"]])
 def test_usage_errors_exit_with_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the parser refuses is a usage error too."""
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    assert stopped.value.code == 2
-    assert "usage: splitnet" in capsys.readouterr().err
+    assert main(words) == 2
+    assert "Usage: splitnet" in capsys.readouterr().err
 
 
 def test_saved_files_need_no_tensorflow(graph_file: str, plan_file: str) -> None:
@@ -103,7 +104,7 @@ def test_nothing_but_answers_when_piped(plan_file: str) -> None:
 
 
 def test_progress_is_silent_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal, progress can be told and nobody hears it."""
+    """Without a terminal, progress is not shown."""
     with progress("working", total=2) as advance:
         advance(1, "half")
     printed = capsys.readouterr()
@@ -116,41 +117,78 @@ def test_json_answers_are_strict() -> None:
         show_json({"value": float("nan")})
 
 
-def completions(script: Path, *words: str) -> list[str]:
-    """What bash would offer for the last word."""
-    asked = (
-        f"source {script}; COMP_WORDS=({' '.join(words)}); "
-        f"COMP_CWORD={len(words) - 1}; _shtab_splitnet; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
+def test_a_missing_file_is_named_before_tensorflow_is_imported() -> None:
+    """`splitnet plan none.py:net` answers at once."""
+    code = (
+        "import sys; from splitnet.cli import main\n"
+        "for words in ('plan none.py:x', 'audit no.such:x', 'measure none.keras'):\n"
+        "    assert main(words.split()) == 2\n"
+        "print([m for m in ('tensorflow', 'keras', 'numba') if m in sys.modules])"
     )
     done = subprocess.run(
-        ["bash", "-c", asked], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=True,
     )
-    return done.stdout.split()
+
+    assert done.stdout.strip() == "[]"
+    assert done.stderr.count("there is no") == 3
 
 
-def test_completion_knows_commands_options_and_choices(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`splitnet` is not an error."""
+    assert main([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_every_command_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help of each command ends with command lines to copy."""
+    for name in ("plan", "draw", "audit", "run", "cluster up"):
+        assert main([*name.split(), "--help"]) == 0
+        assert f"splitnet {name} " in capsys.readouterr().out.partition("Examples:")[2]
+
+
+def test_ctrl_c_while_planning_keeps_the_old_file(
+    graph_file: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The script for bash, sourced in a bash, offers what the parser has."""
-    assert main(["completion", "bash"]) == 0
-    script = tmp_path / "splitnet"
-    script.write_text(capsys.readouterr().out)
+    """Exit code 130 and "interrupted", although the planner returns its best so far."""
+    real = sn.plan
 
-    assert completions(script, "splitnet", "pl") == ["plan"]
-    assert completions(script, "splitnet", "cluster", "h") == ["health"]
-    assert completions(script, "splitnet", "plan", "--mis") == ["--missing"]
-    assert completions(script, "splitnet", "plan", "--missing", "w") == ["warn"]
+    def interrupted(*arguments: object, **options: object) -> object:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(sn, "plan", interrupted)
+    out = tmp_path / "plan.json"
+    out.write_text("yesterday's")
+    words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "-o", str(out)]
+
+    assert main(words) == 130
+    assert capsys.readouterr().err == "splitnet: interrupted\n"
+    assert out.read_text() == "yesterday's"
 
 
-def test_completion_without_shtab_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A missing writer of scripts is a message, not a traceback."""
-    monkeypatch.setitem(sys.modules, "shtab", None)
+def test_completion_knows_commands_options_and_choices() -> None:
+    """The shell's completion offers what there is."""
 
-    assert main(["completion", "zsh"]) == 2
-    assert "pip install shtab" in capsys.readouterr().err
+    def offered(words: str, current: int) -> list[str]:
+        asked = {
+            "_SPLITNET_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(current),
+        }
+        return child(**asked).stdout.split()
+
+    assert offered("splitnet pl", 1) == ["plan"]
+    assert offered("splitnet cluster h", 2) == ["health"]
+    assert offered("splitnet plan --mis", 2) == ["--missing"]
+    assert offered("splitnet plan --missing w", 3) == ["warn"]
 
 
 def test_version_is_the_packages() -> None:

@@ -67,7 +67,7 @@ def test_a_workloads_reading_counts_against_its_limit(
         return search(*arguments, time_limit=time_limit, **options)
 
     late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1.9)
-    monkeypatch.setattr("splitnet.cli.workloads.time", late)
+    monkeypatch.setattr("splitnet.cli.workload_commands.time", late)
     monkeypatch.setattr("splitnet.planner.search_adapter.search", watched)
     assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
     figures = answer(capsys)
@@ -119,7 +119,7 @@ def test_score_takes_what_plan_printed(
     ("split", "words"),
     [
         ([], "is not a split"),
-        ({"device_of": {"one": "gpu:0"}}, "'one' is no node's id"),
+        ({"device_of": {"one": "gpu:0"}}, "'one' is not a node's id"),
         ({"device_of": {"1": "tpu:0"}}, "'tpu:0' is neither"),
     ],
 )
@@ -157,8 +157,6 @@ def test_score_of_a_persons_placement(
 def test_score_has_no_option_that_it_would_ignore(
     graph_file: str, plan_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pin cannot change a placement that is given, so it is refused, not dropped."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["score", graph_file, plan_file, "--pin", "left=gpu:1"])
-    assert stopped.value.code == 2
-    assert "unrecognized arguments: --pin" in capsys.readouterr().err
+    """A pin cannot change a placement that is given, so it is a usage error."""
+    assert main(["score", graph_file, plan_file, "--pin", "left=gpu:1"]) == 2
+    assert "No such option: --pin" in capsys.readouterr().err

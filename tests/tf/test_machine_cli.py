@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from splitnet.cli import machine, main
+from splitnet.cli import device_commands, main
 
 pytestmark = pytest.mark.tf
 
@@ -150,10 +150,10 @@ def test_devices_are_looked_at_again_and_again(
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(machine, "_device_rows", lambda stand_ins: [row])
-    monkeypatch.setattr(machine.time, "sleep", wait)
+    monkeypatch.setattr(device_commands, "_device_rows", lambda stand_ins: [row])
+    monkeypatch.setattr(device_commands.time, "sleep", wait)
 
-    assert main(["devices", "--watch", "0.5"]) == 130
+    assert main(["devices", "--watch", "--every", "0.5"]) == 130
     printed = capsys.readouterr().out
     assert waits == [0.5] * 3
     assert printed.count("gpu:0") == 3

@@ -1,0 +1,184 @@
+"""Commands about several machines: worker; cluster up, join and health."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Annotated
+
+from typer import Argument, Option
+
+import splitnet.cli.options as opt
+from splitnet.cli.console import say, show, show_json, show_rows
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import ConfigError, parse_bytes
+
+__all__ = ["health", "join", "up", "worker"]
+
+_EXPOSED = (
+    "--allow-remote: TensorFlow's port has no password and no encryption. Whoever "
+    "reaches it can run any code as this user. Put a firewall that admits the "
+    "cluster's hosts only, or a VPN such as WireGuard, in front: docs/machines.md."
+)
+
+
+def worker(
+    cluster: Annotated[
+        str, Option(metavar="FILE.toml", help="It has all hosts' addresses.")
+    ],
+    index: Annotated[int, Option(metavar="K", help="This is its worker:K.")],
+    core: Annotated[
+        int | None, Option(metavar="C", help="Use this processor core only.")
+    ] = None,
+    threads: opt.Threads = None,
+    memory: opt.MemoryLimit = None,
+    allow_remote: opt.AllowRemote = False,
+    owned: Annotated[
+        bool, Option("--owned", help="End when standard input is closed.")
+    ] = False,
+) -> int:
+    """Serve this machine's devices to a program elsewhere, until killed.
+
+    Refuses a network that others can reach, unless allowed.
+    """
+    from splitnet.tf.workers.serve import serve
+
+    if allow_remote:
+        say(_EXPOSED)
+    limit = None
+    if memory:
+        limit = parse_bytes(int(memory) if memory.isdigit() else memory, "--memory")
+    serve(
+        Cluster.load(cluster),
+        index,
+        core=core,
+        threads=threads,
+        memory_bytes=limit,
+        allow_remote=allow_remote,
+        owned=owned,
+    )
+    return 0
+
+
+def up(
+    program: opt.Program = None,
+    workers: Annotated[int, Option(metavar="N", help="How many.")] = 2,
+    pin: Annotated[bool, Option("--pin", help="One core for each.")] = False,
+    threads: opt.Threads = None,
+    memory: opt.MemoryLimit = None,
+    allow_remote: opt.AllowRemote = False,
+) -> int:
+    """Start private workers here, run a program with them, end them.
+
+    Only the workers and the program can reach their network. With a command, run it
+    there (sn.connect() finds the cluster) and return its exit code; without, wait for
+    Ctrl-C.
+    """
+    from splitnet.tf.workers.start import CLUSTER_VARIABLE, local_workers
+
+    if allow_remote:
+        say(_EXPOSED)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as well
+    with local_workers(
+        workers,
+        pin=pin,
+        threads=threads,
+        memory_limit=memory,
+        allow_remote=allow_remote,
+    ) as started:
+        if program:
+            started.report_ends(say)
+            return _run(program, os.environ | {CLUSTER_VARIABLE: str(started.file)})
+        show(f"{len(started.processes)} workers are ready: {started.file}")
+        show(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
+        show(f"in it: sn.connect(sn.Cluster.load({str(started.file)!r}))")
+        show("Ctrl-C ends them.")
+        sys.stdout.flush()
+        try:
+            ended = started.wait()
+        except KeyboardInterrupt:
+            show("ending the workers")
+            return 0
+        raise ConfigError(f"{ended}\nAll workers are ended.")
+
+
+def join(
+    pid: Annotated[int, Argument(help="The process of `cluster up`.")],
+    program: opt.Program = None,
+) -> int:
+    """Run a program in the private network of a running `cluster up`."""
+    from splitnet.tf.workers.network_namespace import enter
+
+    if not program:
+        raise ConfigError("name a command: splitnet cluster join PID -- COMMAND ...")
+    enter(pid)
+    return _run(program, os.environ)
+
+
+def _run(program: list[str], environ: Mapping[str, str]) -> int:
+    """Run a program, pass signals on to it, and return its exit code.
+
+    It ends when this process does, even if that is killed.
+    """
+    from splitnet.tf.workers.network_namespace import end_with_parent
+
+    running: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        if not running:
+            raise KeyboardInterrupt
+        if number != signal.SIGINT or not _in_foreground():
+            running[0].send_signal(number)
+
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        running.append(
+            subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
+        )
+        code = running[0].wait()
+    except OSError as error:
+        raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code  # as shells report signals
+
+
+def _in_foreground() -> bool:
+    """Whether the terminal sends Ctrl-C to this process, and so to its children."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def health(
+    cluster: Annotated[str, Argument(metavar="FILE.toml", help="The cluster file.")],
+    timeout: Annotated[
+        float, Option(metavar="S", help="Seconds to wait for an answer.")
+    ] = 2.0,
+    json_: opt.Json = False,
+) -> int:
+    """Check every worker of a cluster; exit code 1 if one is not healthy."""
+    from splitnet.tf.workers.health import probe
+
+    hosts = [h for h in Cluster.load(cluster).hosts if h.job == "worker"]
+    found = probe(hosts, timeout_seconds=timeout)
+    if json_:
+        show_json(
+            [
+                {
+                    "worker": one.host.name,
+                    "address": one.host.address,
+                    "state": one.state,
+                    "seconds": one.seconds,
+                }
+                for one in found
+            ]
+        )
+    else:
+        lines = [(one.host.name, one.host.address, one.state) for one in found]
+        show_rows(("worker", "address", "state"), lines)
+    return 0 if found and all(one.state == "healthy" for one in found) else 1
