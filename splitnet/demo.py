@@ -1,8 +1,8 @@
-"""The main job on real data: tell whether two handwritten digits are the same.
+"""The demonstration: a siamese network that compares handwritten digits.
 
-A siamese network over scikit-learn's digits (1,797 scans of 8 x 8 pixels, which ship
-with that package): one encoder, shared by two branches on two GPUs, and a merge on the
-CPU. What `splitnet demo` runs; it prints nothing itself.
+Data: scikit-learn's digits (1,797 scans of 8 x 8 pixels, included in that package). One
+encoder is shared by two branches on two GPUs; a merge on the CPU compares them. This is
+what `splitnet demo` runs; it prints nothing itself.
 """
 
 import time
@@ -19,7 +19,7 @@ from splitnet.core.plan import Plan
 if TYPE_CHECKING:
     from splitnet.core.audit import Audit
 
-__all__ = ["ENOUGH", "NOT_PROVEN", "Outcome", "declare", "pairs_of_digits", "run"]
+__all__ = ["ENOUGH", "Outcome", "declare", "pairs_of_digits", "run"]
 
 ENOUGH = 0.94
 BATCH = 256
@@ -27,19 +27,17 @@ TRAINING_PAIRS = 40_000
 VALIDATION_PAIRS = 4_000
 TRAINING_IMAGES = 1_400
 
-NOT_PROVEN = (
-    "speed: stand-ins share the processor's threads, so nothing here says how fast "
-    "two GPUs are",
-    "memory: a stand-in has no limit of its own; the memory in the table is reckoned",
-    "kernels: cuDNN and other GPU-only kernels did not run",
-    "compilation: Keras compiles with XLA only where it finds a GPU; an emitted model "
-    "switches that off, which here changes nothing",
+_NOT_SHOWN = (
+    "speed: stand-ins share the processor; times in the table are estimates for GPUs",
+    "memory: a stand-in has no limit of its own; the table's figures are estimates",
+    "kernels: cuDNN and other GPU kernels did not run",
+    "compilation: Keras uses XLA by default only if it finds a GPU",
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demonstration came to; `accuracy` is of digits kept apart, 0 to 1."""
+    """The result; `accuracy` is that on held-out digits, 0 to 1."""
 
     cluster: Cluster
     plan: Plan
@@ -57,8 +55,29 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether it learned what it should and everything ran where it was planned."""
+        """Whether the accuracy is high enough and the audit found nothing."""
         return self.accuracy >= ENOUGH and self.audit.ok
+
+    def summary(self) -> str:
+        """The audit, what stand-ins cannot show, the accuracy, and the files."""
+        import splitnet as sn
+
+        lines = ["", sn.table(self.audit), ""]
+        if self.stand_in:
+            lines += ["CPU devices stood in for GPUs, which cannot show:"]
+            lines += [*(f"  - {line}" for line in _NOT_SHOWN), ""]
+        low = "" if self.accuracy >= ENOUGH else f" (too low: {ENOUGH:.0%} expected)"
+        audited = "all as planned" if self.audit.ok else "NOT as planned, see above"
+        return "\n".join(
+            [
+                *lines,
+                f"validation accuracy {100 * self.accuracy:.1f} %{low} "
+                f"({self.train_seconds:.0f} s of training, {self.total_seconds:.0f} s "
+                "in total)",
+                f"audit: {audited}",
+                "see " + ", ".join(str(path) for path in self.files),
+            ]
+        )
 
 
 def declare() -> Net:
@@ -89,14 +108,14 @@ def declare() -> Net:
 
 
 def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Pairs to train on and pairs to judge by; the two share no image.
+    """Training and validation pairs, which share no image.
 
     Returns:
         ((inputs, labels), (inputs, labels)): two arrays of images, shape (n, 8, 8, 1),
         and the labels, shape (n, 1), 1 where the two show the same digit.
 
     Raises:
-        SplitnetError: scikit-learn, which has the digits, is not installed.
+        SplitnetError: scikit-learn, which includes the digits, is not installed.
     """
     import numpy as np
 
@@ -104,17 +123,17 @@ def pairs_of_digits(*, seed: int = 0) -> tuple[tuple[Any, Any], tuple[Any, Any]]
         from sklearn.datasets import load_digits
     except ImportError:
         raise SplitnetError(
-            "the demonstration needs scikit-learn, which has the digits: "
+            "the demonstration needs scikit-learn, which includes the digits: "
             "pip install 'splitnet[demo]'"
         ) from None
     images, digits = load_digits(return_X_y=True)
     images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(images))
-    kept, apart = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
+    seen, held_out = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     return (
-        _pairs(images[kept], digits[kept], TRAINING_PAIRS, draw),
-        _pairs(images[apart], digits[apart], VALIDATION_PAIRS, draw),
+        _pairs(images[seen], digits[seen], TRAINING_PAIRS, draw),
+        _pairs(images[held_out], digits[held_out], VALIDATION_PAIRS, draw),
     )
 
 
@@ -145,13 +164,13 @@ def run(
 
     Args:
         out: the folder for placement.svg, placement.png and plan.json.
-        epochs: how often to see all pairs.
-        gpus: how many GPUs to use; where there are fewer, CPU devices stand in.
-        say: told what is being done, in a line or a table.
-        on_step: told the steps done and a word on how well, while training.
+        epochs: passes over all pairs.
+        gpus: how many GPUs to use; CPU devices stand in for missing ones.
+        say: called with lines and tables to show.
+        on_step: called while training with the steps done and the loss.
 
     Raises:
-        SplitnetError: a machine, a folder or a package that cannot be had.
+        SplitnetError: a device, the folder or scikit-learn is missing.
     """
     began = time.perf_counter()
     import keras
@@ -177,7 +196,7 @@ def run(
         epochs=epochs,
         validation_data=validation,
         verbose=0,
-        callbacks=[_told(say, on_step)],
+        callbacks=[_progress(say, on_step)],
     )
     train_seconds = time.perf_counter() - started
     _, accuracy = model.evaluate(*validation, batch_size=BATCH, verbose=0)
@@ -196,7 +215,7 @@ def run(
 
 
 def _machine(gpus: int) -> Cluster:
-    """The machine at hand with at most so many GPUs, or as many stand-ins."""
+    """Return this machine with `gpus` GPUs, or with as many stand-ins."""
     import splitnet as sn
 
     here = sn.local_cluster()
@@ -228,26 +247,26 @@ def _draw(plan: Plan, folder: Path) -> tuple[Path, ...]:
     return (*pictures, folder / "plan.json")
 
 
-def _told(say: Callable[[str], None], on_step: Callable[[int, str], None]) -> Any:
-    """A callback that passes on how training goes."""
+def _progress(say: Callable[[str], None], on_step: Callable[[int, str], None]) -> Any:
+    """A callback that reports training steps and epochs."""
     import keras
 
-    class Told(keras.callbacks.Callback):
+    class Progress(keras.callbacks.Callback):
         """Counts steps over all epochs."""
 
         done = 0
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Pass on the step and the loss so far."""
+            """Report the step and the loss so far."""
             self.done += 1
             on_step(self.done, f"loss {logs['loss']:.3f}" if logs else "")
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            """Say how well the digits kept apart are told."""
+            """Report training and validation accuracy."""
             say(
                 f"epoch {epoch + 1}: loss {logs['loss']:.3f}, accuracy "
-                f"{logs['accuracy']:.1%}, on digits kept apart "
-                f"{logs['val_accuracy']:.1%}"
+                f"{100 * logs['accuracy']:.1f} %, validation accuracy "
+                f"{100 * logs['val_accuracy']:.1f} %"
             )
 
-    return Told()
+    return Progress()
