@@ -6,7 +6,7 @@ from typing import Any
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import Plan
-from splitnet.simulator.pipeline import Pipeline, pipeline_of
+from splitnet.simulator.microbatch import Pipeline, pipeline_of
 from splitnet.tf.parallel.lowering import lowered
 from splitnet.tf.parallel.pipeline_checks import check_pipeline
 from splitnet.tf.parallel.recompute import how_to_run

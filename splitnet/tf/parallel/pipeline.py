@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.simulator.pipeline import Pipeline
+from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.tf_api import keep_as_written
 from splitnet.tf.parallel.batch_shards import Shards, as_tensor

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from splitnet.core.errors import DeclarationError
-from splitnet.simulator.pipeline import Pipeline
+from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import CARRIED
 

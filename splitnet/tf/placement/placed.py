@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from splitnet.core.plan import Fallback, Plan
-from splitnet.simulator.pipeline import Pipeline
+from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.placement.run import Run, Shared
 from splitnet.tf.reading.flatten import Flow
 
