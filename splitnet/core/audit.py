@@ -78,7 +78,7 @@ class SeenCopy:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one watched step showed. `phases` are those that could be observed.
+    """What one observed step ran. `phases` are those that could be observed.
 
     `unneeded` are parts that lead to nothing the step gives or changes, as those do
     whose outputs have no loss: TensorFlow leaves them out. `owed` maps (source device,
@@ -98,7 +98,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as planned; `aspect` is one of `ASPECTS`."""
+    """One difference from the plan; `aspect` is one of `ASPECTS`."""
 
     aspect: str
     part: str
@@ -123,7 +123,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Audit:
-    """A plan held against one watched step.
+    """A plan compared with one observed step.
 
     `moved` maps (source device, target device, kind) to (planned bytes, actual bytes).
     """
@@ -150,8 +150,8 @@ class Audit:
         count = len(self.findings)
         raise AuditError(
             listed(
-                f"{count} thing{'s' if count > 1 else ''} did not run as the plan of "
-                f"{self.plan.graph.name!r} says.",
+                f"{count} finding{'s' if count > 1 else ''}: the step differs from the "
+                f"plan of {self.plan.graph.name!r}.",
                 [finding.text for finding in self.findings],
             )
         )
@@ -179,12 +179,12 @@ def audit_of(
     seen: Observation,
     expected: Mapping[str, str] | None = None,
 ) -> Audit:
-    """Hold an observation against a plan.
+    """Compare an observation with its plan.
 
     Args:
-        plan: What should have happened.
-        seen: What did.
-        expected: Part -> device, where fallbacks moved what the plan says.
+        plan: what was planned.
+        seen: what ran.
+        expected: part -> device, where fallbacks changed the plan.
     """
     expected = dict(plan.device_of) | dict(expected or {})
     moved = _moved(plan, seen)
@@ -383,7 +383,7 @@ def _strayed_copies(
 
 
 def _pieced_bytes(plan: Plan, pieces: int) -> dict[tuple[str, str, str], int]:
-    """What the plan sends over each road if towers share every piece of the batch."""
+    """Planned bytes per link if towers share every piece of the batch."""
     found: Counter[tuple[str, str, str]] = Counter()
     times = pieced(plan.graph, pieces) if pieces > 1 else {}
     for t in plan.transfers if times else ():

@@ -1,4 +1,4 @@
-"""Machines as plain values: devices, the links between them, and their hosts."""
+"""Machines as plain data: devices, links between them, and hosts."""
 
 import re
 from collections.abc import Iterator
@@ -69,8 +69,8 @@ class Device:
 
     `flops_per_second` and `bytes_per_second` (its memory's bandwidth) bound a call from
     below; `call_seconds` is what starting a kernel costs, `part_seconds` what calling a
-    part's function costs. `target` is the name TensorFlow is told: another device's
-    when this one is a stand-in.
+    part's function costs. `target` is the name used in TensorFlow: that of a CPU device
+    if this one is a stand-in.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Device:
 
     @property
     def host(self) -> str:
-        """The machine it sits in: "worker:1", or "" for this one."""
+        """Its host: "worker:1", or "" for this machine."""
         return self.name.rpartition("/")[0]
 
     @classmethod
@@ -125,7 +125,7 @@ class Device:
         target: str | None = None,
         stand_in: bool = False,
     ) -> "Device":
-        """Make a device from its name and what is known of it; presets fill the rest.
+        """Make a device from its name and known figures; presets give the rest.
 
         Quantities are text with a unit, or numbers of bytes, FLOP/s, bytes/s, seconds.
 
@@ -135,9 +135,9 @@ class Device:
             speed: "40 TFLOP/s".
             bandwidth: of its memory: "1 TB/s".
             overhead: lost per call: "8 us".
-            preset: "A100", "H100" and so on; its kind's unless said.
-            target: the name TensorFlow is told; that of `name` unless said.
-            stand_in: whether it plays a device of another kind.
+            preset: "A100", "H100" and so on; that of its kind unless given.
+            target: its name in TensorFlow; that of `name` unless given.
+            stand_in: whether a CPU device runs in its place.
 
         Raises:
             DeviceError: an impossible name, quantity or preset.
@@ -173,14 +173,14 @@ class Device:
 
 
 def is_kind(name: str) -> bool:
-    """Say whether `name` means any device of a kind rather than one device."""
+    """Whether a name means any device of a kind."""
     return name in KINDS
 
 
 def device_name(text: object) -> str:
-    """Bring the many spellings of a device to one: "gpu:1", or a kind: "gpu".
+    """Short device name: "gpu:1", or a kind: "gpu".
 
-    A device of another machine keeps it in front: "worker:1/gpu:0".
+    A device of another host has the host in front: "worker:1/gpu:0".
 
     Raises:
         DeviceError: not the name of a device or a kind.
@@ -211,7 +211,7 @@ def device_name(text: object) -> str:
 
 
 def tensorflow_name(name: str) -> str:
-    """Write a device's name as TensorFlow reads it.
+    """TensorFlow's name of a device.
 
     >>> tensorflow_name("gpu:1"), tensorflow_name("worker:1/gpu:0")
     ('/device:GPU:1', '/job:worker/replica:0/task:1/device:GPU:0')
@@ -265,9 +265,9 @@ CLIENT = "client:0"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A program that takes part: "worker:1", or "client:0" for the one that trains.
+    """A program of the cluster: "worker:1", or "client:0" for the one that trains.
 
-    `address` is "host:port", as the others reach it.
+    `address` is "host:port", as seen from the others.
     """
 
     name: str
@@ -275,12 +275,12 @@ class Host:
 
     @property
     def task(self) -> int:
-        """Its number among those of its job."""
+        """Its number within its job."""
         return int(self.name.rpartition(":")[2])
 
     @property
     def job(self) -> str:
-        """What it does, in TensorFlow's word: "worker" or "client"."""
+        """Its job in TensorFlow: "worker" or "client"."""
         return self.name.partition(":")[0]
 
 
@@ -293,7 +293,7 @@ _MOST_DEVICES = 4096
 class Cluster:
     """The devices of one or several machines, and the links between them.
 
-    `hosts` says where the programs of other machines listen; none for one machine.
+    `hosts` lists the addresses of the programs on other machines, if there are any.
 
     Examples:
         >>> box = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
@@ -315,7 +315,7 @@ class Cluster:
             faults.append("it has no device; name at least one, such as 'cpu'")
         if len(names) > _MOST_DEVICES:
             faults.append(f"it has {len(names)} devices; at most {_MOST_DEVICES}")
-        faults += [f"device {n!r} is there twice" for n in _repeated(names)]
+        faults += [f"device {n!r} is repeated" for n in _repeated(names)]
         known = {*names, "*"}
         for link in self.links:
             faults += [
@@ -347,7 +347,7 @@ class Cluster:
             link: bandwidth between every two devices: "25 GB/s", or bytes per second.
             latency: of every link: "10 us", or seconds.
             speed: of each GPU: "40 TFLOP/s", or FLOP per second.
-            preset: of each GPU: "A100", "H100" and so on; what is said beats it.
+            preset: of each GPU: "A100", "H100" and so on; other arguments override it.
             cpu_memory: of each CPU.
 
         Raises:
@@ -433,7 +433,7 @@ class Cluster:
         return tuple(device for device in self.devices if device.kind == kind)
 
     def without(self, *names: str) -> "Cluster":
-        """What is left without some devices, or all of a host such as "worker:1".
+        """The cluster without some devices, or without a host such as "worker:1".
 
         Raises:
             DeviceError: no such device or host here, or nothing is left.
@@ -447,7 +447,7 @@ class Cluster:
 
     @property
     def home(self) -> Device:
-        """Where data comes in and merges live: the first CPU, else the first device."""
+        """The device of inputs and merges: the first CPU, else the first device."""
         return next(iter(self.of_kind("cpu")), self.devices[0])
 
     def link(self, source: str, target: str) -> Link:

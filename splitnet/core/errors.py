@@ -26,35 +26,35 @@ __all__ = [
 
 
 class SplitnetError(Exception):
-    """Everything that splitnet raises on purpose."""
+    """Base class of all errors that splitnet raises."""
 
 
 class DeclarationError(SplitnetError, ValueError):
-    """A net, or a model given in its place, cannot be what its author meant."""
+    """An invalid net, model or argument."""
 
 
 class DeviceError(SplitnetError, ValueError):
-    """A device, a link or a cluster that cannot be, or is not here."""
+    """An invalid device, link or cluster, or a device that is not available."""
 
 
 class InfeasibleError(SplitnetError, RuntimeError):
-    """No placement keeps every pin and fits every memory."""
+    """No placement satisfies every constraint and fits every memory."""
 
 
 class PlanFileError(SplitnetError, ValueError):
-    """A plan, cluster, cost or workload file that cannot be read as one."""
+    """A plan, cost or workload file that cannot be read or written."""
 
 
 class AuditError(SplitnetError, RuntimeError):
-    """What ran is not what was planned."""
+    """The observed step differs from the plan."""
 
 
 class ConfigError(SplitnetError, RuntimeError):
-    """A runtime setting that contradicts another, or comes too late."""
+    """A runtime setting that conflicts with another, or comes too late."""
 
 
 class WorkerError(SplitnetError, RuntimeError):
-    """A worker of the cluster that is not there, died, hangs or came back empty."""
+    """A worker that is unreachable, died, is unresponsive or was restarted."""
 
 
 def listed(headline: str, faults: Iterable[str]) -> str:
@@ -69,7 +69,7 @@ def listed(headline: str, faults: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a stranger says, without the pages that Keras adds to it."""
+    """First lines of a third-party exception, without Keras' appended text."""
     text = str(error).split("Arguments received by")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] if lines else "no message"

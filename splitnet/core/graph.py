@@ -1,7 +1,8 @@
-"""What must run: calls, the tensors between them, and the weights beside them.
+"""Dependency graph of a model: calls, the tensors between them, and weights.
 
 The vertex is a call, not a layer: a layer that two branches share is called twice, and
-a graph of layers would then have a cycle. Weights hang beside calls, once each.
+a graph of layers could have a cycle. Weights are stored once, however many calls use
+them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,7 +66,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One output of `source` on its way into `target`; bytes for the whole batch.
+    """One output of `source` that `target` reads; bytes for the whole batch.
 
     `kept` says that the target's backward pass reads it again.
     """
@@ -97,7 +98,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Calls that are placed together: a declared branch, or a group of a model's calls.
+    """Calls that are placed together: a branch of a net, or a group of a model's calls.
 
     `kind` is "branch", "merge", "input", "tower" or "weights". `on` is the order of
     preference, canonical names and kinds ("gpu:0", "gpu", "auto"); `where` the user's
@@ -115,7 +116,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Graph:
-    """All calls of one model for one batch, in an order in which they may run.
+    """All calls of one model for one batch, in topological order.
 
     `outputs` names the calls whose results leave the model.
     """
@@ -129,7 +130,7 @@ class Graph:
     outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a graph that no machine could run.
+        """Refuse an invalid graph.
 
         Raises:
             DeclarationError: with every fault found.
@@ -225,7 +226,7 @@ def _name_faults(graph: Graph) -> list[str]:
         ("part", graph.parts),
         ("weight", graph.weights),
     ):
-        faults += [f"{what} {name!r} is there twice" for name in _twice(things)]
+        faults += [f"{what} {name!r} is repeated" for name in _twice(things)]
     return faults
 
 
@@ -247,10 +248,10 @@ def _reference_faults(graph: Graph) -> list[str]:
     for call in graph.calls:
         if call.part not in parts:
             faults.append(
-                f"call {call.name!r} is of part {call.part!r}, which is not here"
+                f"call {call.name!r} is of part {call.part!r}, which does not exist"
             )
         faults += [
-            f"call {call.name!r} uses weight {name!r}, which is not here"
+            f"call {call.name!r} uses weight {name!r}, which does not exist"
             for name in call.weights
             if name not in weights
         ]
@@ -272,14 +273,14 @@ def _reference_faults(graph: Graph) -> list[str]:
 
 
 def _cycle_faults(graph: Graph) -> list[str]:
-    """Calls must come in an order in which they may run."""
+    """Calls must be in topological order."""
     position = {call.name: i for i, call in enumerate(graph.calls)}
     if all(position[t.source] < position[t.target] for t in graph.tensors):
         return []
     try:
         cycle = nx.find_cycle(graph.networkx())
     except nx.NetworkXNoCycle:
-        return ["its calls are not in an order in which they may run"]
+        return ["its calls are not in topological order"]
     return ["it has a cycle: " + " -> ".join([a for a, _ in cycle] + [cycle[0][0]])]
 
 

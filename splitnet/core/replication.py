@@ -107,7 +107,7 @@ def expand(
 
 
 class _Expansion:
-    """One expansion; a class so that its steps stay small."""
+    """State of one expansion."""
 
     def __init__(
         self, graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]

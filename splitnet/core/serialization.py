@@ -456,12 +456,12 @@ def hosts_from(values: object) -> tuple[Host, ...]:
     addresses = [host.address for host in hosts]
     for what, found in (("host", names), ("address", addresses)):
         twice = dict.fromkeys(x for x in found if found.count(x) > 1)
-        faults += [f"{what} {x!r} is there twice" for x in twice]
+        faults += [f"{what} {x!r} is repeated" for x in twice]
     tasks = sorted(host.task for host in hosts if host.job == "worker")
     if tasks != list(range(len(tasks))):
         faults.append(
             f"workers are numbered 0, 1, 2 and so on without a gap. Found: {tasks}"
         )
     if faults:
-        raise DeviceError(listed("these hosts cannot be.", faults))
+        raise DeviceError(listed("invalid hosts.", faults))
     return tuple(hosts)

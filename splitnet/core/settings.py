@@ -1,8 +1,8 @@
-"""Runtime settings as plain values: what may be set, where it was set, which one wins.
+"""Runtime settings: what can be set, from which source, and which source wins.
 
-Code beats the environment (`SPLITNET_*`) beats a file (`splitnet.toml`, or
-`[tool.splitnet]` of `pyproject.toml`) beats the default. Nothing is applied here;
-`splitnet.tf.runtime.configure` tells TensorFlow.
+Code overrides the environment (`SPLITNET_*`), which overrides a file (`splitnet.toml`,
+or `[tool.splitnet]` of `pyproject.toml`), which overrides the default. Nothing is
+applied here; `splitnet.tf.runtime.configure` does that.
 """
 
 import difflib
@@ -261,7 +261,7 @@ class Settings:
 def resolve(
     code: Mapping[str, object], environ: Mapping[str, str], folder: Path
 ) -> Settings:
-    """Bring all sources together; reads at most one file and applies nothing.
+    """Merge all sources; reads at most one file and applies nothing.
 
     Args:
         code: what the program said.
@@ -288,9 +288,9 @@ def resolve(
                 faults.append(f"{name} {error}. Received: {value!r} ({source}).")
                 continue
             found[name] = Setting(name, parsed, origin, source)
-    faults += _settle(found)
+    faults += _resolve_conflicts(found)
     if faults:
-        raise ConfigError(listed("the runtime settings cannot be.", faults))
+        raise ConfigError(listed("invalid runtime settings.", faults))
     return Settings(
         tuple(
             found.get(name, Setting(name, option.default, "default", "TensorFlow"))
@@ -309,12 +309,12 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
     for place in (folder, *folder.parents):
         if (place / "splitnet.toml").is_file():
             return place / "splitnet.toml"
-        if _speaks_of_us(place / "pyproject.toml"):
+        if _has_settings(place / "pyproject.toml"):
             return place / "pyproject.toml"
     return None
 
 
-def _speaks_of_us(project: Path) -> bool:
+def _has_settings(project: Path) -> bool:
     """Whether a project file has a table for splitnet, however TOML spells it."""
     try:
         text = project.read_text(encoding="utf-8")
@@ -363,8 +363,8 @@ def _unknown(name: str, source: str) -> str:
     return f"there is no setting {name!r} ({source}).{hint} Known: {', '.join(OPTIONS)}"
 
 
-def _settle(found: dict[str, Setting]) -> list[str]:
-    """Settle contradictions: the stronger origin wins, equals are a fault."""
+def _resolve_conflicts(found: dict[str, Setting]) -> list[str]:
+    """Resolve conflicts: the stronger origin wins, equal ones are a fault."""
     faults = []
     for one, other in _CLASHES:
         a, b = found.get(one), found.get(other)

@@ -1,4 +1,4 @@
-"""When everything runs: the values that the simulator makes and the views draw."""
+"""Timelines: the tasks and copies of one step, simulated or measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

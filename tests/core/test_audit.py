@@ -254,7 +254,9 @@ def test_audit_lists_every_finding(plan: sn.Plan) -> None:
 
     with pytest.raises(sn.AuditError) as caught:
         audit.check()
-    assert f"{len(audit.findings)} things did not run as the plan" in str(caught.value)
+    assert f"{len(audit.findings)} findings: the step differs from the plan" in str(
+        caught.value
+    )
     assert str(caught.value).count("\n  - ") == len(audit.findings)
 
 

@@ -116,7 +116,7 @@ def test_of_tells_all_faults_at_once():
     ("names", "words"),
     [
         ((), "it has no device"),
-        (("gpu:0", "gpu:0"), "'gpu:0' is there twice"),
+        (("gpu:0", "gpu:0"), "'gpu:0' is repeated"),
         (("0*gpu",), "between 1 and 4096"),
         (("99999999*gpu",), "between 1 and 4096"),
         (("2*gpu:0",), "write a kind after"),

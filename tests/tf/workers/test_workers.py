@@ -303,7 +303,7 @@ def test_hosts_report_every_fault_at_once() -> None:
     text = str(caught.value)
     assert "'Worker' is not named" in text
     assert "a port from 1 to 65535" in text
-    assert "address 'b:1' is there twice" in text
+    assert "address 'b:1' is repeated" in text
     assert "without a gap" in text
 
 

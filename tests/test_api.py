@@ -1,0 +1,108 @@
+"""Public verbs: options are checked by name and all at once, before any work."""
+
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+import splitnet as sn
+from splitnet.api import plan_with
+from splitnet.core.plan import PlanOptions
+from tests.zoo import chain, two_towers
+
+BOX = sn.Cluster.of("2*gpu", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("batch", 0, "batch= must be a whole number, 1 or more. Received: 0"),
+        ("batch", True, "batch= must be a whole number, 1 or more. Received: True"),
+        ("seed", 1.5, "seed= must be a whole number. Received: 1.5"),
+        ("parts", -1, "parts= must be a whole number, 1 or more"),
+        ("time_limit", inf, "time_limit= must be a finite number of seconds"),
+        ("time_limit", nan, "time_limit= must be a finite number of seconds"),
+        ("time_limit", -1.0, "time_limit= must be a finite number of seconds"),
+        ("cut_penalty", 1.0, "cut_penalty= must be a share"),
+        ("objective", "call_latency", "must be one of 'latency', 'throughput', 'mem"),
+        ("missing", "ask", "missing= must be one of 'fallback', 'warn', 'error'"),
+        ("contiguity", "", "contiguity= must be one of None, 'free', 'convex'"),
+        ("training", 1, "training= must be True or False"),
+        ("nested", 3, "nested= must be 'expand', 'keep' or patterns"),
+    ],
+)
+def test_an_option_out_of_range_is_named(name: str, value: Any, message: str) -> None:
+    """The option, what it may be, and what was received."""
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.plan(chain(), BOX, **{name: value})
+
+    assert message in str(caught.value)
+
+
+def test_all_wrong_options_are_told_at_once() -> None:
+    """One error with a line for each."""
+    with pytest.raises(sn.DeclarationError, match="3 options are wrong") as caught:
+        PlanOptions(batch=0, missing="ask", time_limit=inf)
+
+    assert str(caught.value).count("\n  - ") == 3
+
+
+@pytest.mark.parametrize("cluster", ["2*gpu,cpu", ["gpu:0"], 2, BOX["gpu:0"]])
+def test_a_cluster_that_is_none_is_named(cluster: Any) -> None:
+    """A text is not parsed silently, and no attribute error reaches the user."""
+    with pytest.raises(sn.DeviceError) as caught:
+        sn.plan(chain(), cluster)
+
+    assert "cluster= must be a splitnet.Cluster" in str(caught.value)
+    assert repr(cluster) in str(caught.value)
+
+
+def test_place_names_an_unknown_option() -> None:
+    """With the option that was probably meant, and all that exist."""
+    with pytest.raises(sn.DeclarationError) as caught:
+        sn.place(chain(), BOX, pin={"c0": "gpu:0"}, slack=0.1)  # type: ignore[arg-type]  # no model is needed
+
+    assert "place() has no option pin=, slack=. Did you mean pins=?" in str(
+        caught.value
+    )
+
+
+def test_plan_with_takes_the_same_options_as_plan() -> None:
+    """Two ways to say one thing."""
+    options = PlanOptions(pins={"c0": "gpu:1"}, time_limit=0.2)
+    one = plan_with(chain(), BOX, options)
+    other = sn.plan(chain(), BOX, pins={"c0": "gpu:1"}, time_limit=0.2)
+
+    assert one.placements == other.placements
+    assert one["c0"].device == "gpu:1"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: sn.plan(two_towers(), BOX, time_limit=0.2),
+        lambda: sn.score(
+            two_towers(),
+            BOX,
+            {"see": "gpu:0", "tell": "gpu:1", "join": "cpu", "head": "cpu"},
+        ),
+    ],
+    ids=["plan", "score"],
+)
+def test_plans_have_their_verdict(made: Callable[[], sn.Plan]) -> None:
+    """It is a value of the plan, computed once, when the plan is made."""
+    plan = made()
+
+    assert plan.verdict is not None
+    assert plan.verdict.value == plan.value
+    assert plan.verdict.single_device in ("gpu:0", "gpu:1")
+
+
+def test_pins_of_another_plan_are_kept() -> None:
+    """A plan, or its file, may stand for its own pins."""
+    first = sn.score(chain(), BOX, {f"c{i}": "gpu:1" for i in range(3)})
+
+    again = sn.plan(chain(), BOX, pins=first, time_limit=0.2)
+
+    assert again.device_of == first.device_of
