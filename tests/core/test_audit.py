@@ -256,8 +256,6 @@ def test_audit_lists_every_finding(plan: sn.Plan) -> None:
         audit.check()
     head = f"{len(audit.findings)} findings: the step differs from the plan"
     assert head in str(caught.value)
-        caught.value
-    )
     assert str(caught.value).count("\n  - ") == len(audit.findings)
 
 
