@@ -6,6 +6,7 @@ micro-batches do, shows each of its ops once per call: the n-th of them, in the 
 their starts, belongs to the n-th call.
 """
 
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from splitnet.tf.placement.placed import Placed, placed_of
 
 __all__ = ["StepProfiler", "profile_step", "timeline_of"]
 
+_GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
 Calls = Mapping[tuple[str, str], Sequence[str]]
 """(key that a function was traced with, phase) -> keys of its calls, in order."""
 
@@ -195,7 +197,7 @@ def _owners(
         yield from [owner] * count
         return
     traced_as = key_in(name) or ""
-    phase = "backward" if "gradient_tape/" in name else "forward"
+    phase = "backward" if _GRADIENT.search(name) else "forward"
     known = calls.get((traced_as, phase))
     keys = known or [traced_as]
     for number in range(count):  # in a loop an op runs several times per call
