@@ -11,9 +11,6 @@ import tensorflow as tf
 from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
-from splitnet.planner.garbage import uncollected
-from splitnet.tf.brisk import setting_plainly
-from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.options import lay_out, way_of
 from splitnet.tf.parallel.pipeline import pipelined
@@ -24,11 +21,9 @@ from splitnet.tf.placement.overlay import lay_over
 from splitnet.tf.placement.placed import placed_of
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import targets_of
-from splitnet.tf.reading.flatten import Flow, flow_of
+from splitnet.tf.reading.clone import Clone, clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
-from splitnet.tf.reading.model_class import functional
-from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
-from splitnet.tf.reading.variables import variables_of
+from splitnet.tf.reading.source import Site, blueprint_of
 from splitnet.tf.runtime.configure import announce
 from splitnet.tf.workers.barrier import wait_for_workers
 
@@ -43,13 +38,15 @@ def emit(
     schedule: str = "gpipe",
     recompute: bool | str = False,
     xla: bool = False,
+    copy: bool = True,
 ) -> Any:
     """Build the Keras model of a source, placed as a plan says.
 
     The model is an ordinary functional `keras.Model` with layers of its own: the same
     names, and the values that the source's layers have or would be initialized with.
-    Weights are born on their device. A compiled source gives a compiled model with the
-    same optimizer state. The source is left as it was.
+    Weights are made on their device. A layer that cannot be rebuilt from its
+    configuration is used itself, with a warning. A compiled source gives a compiled
+    model with the same optimizer state. The source is left as it was.
 
     Args:
         source: the `Net` or `keras.Model` that the plan was made from, or an equal one.
@@ -61,6 +58,8 @@ def emit(
             computes the rest again: True, False, or "auto" for devices whose memory the
             plan overfills.
         xla: compile each device's share of the calls with XLA.
+        copy: False to use the source's very layers, moved to their devices; the source
+            is then placed itself as far as its layers go, and no weight exists twice.
 
     Raises:
         DeclarationError: the source cannot be copied, or is not what was planned, or
@@ -71,16 +70,12 @@ def emit(
     way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
     blueprint = planned_blueprint(source, plan)
     sites = planned_sites(blueprint, plan)
-    targets, receipts = targets_of(plan)
-    copies = Copies()
-    with uncollected():
-        with keras_api.random_states_kept():
-            model, flow, nodes = _copy(blueprint, copies)
-        placed = placement(plan, flow, sites, nodes, targets, receipts)
-        _give_values(blueprint, plan, sites, copies, targets)
-    copies.carry_assets()
+    targets, fallbacks = targets_of(plan)
+    cloned = clone(blueprint, _device_of_layers(sites, plan, targets), copy=copy)
+    model = cloned.model
+    placed = placement(plan, cloned.flow, sites, cloned.nodes, targets, fallbacks)
     wait_for_workers()
-    _spare_cudnn(sites, plan, copies)
+    _spare_cudnn(sites, plan, cloned)
     placed = lay_out(model, placed, way)
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
@@ -90,58 +85,29 @@ def emit(
     if names := split_layers(plan.graph):
         files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)
-    for receipt in receipts:
+    for one in fallbacks:
         warnings.warn(
-            f"part {receipt.part!r} was planned for {receipt.requested} and runs on "
-            f"{receipt.assigned}: {receipt.reason}.",
+            f"part {one.part!r} was planned for {one.requested} and runs on "
+            f"{one.assigned}: {one.reason}.",
             stacklevel=2,
         )
     announce(plan)
     return model
 
 
-def _copy(blueprint: Blueprint, copies: Copies) -> tuple[Any, Flow, dict[int, Any]]:
-    """A copy of the template, what it runs, and the new node of each old one."""
-    template = blueprint.model
-    with keras_api.without_values(), setting_plainly():
-        inputs = keras.tree.map_structure(
-            copy_input, keras_api.input_structure(template)
-        )
-        outputs, nodes = replay(template, inputs, copies.of)
-        model = functional(
-            template, inputs, outputs, nodes=nodes, copy_of=copies.beside
-        )
-    for old, new in zip(template.inputs, model.inputs):
-        nodes[id(keras_api.producer(old))] = keras_api.producer(new)
-    opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
-    flow = flow_of(model, opened, strict=False)
-    for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
-        nodes.setdefault(id(old), new)
-    return model, flow, nodes
-
-
-def _give_values(
-    blueprint: Blueprint,
-    plan: Plan,
-    sites: list[Site],
-    copies: Copies,
-    targets: dict[str, str],
-) -> None:
-    """Give each variable its value on the device of the first part that calls it.
-
-    What no call uses, as a layer that only a model's own `train_step` calls, has its
-    value on the default device.
-    """
-    default = tf.config.list_logical_devices()[0].name
-    home: dict[int, str] = {}
+def _device_of_layers(
+    sites: list[Site], plan: Plan, targets: dict[str, str]
+) -> Callable[[Any], str | None]:
+    """The device of each layer's weights: that of the first part that calls it."""
     replicated = towers_in(plan.graph)
+    found: dict[int, str] = {}
     for site in sites:
         part = weights_part(site.part) if site.part in replicated else site.part
-        for variable in variables_of(site.node.operation):
-            home.setdefault(id(variable), targets[part])
-    for original, twin in copies.pairs():
-        if not keras_api.has_value(twin):
-            keras_api.give_value(twin, original, home.get(id(original), default))
+        found.setdefault(id(site.node.operation), targets[part])
+        for layer in keras_api.sublayers(site.node.operation):
+            found.setdefault(id(layer), targets[part])
+    default = tf.config.list_logical_devices()[0].name
+    return lambda layer: found.get(id(layer), default)
 
 
 def _running(plan: Plan, part: str) -> list[str]:
@@ -152,16 +118,16 @@ def _running(plan: Plan, part: str) -> list[str]:
     return [tower_part(part, i) for i in range(towers.count)]
 
 
-def _spare_cudnn(sites: list[Site], plan: Plan, copies: Copies) -> None:
+def _spare_cudnn(sites: list[Site], plan: Plan, cloned: Clone) -> None:
     """Keep recurrent layers on a CPU from cuDNN, Keras' choice if a GPU is here."""
     for site in sites:
-        operation = site.node.operation
         on_cpu = any(
             plan.cluster[plan.device_of[part]].kind == "cpu"
             for part in _running(plan, site.part)
         )
-        if on_cpu and isinstance(operation, keras.layers.Layer):
-            for layer in keras_api.sublayers(copies.of(operation)):
+        if on_cpu:
+            copied = cloned.nodes[id(site.node)].operation
+            for layer in keras_api.sublayers(copied):
                 if hasattr(layer, "use_cudnn"):
                     layer.use_cudnn = False
 
@@ -232,15 +198,8 @@ def unplace(model: Any) -> Any:
     exported or loaded. A model that was never placed is copied all the same. A layer
     that `Net.split` cut is one layer again.
     """
-    blueprint = blueprint_of(model)
-    copies = Copies()
-    with keras_api.random_states_kept():
-        plain, _, _ = _copy(blueprint, copies)
     device = tf.config.list_logical_devices()[0].name
-    for original, twin in copies.pairs():
-        if not keras_api.has_value(twin):
-            keras_api.give_value(twin, original, device)
-    copies.carry_assets()
+    plain = clone(blueprint_of(model), lambda layer: device).model
     _carry_compilation(model, plain)
     placed = placed_of(model)
     names = split_layers(placed.plan.graph) if placed is not None else {}

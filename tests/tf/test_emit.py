@@ -12,7 +12,6 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.planner.evaluate import score
-from splitnet.tf.brisk import setting_plainly
 from tests.tf.emitted import devices, emitted
 from tests.tf.zoo import BATCH, ZOO, Case, numbers, two_branches
 
@@ -266,25 +265,6 @@ class Guarded(layers.Layer):
     def call(self, x: Any) -> Any:
         """Use the parts."""
         return self.table["of"][0](x) + self.scale
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Guarded(3.0, name="g"),
-        lambda: layers.LSTM(4, dropout=0.5, seed=1, name="l"),
-        lambda: layers.MultiHeadAttention(2, 3, name="m"),
-        lambda: layers.Bidirectional(layers.GRU(2, name="r"), name="b"),
-    ],
-)
-def test_layers_made_briskly_are_as_others(make: Any) -> None:
-    """Past the trackers, a layer has the same attributes, variables and parts."""
-    with setting_plainly():
-        brisk = make()
-    usual = make()
-
-    assert told(brisk) == told(usual)
-    assert keras.layers.Layer.__setattr__.__module__.startswith("keras.")
 
 
 def told(layer: Any) -> list[Any]:

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
-from splitnet.tf.copying import Copies
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
 from splitnet.tf.parallel.widths import (
@@ -62,7 +61,7 @@ def cut_layer(
     layer: Any,
     count: int,
     inputs: Any,
-    copies: Copies,
+    copies: Any,
     call: Callable[[Any, Any], Any],
 ) -> tuple[list[Any], Any]:
     """Cut a layer into slices without values, call them, and join what they give.
@@ -74,7 +73,7 @@ def cut_layer(
         layer: the whole layer.
         count: how many slices.
         inputs: what it reads, symbolic.
-        copies: where its twin is found.
+        copies: the cloner that makes its copy.
         call: calls a layer with the inputs.
 
     Returns:

@@ -12,11 +12,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf.copying import Copies, copy_input, replay
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.sharding import cut_axis, matched
 from splitnet.tf.parallel.widths import COUNTED
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
+from splitnet.tf.reading.cloner import Cloner, input_like
 from splitnet.tf.reading.model_class import functional
 
 __all__ = ["files_of_the_whole", "join_slices"]
@@ -43,23 +43,25 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
             gone = [*found[1:], layers[f"{name}_join"], layers.get(f"{name}_act")]
             stand_in |= {id(layer): _first_of for layer in gone if layer is not None}
             stand_in[id(found[0])] = wholes[name]
-        copies = Copies()
-        with keras_api.without_values():
-            inputs = keras.tree.map_structure(
-                copy_input, keras_api.input_structure(model)
-            )
-            outputs, _ = replay(
-                model, inputs, lambda one: stand_in.get(id(one)) or copies.of(one)
-            )
-            made = functional(model, inputs, outputs)
-    pairs = [(its, [mine]) for mine, its in copies.pairs()]
+        cloner = Cloner(lambda layer: device)
+
+        def call(operation: Any, args: Any, kwargs: Any) -> Any:
+            if id(operation) in stand_in:
+                with tf.device(device):
+                    return stand_in[id(operation)](*args, **kwargs)
+            return cloner.call(operation, args, kwargs)
+
+        structure = keras_api.input_structure(model)
+        inputs = keras.tree.map_structure(input_like, structure)
+        outputs, _ = cloner.replay(model, inputs, call)
+        made = functional(model, inputs, outputs)
+    pairs = [(its, [mine]) for mine, its in cloner.pairs()]
     for name, found in slices.items():
         pairs += _cut_pairs(wholes[name], found)
     for variable, parts in pairs:
-        if not keras_api.has_value(variable):
-            own = _Joined([one.value for one in parts], tuple(variable.shape))
-            keras_api.give_value(variable, own, device)
-    copies.carry_assets()
+        value = _put_together([one.value for one in parts], tuple(variable.shape))
+        variable.assign(value)
+    cloner.carry_assets()
     if model.compiled:
         made.compile(**keras_api.compile_arguments(model))
         if model.optimizer is not None and model.optimizer.built:
@@ -115,13 +117,6 @@ def _cut_pairs(whole: Any, slices: list[Any]) -> Pairs:
         for v in whole.variables
         for found in [parts[id(v)]]
     ]
-
-
-class _Joined:
-    """What stands for a whole value, made of its slices."""
-
-    def __init__(self, slices: list[Any], shape: tuple[int, ...]) -> None:
-        self.value = _put_together(slices, shape)
 
 
 def _put_together(slices: list[Any], shape: tuple[int, ...]) -> Any:
