@@ -287,7 +287,7 @@ def move_value(variable: Any, device: str) -> None:
     value = variable._value
     with tf.init_scope(), tf.device(device):
         variable._value = tf.Variable(
-            value, trainable=False, name=variable.name, dtype=value.dtype
+            value, trainable=value.trainable, name=variable.name, dtype=value.dtype
         )
 
 
