@@ -225,18 +225,28 @@ def _redirected(
     """
     kinds = [type(layer) for layer in layers]
     for layer, kind in zip(layers, kinds):
-        call = calls(layer)
-
-        def redirected(self: Any, *args: Any, _call: Any = call, **kwargs: Any) -> Any:
-            return _call(*args, **kwargs)
-
-        plain = {"__call__": redirected, "__module__": kind.__module__}
-        object.__setattr__(layer, "__class__", type(kind.__name__, (kind,), plain))
+        redirected = _redirection(kind, calls(layer))
+        object.__setattr__(layer, "__class__", redirected)
     try:
         yield
     finally:
         for layer, kind in zip(layers, kinds):
             object.__setattr__(layer, "__class__", kind)
+
+
+def _redirection(kind: type, call: Callable[..., Any]) -> type:
+    """A subclass whose objects are called by `call`, as objects of the plain class."""
+
+    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = type(self)
+        object.__setattr__(self, "__class__", kind)  # what is copied is the plain class
+        try:
+            return call(*args, **kwargs)
+        finally:
+            object.__setattr__(self, "__class__", own)
+
+    plain = {"__call__": redirected, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), plain)
 
 
 def _call(function: Any, signature: Any, inputs: Any) -> Any:
