@@ -144,8 +144,8 @@ def test_callback_writes_diagram_audit_memory_and_time(
     assert written["audit"][0][:2] == (1, "text")
     for device in ("gpu:0", "gpu:1", "cpu:0"):
         assert written[f"planned/memory_bytes/{device}"][0][1] == "scalars"
-        assert written[f"planned/busy_seconds/{device}"][0][1] == "scalars"
-        assert written[f"measured/busy_seconds/{device}"][0][1] == "scalars"
+        assert written[f"planned/compute_seconds/{device}"][0][1] == "scalars"
+        assert written[f"measured/compute_seconds/{device}"][0][1] == "scalars"
     assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
 
 
