@@ -1,8 +1,9 @@
 """Make large graphs for the planner's benchmarks."""
 
 import random
+from math import inf
 
-from splitnet.planner.search import Device, Problem, build_problem
+from splitnet.planner.problem import Problem, load_problem
 
 __all__ = ["layered"]
 
@@ -34,12 +35,11 @@ def layered(count: int, devices: int, *, seed: int = 0) -> Problem:
     send = [draw.lognormvariate(0.0, 1.0) for _ in range(count)]
     sizes = [draw.lognormvariate(0.0, 0.5) for _ in range(count)]
     memory = 2.0 * sum(sizes) / devices
-    return build_problem(
-        [str(index) for index in range(count)],
+    return load_problem(
         seconds=[(value, 10.0 * value) for value in seconds],
         size_bytes=sizes,
         edges=edges,
         transfer_seconds=[(value, 0.0) for value in send],
-        devices=[Device(f"gpu:{index}", 0, memory) for index in range(devices)]
-        + [Device("cpu:0", 1, pooled=True)],
+        kind=[0] * devices + [1],
+        capacity_bytes=[memory] * devices + [inf],
     )

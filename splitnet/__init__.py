@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from splitnet.planner.strategies import compare_strategies
     from splitnet.planner.what_if import largest_batch, sensitivity
     from splitnet.planner.workloads import read_workload
-    from splitnet.simulator.old_simulate import simulate
+    from splitnet.simulator.simulate import simulate
     from splitnet.tf.audit.observe import audit
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.parallel.data_parallel import data_parallel

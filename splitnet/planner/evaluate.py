@@ -9,10 +9,17 @@ from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.plan import Memory, Placement, Plan, PlanOptions
-from splitnet.planner.constraints import Group, near_groups, resolve, select
-from splitnet.planner.search_adapter import lower_bound_of, max_load_of
-from splitnet.simulator.old_simulate import Outcome, outcome_of
-from splitnet.simulator.step import Step, step_of
+from splitnet.planner.bounds import lower_bound
+from splitnet.planner.constraints import (
+    Constraint,
+    Group,
+    near_groups,
+    resolve,
+    select,
+)
+from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
+from splitnet.simulator.simulate import Outcome, outcome_of
+from splitnet.simulator.step_graph import StepGraph, step_graph
 
 __all__ = [
     "Evaluation",
@@ -22,6 +29,7 @@ __all__ = [
     "free_groups",
     "groups_of",
     "moved_with",
+    "reasons_of",
     "score",
 ]
 
@@ -54,9 +62,9 @@ class Evaluator:
     training: bool = True
 
     @cached_property
-    def step(self) -> Step:
-        """The step, before anything is placed."""
-        return step_of(
+    def step(self) -> StepGraph:
+        """The step of the parts, before anything is placed."""
+        return step_graph(
             self.graph,
             self.cluster,
             self.costs,
@@ -65,12 +73,15 @@ class Evaluator:
         )
 
     @cached_property
-    def _members(self) -> dict[str, list[int]]:
-        """The calls of each part, by number."""
-        members: dict[str, list[int]] = {}
-        for i, call in enumerate(self.graph.calls):
-            members.setdefault(call.part, []).append(i)
-        return members
+    def problem(self) -> Problem:
+        """The placement problem of the parts without constraints."""
+        number = {part.name: i for i, part in enumerate(self.graph.parts)}
+        return problem_of(
+            self.step,
+            self.cluster,
+            free_groups(self.graph, self.cluster),
+            group_of_unit=[number[part] for part in self.step.parts],
+        )
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part.
@@ -84,30 +95,41 @@ class Evaluator:
         if self.objective == "memory":
             value = float(max(memory.total for memory in held.values()))
         elif self.objective == "throughput":
-            value = max_load_of(self, device_of)
+            number = {device.name: i for i, device in enumerate(self.cluster)}
+            assignment = [number[device_of[part.name]] for part in self.graph.parts]
+            value = max(loads(self.problem.graph, assignment))
         else:
             value = outcome.timeline.seconds
         return Evaluation(value, fits, outcome)
 
+    @cached_property
+    def _units(self) -> dict[str, list[int]]:
+        """The units of each part, by number."""
+        units: dict[str, list[int]] = {}
+        for unit, part in enumerate(self.step.parts):
+            units.setdefault(part, []).append(unit)
+        return units
+
     def load(self, part: str, device: str) -> float:
         """Seconds that a part computes on a device."""
         number = [d.name for d in self.cluster].index(device)
-        tables = (self.step.forward, self.step.backward, self.step.update)
-        calls = self._members.get(part, ())
-        return sum(table[number][i] for table in tables for i in calls)
+        seconds = self.step.unit_seconds[number]
+        return sum(seconds[unit] for unit in self._units.get(part, ()))
 
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
         step = self.step
-        mine = [i for part in parts for i in self._members.get(part, ())]
-        trained = sum(step.own_trained[i] for i in mine) if step.training else 0
-        kept = sum(step.kept_bytes[i] for i in mine)
+        units = [unit for part in parts for unit in self._units.get(part, ())]
+        trained = sum(step.trained_bytes[u] for u in units) if step.training else 0
+        workspace = (*step.forward_workspace, *step.backward_workspace)
         return Memory(
-            weights=sum(step.own_bytes[i] for i in mine),
+            weights=sum(step.weight_bytes[u] for u in units),
             gradients=trained,
             slots=trained * step.slot_copies,
-            activations=max([kept, *(step.output_bytes[i] for i in mine)]),
-            workspace=max([0, *(step.workspace_bytes[i] for i in mine)]),
+            activations=sum(step.saved_floor[u] for u in units),
+            workspace=max(
+                [0, *(workspace[u + k * step.count] for u in units for k in (0, 1))]
+            ),
         )
 
     def single_devices(self) -> Iterator[tuple[str, dict[str, str]]]:
@@ -139,24 +161,14 @@ class Evaluator:
 
     def equivalent(self, one: str, other: str) -> bool:
         """Whether two devices could change names without changing any value."""
-        a, b = self.cluster[one], self.cluster[other]
-        if a.kind != b.kind or replace(a, name=b.name, target=b.target) != b:
-            return False
-        number = {device.name: i for i, device in enumerate(self.cluster)}
-        i, j = number[one], number[other]
-        step = self.step
-        if any(
-            table[i] is not table[j] and table[i] != table[j]
-            for table in (step.forward, step.backward, step.update)
-        ):
-            return False
-        others = [d for d in number.values() if d not in (i, j)]
-        return all(
-            link[i][j] == link[j][i]
-            and all(link[i][d] == link[j][d] for d in others)
-            and all(link[d][i] == link[d][j] for d in others)
-            for link in (step.latency, step.gap, step.seconds_per_byte)
-        )
+        sort = self._sorts
+        return sort[one] == sort[other]
+
+    @cached_property
+    def _sorts(self) -> dict[str, int]:
+        """Devices of equal speed, memory and links share a number."""
+        names = [device.name for device in self.cluster]
+        return dict(zip(names, equivalent_devices(self.problem), strict=True))
 
     def plan(self, placements: tuple[Placement, ...]) -> Plan:
         """The plan that a placement makes, without bound, fallbacks and options."""
@@ -228,7 +240,7 @@ def score(
             for p in graph.parts
         )
     )
-    bound = lower_bound_of(evaluator, free_groups(graph, cluster))
+    bound = lower_bound(evaluator.problem, objective)
     return replace(plan, strategy="given", bound=min(bound, plan.value))
 
 
@@ -292,6 +304,92 @@ def groups_of(plan: Plan) -> list[Group]:
         else replace(group, allowed=everywhere, apart=())
         for group in groups
     ]
+
+
+def reasons_of(
+    evaluator: Evaluator,
+    constraints: Mapping[str, Constraint],
+    groups: Sequence[Group],
+    device_of: Mapping[str, str],
+    plays: int,
+) -> dict[str, str]:
+    """The `Placement.reason` of every part.
+
+    Every other device is simulated for each group with a choice; `plays` units in all.
+    """
+    tries = plays // max(1, evaluator.step.count)
+    free = _free_reasons(evaluator, groups, device_of, tries)
+    return {
+        part: _bound_reason(constraints, group, part) or free[i]
+        for i, group in enumerate(groups)
+        for part in group.parts
+    }
+
+
+def _bound_reason(
+    constraints: Mapping[str, Constraint], group: Group, part: str
+) -> str:
+    """Why a part had no choice; "" if it had one."""
+    one = constraints[part]
+    fixed = len(one.allowed) == 1 or one.reason in ("fallback", "no kernel")
+    if one.reason and fixed:
+        return one.reason
+    others = [constraints[name] for name in group.parts if name != part]
+    if any(len(other.allowed) < len(one.allowed) for other in others):
+        return "near"
+    return "only choice" if len(group.allowed) == 1 else ""
+
+
+def _free_reasons(
+    evaluator: Evaluator,
+    groups: Sequence[Group],
+    device_of: Mapping[str, str],
+    tries: int,
+) -> list[str]:
+    """Why each group with a choice is where it is: "cost", "memory" or "tie".
+
+    Every other device is tried, alone, `tries` times in all; fewer than twenty tries
+    are not begun.
+    """
+    reasons = ["cost"] * len(groups)
+    free = [i for i, group in enumerate(groups) if len(group.allowed) > 1]
+    if tries < 20 or not free:
+        return reasons
+    value = evaluator.evaluate(device_of).value
+    wanted = _without_memory(evaluator, groups, value)
+    for i in free:
+        here = device_of[groups[i].parts[0]]
+        if wanted is not None and here != wanted and wanted in groups[i].allowed:
+            reasons[i] = "memory"
+        taken = {device_of[groups[j].parts[0]] for j in groups[i].apart}
+        for device in groups[i].allowed:
+            if device == here or device in taken or tries <= 0:
+                continue
+            tries -= 1
+            moved = dict(device_of) | dict.fromkeys(groups[i].parts, device)
+            there = evaluator.evaluate(moved)
+            if there.fits and there.value <= value * (1 + 1e-9):
+                reasons[i] = "tie" if reasons[i] == "cost" else reasons[i]
+            elif not there.fits and there.value < value * (1 - 1e-9):
+                reasons[i] = "memory"
+    return reasons
+
+
+def _without_memory(
+    evaluator: Evaluator, groups: Sequence[Group], value: float
+) -> str | None:
+    """The device that would be better for all, if it had the memory; None if none."""
+    best: str | None = None
+    for device in evaluator.unlike([d.name for d in evaluator.cluster]):
+        chosen = {
+            part: device if device in group.allowed else group.allowed[0]
+            for group in groups
+            for part in group.parts
+        }
+        there = evaluator.evaluate(chosen)
+        if not there.fits and there.value < value * (1 - 1e-9):
+            best, value = device, there.value
+    return best
 
 
 def moved_with(plan: Plan, name: str, device: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from splitnet.core.errors import InfeasibleError, format_bytes
 from splitnet.core.plan import Memory
 from splitnet.planner.constraints import Constraint, Group
 from splitnet.planner.evaluate import Evaluator
-from splitnet.simulator.batches import largest_true, rebatched
+from splitnet.simulator.microbatch import largest_true, scaled_graph
 
 __all__ = ["Case", "infeasible_error"]
 
@@ -239,7 +239,7 @@ def _smaller_batch(case: Case) -> int:
     known = 0
 
     def holds(more: int) -> bool:
-        smaller = replace(case.evaluator, graph=rebatched(graph, known + more))
+        smaller = replace(case.evaluator, graph=scaled_graph(graph, known + more))
         return case.fits(smaller, hard=known > 0)
 
     known = largest_true(holds, graph.batch - 1)

@@ -21,7 +21,7 @@ from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import evaluator_of, groups_of, score
-from splitnet.planner.search_adapter import lower_bound_of
+from splitnet.planner.planner import proven_bound
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
@@ -137,7 +137,7 @@ def plan_from_dict(values: object) -> Plan:
         strategy=file.strategy,
         options=options,
     )
-    bound = lower_bound_of(evaluator_of(plan), groups_of(plan), hard=True)
+    bound = proven_bound(evaluator_of(plan), groups_of(plan))
     return with_verdict(replace(plan, bound=min(plan.value, bound)))
 
 

@@ -7,18 +7,20 @@ graph, cluster, options
 -> Plan                 with reasons, fallbacks, bound and verdict
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import fields, replace
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
 from time import monotonic
+
+import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs.model import Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, InfeasibleError
-from splitnet.core.graph import Graph, Part
+from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
+from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
@@ -27,23 +29,36 @@ from splitnet.planner.constraints import (
     requests_of,
     resolve,
 )
-from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.engine import Solution, solve
+from splitnet.planner.evaluate import Evaluator, reasons_of
 from splitnet.planner.infeasibility import Case, infeasible_error
-from splitnet.planner.partitioning import clusters, with_requests
-from splitnet.planner.search_adapter import Solution, solve
+from splitnet.planner.partitioning import (
+    bind_shared_weights,
+    clusters,
+    partition,
+    with_requests,
+)
+from splitnet.planner.problem import Ints, Problem, cut_size, problem_of
+from splitnet.simulator.step_graph import StepGraph, step_graph
 
 __all__ = ["default_parts", "find_plan", "fits_somewhere", "plan_graph"]
 
 _CUT_PENALTY = 0.02
 """Of the value: what a plan gives up, by default, for fewer device crossings."""
+_FEW = 200
+"""Assignments that are tried one by one to prove the bound of a plan from a file."""
 _REMEDY_SECONDS = 3.0
 """How long remedies for a problem without a solution may be tried."""
 _TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
 """How long each of them may take, and how long where it is worth more."""
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
+_CLUSTER_SHARE = 0.4
+"""Of the time for clusters of a model's calls; the rest is for the calls."""
+_FREE_SHARE = 0.7
+"""Of a search for the best assignment; the rest is for fewer transfers."""
 _PLAYS_PER_SECOND, _MOST_PLAYS = 3_000, 15_000
-"""Calls that may be simulated to tell reasons apart, per second of the time limit."""
+"""Units that may be simulated to tell reasons apart, per second of the time limit."""
 
 
 def plan_graph(
@@ -83,15 +98,18 @@ def find_plan(
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
     options = _checked(options or PlanOptions(), changes)
-    asked = options
-    if options.parts is not None:
-        graph = _clustered(graph, cluster, options)
-        options = replace(options, pins=None)
-        if options.objective == "throughput" and options.contiguity is None:
-            with suppress(InfeasibleError):  # as where pins ask for a return
-                convex = replace(options, contiguity="convex")
-                return _planned(graph, cluster, convex, asked)
-    return _planned(graph, cluster, options, asked)
+    seconds = options.time_limit
+    if options.parts is None:
+        found = _search_parts(graph, cluster, options, seconds)
+    elif options.objective == "throughput" and options.contiguity is None:
+        convex = replace(options, contiguity="convex")
+        try:
+            found = _search_calls(graph, cluster, convex, seconds)
+        except InfeasibleError:  # as where pins ask for a return
+            found = _search_calls(graph, cluster, options, seconds)
+    else:
+        found = _search_calls(graph, cluster, options, seconds)
+    return _plan_of(found, options)
 
 
 def default_parts(cluster: Cluster) -> int:
@@ -115,8 +133,19 @@ def fits_somewhere(
         load_of=evaluator.load,
         whole_lists=True,
     )
-    found = solve(evaluator, groups, time_limit=seconds, first_fit=True)
-    return isfinite(found.value)
+    problem = _problem(evaluator, evaluator.step, groups)
+    need, room = problem.graph.size_bytes, problem.graph.capacity_bytes
+    if need.sum() > room.sum():
+        return False
+    return solve(problem, objective="memory", time_limit=seconds).feasible
+
+
+def proven_bound(evaluator: Evaluator, groups: Sequence[Group]) -> float:
+    """What no placement of the groups can be below, after a second's work at most."""
+    problem = _problem(evaluator, evaluator.step, groups)
+    if prod(len(group.allowed) for group in groups) <= _FEW:
+        return solve(problem, objective=evaluator.objective).bound
+    return lower_bound(problem, evaluator.objective, hard=True)
 
 
 def _checked(options: PlanOptions, changes: Mapping[str, object]) -> PlanOptions:
@@ -138,24 +167,47 @@ def _checked(options: PlanOptions, changes: Mapping[str, object]) -> PlanOptions
     )
 
 
-def _clustered(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
-    """The calls of an undeclared model in few parts that keep the pins."""
-    fast = max(cluster, key=lambda device: device.flops_per_second)
-    costs = options.costs
-    return clusters(
-        with_requests(graph, options.pins),
-        options.parts or default_parts(cluster),
-        lambda call: (
-            costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
-        ),
+@dataclass(frozen=True)
+class _Found:
+    """A placement of the parts of a graph, and how it was found."""
+
+    evaluator: Evaluator
+    constraints: Mapping[str, Constraint]
+    groups: Sequence[Group]
+    device_of: Mapping[str, str]
+    value: float
+    algorithm: str
+    bound: float
+    ended_by_clock: bool
+
+
+def _plan_of(found: _Found, options: PlanOptions) -> Plan:
+    """The plan of a placement, with reasons, fallbacks and options."""
+    plays = min(_MOST_PLAYS, int(_PLAYS_PER_SECOND * max(0.5, options.time_limit)))
+    evaluator, device_of = found.evaluator, found.device_of
+    reasons = reasons_of(evaluator, found.constraints, found.groups, device_of, plays)
+    plan = evaluator.plan(
+        tuple(
+            Placement(
+                part.name,
+                device_of[part.name],
+                found.constraints[part.name].requested,
+                reasons[part.name],
+            )
+            for part in evaluator.graph.parts
+        )
+    )
+    return replace(
+        plan,
+        fallbacks=fallbacks_of(found.constraints, device_of),
+        strategy=found.algorithm,
+        bound=min(found.bound, plan.value),
+        options=_kept_options(options, ended_by_clock=found.ended_by_clock),
     )
 
 
-def _planned(
-    graph: Graph, cluster: Cluster, options: PlanOptions, asked: PlanOptions
-) -> Plan:
-    """Search, and make a plan of the best placement."""
-    evaluator = Evaluator(
+def _evaluator(graph: Graph, cluster: Cluster, options: PlanOptions) -> Evaluator:
+    return Evaluator(
         graph,
         cluster,
         options.objective,
@@ -163,85 +215,227 @@ def _planned(
         options.optimizer,
         options.training,
     )
-    constraints, groups, solution = _search(evaluator, options)
-    device_of = _device_of(cluster, groups, solution)
-    reasons = _reasons(evaluator, constraints, groups, device_of, options.time_limit)
-    plan = evaluator.plan(
-        tuple(
-            Placement(
-                part.name,
-                device_of[part.name],
-                constraints[part.name].requested,
-                reasons[part.name],
-            )
-            for part in graph.parts
-        )
-    )
-    return replace(
-        plan,
-        fallbacks=fallbacks_of(constraints, device_of),
-        strategy=solution.algorithm,
-        bound=min(solution.bound, plan.value),
-        options=_kept_options(asked, options, solution),
-    )
 
 
-def _search(
-    evaluator: Evaluator, options: PlanOptions
-) -> tuple[dict[str, Constraint], list[Group], Solution]:
+def _search_parts(
+    graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
+) -> _Found:
     """Search first requests; where they are full, whole preference lists.
 
     Raises:
         InfeasibleError: nothing fits.
     """
-    began = monotonic()
-
-    def resolved(*, whole_lists: bool) -> tuple[dict[str, Constraint], list[Group]]:
-        return resolve(
-            evaluator.graph,
-            evaluator.cluster,
-            pins=options.pins,
-            missing=options.missing,
-            load_of=evaluator.load,
-            whole_lists=whole_lists,
-        )
-
-    def searched(groups: Sequence[Group], patience: float) -> Solution:
-        return solve(
-            evaluator,
-            groups,
-            contiguity=options.contiguity,
-            time_limit=max(0.0, options.time_limit - (monotonic() - began)),
-            seed=options.seed,
-            cut_penalty=options.cut_penalty or 0.0,
-            patience=patience,
-            on_progress=options.on_progress,
-        )
-
-    constraints, groups = resolved(whole_lists=False)
+    evaluator = _evaluator(graph, cluster, options)
+    constraints, groups = _resolved(evaluator, options)
     if any(one.listed for one in constraints.values()):
-        with suppress(InfeasibleError):
-            found = searched(groups, _FIRST_SHARE)
-            if isfinite(found.value):
-                return constraints, groups, found
-        constraints, groups = resolved(whole_lists=True)
-    found = searched(groups, 1.0)
-    if not isfinite(found.value):
-        device_of = _device_of(evaluator.cluster, groups, found)
-        fits = _Fits(evaluator.graph, options)
-        raise infeasible_error(Case(evaluator, groups, constraints, device_of, fits))
-    return constraints, groups, found
+        first = _solved(evaluator, groups, options, _FIRST_SHARE * seconds)
+        if first.feasible:
+            return _found(evaluator, constraints, groups, first)
+        constraints, groups = _resolved(evaluator, options, whole_lists=True)
+        seconds *= 1 - _FIRST_SHARE
+    solution = _solved(evaluator, groups, options, seconds)
+    found = _found(evaluator, constraints, groups, solution)
+    if not solution.feasible:
+        fits = _Fits(graph, options)
+        raise infeasible_error(
+            Case(evaluator, groups, constraints, found.device_of, fits)
+        )
+    return found
 
 
-def _device_of(
-    cluster: Cluster, groups: Sequence[Group], solution: Solution
-) -> dict[str, str]:
-    names = [device.name for device in cluster]
-    return {
+def _resolved(
+    evaluator: Evaluator, options: PlanOptions, *, whole_lists: bool = False
+) -> tuple[dict[str, Constraint], list[Group]]:
+    return resolve(
+        evaluator.graph,
+        evaluator.cluster,
+        pins=options.pins,
+        missing=options.missing,
+        load_of=evaluator.load,
+        whole_lists=whole_lists,
+    )
+
+
+def _found(
+    evaluator: Evaluator,
+    constraints: Mapping[str, Constraint],
+    groups: Sequence[Group],
+    solution: Solution,
+) -> _Found:
+    names = [device.name for device in evaluator.cluster]
+    device_of = {
         part: names[device]
         for group, device in zip(groups, solution.assignment, strict=True)
         for part in group.parts
     }
+    return _Found(
+        evaluator,
+        constraints,
+        groups,
+        device_of,
+        solution.value,
+        solution.algorithm,
+        solution.bound,
+        solution.ended_by_clock,
+    )
+
+
+def _search_calls(
+    graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
+) -> _Found:
+    """Search a model's calls, and cut the best placement into parts.
+
+    First the calls are clustered along the model's seams, and the clusters placed. From
+    there the calls are placed one by one, and cut into parts where the devices demand
+    it. The simulator judges both, part by part.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    base = with_requests(graph, options.pins)
+    options = replace(options, pins=None)
+    weight = _weight_of(cluster, options)
+    most = options.parts or default_parts(cluster)
+    coarse = _search_parts(
+        clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
+    )
+    evaluator = _evaluator(bind_shared_weights(base), cluster, options)
+    whole_lists = not _keeps_first_requests(evaluator, options, coarse)
+    constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
+    start = _start_from(coarse, evaluator, groups)
+    left = (1 - _CLUSTER_SHARE) * seconds
+    fine = _solved(evaluator, groups, options, left, units="calls", starts=[start])
+    if not fine.feasible:
+        return coarse
+    placed = _found(evaluator, constraints, groups, fine)
+    candidates = [replace(coarse, bound=fine.bound)]
+    for cut_at_sends in (True, False):
+        parted, device_of = partition(
+            base, placed.device_of, most, weight, cut_at_sends=cut_at_sends
+        )
+        judge = _evaluator(parted, cluster, options)
+        found = judge.evaluate(device_of)
+        if found.fits:
+            constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
+            candidates.append(
+                _Found(
+                    judge,
+                    constraints,
+                    groups,
+                    device_of,
+                    found.value,
+                    fine.algorithm,
+                    fine.bound,
+                    fine.ended_by_clock,
+                )
+            )
+    limit = min(c.value for c in candidates) * (1 + (options.cut_penalty or 0.0))
+    good = [c for c in candidates if c.value <= limit]
+    return min(good, key=lambda c: (_transfers(c), c.value))
+
+
+def _transfers(found: _Found) -> int:
+    return len(found.evaluator.evaluate(found.device_of).outcome.transfers)
+
+
+def _keeps_first_requests(
+    evaluator: Evaluator, options: PlanOptions, coarse: _Found
+) -> bool:
+    """Whether the clusters were placed without going down preference lists."""
+    constraints = coarse.constraints.values()
+    return all(
+        not one.preferred or coarse.device_of[one.part] in one.preferred
+        for one in constraints
+    )
+
+
+def _start_from(coarse: _Found, evaluator: Evaluator, groups: Sequence[Group]) -> Ints:
+    """The placement of the clusters as one of the groups of calls."""
+    number = {device.name: i for i, device in enumerate(evaluator.cluster)}
+    where = {c.name: coarse.device_of[c.part] for c in coarse.evaluator.graph.calls}
+    calls = evaluator.graph.calls_of
+    start = []
+    for group in groups:
+        near = [where[call.name] for part in group.parts for call in calls[part]]
+        wanted = near[0] if near and near[0] in group.allowed else group.allowed[0]
+        start.append(number[wanted])
+    return np.array(start, np.int32)
+
+
+def _weight_of(cluster: Cluster, options: PlanOptions) -> Callable[[Call], float]:
+    """Seconds of a call on the fastest device, to make parts of like weight."""
+    fast = max(cluster, key=lambda device: device.flops_per_second)
+    costs = options.costs
+    return lambda call: (
+        costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
+    )
+
+
+def _problem(
+    evaluator: Evaluator,
+    step: StepGraph,
+    groups: Sequence[Group],
+    *,
+    cut_penalty: float = 0.0,
+) -> Problem:
+    number = {part: i for i, group in enumerate(groups) for part in group.parts}
+    return problem_of(
+        step,
+        evaluator.cluster,
+        groups,
+        group_of_unit=[number[part] for part in step.parts],
+        cut_penalty=cut_penalty,
+    )
+
+
+def _solved(
+    evaluator: Evaluator,
+    groups: Sequence[Group],
+    options: PlanOptions,
+    seconds: float,
+    *,
+    units: str = "parts",
+    starts: Sequence[Ints] = (),
+) -> Solution:
+    """The best assignment, with fewer transfers where they save next to nothing.
+
+    The best assignment is searched first. Then each transfer has a price, so that all
+    transfers of that assignment together cost the cut penalty: what is best with these
+    prices is worse by no more than the penalty.
+    """
+    step = evaluator.step
+    if units == "calls":
+        step = step_graph(
+            evaluator.graph,
+            evaluator.cluster,
+            evaluator.costs,
+            training=evaluator.training,
+            optimizer=evaluator.optimizer,
+            units="calls",
+        )
+    problem = _problem(evaluator, step, groups)
+
+    def solved(penalty: float, share: float, known: Sequence[Ints]) -> Solution:
+        return solve(
+            replace(problem, cut_penalty=penalty),
+            objective=options.objective,
+            contiguity=options.contiguity,
+            time_limit=share * seconds,
+            seed=options.seed,
+            starts=known,
+            on_progress=options.on_progress,
+        )
+
+    penalty = options.cut_penalty or 0.0
+    best = solved(0.0, _FREE_SHARE if penalty else 1.0, starts)
+    cuts = cut_size(problem.graph, best.assignment)
+    if not best.feasible or not penalty or not cuts:
+        return best
+    fewer = solved(penalty / cuts, 1 - _FREE_SHARE, [*starts, best.assignment])
+    calmer = fewer.feasible and fewer.value <= best.value * (1 + penalty)
+    if not calmer or cut_size(problem.graph, fewer.assignment) >= cuts:
+        return best
+    return replace(fewer, bound=max(best.bound, 0.0))
 
 
 class _Fits:
@@ -271,102 +465,16 @@ class _Fits:
         return fits_somewhere(evaluator, on, seconds=seconds)
 
 
-def _reasons(
-    evaluator: Evaluator,
-    constraints: Mapping[str, Constraint],
-    groups: Sequence[Group],
-    device_of: Mapping[str, str],
-    time_limit: float,
-) -> dict[str, str]:
-    """The `Placement.reason` of every part."""
-    plays = min(_MOST_PLAYS, int(_PLAYS_PER_SECOND * max(0.5, time_limit)))
-    tries = plays // max(1, len(evaluator.graph.calls))
-    free = _free_reasons(evaluator, groups, device_of, tries)
-    return {
-        part: _bound_reason(constraints, group, part) or free[i]
-        for i, group in enumerate(groups)
-        for part in group.parts
-    }
-
-
-def _bound_reason(
-    constraints: Mapping[str, Constraint], group: Group, part: str
-) -> str:
-    """Why a part had no choice; "" if it had one."""
-    one = constraints[part]
-    fixed = len(one.allowed) == 1 or one.reason in ("fallback", "no kernel")
-    if one.reason and fixed:
-        return one.reason
-    others = [constraints[name] for name in group.parts if name != part]
-    if any(len(other.allowed) < len(one.allowed) for other in others):
-        return "near"
-    return "only choice" if len(group.allowed) == 1 else ""
-
-
-def _free_reasons(
-    evaluator: Evaluator,
-    groups: Sequence[Group],
-    device_of: Mapping[str, str],
-    tries: int,
-) -> list[str]:
-    """Why each group with a choice is where it is: "cost", "memory" or "tie".
-
-    Every other device is tried, alone, `tries` times in all; fewer than twenty tries
-    are not begun.
-    """
-    reasons = ["cost"] * len(groups)
-    free = [i for i, group in enumerate(groups) if len(group.allowed) > 1]
-    if tries < 20 or not free:
-        return reasons
-    value = evaluator.evaluate(device_of).value
-    wanted = _without_memory(evaluator, groups, value)
-    for i in free:
-        here = device_of[groups[i].parts[0]]
-        if wanted is not None and here != wanted and wanted in groups[i].allowed:
-            reasons[i] = "memory"
-        taken = {device_of[groups[j].parts[0]] for j in groups[i].apart}
-        for device in groups[i].allowed:
-            if device == here or device in taken or tries <= 0:
-                continue
-            tries -= 1
-            moved = dict(device_of) | dict.fromkeys(groups[i].parts, device)
-            there = evaluator.evaluate(moved)
-            if there.fits and there.value <= value * (1 + 1e-9):
-                reasons[i] = "tie" if reasons[i] == "cost" else reasons[i]
-            elif not there.fits and there.value < value * (1 - 1e-9):
-                reasons[i] = "memory"
-    return reasons
-
-
-def _without_memory(
-    evaluator: Evaluator, groups: Sequence[Group], value: float
-) -> str | None:
-    """The device that would be better for all, if it had the memory; None if none."""
-    best: str | None = None
-    for device in evaluator.unlike([d.name for d in evaluator.cluster]):
-        chosen = {
-            part: device if device in group.allowed else group.allowed[0]
-            for group in groups
-            for part in group.parts
-        }
-        there = evaluator.evaluate(chosen)
-        if not there.fits and there.value < value * (1 - 1e-9):
-            best, value = device, there.value
-    return best
-
-
-def _kept_options(
-    asked: PlanOptions, options: PlanOptions, solution: Solution
-) -> dict[str, object]:
+def _kept_options(options: PlanOptions, *, ended_by_clock: bool) -> dict[str, object]:
     """What a plan remembers of how it was made; a function cannot be kept."""
-    kept: dict[str, object] = {"missing": asked.missing, "seed": asked.seed}
-    if isinstance(asked.pins, Mapping):
+    kept: dict[str, object] = {"missing": options.missing, "seed": options.seed}
+    if isinstance(options.pins, Mapping):
         kept["pins"] = {
             str(pattern): on if isinstance(on, str) else list(on)
-            for pattern, on in asked.pins.items()
+            for pattern, on in options.pins.items()
         }
     if options.contiguity:
         kept["contiguity"] = options.contiguity
-    if solution.ended_by_clock:
+    if ended_by_clock:
         kept["ended_by_clock"] = True
     return kept

@@ -21,8 +21,13 @@ from splitnet.core.replication import (
 )
 from splitnet.core.timeline import Timeline
 from splitnet.planner.evaluate import Evaluation, Evaluator, evaluator_of
-from splitnet.simulator.pipeline import SCHEDULES, simulate_pipeline, stages_of
-from splitnet.simulator.scaled import ScaledCosts, scaled_graph
+from splitnet.simulator.microbatch import (
+    SCHEDULES,
+    ScaledCosts,
+    scaled_graph,
+    stage_count,
+)
+from splitnet.simulator.simulate import simulate_microbatches
 
 __all__ = ["compare_strategies"]
 
@@ -110,13 +115,13 @@ def _tower(one: Evaluator, devices: list[str], home: str) -> Strategy:
     device_of = dict.fromkeys((p.name for p in graph.parts), one.cluster.home.name)
     if weights_part(name) in device_of:
         device_of[weights_part(name)] = home
-    costs: dict[str, tuple[tuple[Call, ...], float]] = {}
+    costs: dict[str, tuple[Call, float]] = {}
     for i, (device, size) in enumerate(zip(devices, sizes)):
         part = tower_part(name, i)
         device_of[part] = device
         for call in graph.calls_of[part]:
             plain = f"{name}/{call.name.removeprefix(part + '/')}"
-            costs[call.name] = ((one.graph.call[plain],), size / batch)
+            costs[call.name] = (one.graph.call[plain], size / batch)
     scaled = ScaledCosts(one.costs, costs)
     found = replace(one, graph=graph, costs=scaled).evaluate(device_of)
     where = f"weights_on={home!r}"
@@ -157,7 +162,7 @@ def _pipelines(plan: Plan, whole: Evaluator) -> Iterator[Strategy]:
     if not plan.training:
         return
     call = "emit(source, plan"
-    if stages_of(plan) < 2:
+    if stage_count(plan.graph, plan.device_of) < 2:
         staged = _staged(whole)
         if staged is None:
             return
@@ -167,10 +172,11 @@ def _pipelines(plan: Plan, whole: Evaluator) -> Iterator[Strategy]:
         if count > plan.batch:
             return
         for schedule in SCHEDULES:
-            made = simulate_pipeline(plan, count, schedule=schedule)
-            room = all(made.peak_bytes[d.name] <= d.memory_bytes for d in plan.cluster)
+            made = simulate_microbatches(plan, count, schedule=schedule)
+            held = made.memory
+            fits = all(held[d.name].total <= d.memory_bytes for d in plan.cluster)
             how = f"{call}, microbatches={count}, schedule={schedule!r})"
-            yield _strategy("pipeline", made, how, room)
+            yield _strategy("pipeline", made.timeline, how, fits)
 
 
 def _staged(whole: Evaluator) -> Plan | None:
@@ -190,4 +196,4 @@ def _staged(whole: Evaluator) -> Plan | None:
         device_of[name] = devices[min(stage, len(devices) - 1)]
         before += work[name]
     plan = whole.plan(tuple(Placement(n, d, d, "given") for n, d in device_of.items()))
-    return plan if stages_of(plan) > 1 else None
+    return plan if stage_count(plan.graph, plan.device_of) > 1 else None

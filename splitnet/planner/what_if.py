@@ -14,11 +14,11 @@ from splitnet.core.plan import Plan
 from splitnet.planner.constraints import Pins
 from splitnet.planner.evaluate import Evaluator, evaluator_of, score
 from splitnet.planner.planner import find_plan, fits_somewhere
-from splitnet.simulator.batches import largest_true, rebatched
+from splitnet.simulator.microbatch import largest_true, scaled_graph
 
 __all__ = ["Sensitivity", "largest_batch", "sensitivity"]
 
-_SECONDS_PER_DRAW = 1.0
+_SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
 
 
@@ -145,7 +145,6 @@ def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
         optimizer=plan.optimizer,
         training=plan.training,
         seed=seed,
-        cut_penalty=0.0,
         time_limit=_SECONDS_PER_DRAW,
     )
 
@@ -176,7 +175,7 @@ def largest_batch(
     Raises:
         DeclarationError: a placement that misses a part.
     """
-    graph_of = source if callable(source) else lambda batch: rebatched(source, batch)
+    graph_of = source if callable(source) else lambda batch: scaled_graph(source, batch)
 
     def fits(batch: int) -> bool:
         graph = graph_of(batch)

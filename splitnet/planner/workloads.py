@@ -7,8 +7,8 @@ says which node is on which device. Times are in the file's unit (milliseconds).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from math import fsum, inf, isfinite
 from pathlib import Path
@@ -17,10 +17,12 @@ import msgspec
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import PlanFileError, listed
+from splitnet.core.errors import InfeasibleError, PlanFileError, listed
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
-from splitnet.planner.search_adapter import Progress, solve_workload
+from splitnet.planner.bounds import lower_bound
+from splitnet.planner.engine import solve
+from splitnet.planner.problem import Problem, load_problem
 
 __all__ = [
     "Node",
@@ -33,6 +35,7 @@ __all__ = [
     "read_workload",
     "score_split",
     "workload_of",
+    "workload_problem",
 ]
 
 _MOST_DEVICES = 100_000
@@ -236,22 +239,61 @@ def plan_workload(
     contiguity: str = "free",
     time_limit: float = 5.0,
     seed: int = 0,
-    on_progress: Progress | None = None,
+    on_progress: Callable[[float, float], None] | None = None,
 ) -> WorkloadPlan:
     """Search the split of least maximum load, without a graph or a simulation.
 
     Raises:
         InfeasibleError: nothing fits.
     """
-    chosen, value, bound = solve_workload(
-        workload,
+    problem = workload_problem(workload)
+    found = solve(
+        problem,
+        objective="throughput",
         contiguity=contiguity,
         time_limit=time_limit,
         seed=seed,
         on_progress=on_progress,
     )
-    device_of = {node.id: name for node, name in zip(workload.nodes, chosen)}
-    return WorkloadPlan(device_of, value, min(bound, value))
+    if not found.feasible:
+        raise InfeasibleError(
+            f"the workload {workload.name!r} fits in no split: its nodes need "
+            f"{fsum(node.size_bytes for node in workload.nodes):.6g} bytes, and "
+            f"{workload.accelerators} accelerators have {workload.memory_bytes:.6g} "
+            f"each, with {workload.cpus} CPU cores beside them."
+        )
+    names = [f"gpu:{i}" for i in range(workload.accelerators)]
+    names += [f"cpu:{i}" for i in range(workload.cpus)]
+    groups = _groups(workload)
+    device_of = {
+        node.id: names[found.assignment[group]]
+        for node, group in zip(workload.nodes, groups)
+    }
+    bound = max(found.bound, lower_bound(problem, "throughput"))
+    return WorkloadPlan(device_of, found.value, min(bound, found.value))
+
+
+def workload_problem(workload: Workload) -> Problem:
+    """A workload as arrays; the devices are gpu:0 ... and then cpu:0 ..."""
+    nodes = workload.nodes
+    return load_problem(
+        seconds=[(n.accelerator if n.supported else inf, n.cpu) for n in nodes],
+        size_bytes=[node.size_bytes for node in nodes],
+        edges=workload.edges,
+        transfer_seconds=[(node.transfer, 0.0) for node in nodes],
+        kind=[0] * workload.accelerators + [1] * workload.cpus,
+        capacity_bytes=[workload.memory_bytes] * workload.accelerators
+        + [inf] * workload.cpus,
+        group=_groups(workload),
+        backward=[node.backward for node in nodes],
+    )
+
+
+def _groups(workload: Workload) -> list[int]:
+    """The group of each node: a colour class, or the node alone."""
+    number: dict[object, int] = {}
+    keys = ((n.color, None) if n.color is not None else n.id for n in workload.nodes)
+    return [number.setdefault(key, len(number)) for key in keys]
 
 
 def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
@@ -317,7 +359,10 @@ def _cluster(workload: Workload, digits: int) -> Cluster:
     sizes += [("cpu", unlimited)] * workload.cpus
     number = {"gpu": 0, "cpu": workload.accelerators}
     devices = (
-        Device.of(f"{kind}:{i - number[kind]}", memory=size, overhead=0)
+        replace(
+            Device.of(f"{kind}:{i - number[kind]}", memory=size, overhead=0),
+            part_seconds=0.0,
+        )
         for i, (kind, size) in enumerate(sizes)
     )
     return Cluster(tuple(devices), (Link("*", "*", 1.0),))

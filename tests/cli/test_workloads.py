@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitnet.cli import main
-from splitnet.planner.search import search
+from splitnet.planner.engine import solve
 from tests.cli.given import answer
 
 
@@ -64,11 +64,11 @@ def test_a_workloads_reading_counts_against_its_limit(
 
     def watched(*arguments: Any, time_limit: float, **options: Any) -> Any:
         limits.append(time_limit)
-        return search(*arguments, time_limit=time_limit, **options)
+        return solve(*arguments, time_limit=time_limit, **options)
 
     late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1.9)
     monkeypatch.setattr("splitnet.cli.workload_commands.time", late)
-    monkeypatch.setattr("splitnet.planner.search_adapter.search", watched)
+    monkeypatch.setattr("splitnet.planner.workloads.solve", watched)
     assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
     figures = answer(capsys)
 

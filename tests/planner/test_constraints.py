@@ -6,7 +6,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.planner.constraints import pins_of
-from splitnet.planner.planner import find_plan
+from tests.planner.quick import find_plan
 from tests.zoo import chain, shared, two_towers, wide
 
 BOX = Cluster.of("2*gpu", "cpu")

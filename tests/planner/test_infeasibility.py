@@ -9,8 +9,8 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES
-from splitnet.planner.planner import find_plan
-from splitnet.simulator.batches import rebatched
+from splitnet.simulator.microbatch import scaled_graph
+from tests.planner.quick import find_plan
 from tests.zoo import MIB, chain, two_towers, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
@@ -55,14 +55,15 @@ def test_infeasible_names_the_fewest_pins_that_are_too_many():
 
 def test_infeasible_names_the_least_factor_of_memory():
     """The factor is enough, and a tenth less is not."""
-    text = refusal(chain(12), TINY)
+    halves = {"c[0-3]": "gpu:0", "*": "gpu:1"}
+    text = refusal(chain(8), TINY, pins=halves)
     found = re.search(r"try +([\d.]+) times the memory on every device", text)
     assert found is not None
     factor = float(found[1])
 
-    find_plan(chain(12), grown(TINY, factor))
+    find_plan(chain(8), grown(TINY, factor), pins=halves)
     with pytest.raises(InfeasibleError):
-        find_plan(chain(12), grown(TINY, factor - 0.1))
+        find_plan(chain(8), grown(TINY, factor - 0.1), pins=halves)
 
 
 def grown(cluster: Cluster, factor: float) -> Cluster:
@@ -97,9 +98,9 @@ def test_infeasible_names_a_smaller_batch():
     found = re.search(r"batch <= (\d+)", text)
     assert found is not None
 
-    find_plan(rebatched(graph, int(found[1])), box)
+    find_plan(scaled_graph(graph, int(found[1])), box)
     with pytest.raises(InfeasibleError):
-        find_plan(rebatched(graph, int(found[1]) + 2), box)
+        find_plan(scaled_graph(graph, int(found[1]) + 2), box)
 
 
 def test_infeasible_names_one_device_more():
@@ -161,7 +162,7 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     assert first == (
         "branch 'see' (with 1 near it) does not fit on gpu:0, where it is declared."
     )
-    assert needs.startswith("  needs     9.00 MiB  weights 2.00 MiB, gradients")
+    assert needs.startswith("  needs     10.0 MiB  weights 2.00 MiB, gradients")
     assert gpu0.startswith("  gpu:0")
     assert "'tell' is pinned there with 5.00 MiB" in gpu0
     assert total.startswith("  in all")
@@ -177,9 +178,9 @@ def test_infeasible_remedies_work():
         find_plan(graph, box)
     batch = int(str(caught.value).split("batch <= ")[1].split(",")[0])
 
-    find_plan(rebatched(graph, batch), box)
+    find_plan(scaled_graph(graph, batch), box)
     with pytest.raises(InfeasibleError):
-        find_plan(rebatched(graph, batch + 1), box)
+        find_plan(scaled_graph(graph, batch + 1), box)
 
 
 def test_infeasible_everywhere_says_so():

@@ -15,8 +15,8 @@ from splitnet.core.replication import (
     pieced,
     towers_in,
 )
-from splitnet.planner.planner import plan_graph
-from splitnet.simulator.scaled import scaled_graph
+from splitnet.simulator.microbatch import scaled_graph
+from tests.planner.quick import plan_graph
 
 BATCH, WIDTH = 64, 512
 

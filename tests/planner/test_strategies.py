@@ -4,17 +4,17 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
-from splitnet.planner.planner import find_plan, plan_graph
 from splitnet.planner.strategies import compare_strategies
-from tests.zoo import chain
+from tests.planner.quick import find_plan, plan_graph
+from tests.zoo import MIB, chain
 
 BOX = Cluster.of("2*gpu", "cpu")
 HALVES = {"c[01]": "gpu:0", "c[23]": "gpu:1"}
 
 
-def two_stages(flops: float = 4e11) -> Plan:
+def two_stages() -> Plan:
     """Four equal calls, the first half on one GPU, the rest on the other."""
-    return plan_graph(chain(4, flops=flops), BOX, pins=HALVES)
+    return plan_graph(chain(4, flops=4e11), BOX, pins=HALVES)
 
 
 def test_the_fastest_of_a_heavy_chain_is_named():
@@ -28,7 +28,10 @@ def test_the_fastest_of_a_heavy_chain_is_named():
 
 def test_a_losing_plan_is_not_called_a_win():
     """Where a model is small, one device is the answer."""
-    found = compare_strategies(two_stages(flops=1e3))
+    pins = {"c[02]": "gpu:0", "c[13]": "gpu:1"}
+    found = compare_strategies(
+        find_plan(chain(4, flops=1e3, out=64 * MIB), BOX, pins=pins)
+    )
 
     assert found.best.kind == "one device"
     assert "not worth distributing" in str(found)

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from splitnet.core.errors import InfeasibleError, PlanFileError
-from splitnet.planner.planner import find_plan
 from splitnet.planner.workloads import (
     parse_workload,
     plan_workload,
     read_workload,
     score_split,
 )
+from tests.planner.quick import find_plan
 
 
 def node(number, *, accelerator=1.0, cpu=10.0, color=None, size=4.0, **more):

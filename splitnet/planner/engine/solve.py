@@ -16,7 +16,7 @@ import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
-from splitnet.planner.bounds import lower_bound_of
+from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.exhaustive import exhaustive, is_small
 from splitnet.planner.problem import (
@@ -114,12 +114,12 @@ def solve(
     def solution(place: Ints, algorithm: str, bound: float = 0.0) -> Solution:
         found = value(place)
         if not bound and found < inf:
-            bound = lower_bound_of(problem, objective)
+            bound = lower_bound(problem, objective)
             if bound < 0.999 * found and groups <= _PROGRAM_GROUPS:
                 seconds = _PROGRAM_SHARE * time_limit
                 bound = max(
                     bound,
-                    lower_bound_of(problem, objective, hard=True, time_limit=seconds),
+                    lower_bound(problem, objective, hard=True, time_limit=seconds),
                 )
         return Solution(
             place,
