@@ -30,6 +30,7 @@ from splitnet.planner.constraints import (
     resolve,
 )
 from splitnet.planner.engine import Solution, solve
+from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator, reasons_of
 from splitnet.planner.infeasibility import Case, infeasible_error
 from splitnet.planner.partitioning import (
@@ -45,6 +46,8 @@ __all__ = ["default_parts", "find_plan", "fits_somewhere", "plan_graph"]
 
 _CUT_PENALTY = 0.02
 """Of the value: what a plan gives up, by default, for fewer device crossings."""
+_FIT_SECONDS = 1.0
+"""How long at least a placement that fits is looked for, whatever the time limit."""
 _FEW = 200
 """Assignments that are tried one by one to prove the bound of a plan from a file."""
 _REMEDY_SECONDS = 3.0
@@ -428,6 +431,8 @@ def _solved(
 
     penalty = options.cut_penalty or 0.0
     best = solved(0.0, _FREE_SHARE if penalty else 1.0, starts)
+    if not best.feasible:
+        best = _made_to_fit(problem, options, seconds, best)
     cuts = cut_size(problem.graph, best.assignment)
     if not best.feasible or not penalty or not cuts:
         return best
@@ -463,6 +468,34 @@ class _Fits:
 
         seconds = _HARD_SECONDS if hard else _TRY_SECONDS
         return fits_somewhere(evaluator, on, seconds=seconds)
+
+
+def _made_to_fit(
+    problem: Problem, options: PlanOptions, seconds: float, best: Solution
+) -> Solution:
+    """Look for less memory on the fullest device where nothing was found to fit."""
+    found = solve(
+        problem,
+        objective="memory",
+        contiguity=options.contiguity,
+        time_limit=max(_FIT_SECONDS, seconds),
+        seed=options.seed,
+    )
+    if not found.feasible:
+        return best
+    again = solve(
+        problem,
+        objective=options.objective,
+        contiguity=options.contiguity,
+        time_limit=seconds,
+        seed=options.seed,
+        starts=[found.assignment],
+    )
+    if again.feasible:
+        return again
+    place = found.assignment
+    value = value_of(problem, options.objective, place, options.contiguity)
+    return replace(found, value=value, bound=min(again.bound, value))
 
 
 def _kept_options(options: PlanOptions, *, ended_by_clock: bool) -> dict[str, object]:

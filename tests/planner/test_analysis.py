@@ -8,7 +8,7 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan, plan_graph
-from tests.zoo import chain, diamond, random_dag, shared, two_towers, wide
+from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
 
 BOX = Cluster.of("2*gpu", "cpu")
 
@@ -109,8 +109,8 @@ def test_explain_quotes_the_fallback():
 def test_explain_tells_ties_and_memory():
     """Equal devices are a tie; a device without room is told as memory."""
     tie = plan_graph(chain(1), BOX)
-    box = Cluster.of("2*gpu", "cpu", memory="25 MiB")
-    cut = plan_graph(chain(8), box)
+    box = Cluster.of("2*gpu", "cpu", memory="200 MiB")
+    cut = plan_graph(chain(8, out=32 * MIB), box)
 
     assert tie["c0"].reason == "tie"
     assert "memory" in {p.reason for p in cut.placements}
