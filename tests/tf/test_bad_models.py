@@ -155,21 +155,25 @@ def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
     np.testing.assert_array_equal(placed(x), model(x))
 
 
-def test_layer_without_get_config_is_named(cluster: sn.Cluster) -> None:
-    """What Keras cannot describe of itself, a copy cannot be made of."""
-    told = refused(around(Silent(lambda t: t + 1, name="mute")), cluster)
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Silent(lambda t: t + 1, name="odd"), "odd: NotImplementedError"),
+        (lambda: Forgetful(5, name="odd"), r"odd: its variables are w\(3, 5\), the"),
+    ],
+)
+def test_layer_that_its_configuration_forgets_is_used_itself(
+    make: Any, why: str, cluster: sn.Cluster
+) -> None:
+    """The very layer runs in the placed model, and one warning says so."""
+    model = around(make())
+    x = np.ones((2, 3), "float32")
+    plain = model.predict(x, verbose=0)
+    with pytest.warns(UserWarning, match=f"(?s)cannot be rebuilt.*{why}"):
+        placed = sn.place(model, cluster, batch=4, time_limit=0.1)
 
-    assert "layer 'mute'" in told
-    assert "Silent) cannot be copied from its configuration" in told
-    assert "get_config() that returns every argument of __init__" in told
-
-
-def test_layer_whose_copy_has_other_weights_is_named(cluster: sn.Cluster) -> None:
-    """A configuration that forgets an argument shows in the weights."""
-    told = refused(around(Forgetful(5, name="loose")), cluster)
-
-    assert "layer 'loose'" in told
-    assert "has the variables w(3, 5), but a copy of it builds w(3, 2)" in told
+    assert placed.get_layer("odd") is model.get_layer("odd")
+    np.testing.assert_array_equal(placed.predict(x, verbose=0), plain)
 
 
 class Secretive(layers.Layer):

@@ -19,7 +19,7 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.models.functional import Functional, operation_fn
 from keras.src.ops.function import Function
-from keras.src.ops.node import KerasHistory, Node
+from keras.src.ops.node import KerasHistory
 from keras.src.ops.operation import Operation
 from keras.src.ops.symbolic_arguments import SymbolicArguments
 from keras.src.random import seed_generator
@@ -311,7 +311,7 @@ def without_values() -> Iterator[None]:
     """
     name = "uninitialized_variables"
     waiting = list(global_state.get_global_attribute(name, []) or [])
-    with keras.StatelessScope(initialize_variables=False), _patient_variables():
+    with keras.StatelessScope(initialize_variables=False):
         try:
             yield
         finally:
@@ -474,63 +474,3 @@ def step_count_as(optimizer: Any, value: Any) -> Iterator[None]:
         yield
     finally:
         vars(optimizer)["_iterations"] = counter
-
-
-# Until layers are cloned under their devices --------------------------------------
-
-
-def note_call(node: Any, operation: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Note a call of an operation on symbolic tensors, with outputs like a node's."""
-    outputs = [
-        keras.KerasTensor(
-            old.shape, old.dtype, sparse=old.sparse, ragged=old.ragged, name=old.name
-        )
-        for old in node.outputs
-    ]
-    Node(operation=operation, call_args=args, call_kwargs=kwargs, outputs=outputs)
-    return outputs
-
-
-def hang_masks(nodes: list[Any], tensors: dict[int, Any]) -> None:
-    """Let the same masks hang on new outputs as on old ones; `tensors` maps both."""
-    for node in nodes:
-        for old in node.outputs:
-            mask = getattr(old, "_keras_mask", None)
-            if id(mask) in tensors:
-                tensors[id(old)]._keras_mask = tensors[id(mask)]
-
-
-@contextlib.contextmanager
-def _patient_variables() -> Iterator[None]:
-    """Let a variable that is made from a value wait for memory, as others do.
-
-    Keras makes the states of a stateful recurrence so, and users what they know.
-    """
-    kind = keras_common.variables.Variable
-    plainly = kind.__init__
-
-    def patiently(
-        self: Any, initializer: Any, shape: Any = None, dtype: Any = None, **kwargs: Any
-    ) -> None:
-        if not callable(initializer) and not isinstance(initializer, str):
-            known = initializer
-            value = self._convert_to_tensor(known, dtype=dtype)
-            shape, dtype = value.shape, dtype or value.dtype
-
-            def initializer(shape: Any, dtype: Any = None) -> Any:
-                return tf.cast(tf.convert_to_tensor(known), dtype)
-
-        plainly(self, initializer, shape, dtype, **kwargs)
-
-    kind.__init__ = patiently
-    try:
-        yield
-    finally:
-        kind.__init__ = plainly
-
-
-def give_value(variable: Any, source: Any, device: str) -> None:
-    """Bring a variable without a value to life on `device`, equal to `source`."""
-    variable._initializer = lambda shape, dtype=None: tf.convert_to_tensor(source.value)
-    with tf.device(device):
-        variable._deferred_initialize()

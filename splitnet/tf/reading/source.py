@@ -118,12 +118,12 @@ def functional_of(model: Any) -> Any:
 def _built_by(function: Callable[[], Any]) -> Any:
     """The model that a function builds, its variables without memory."""
     try:
-        with keras_api.without_values(), keras_api.random_states_kept():
+        with keras_api.random_states_kept(), keras_api.without_values():
             model = function()
     except ValueError as error:
         if not keras_api.needs_memory(error):
             raise
-        with keras_api.in_scratch_graph(), keras_api.random_states_kept():
+        with keras_api.random_states_kept(), keras_api.in_scratch_graph():
             model = function()
             for variable in getattr(model, "variables", ()):
                 keras_api.drop_value(variable)

@@ -68,7 +68,7 @@ class Trace:
         scope = (
             keras_api.in_scratch_graph if self._in_graph else keras_api.without_values
         )
-        with scope(), keras_api.random_states_kept():
+        with keras_api.random_states_kept(), scope():
             yield
         if self._in_graph:
             for _, copy in self.cloner.layers():
