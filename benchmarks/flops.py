@@ -60,7 +60,7 @@ def count(name, options):
     """Return the cost of one image, and the seconds it took to work out."""
     import keras
 
-    from splitnet.tf.flops import cost_of
+    from splitnet.tf.costs.call_cost import cost_of
     from splitnet.tf.internals.keras_api import without_values
 
     with without_values():

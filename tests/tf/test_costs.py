@@ -10,13 +10,13 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from splitnet.tf.costs.traced import trace
-from splitnet.tf.costs.value import Size
-from splitnet.tf.flops import (
+from splitnet.tf.costs.call_cost import (
     calls_inside,
     cost_of,
     settle,
 )
+from splitnet.tf.costs.traced import trace
+from splitnet.tf.costs.value import Size
 from splitnet.tf.internals.keras_api import has_value
 from tests.tf.costed import ROW, built, small_model
 
@@ -112,7 +112,7 @@ def test_cost_of_does_not_start_the_runtime() -> None:
     """A trace leaves TensorFlow's settings open: it makes no device."""
     code = (
         "import keras\n"
-        "from splitnet.tf.flops import cost_of\n"
+        "from splitnet.tf.costs.call_cost import cost_of\n"
         "from splitnet.tf.runtime.configure import started\n"
         "from splitnet.tf.internals.keras_api import without_values\n"
         "class Own(keras.layers.Dense):\n"

@@ -9,12 +9,12 @@ import keras
 import pytest
 from keras import layers, ops
 
+from splitnet.tf.costs.call_cost import (
+    cost_of,
+)
 from splitnet.tf.costs.pointwise import ACTIVATIONS
 from splitnet.tf.costs.traced import trace
 from splitnet.tf.costs.value import Size
-from splitnet.tf.flops import (
-    cost_of,
-)
 from splitnet.tf.internals.keras_api import without_values
 from tests.tf.costed import (
     LAYERS,

@@ -6,15 +6,15 @@ import keras
 import pytest
 from keras import layers
 
-from splitnet.tf.costs.traced import trace
-from splitnet.tf.costs.value import size_of
-from splitnet.tf.flops import (
+from splitnet.tf.costs.call_cost import (
     CallCost,
     calls_inside,
     costs_of,
     peak_bytes,
     settle,
 )
+from splitnet.tf.costs.traced import trace
+from splitnet.tf.costs.value import size_of
 from splitnet.tf.internals.keras_api import nodes_of, producer
 from tests.tf.costed import kept_bytes, small_model
 

@@ -6,7 +6,7 @@ import pytest
 from keras import layers, ops
 
 import splitnet as sn
-from splitnet.tf.reading.sparse import is_sparse
+from splitnet.tf.reading.flatten import is_sparse
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]
 

@@ -1,1 +1,1 @@
-"""What one call costs, a formula per kind of layer; the front door is tf/flops.py."""
+"""What one call costs, by a formula per kind of layer; begin at `call_cost`."""

@@ -9,7 +9,7 @@ from splitnet.core.plan import Fallback
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.xla import refusal
 from splitnet.tf.placement.placed import Placed
-from splitnet.tf.reading.sparse import is_sparse
+from splitnet.tf.reading.flatten import is_sparse
 
 __all__ = ["how_to_run"]
 

@@ -10,7 +10,7 @@ from splitnet.core.net import raise_faults
 from splitnet.core.plan import Plan
 from splitnet.core.replication import tower_part, towers_in, weights_part
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.sparse import is_sparse
+from splitnet.tf.reading.flatten import is_sparse
 
 if TYPE_CHECKING:
     from splitnet.tf.reading.flatten import Flow

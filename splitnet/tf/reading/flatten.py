@@ -17,7 +17,7 @@ import keras
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.tf.internals import keras_api
 
-__all__ = ["Flow", "InnerNode", "Nested", "flow_of", "expanded_in"]
+__all__ = ["Flow", "InnerNode", "Nested", "expanded_in", "flow_of", "is_sparse"]
 
 Nested = str | Sequence[str]
 
@@ -262,3 +262,27 @@ def _inner_node(node: Any, tensors: dict[int, Any], place: _Place) -> InnerNode:
         keras_api.set_producer(tensor, made)
         made.outputs.append(tensor)
     return made
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Whether a symbolic tensor comes of something that makes sparse tensors.
+
+    Keras marks products and quotients with plain numbers (`x / 255.0`) as sparse, and
+    what is made of them. Sparse tensors begin at an input or a layer, or at an
+    operation that was told to make them.
+    """
+    seen: dict[int, None] = {}
+    ahead = [tensor]
+    while ahead:
+        one = ahead.pop()
+        if not getattr(one, "sparse", False) or id(one) in seen:
+            continue
+        seen[id(one)] = None
+        node = keras_api.producer(one)
+        if node is None or getattr(node.operation, "sparse", False):
+            return True
+        marked = [t for t in node.input_tensors if getattr(t, "sparse", False)]
+        if not marked and isinstance(node.operation, keras.layers.Layer):
+            return True
+        ahead += marked
+    return False

@@ -5,8 +5,12 @@ so calls are matched by their position, or by name where that fits better. A sou
 another structure is refused with what differs.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import keras
 
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call, Graph
@@ -15,13 +19,14 @@ from splitnet.core.replication import fold, towers_in
 from splitnet.tf.costs.value import size_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import expanded_in
-from splitnet.tf.reading.settings import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["planned_blueprint", "planned_sites"]
+__all__ = ["planned_blueprint", "planned_sites", "settings_of"]
 
 _SAID = 12  # differences in an error
+_IGNORED = ("name", "seed", "trainable", "dtype", "build_config", "registered_name")
+_COUNTED = ("keras_tensor", "shared_object_id", "module", "batch_shape", "sparse")
 
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
@@ -179,3 +184,35 @@ def _reads(site: Site, planned: Mapping[int, str]) -> list[tuple[str, int]]:
         index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
         found.add((planned.get(id(maker), ""), index))
     return sorted(found)
+
+
+def settings_of(operation: Any) -> str:
+    """The activation of a layer and a digest of its configuration; "" if unknown.
+
+    Names, seeds and types are left out: models that are built twice differ in them.
+    """
+    if not isinstance(operation, keras.layers.Layer):
+        return ""
+    if isinstance(operation, keras.Model | keras.layers.Lambda):
+        return ""
+    try:
+        config = _plain(operation.get_config())
+    except Exception:  # a user's get_config may raise anything
+        return ""
+    text = json.dumps(config, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    activation = getattr(operation, "activation", None)
+    name = getattr(activation, "__name__", "")
+    return f"{name} #{digest}" if name else f"#{digest}"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, texts and what holds them; of anything else the name of its class."""
+    if isinstance(value, dict):
+        ignored = (*_IGNORED, *_COUNTED)
+        return {str(k): _plain(v) for k, v in value.items() if k not in ignored}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return type(value).__name__

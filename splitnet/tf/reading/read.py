@@ -7,13 +7,13 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.replication import batch_shares, expand
+from splitnet.tf.costs.call_cost import cost_of
 from splitnet.tf.costs.recurrent import sequential_steps
 from splitnet.tf.costs.value import CallCost, Size, size_of
-from splitnet.tf.flops import cost_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.replicas import check_towers
 from splitnet.tf.reading.flatten import Nested
-from splitnet.tf.reading.settings import settings_of
+from splitnet.tf.reading.match import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import tables_of, variables_of
 

@@ -14,12 +14,6 @@ from splitnet.tf.internals.checks import is_there, missing
 PACKAGE = Path(sn.__file__).parent
 ROOMS = ("tf", "api.py", "callbacks.py", "demo.py")
 OWN = ("_asdict", "_replace", "_exit", "_getframe", "_fields")
-SURGERY = {  # of the marks in op names, until part functions replace them
-    "tf/marks.py",
-    "tf/sends.py",
-    "tf/sums.py",
-    "tf/optimizer.py",
-}
 
 
 def sources() -> Iterator[tuple[str, ast.AST]]:
@@ -51,10 +45,7 @@ _OWNERS = ("self", "cls")
 def test_private_attributes_stand_in_internals_only() -> None:
     """No other module reads `x._name` of what is not its own."""
     strays = [
-        f"{name}: {found}"
-        for name, tree in sources()
-        if name not in SURGERY
-        for found in private_names(tree)
+        f"{name}: {found}" for name, tree in sources() for found in private_names(tree)
     ]
 
     assert strays == []
