@@ -12,13 +12,14 @@ from functools import cached_property
 from splitnet.core import hooks
 from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
-from splitnet.core.replication import pieced
+from splitnet.core.replication import microbatch_growth
 
 __all__ = [
     "Audit",
     "Finding",
     "Observation",
     "Row",
+    "TOLERATED_BYTES",
     "SeenCopy",
     "SeenOp",
     "SeenVariable",
@@ -27,7 +28,8 @@ __all__ = [
 
 ASPECTS = ("forward", "backward", "variables", "slots", "updates", "transfers")
 _PHASES = ("forward", "backward", "update")
-_SMALL_BYTES = 1024
+TOLERATED_BYTES = 64
+"""Size of the largest copy, such as a shape or a scalar, that need not be planned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,10 @@ class SeenCopy:
     """A tensor that crossed devices in the graph that ran.
 
     `kind` is "input", "activation", "gradient", "weights", "weights gradient",
-    "update",
-    "mask", "target" (labels or sample weights on the way to a loss), "state" (seeds and
-    averages on the way home from a call elsewhere) or "other"; `bytes` is None where
-    the size could not be known; `each_time` says that it crosses in every iteration of
-    a loop.
+    "update", "mask", "target" (labels or sample weights, sent to a loss), "state"
+    (seeds and moving averages, sent back by a call on another device) or "other".
+    `bytes` is None if the size is unknown; `each_time` says that it crosses in every
+    iteration of a loop.
     """
 
     name: str
@@ -81,9 +82,8 @@ class Observation:
     """What one observed step ran. `phases` are those that could be observed.
 
     `unneeded` are parts that lead to nothing the step gives or changes, as those do
-    whose outputs have no loss: TensorFlow leaves them out. `owed` maps (source device,
-    target device, kind) to the most bytes of gradients that what was read over this
-    road can send back; None where it is not known. The batch came in so many `pieces`.
+    whose outputs have no loss: TensorFlow leaves them out. The batch was split into so
+    many `microbatches`.
     """
 
     ops: tuple[SeenOp, ...] = ()
@@ -92,8 +92,7 @@ class Observation:
     phases: tuple[str, ...] = ("forward", "backward", "update")
     notes: tuple[str, ...] = ()
     unneeded: tuple[str, ...] = ()
-    owed: Mapping[tuple[str, str, str], float] | None = None
-    pieces: int = 1
+    microbatches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,20 +352,20 @@ def _strayed_copies(
     ]
     if dict(expected) != dict(plan.device_of):
         return findings
-    pieced_bytes = _pieced_bytes(plan, seen.pieces)
+    grown = _microbatch_bytes(plan, seen.microbatches)
     for (source, target, kind), (planned, actual) in moved.items():
         if kind in ("mask", "target", "state", "other"):
             continue
-        # Each read's gradient may cross by itself, so that sums keep their order.
-        most = max(planned, (seen.owed or {}).get((source, target, kind), 0))
-        most = max(most, pieced_bytes.get((source, target, kind), 0))
+        most = max(planned, grown.get((source, target, kind), 0))
         crossed = [
             copy
             for copy in seen.copies
             if (copy.source, copy.target, _kind(copy)) == (source, target, kind)
+            and (copy.bytes is None or copy.bytes > TOLERATED_BYTES)
         ]
         unknown = not most and any(copy.bytes is None for copy in crossed)
-        if unknown or actual > most + _SMALL_BYTES:
+        if unknown or sum(copy.bytes or 0 for copy in crossed) > most:
+            names = ", ".join(copy.name for copy in crossed[:3])
             size = "unknown size" if unknown else format_bytes(actual)
             findings.append(
                 Finding(
@@ -375,27 +374,21 @@ def _strayed_copies(
                     format_bytes(planned),
                     size,
                     f"transfers of {kind} from {source} to {target}: {size}, planned "
-                    f"{format_bytes(planned)}{_at_most(most, planned)} "
-                    f"({', '.join(copy.name for copy in crossed[:3])}).",
+                    f"{format_bytes(planned)} ({names}).",
                 )
             )
     return findings
 
 
-def _pieced_bytes(plan: Plan, pieces: int) -> dict[tuple[str, str, str], int]:
-    """Planned bytes per link if towers share every piece of the batch."""
+def _microbatch_bytes(plan: Plan, count: int) -> dict[tuple[str, str, str], int]:
+    """Planned bytes per link if towers share every micro-batch."""
     found: Counter[tuple[str, str, str]] = Counter()
-    times = pieced(plan.graph, pieces) if pieces > 1 else {}
+    times = microbatch_growth(plan.graph, count) if count > 1 else {}
     for t in plan.transfers if times else ():
         if t.kind in ("activation", "gradient"):
             grown = max(times.get(t.source, 1.0), times.get(t.target, 1.0))
             found[t.source_device, t.target_device, t.kind] += round(t.bytes * grown)
     return dict(found)
-
-
-def _at_most(most: float, planned: int) -> str:
-    """What the reads of a road can send, where that is more than planned."""
-    return f", at most {format_bytes(int(most))}" if most > planned else ""
 
 
 def _kind(copy: SeenCopy) -> str:

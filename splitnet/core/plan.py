@@ -74,54 +74,45 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         faults = [
-            *self._wrong_choices(),
-            *self._wrong_numbers(),
-            *(
-                f"{name}= must be {wanted}. Received: {getattr(self, name)!r}"
-                for name, wanted, kinds in (
-                    ("training", "True or False", bool),
-                    ("nested", "'expand', 'keep' or patterns", str | Sequence),
-                )
-                if not isinstance(getattr(self, name), kinds)
-            ),
+            f"{name}= must be {wanted}. Received: {getattr(self, name)!r}"
+            for name, wanted, fits in self._rules()
+            if not fits
         ]
+        if len(faults) == 1:
+            raise DeclarationError(f"{faults[0]}.")
         if faults:
-            raise DeclarationError(
-                f"{faults[0]}."
-                if len(faults) == 1
-                else listed(f"{len(faults)} options are wrong.", faults)
-            )
+            raise DeclarationError(listed(f"{len(faults)} options are wrong.", faults))
 
-    def _wrong_choices(self) -> Iterator[str]:
+    def _rules(self) -> Iterator[tuple[str, str, bool]]:
+        """Each option, what it may be, and whether it is."""
+        whole = "a whole number, 1 or more"
+        yield "batch", whole, _is_whole(self.batch) and self.batch >= 1
+        yield "seed", "a whole number", _is_whole(self.seed)
+        fits = self.parts is None or _is_whole(self.parts) and self.parts >= 1
+        yield "parts", f"{whole}, or None", fits
+        seconds = _is_number(self.time_limit) and 0 <= self.time_limit < inf
+        yield "time_limit", "a finite number of seconds, 0 or more", seconds
+        penalty = self.cut_penalty
+        share = penalty is None or _is_number(penalty) and 0 <= penalty < 1
+        yield "cut_penalty", "a share, at least 0 and below 1, or None", share
         for name, choices in (
             ("objective", OBJECTIVES),
             ("missing", MISSING),
             ("contiguity", (None, *CONTIGUITIES)),
         ):
-            if getattr(self, name) not in choices:
-                yield (
-                    f"{name}= must be one of {', '.join(map(repr, choices))}. "
-                    f"Received: {getattr(self, name)!r}"
-                )
+            one_of = f"one of {', '.join(map(repr, choices))}"
+            yield name, one_of, getattr(self, name) in choices
+        yield "training", "True or False", isinstance(self.training, bool)
+        expands = isinstance(self.nested, str | Sequence)
+        yield "nested", "'expand', 'keep' or patterns", expands
 
-    def _wrong_numbers(self) -> Iterator[str]:
-        for name, least in (("batch", 1), ("seed", None), ("parts", 1)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (name == "parts" and value is None) and (
-                not whole or (least is not None and value < least)
-            ):
-                more = "" if least is None else f", {least} or more"
-                yield f"{name}= must be a whole number{more}. Received: {value!r}"
-        for name, most in (("time_limit", inf), ("cut_penalty", 1.0)):
-            value = getattr(self, name)
-            if name == "cut_penalty" and value is None:
-                continue
-            known = isinstance(value, int | float) and not isinstance(value, bool)
-            if not known or not (0 <= value < most):
-                span = "a finite number of seconds, 0 or more"
-                span = span if most == inf else "a share, at least 0 and below 1"
-                yield f"{name}= must be {span}. Received: {value!r}"
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

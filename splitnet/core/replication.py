@@ -19,7 +19,7 @@ __all__ = [
     "collapse",
     "expand",
     "fold",
-    "pieced",
+    "microbatch_growth",
     "split_layers",
     "tower_part",
     "towers_in",
@@ -67,15 +67,15 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
     return found
 
 
-def pieced(graph: Graph, pieces: int) -> dict[str, float]:
-    """How many times its share each tower gets of a batch that comes in pieces.
+def microbatch_growth(graph: Graph, count: int) -> dict[str, float]:
+    """Samples per tower with micro-batches, as a multiple of its share of the batch.
 
-    Each piece is cut anew: of 7 samples in two pieces the first of two towers gets two
-    of each, and a tower without a sample a copy of one.
+    Each micro-batch is split anew: of 7 samples in two micro-batches the first of two
+    towers gets two of each, and a tower without a sample a copy of one.
     """
     found = {}
     for name, one in towers_in(graph).items():
-        cuts = [batch_shares(n, one.count) for n in batch_shares(graph.batch, pieces)]
+        cuts = [batch_shares(n, one.count) for n in batch_shares(graph.batch, count)]
         for i, share in enumerate(batch_shares(graph.batch, one.count)):
             asked = sum(max(1, cut[i]) for cut in cuts)
             found[tower_part(name, i)] = asked / max(1, share)

@@ -12,7 +12,7 @@ from splitnet.core.replication import (
     collapse,
     expand,
     fold,
-    pieced,
+    microbatch_growth,
     towers_in,
 )
 from splitnet.simulator.microbatch import scaled_graph
@@ -119,9 +119,17 @@ def test_towers_share_each_piece_of_a_batch_anew() -> None:
     """64 over 3 are 22, 21, 21; in 5 pieces 24, 20, 20; in 40 each has one of each."""
     graph = towered(chain(), "p1", 3)
 
-    assert pieced(graph, 1) == {"p1/0": 1.0, "p1/1": 1.0, "p1/2": 1.0}
-    assert pieced(graph, 5) == {"p1/0": 24 / 22, "p1/1": 20 / 21, "p1/2": 20 / 21}
-    assert pieced(graph, 40) == {"p1/0": 40 / 22, "p1/1": 40 / 21, "p1/2": 40 / 21}
+    assert microbatch_growth(graph, 1) == {"p1/0": 1.0, "p1/1": 1.0, "p1/2": 1.0}
+    assert microbatch_growth(graph, 5) == {
+        "p1/0": 24 / 22,
+        "p1/1": 20 / 21,
+        "p1/2": 20 / 21,
+    }
+    assert microbatch_growth(graph, 40) == {
+        "p1/0": 40 / 22,
+        "p1/1": 40 / 21,
+        "p1/2": 40 / 21,
+    }
 
 
 def test_towers_survive_the_file_of_a_plan(tmp_path: object) -> None:

@@ -212,7 +212,7 @@ def _seen(
         phases=() if eager else phases,
         notes=tuple(notes),
         unneeded=unneeded_parts(graphs, names),
-        pieces=placed.pipeline.microbatches if training else 1,
+        microbatches=placed.pipeline.microbatches if training else 1,
     )
 
 
