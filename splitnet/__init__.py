@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.parallel.data_parallel import data_parallel
     from splitnet.tf.placement.overlay import placement_scope
+    from splitnet.tf.placement.summary import summary
     from splitnet.tf.profiling.measure import measure
     from splitnet.tf.profiling.profile_step import profile_step
     from splitnet.tf.reading.read import read

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from splitnet.core import hooks
 from splitnet.core.errors import AuditError, format_bytes, listed
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Plan, Transfer
 from splitnet.core.replication import microbatch_growth
 
 __all__ = [
@@ -83,7 +83,7 @@ class Observation:
 
     `unneeded` are parts that lead to nothing the step gives or changes, as those do
     whose outputs have no loss: TensorFlow leaves them out. The batch was split into so
-    many `microbatches`.
+    many `microbatches`; `batch` counts its samples, 0 for as many as were planned.
     """
 
     ops: tuple[SeenOp, ...] = ()
@@ -93,6 +93,7 @@ class Observation:
     notes: tuple[str, ...] = ()
     unneeded: tuple[str, ...] = ()
     microbatches: int = 1
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +325,7 @@ def _moved(
     planned: Counter[tuple[str, str, str]] = Counter()
     for transfer in plan.transfers:
         key = (transfer.source_device, transfer.target_device, transfer.kind)
-        planned[key] += transfer.bytes
+        planned[key] += _planned_bytes(plan, transfer, seen)
     actual: Counter[tuple[str, str, str]] = Counter()
     for copy in seen.copies:
         actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
@@ -352,7 +353,7 @@ def _strayed_copies(
     ]
     if dict(expected) != dict(plan.device_of):
         return findings
-    grown = _microbatch_bytes(plan, seen.microbatches)
+    grown = _microbatch_bytes(plan, seen)
     for (source, target, kind), (planned, actual) in moved.items():
         if kind in ("mask", "target", "state", "other"):
             continue
@@ -380,14 +381,23 @@ def _strayed_copies(
     return findings
 
 
-def _microbatch_bytes(plan: Plan, count: int) -> dict[tuple[str, str, str], int]:
+def _planned_bytes(plan: Plan, transfer: Transfer, seen: Observation) -> int:
+    """Bytes of a planned transfer for the batch that was observed."""
+    if not seen.batch or transfer.kind not in ("activation", "gradient"):
+        return transfer.bytes
+    return -(-transfer.bytes * seen.batch // plan.batch)
+
+
+def _microbatch_bytes(plan: Plan, seen: Observation) -> dict[tuple[str, str, str], int]:
     """Planned bytes per link if towers share every micro-batch."""
     found: Counter[tuple[str, str, str]] = Counter()
+    count = seen.microbatches
     times = microbatch_growth(plan.graph, count) if count > 1 else {}
     for t in plan.transfers if times else ():
         if t.kind in ("activation", "gradient"):
             grown = max(times.get(t.source, 1.0), times.get(t.target, 1.0))
-            found[t.source_device, t.target_device, t.kind] += round(t.bytes * grown)
+            size = _planned_bytes(plan, t, seen)
+            found[t.source_device, t.target_device, t.kind] += round(size * grown)
     return dict(found)
 
 

@@ -1,4 +1,4 @@
-"""The judge rings: each wrong observation gives the finding that names it."""
+"""Audits: each wrong observation gives the finding that names it."""
 
 from dataclasses import replace
 from typing import Any
@@ -201,6 +201,19 @@ def test_audit_finds_a_crossing_without_a_plan(plan: sn.Plan, kind: str) -> None
         in finding.text
     )
     assert "(stray)" in finding.text
+
+
+def test_audit_scales_planned_bytes_with_the_batch(plan: sn.Plan) -> None:
+    """Twice the samples make activations and gradients twice as large."""
+    seen = as_planned(plan)
+    larger = tuple(replace(copy, bytes=2 * (copy.bytes or 0)) for copy in seen.copies)
+
+    twice = replace(seen, copies=larger, batch=2 * plan.batch)
+
+    assert {f.aspect for f in audit_of(plan, replace(twice, batch=0)).findings} == {
+        "transfers"
+    }
+    assert [f for f in audit_of(plan, twice).findings if "weights" not in f.text] == []
 
 
 @pytest.mark.parametrize(("size", "count"), [(64, 0), (65, 1), (864, 1)])

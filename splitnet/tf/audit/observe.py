@@ -213,6 +213,7 @@ def _seen(
         notes=tuple(notes),
         unneeded=unneeded_parts(graphs, names),
         microbatches=placed.pipeline.microbatches if training else 1,
+        batch=batch,
     )
 
 
