@@ -14,13 +14,12 @@ PHASES = ("forward", "backward", "update")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One call occupying one device; times are seconds since the step began.
+    """One part occupying one device; times are seconds since the step began.
 
     `phase` is "forward", "backward" or "update"; `microbatch` counts from 0 in a
     pipeline and is 0 elsewhere.
     """
 
-    call: str
     part: str
     device: str
     phase: str

@@ -187,7 +187,6 @@ def _tasks(
         explicit = phase == 0 and step.explicit_backward[unit]
         tasks.append(
             Task(
-                call=step.names[unit],
                 part=step.parts[unit],
                 device=names[device[unit]],
                 phase=("forward", "backward", "update")[1 if explicit else phase],

@@ -19,7 +19,7 @@ def task(
     microbatch: int = 0,
 ) -> Task:
     """A part that computes for some time."""
-    return Task(part, part, device, phase, start, stop, microbatch)
+    return Task(part, device, phase, start, stop, microbatch)
 
 
 class Draft:

@@ -19,7 +19,6 @@ __all__ = [
     "CostModel",
     "Measured",
     "Roofline",
-    "late_share",
     "optimizer_name",
     "signature",
     "slots_of",
@@ -46,17 +45,6 @@ OPTIMIZER_SLOTS: Mapping[str, int] = {
     "muon": 2,
     "adafactor": 0,
 }
-
-# Two products of the same size give the gradients of their input and of their weights.
-_ONE_PRODUCT = frozenset(
-    ["Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D"]
-    + ["DepthwiseConv2D", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"]
-)
-
-
-def late_share(call: Call) -> float:
-    """The part of a backward pass that can wait until the input's gradient is sent."""
-    return 0.5 if call.kind in _ONE_PRODUCT and call.weights else 0.0
 
 
 def optimizer_name(optimizer: object) -> str:

@@ -274,4 +274,4 @@ def _tasks(
         if stop > start:
             free = stop
             part, phase = owner.part, owner.phase
-            yield Task(part, part, device, phase, start, stop, owner.microbatch)
+            yield Task(part, device, phase, start, stop, owner.microbatch)
