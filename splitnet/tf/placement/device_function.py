@@ -123,7 +123,8 @@ class DeviceFunction:
     1. A device that was asked for explicitly stays.
     2. The gradient of a part runs where its forward call ran; what runs in the scope
        of a part without a function, on the part's device.
-    3. Any other op runs where most bytes of its known inputs are; a gradient op that
+    3. Gradient ops run where the ops of their forward scope were asked to.
+    4. Any other op runs where most bytes of its known inputs are; a gradient op that
        knows none, where its forward scope ran, or on `default`, the device of the
        model's outputs. Else TensorFlow decides.
     """
@@ -132,17 +133,39 @@ class DeviceFunction:
         self._device_of_key = dict(device_of_key)
         self._default = default
         self._device_of_scope: dict[str, str] = {}
+        self._named: dict[str, str] = {}
 
     def __call__(self, op: Any) -> str:
         """The device for an op that is being made, or "" for TensorFlow's choice."""
         if op.device:
+            self._note(op)
             return str(op.device)
         if op.type in _ANYWHERE:
             return ""
         key = key_of_function(function_of(op))
         if key is not None and (device := self._of_call(op, key)):
             return device
-        return self._device_of_key.get(key_in(op.name) or "") or self._of_data(op)
+        return (
+            self._device_of_key.get(key_in(op.name) or "")
+            or self._of_scope(op.name)
+            or self._of_data(op)
+        )
+
+    def _note(self, op: Any) -> None:
+        """Remember the scope of an op that names its device."""
+        scope, device = op.name.rpartition("/")[0], canonical(op.device)
+        if self._named.setdefault(scope, device) != device:
+            self._named[scope] = ""
+
+    def _of_scope(self, name: str) -> str:
+        """The device that all named ops of a gradient op's forward scope have."""
+        scope = name.rpartition("/")[0]
+        if not scope.startswith(_BACKWARD):
+            return ""
+        scope = scope.removeprefix(_BACKWARD)
+        while scope and scope not in self._named:
+            scope = scope.rpartition("/")[0]
+        return self._named.get(scope, "") if scope else ""
 
     def _of_call(self, op: Any, key: str) -> str:
         """The device of the forward call whose gradient this op is."""
@@ -164,7 +187,8 @@ class DeviceFunction:
             return best[0]
         if scope.startswith(_BACKWARD):  # of a loss, whose forward ops saw predictions
             forward = scope.removeprefix(_BACKWARD)
-            return self._device_of_scope.get(forward, self._default)
+            known = self._device_of_scope.get(forward) if forward else None
+            return known or self._default
         return self._default if op.name.startswith(_BACKWARD) else ""
 
 

@@ -198,7 +198,10 @@ def _regularization(model: Any) -> Callable[[], list[Any]]:
         found = []
         for variable in model.trainable_weights:
             if variable.regularizer is not None:
-                with tf.device(device_of(variable)):
+                with (
+                    tf.name_scope("regularization"),
+                    tf.device(device_of(variable)),
+                ):
                     found.append(variable.regularizer(variable))
         return found
 
