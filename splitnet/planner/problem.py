@@ -55,7 +55,8 @@ class LoadGraph(NamedTuple):
     """Groups, nets and devices; rows of lists are `items[start[i]:start[i + 1]]`.
 
     `seconds` is per group and kind of device, `net_seconds` per net and kind; the
-    producer is the first pin of a net. `successors` and `predecessors` hold the edges
+    producer is the first pin of a net, `net_weight` the cuts that each of its further
+    devices counts for. `successors` and `predecessors` hold the edges
     of the forward pass. Groups in `apart` may not share a device.
     """
 
@@ -67,6 +68,7 @@ class LoadGraph(NamedTuple):
     net_start: Ints
     net_pins: Ints
     net_seconds: Floats
+    net_weight: Ints
     group_start: Ints
     group_nets: Ints
     successor_start: Ints
@@ -333,6 +335,7 @@ def _load_graph(
         kind,
         *rows_of(nets),
         np.array(costs, np.float64).reshape(len(costs), seconds.shape[1]),
+        np.ones(len(costs), np.int32),
         *rows_of(touching),
         *_group_edges(forward, groups),
         *_both_ways(apart, groups),

@@ -111,8 +111,8 @@ def count_cuts(
                 device = place[graph.net_pins[p]]
                 if marks.device[device] != stamp[0]:
                     marks.device[device] = stamp[0]
-                    cuts += 1
-            cuts -= 1
+                    cuts += graph.net_weight[net]
+            cuts -= graph.net_weight[net]
     return cuts
 
 

@@ -69,7 +69,7 @@ def nets_of_groups(count: int, net_start: Ints, net_pins: Ints) -> tuple[Ints, I
 @compiled
 def contract_nets(
     graph: LoadGraph, cluster: Ints, count: int, state: RandomState
-) -> tuple[Ints, Ints, Floats]:
+) -> tuple[Ints, Ints, Floats, Ints]:
     """Nets between clusters; equal ones are merged, those inside a cluster dropped.
 
     Equal sets of pins are found by their sum of random keys (Zobrist 1970).
@@ -99,7 +99,7 @@ def contract_nets(
     crossing = crossing[np.argsort(digest[crossing], kind="mergesort")]
     first, pins = np.empty(left, np.int32), 0
     seconds = np.zeros((left, graph.net_seconds.shape[1]))
-    last = -1
+    weight, last = np.zeros(left, np.int32), -1
     for x in range(left):
         net = crossing[x]
         if x == 0 or digest[net] != digest[crossing[x - 1]]:
@@ -107,6 +107,7 @@ def contract_nets(
             first[last] = net
             pins += pin_count[net]
         seconds[last] += graph.net_seconds[net]
+        weight[last] += graph.net_weight[net]
     start, items = np.zeros(last + 2, np.int32), np.empty(pins, np.int32)
     seen[:] = -1
     size = 0
@@ -119,7 +120,7 @@ def contract_nets(
                 items[size] = c
                 size += 1
         start[x + 1] = size
-    return start, items, seconds[: last + 1].copy()
+    return start, items, seconds[: last + 1].copy(), weight[: last + 1].copy()
 
 
 @compiled
@@ -135,7 +136,9 @@ def contract(
         seconds[c] += graph.seconds[group]
         size_bytes[c] += graph.size_bytes[group]
         allowed[c] &= graph.allowed[group]
-    net_start, net_pins, net_seconds = contract_nets(graph, cluster, count, state)
+    net_start, net_pins, net_seconds, net_weight = contract_nets(
+        graph, cluster, count, state
+    )
     group_start, group_nets = nets_of_groups(count, net_start, net_pins)
     source = cluster[row_numbers(graph.successor_start)]
     target = cluster[graph.successors]
@@ -153,6 +156,7 @@ def contract(
         net_start,
         net_pins,
         net_seconds,
+        net_weight,
         group_start,
         group_nets,
         successor_start,

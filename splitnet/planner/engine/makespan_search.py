@@ -17,6 +17,7 @@ from splitnet.planner.engine.block_annealing import (
     marks_for,
 )
 from splitnet.planner.engine.budget import Budget
+from splitnet.planner.engine.coarsening import contract, edges_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.load import is_contiguous, rules_of
 from splitnet.planner.engine.load_search import Found, repaired, search_load
@@ -65,6 +66,7 @@ class _Search:
         )
         count = 3 * len(data.group) if isinstance(data, Tasks) else len(data.net_pins)
         self.steps_per_evaluation = 1 + _STEPS_PER_EVENT * count
+        self.edges = edges_of(problem.graph)
         self.members: list[Found] = []
         self.best = Found(inf, np.zeros(problem.group_count, np.int32))
 
@@ -115,12 +117,39 @@ class _Search:
             self.members.sort(key=lambda one: one.value)
             del self.members[_MOST_MEMBERS:]
 
-    def anneal(self, start: Ints, steps: float, hot: float, cold: float = 1e-4) -> Ints:
-        """Cool down in so many steps; temperatures are fractions of the value."""
-        graph, place, groups = self.graph, start.copy(), len(start)
-        used = bytes_per_device(graph, place)
-        value = self.penalized(place)
-        cuts = count_cuts(graph, place, place, 0, self.marks)
+    def anneal(
+        self,
+        start: Ints,
+        steps: float,
+        hot: float,
+        cold: float = 1e-5,
+        *,
+        clusters: int | None = None,
+    ) -> Ints:
+        """Cool down in so many steps; temperatures are fractions of the value.
+
+        With `clusters` groups of one device are merged to that many, which move as one.
+        """
+        graph, data, rules, place = self.graph, self.data, self.rules, start.copy()
+        cluster = np.arange(len(start), dtype=np.int32)
+        if clusters is not None:
+            rating = float(self.random.choice([0.0, 0.15, 0.3, 0.5]))
+            cluster, count = merge_edges(
+                graph, self.edges, start, clusters, inf, inf, 0.5, rating, self.state
+            )
+            graph = contract(graph, cluster, count, self.state)
+            place = np.zeros(count, np.int32)
+            place[cluster] = start
+            forward = rules.forward
+            forward = forward._replace(group=cluster[forward.group])
+            rules = rules._replace(forward=forward)
+            data = graph
+            if isinstance(self.data, Tasks):
+                data = self.data._replace(group=cluster[self.data.group])
+            self.budget.spend(0.1 * len(self.edges[0]))
+        marks, used = marks_for(graph), bytes_per_device(graph, place)
+        value = self.penalized(start)
+        cuts = count_cuts(graph, place, place, 0, marks)
         values, best = np.array([value, value, float(cuts)]), place.copy()
         strides = 50
         each = steps / strides
@@ -130,10 +159,10 @@ class _Search:
             heat = value * hot * (cold / hot) ** (spent / steps)
             evaluations = anneal_blocks(
                 graph,
-                self.rules,
-                self.data,
+                rules,
+                data,
                 self.scratch,
-                self.marks,
+                marks,
                 place,
                 used,
                 best,
@@ -141,7 +170,7 @@ class _Search:
                 proposals,
                 heat,
                 self.problem.cut_penalty,
-                max(2, groups // 3),
+                max(2, len(place) // 3),
                 self.state,
             )
             cost = 0.2 * proposals + self.work_of(evaluations)
@@ -150,7 +179,7 @@ class _Search:
             # Most evaluations end early; aim at the same steps in every stride.
             wanted = proposals * min(each, 50_000) / max(cost, 1e-9)
             proposals = int(min(2 * proposals, max(1, wanted)))
-        return best
+        return best[cluster]
 
     def construct(self, starts: Iterable[Ints]) -> None:
         """Given starts, single devices, list schedules and chain partitions."""
@@ -187,7 +216,7 @@ class _Search:
             place = list_schedule(
                 self.graph, order, copy_seconds * factor, 0.1 * noise, self.state
             )
-            self.budget.spend(0.02 * groups * devices)
+            self.budget.spend(0.1 * groups * devices)
             self.keep(place)
             turn += 1
 
@@ -233,12 +262,19 @@ def search_makespan(
         if not search.members:
             return Found(inf, packed)
     total, groups = budget.left, problem.group_count
-    cycle = total / (25 if groups < 500 else 10)
+    # A move changes less of a larger step, so that it needs lower temperatures.
+    small = groups < 500
+    cycle = total / (25 if small else 5)
+    temperatures = [0.01, 0.003, 0.001] if small else [0.003, 0.001, 0.0003]
     while budget.left > 1 and search.members:
         rank = int(search.random.random() ** 2 * len(search.members))
-        hot = float(search.random.choice([0.01, 0.003, 0.001]))
+        hot = float(search.random.choice(temperatures))
+        clusters = None
+        if groups > 60 and search.random.random() < 0.3:
+            clusters = int(groups / 2 * 0.2 ** search.random.random())
         start = search.members[rank].place
-        search.keep(search.anneal(start, min(budget.left, cycle), hot))
+        steps = min(budget.left, cycle)
+        search.keep(search.anneal(start, steps, hot, clusters=clusters))
     return search.best
 
 

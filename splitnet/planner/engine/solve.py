@@ -253,15 +253,13 @@ _PREPARED: set[str] = set()
 
 
 def _prepare(objective: str) -> None:
-    """Import the compiled search; say so if it has to be compiled."""
+    """Load the compiled search; say so if it has to be compiled."""
     if objective in _PREPARED:
         return
     from splitnet.planner.engine import compiler
 
-    _PREPARED.add(objective)
-    if compiler.is_compiled(objective):
-        return
-    _LOGGER.warning("compiling the planner, once (this takes about 20 s)")
+    if not compiler.is_compiled(objective):
+        _LOGGER.warning("compiling the planner, once (this takes about 20 s)")
     warm_up((objective,))
 
 
@@ -269,12 +267,14 @@ def warm_up(objectives: Iterable[str] = OBJECTIVES) -> None:
     """Compile the search for these objectives; keep the machine code if possible."""
     from splitnet.planner.engine import compiler
 
+    problem = _sample()
     for objective in objectives:
         _PREPARED.add(objective)
         for contiguity in ("free", "pipeline"):
-            _compiled_search(
-                _sample(), objective, contiguity, Budget(60.0, 20_000), 0, []
-            )
+            for penalty in (0.0, problem.cut_penalty):
+                sample = replace(problem, cut_penalty=penalty)
+                budget = Budget(60.0, 20_000)
+                _compiled_search(sample, objective, contiguity, budget, 0, [])
         compiler.mark_compiled(objective)
 
 

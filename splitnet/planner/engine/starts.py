@@ -280,14 +280,18 @@ def list_schedule(
 ) -> Ints:
     """Every group, in order, on the device on which it ends first and has room.
 
-    Earliest finish time of HEFT, with noise. Where nothing has room, the device with
-    most of it is taken.
+    Earliest finish time of HEFT, with noise. Every direction of a link carries one copy
+    at a time, and a group's output goes to a device once. Where nothing has room, the
+    device with most of it is taken.
     """
-    devices = len(graph.capacity_bytes)
-    place = np.full(len(order), -1, np.int32)
-    free, used, stop = np.zeros(devices), np.zeros(devices), np.zeros(len(order))
+    devices, groups = len(graph.capacity_bytes), len(order)
+    place = np.full(groups, -1, np.int32)
+    free, used = np.zeros(devices), np.zeros(devices)
+    link_free = np.zeros((devices, devices))
+    there = np.full((groups, devices), np.inf)  # when each output is on each device
     for u in order:
-        chosen, earliest = -1, np.inf
+        chosen, earliest, begin = -1, np.inf, 0.0
+        first, last = graph.predecessor_start[u], graph.predecessor_start[u + 1]
         for d in range(devices):
             if not graph.allowed[u, d]:
                 continue
@@ -299,16 +303,19 @@ def list_schedule(
             if together:
                 continue
             start = free[d]
-            for e in range(graph.predecessor_start[u], graph.predecessor_start[u + 1]):
+            for e in range(first, last):
                 v = graph.predecessors[e]
-                start = max(
-                    start, stop[v] + (copy_seconds[v] if place[v] != d else 0.0)
-                )
+                a = place[v]
+                ready = there[v, d]
+                if ready == np.inf and a >= 0:
+                    ready = max(there[v, a], link_free[a, d]) + copy_seconds[v]
+                if a >= 0:
+                    start = max(start, ready)
             end = (start + graph.seconds[u, graph.kind[d]]) * (
                 1 + noise * uniform(state)
             )
             if end < earliest:
-                earliest, chosen = end, d
+                earliest, chosen, begin = end, d, start
         if chosen < 0:
             for d in range(devices):
                 room = graph.capacity_bytes[d] - used[d]
@@ -316,14 +323,16 @@ def list_schedule(
                     chosen < 0 or room > graph.capacity_bytes[chosen] - used[chosen]
                 ):
                     chosen = d
+            begin = free[chosen]
+        for e in range(first, last):
+            v = graph.predecessors[e]
+            a = place[v]
+            if a >= 0 and there[v, chosen] == np.inf:
+                sent = max(there[v, a], link_free[a, chosen]) + copy_seconds[v]
+                link_free[a, chosen] = there[v, chosen] = sent
+                begin = max(begin, sent)
         place[u] = chosen
         used[chosen] += graph.size_bytes[u]
-        start = free[chosen]
-        for e in range(graph.predecessor_start[u], graph.predecessor_start[u + 1]):
-            v = graph.predecessors[e]
-            start = max(
-                start, stop[v] + (copy_seconds[v] if place[v] != chosen else 0.0)
-            )
-        stop[u] = start + graph.seconds[u, graph.kind[chosen]]
-        free[chosen] = stop[u]
+        free[chosen] = begin + graph.seconds[u, graph.kind[chosen]]
+        there[u, chosen] = free[chosen]
     return place
