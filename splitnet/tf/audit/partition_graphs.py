@@ -346,7 +346,9 @@ def _kind(
         return "gradient" if backward else "weights gradient"
     if key_of_function(function) or key_in(name):
         return "activation"
-    return "state" if any(map(_part_key, readers)) else "other"
+    if not any(map(_part_key, readers)):
+        return "other"
+    return "input" if _of_data(step, producer) else "state"
 
 
 def _reads_variable(step: ExecutedStep, node: Any) -> bool:
@@ -356,6 +358,22 @@ def _reads_variable(step: ExecutedStep, node: Any) -> bool:
     return node is not None and (
         node.op == "ReadVariableOp" or node.name.endswith("ReadVariableOp")
     )
+
+
+def _of_data(step: ExecutedStep, node: Any) -> bool:
+    """Whether an op outside of parts computes from the step's data, as slices do."""
+    ahead, done = [node], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node.name in done or node.op in CALLS:
+            continue
+        done.add(node.name)
+        if node.op in _GIVEN and not _PREFIX.sub("", node.name).startswith("unknown"):
+            return True
+        for source in _inputs(node):
+            origin = step.sent_as.get(_op_of(source)) or source
+            ahead.append(step.by_name.get(_op_of(origin)))
+    return False
 
 
 def _leads_to(
