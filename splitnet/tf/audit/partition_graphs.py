@@ -464,15 +464,16 @@ def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> Any:
         return found[same.index(tensor)]
     if op.type == "AddN":
         return op.outputs[0]
-    held = {id(inside) for _, inside in op.graph.captures}
+    held = {inside.name for _, inside in op.graph.captures}
     outside = [
         one
         for one in map(_behind, op.inputs)
         if one.op.type == "Placeholder"
         and one.dtype != tf.resource
-        and (id(one) in held) == name.startswith("unknown")
+        and (one.name in held) == name.startswith("unknown")
     ]
-    return outside[0] if len(outside) == 1 else None
+    known = [one for one in outside if count_of(one, step.batch) is not None]
+    return max(known, key=lambda one: count_of(one, step.batch) or 0, default=None)
 
 
 def _behind(tensor: Any) -> Any:

@@ -1,0 +1,62 @@
+"""Audits of tensors and weights that several devices read."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = pytest.mark.tf
+
+SENT = ("activation", "gradient", "weights", "weights gradient")
+
+
+def unequal(audit: sn.Audit) -> dict[Any, tuple[int, int]]:
+    """Links whose bytes are not as planned."""
+    return {
+        link: sizes
+        for link, sizes in audit.moved.items()
+        if link[2] in SENT and sizes[0] != sizes[1]
+    }
+
+
+def test_a_recurrent_layer_on_three_devices(cluster: sn.Cluster) -> None:
+    """One layer called by four branches: its weights are sent to each device once."""
+    net, shared = sn.Net("shared"), layers.GRU(4)
+    homes = ("gpu:1", "gpu:1", "gpu:0", "gpu:2")
+    sides = [
+        net.branch(f"b{i}", net.input(f"x{i}", (5, 3)), shared, on=home)
+        for i, home in enumerate(homes)
+    ]
+    joined = net.merge("joined", sides, layers.Concatenate(), on="cpu:0")
+    net.output(net.branch("head", joined, layers.Dense(1), on="gpu:0"))
+    model = sn.emit(net, sn.plan(net, cluster, batch=8, time_limit=0.1))
+    model.compile("adam", "mse")
+    x = [np.ones((8, 5, 3), "float32")] * 4
+
+    audit = sn.audit(model, None, (x, np.ones((8, 1), "float32"))).check()
+
+    assert not unequal(audit)
+
+
+def test_a_tensor_with_three_readers(cluster: sn.Cluster) -> None:
+    """A convolution read by a norm, a sum and a concatenation on two devices."""
+    x = keras.Input((8, 8, 3))
+    made = layers.Conv2D(4, 3, padding="same", name="made")(x)
+    norm = layers.BatchNormalization(name="norm")(made)
+    added = layers.Add(name="added")([made, norm])
+    both = layers.Concatenate(name="both")([made, added])
+    model = keras.Model(x, layers.Dense(1, name="out")(layers.Flatten()(both)))
+    pins = {"made": "gpu:0", "norm": "gpu:1", "added": "gpu:0"}
+    pins |= {"both": "gpu:1", "flatten*": "gpu:1", "out": "gpu:1"}
+    plan = sn.plan(model, cluster, batch=8, pins=pins, time_limit=0.1)
+    placed = sn.emit(model, plan)
+    placed.compile("adam", "mse")
+    batch = np.ones((8, 8, 8, 3), "float32"), np.ones((8, 1), "float32")
+
+    audit = sn.audit(placed, None, batch).check()
+
+    assert not unequal(audit)
