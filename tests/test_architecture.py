@@ -34,8 +34,8 @@ LAYERS = (
 FRAMEWORKS = ("tensorflow", "keras")
 ABOVE_FRAMEWORKS = ("tf", "api", "callbacks", "demo", "cli")
 
-UNFINISHED = ("splitnet.simulator", "splitnet.planner", "splitnet.tf")
-"""Packages that are being rebuilt: circles and sizes are not checked in them yet."""
+UNFINISHED = ("splitnet.planner", "splitnet.tf")
+"""Packages whose files and folders are still too large."""
 
 
 def modules_in(package: Path) -> dict[str, Path]:
@@ -100,7 +100,7 @@ def circles_in(graph: "nx.DiGraph[str]") -> list[list[str]]:
 
 
 def is_unfinished(module: str) -> bool:
-    """Whether a module's package is still being rebuilt."""
+    """Whether sizes are not checked in a module's package."""
     return any(f"{module}.".startswith(f"{package}.") for package in UNFINISHED)
 
 
@@ -119,9 +119,7 @@ def test_imports_point_down() -> None:
 
 def test_imports_have_no_circle() -> None:
     """Lazy imports and those for type checking count as well."""
-    circles = circles_in(graph_of(PACKAGE))
-
-    assert [one for one in circles if not all(map(is_unfinished, one))] == []
+    assert circles_in(graph_of(PACKAGE)) == []
 
 
 @pytest.mark.parametrize(
@@ -191,7 +189,7 @@ def test_files_and_folders_are_small() -> None:
     assert [str(folder) for folder, count in folders.items() if count > 12] == []
 
 
-MOST_PRIVATE_NAMES = 10
+MOST_PRIVATE_NAMES = 2  # `os._exit`, and `_moments` of BatchNormalization
 PRIVATE = re.compile(
     r"(?<!self)(?<!cls)\._(?!_|replace\b|asdict\b|fields\b|make\b)[a-z]\w+"
 )
