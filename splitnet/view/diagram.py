@@ -15,7 +15,7 @@ from splitnet.core.plan import Plan
 from splitnet.view.edges import (
     MOST_LABELS,
     THIN,
-    Link,
+    BoxLink,
     SharedLink,
     add_links,
     add_shared,
@@ -29,7 +29,7 @@ from splitnet.view.facts import (
     part_facts,
     sharings_of,
 )
-from splitnet.view.folding import Group, fold
+from splitnet.view.folding import Fold, fold
 from splitnet.view.legend import (
     Box,
     box_label,
@@ -61,7 +61,7 @@ class Diagram:
     """Everything that a placement diagram shows, without its layout."""
 
     boxes: tuple[Box, ...]
-    links: tuple[Link, ...]
+    links: tuple[BoxLink, ...]
     shared: tuple[SharedLink, ...]
 
 
@@ -125,7 +125,7 @@ def diagram_of(
     return Diagram(tuple(boxes), tuple(links), tuple(shared_links(plan, box_of)))
 
 
-def _moved(box: str, crossing: Sequence[Link]) -> tuple[int, int]:
+def _moved(box: str, crossing: Sequence[BoxLink]) -> tuple[int, int]:
     """Bytes that a box receives from and sends to other devices in a step."""
     received = sent = 0
     for link in crossing:
@@ -173,7 +173,7 @@ def _shares(plan: Plan) -> Mapping[str, tuple[str, ...]]:
     return {part: tuple(layers) for part, layers in found.items()}
 
 
-def _summed(group: Group, members: Sequence[PartFacts]) -> PartFacts:
+def _summed(group: Fold, members: Sequence[PartFacts]) -> PartFacts:
     """The facts of a group: sums, and the layers of one repetition."""
     first, last = members[0], members[-1]
     seconds: dict[str, float] = {}

@@ -8,7 +8,7 @@ import graphviz
 
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view.facts import Flow, Sharing, known_shape, sharings_of
+from splitnet.view.facts import PartFlow, Sharing, known_shape, sharings_of
 from splitnet.view.style import (
     INK,
     clean,
@@ -21,7 +21,7 @@ from splitnet.view.style import (
 __all__ = [
     "MOST_LABELS",
     "THIN",
-    "Link",
+    "BoxLink",
     "SharedLink",
     "add_links",
     "add_shared",
@@ -36,8 +36,8 @@ MOST_LABELS = 8
 
 
 @dataclass(slots=True)
-class Link:
-    """What passes from box to box in a step; see `Flow` for the bytes.
+class BoxLink:
+    """What passes from box to box in a step; see `PartFlow` for the bytes.
 
     Folded boxes may feed each other; `both_ways` links count both directions.
     """
@@ -58,7 +58,7 @@ class Link:
         moved = self.sent_bytes or self.returned_bytes or self.seconds
         return self.crosses and not moved
 
-    def add(self, other: "Link | Flow") -> None:
+    def add(self, other: "BoxLink | PartFlow") -> None:
         """Count what another link or flow moves."""
         self.shapes += other.shapes
         self.bytes += other.bytes
@@ -82,8 +82,8 @@ class SharedLink:
 
 
 def links_of(
-    plan: Plan, flows: Sequence[Flow], box_of: Mapping[str, str], opened: str | None
-) -> list[Link]:
+    plan: Plan, flows: Sequence[PartFlow], box_of: Mapping[str, str], opened: str | None
+) -> list[BoxLink]:
     """Join the tensors between boxes; bytes come from the flows between parts.
 
     Tensors of an opened part are counted one by one, as several of its calls may send.
@@ -91,7 +91,7 @@ def links_of(
     graph = plan.graph
     device = plan.device_of
     flow_of = {(flow.source, flow.target): flow for flow in flows}
-    links: dict[tuple[str, str], Link] = {}
+    links: dict[tuple[str, str], BoxLink] = {}
     counted: set[tuple[str, str, str, str]] = set()
     for tensor in graph.tensors:
         source, target = box_of[tensor.source], box_of[tensor.target]
@@ -99,7 +99,7 @@ def links_of(
             continue
         one, other = (graph.call[n].part for n in (tensor.source, tensor.target))
         crosses = device[one] != device[other]
-        link = links.setdefault((source, target), Link(source, target, crosses))
+        link = links.setdefault((source, target), BoxLink(source, target, crosses))
         flow = flow_of.get((one, other))
         if flow is not None and opened not in (one, other):
             if (one, other, source, target) not in counted:
@@ -114,9 +114,9 @@ def links_of(
     return _paired(links)
 
 
-def _paired(links: Mapping[tuple[str, str], Link]) -> list[Link]:
+def _paired(links: Mapping[tuple[str, str], BoxLink]) -> list[BoxLink]:
     """One link for two boxes that feed each other, in the earlier direction."""
-    paired: dict[tuple[str, str], Link] = {}
+    paired: dict[tuple[str, str], BoxLink] = {}
     for (source, target), link in links.items():
         there = paired.get((target, source))
         if there is None:
@@ -156,7 +156,7 @@ def shared_links(plan: Plan, box_of: Mapping[str, str]) -> list[SharedLink]:
 
 def add_links(
     dot: graphviz.Digraph,
-    links: Sequence[Link],
+    links: Sequence[BoxLink],
     colors: Mapping[str, str],
     name_of: Mapping[str, str],
     *,
@@ -226,7 +226,7 @@ def _moved_words(sent: int, returned: int) -> str:
     return " + ".join(words)
 
 
-def _link_label(link: Link) -> str:
+def _link_label(link: BoxLink) -> str:
     """What a link moves in a step, in bytes there and back, and its shape."""
     if link.both_ways:
         words = f"{format_bytes(link.sent_bytes + link.returned_bytes)} both ways"
@@ -239,7 +239,7 @@ def _link_label(link: Link) -> str:
     )
 
 
-def _link_tooltip(link: Link, name_of: Mapping[str, str]) -> str:
+def _link_tooltip(link: BoxLink, name_of: Mapping[str, str]) -> str:
     lines = [
         f"{name_of[link.source]} → {name_of[link.target]}",
         "; ".join(dict.fromkeys(shape_text(shape) for shape in link.shapes[:6])),

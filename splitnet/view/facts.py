@@ -10,7 +10,7 @@ from splitnet.core.plan import Fallback, Plan, Transfer
 from splitnet.core.timeline import PHASES
 
 __all__ = [
-    "Flow",
+    "PartFlow",
     "PartFacts",
     "Sharing",
     "TransferSum",
@@ -88,7 +88,7 @@ class PartFacts:
 
 
 @dataclass(slots=True)
-class Flow:
+class PartFlow:
     """What passes from one part to another in a step.
 
     `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
@@ -196,17 +196,17 @@ def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
     return source.output_shapes[tensor.index : tensor.index + 1]
 
 
-def flows_of(plan: Plan) -> list[Flow]:
+def flows_of(plan: Plan) -> list[PartFlow]:
     """Gather what passes between parts, in the order of the graph's tensors."""
     graph = plan.graph
-    flows: dict[tuple[str, str], Flow] = {}
+    flows: dict[tuple[str, str], PartFlow] = {}
     counted: set[tuple[str, int, str]] = set()
     for tensor in graph.tensors:
         source, target = (graph.call[n].part for n in (tensor.source, tensor.target))
         if source == target or (tensor.source, tensor.index, target) in counted:
             continue
         counted.add((tensor.source, tensor.index, target))
-        flow = flows.setdefault((source, target), Flow(source, target))
+        flow = flows.setdefault((source, target), PartFlow(source, target))
         flow.shapes += known_shape(graph.call[tensor.source], tensor)
         flow.bytes += tensor.bytes
     for transfer in plan.transfers:
@@ -214,7 +214,7 @@ def flows_of(plan: Plan) -> list[Flow]:
     return list(flows.values())
 
 
-def _add_transfer(flows: dict[tuple[str, str], Flow], transfer: Transfer) -> None:
+def _add_transfer(flows: dict[tuple[str, str], PartFlow], transfer: Transfer) -> None:
     """Count activations along their edge, gradients on it as returned."""
     there = flows.get((transfer.source, transfer.target))
     back = flows.get((transfer.target, transfer.source))

@@ -9,14 +9,14 @@ ones only if the picture is still too large, and last by device and depth.
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Group", "fold"]
+__all__ = ["Fold", "fold"]
 
 _LONGEST_PERIOD = 8
 _COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Fold:
     """Members drawn as one box; `times` is how often the pattern repeats, 0 if unequal.
 
     `column` counts from 1 where parts were folded by depth, and is 0 elsewhere.
@@ -39,8 +39,8 @@ def fold(
     look: Mapping[str, Hashable],
     *,
     most: int,
-) -> list[Group]:
-    """Group names until at most `most` groups are left, or nothing more folds.
+) -> list[Fold]:
+    """Fold names until at most `most` groups are left, or nothing more folds.
 
     Args:
         names: in the order in which they run; groups keep it.
@@ -75,7 +75,7 @@ class _Folding:
         look: Mapping[str, Hashable],
     ) -> None:
         number = {name: i for i, name in enumerate(names)}
-        self.groups = {i: Group((name,)) for i, name in enumerate(names)}
+        self.groups = {i: Fold((name,)) for i, name in enumerate(names)}
         self.place = {i: place[name] for i, name in enumerate(names)}
         self.look: dict[int, Hashable] = {i: look[n] for i, n in enumerate(names)}
         self.after: dict[int, set[int]] = {i: set() for i in self.groups}
@@ -98,7 +98,7 @@ class _Folding:
         for member in members[1:]:
             for table in (self.groups, self.place, self.look, self.after, self.before):
                 table.pop(member)
-        self.groups[first] = Group(names, times)
+        self.groups[first] = Fold(names, times)
         self.look[first] = look
 
     def fold_siblings(self, *, equal: bool) -> bool:

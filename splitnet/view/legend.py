@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view.edges import THIN, Link
+from splitnet.view.edges import THIN, BoxLink
 from splitnet.view.facts import PartFacts, objective_text, utilization, verdict_lines
-from splitnet.view.folding import Group
+from splitnet.view.folding import Fold
 from splitnet.view.style import (
     ALARM,
     INK,
@@ -41,7 +41,7 @@ class Box:
     """
 
     id: str
-    group: Group
+    group: Fold
     facts: PartFacts
     reasons: tuple[str, ...]
     moved_from: str = ""
@@ -59,7 +59,7 @@ class Box:
 def header_label(
     plan: Plan,
     boxes: Sequence[Box],
-    links: Sequence[Link],
+    links: Sequence[BoxLink],
     *,
     other: Plan | None,
     audit: Audit | None,
@@ -113,7 +113,7 @@ def _comparison_text(plan: Plan, other: Plan) -> str:
     return ", ".join([*words, f"step {before} before, {now} now"])
 
 
-def _legend(boxes: Sequence[Box], links: Sequence[Link], *, compared: bool) -> str:
+def _legend(boxes: Sequence[Box], links: Sequence[BoxLink], *, compared: bool) -> str:
     """Explain the signs that this picture holds, and no others."""
     crossing = [link for link in links if link.crosses and not link.is_reuse]
     inside = any(any(box.moved) for box in boxes)

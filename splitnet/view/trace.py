@@ -13,7 +13,7 @@ from splitnet.view.timeline import stacked
 
 __all__ = ["trace", "trace_events"]
 
-_MICRO = 1e6
+Event = dict[str, object]
 
 
 def trace(
@@ -30,8 +30,7 @@ def trace(
     Raises:
         SplitnetError: the file cannot be written.
     """
-    planned = thing.timeline if isinstance(thing, Plan) else thing
-    timelines = {"planned": planned}
+    timelines = {"planned": thing.timeline if isinstance(thing, Plan) else thing}
     if measured is not None:
         timelines["measured"] = measured
     whole = {
@@ -43,90 +42,73 @@ def trace(
     return Path(path)
 
 
-def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[dict[str, object]]:
+def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
     """Make the events, times in microseconds; process n is the nth timeline."""
     for process, (name, timeline) in enumerate(timelines.items(), start=1):
-        yield _named("process_name", process, 0, name)
+        yield _meta("process_name", process, 0, name=name)
         rows = {device: row for row, device in enumerate(timeline.devices, start=1)}
         for device, row in rows.items():
-            yield _named("thread_name", process, row, clean(device))
-            yield _sorted(process, row)
-        yield from _task_events(timeline, process, rows)
+            yield from _row(process, row, device)
+        for task in timeline.tasks:
+            facts = {"phase": task.phase, "microbatch": task.microbatch}
+            yield _span(task.part, task.phase, process, rows[task.device], facts) | (
+                _times(task.start, task.stop)
+            )
         yield from _copy_events(timeline, process, len(rows))
-        yield from _memory_events(timeline, process)
+        for device in timeline.devices:
+            for seconds, count in timeline.memory.get(device, ()):
+                yield {
+                    "ph": "C",
+                    "name": clean(f"memory of {device}"),
+                    "pid": process,
+                    "tid": 0,
+                    "ts": seconds * 1e6,
+                    "args": {"bytes": count},
+                }
 
 
-def _named(kind: str, process: int, row: int, name: str) -> dict[str, object]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": row, "args": {"name": name}}
-
-
-def _sorted(process: int, row: int) -> dict[str, object]:
-    return {
-        "ph": "M",
-        "name": "thread_sort_index",
-        "pid": process,
-        "tid": row,
-        "args": {"sort_index": row},
-    }
-
-
-def _task_events(
-    timeline: Timeline, process: int, rows: Mapping[str, int]
-) -> Iterator[dict[str, object]]:
-    for task in timeline.tasks:
-        yield {
-            "ph": "X",
-            "name": clean(task.part),
-            "cat": task.phase,
-            "pid": process,
-            "tid": rows[task.device],
-            "ts": task.start * _MICRO,
-            "dur": (task.stop - task.start) * _MICRO,
-            "args": {
-                "phase": task.phase,
-                "microbatch": task.microbatch,
-            },
-        }
-
-
-def _copy_events(
-    timeline: Timeline, process: int, first: int
-) -> Iterator[dict[str, object]]:
+def _copy_events(timeline: Timeline, process: int, first: int) -> Iterator[Event]:
     """A row per link; copies of one link that overlap take further rows."""
-    links = dict[tuple[str, str], list[Copy]]()
+    links: dict[tuple[str, str], list[Copy]] = {}
     for copy in timeline.copies:
         links.setdefault((copy.source_device, copy.target_device), []).append(copy)
     for (source, target), copies in links.items():
         rows = stacked(copies)
-        for row in range(first + 1, first + 2 + max(row for _, row in rows)):
-            yield _named("thread_name", process, row, clean(f"{source} -> {target}"))
-            yield _sorted(process, row)
+        last = first + 1 + max(row for _, row in rows)
+        for row in range(first + 1, last + 1):
+            yield from _row(process, row, f"{source} -> {target}")
         for copy, row in rows:
-            yield _copy_event(copy, process, first + 1 + row)
-        first += 1 + max(row for _, row in rows)
+            name = f"{copy.kind}: {copy.source} -> {copy.target}"
+            facts = {"bytes": copy.bytes, "microbatch": copy.microbatch}
+            kind = f"transfer,{copy.phase}"
+            yield _span(name, kind, process, first + 1 + row, facts) | (
+                _times(copy.start, copy.stop)
+            )
+        first = last
 
 
-def _copy_event(copy: Copy, process: int, row: int) -> dict[str, object]:
+def _meta(kind: str, process: int, row: int, **values: object) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": row, "args": values}
+
+
+def _row(process: int, row: int, name: str) -> Iterator[Event]:
+    """Name a row, and keep the rows in their order."""
+    yield _meta("thread_name", process, row, name=clean(name))
+    yield _meta("thread_sort_index", process, row, sort_index=row)
+
+
+def _span(
+    name: str, kind: str, process: int, row: int, facts: Mapping[str, object]
+) -> Event:
     return {
         "ph": "X",
-        "name": clean(f"{copy.kind}: {copy.source} -> {copy.target}"),
-        "cat": f"transfer,{copy.phase}",
+        "name": clean(name),
+        "cat": kind,
         "pid": process,
         "tid": row,
-        "ts": copy.start * _MICRO,
-        "dur": (copy.stop - copy.start) * _MICRO,
-        "args": {"bytes": copy.bytes, "microbatch": copy.microbatch},
+        "args": dict(facts),
     }
 
 
-def _memory_events(timeline: Timeline, process: int) -> Iterator[dict[str, object]]:
-    for device in timeline.devices:
-        for seconds, count in timeline.memory.get(device, ()):
-            yield {
-                "ph": "C",
-                "name": clean(f"memory of {device}"),
-                "pid": process,
-                "tid": 0,
-                "ts": seconds * _MICRO,
-                "args": {"bytes": count},
-            }
+def _times(start: float, stop: float) -> Event:
+    return {"ts": start * 1e6, "dur": (stop - start) * 1e6}

@@ -4,7 +4,7 @@ import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitnet.view.folding import Group, fold
+from splitnet.view.folding import Fold, fold
 
 
 def chain(count: int) -> tuple[list[str], list[tuple[str, str]]]:
@@ -19,7 +19,7 @@ def test_fold_leaves_few_names_alone() -> None:
     groups = fold(
         names, edges, dict.fromkeys(names, 0), dict.fromkeys(names, 0), most=4
     )
-    assert groups == [Group((name,)) for name in names]
+    assert groups == [Fold((name,)) for name in names]
 
 
 def test_fold_counts_a_run_of_equal_blocks() -> None:
@@ -28,7 +28,7 @@ def test_fold_counts_a_run_of_equal_blocks() -> None:
     groups = fold(
         names, edges, dict.fromkeys(names, 0), dict.fromkeys(names, 0), most=3
     )
-    assert groups == [Group(tuple(names), 12)]
+    assert groups == [Fold(tuple(names), 12)]
 
 
 def test_fold_counts_a_repeated_pattern() -> None:
@@ -36,7 +36,7 @@ def test_fold_counts_a_repeated_pattern() -> None:
     names, edges = chain(6)
     look = {name: "ab"[n % 2] for n, name in enumerate(names)}
     groups = fold(names, edges, dict.fromkeys(names, 0), look, most=2)
-    assert groups == [Group(tuple(names), 3)]
+    assert groups == [Fold(tuple(names), 3)]
 
 
 def test_fold_keeps_devices_apart() -> None:
@@ -60,9 +60,9 @@ def test_fold_counts_branches_side_by_side() -> None:
     look = {name: name[0] for name in names}
     groups = fold(names, edges, {n: n[0] for n in names}, look, most=5)
     assert groups == [
-        Group(("x",)),
-        Group(tuple(towers), 30),
-        Group(("y",)),
+        Fold(("x",)),
+        Fold(tuple(towers), 30),
+        Fold(("y",)),
     ]
 
 
@@ -72,7 +72,7 @@ def test_fold_does_not_count_what_is_unlike() -> None:
     edges = [("x", t) for t in towers] + [(t, "y") for t in towers]
     names = ["x", *towers, "y"]
     groups = fold(names, edges, {n: n[0] for n in names}, {n: n for n in names}, most=5)
-    assert groups[1] == Group(tuple(towers), 0)
+    assert groups[1] == Fold(tuple(towers), 0)
 
 
 @settings(max_examples=60, deadline=None)
