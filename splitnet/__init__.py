@@ -13,7 +13,7 @@ from splitnet._version import __version__
 from splitnet.core import hooks
 
 if TYPE_CHECKING:
-    from splitnet.api import place, plan, score
+    from splitnet.api import largest_batch, place, plan, score
     from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from splitnet.core.plan import Plan
     from splitnet.planner.plan_file import load_plan
     from splitnet.planner.strategies import compare_strategies
-    from splitnet.planner.what_if import largest_batch, sensitivity
+    from splitnet.planner.what_if import sensitivity
     from splitnet.planner.workloads import read_workload
     from splitnet.simulator.simulate import simulate
     from splitnet.tf.audit.observe import audit
@@ -134,7 +134,7 @@ _HOMES = {
     "draw": "view.render",
     "emit": "tf.emit",
     "force_cpu": "tf.runtime.configure",
-    "largest_batch": "planner.what_if",
+    "largest_batch": "api",
     "load_plan": "planner.plan_file",
     "local_cluster": "tf.runtime.devices",
     "local_workers": "tf.workers.start",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from splitnet.core.graph import Graph
     from splitnet.core.net import Net
 
-__all__ = ["place", "plan", "plan_with", "score"]
+__all__ = ["largest_batch", "place", "plan", "plan_with", "score"]
 
 
 def plan(
@@ -31,6 +31,7 @@ def plan(
     costs: Any = None,
     optimizer: Any = "adam",
     time_limit: float = 5.0,
+    effort: int | None = None,
     training: bool = True,
     contiguity: str | None = None,
     seed: int = 0,
@@ -54,11 +55,14 @@ def plan(
         costs: a cost model, or the file of a measured one; None estimates.
         optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
         time_limit: seconds to search at most.
+        effort: steps to search, of about a microsecond each; None means those of the
+            time limit. Equal seeds and efforts give equal plans, unless the time limit
+            ends the search first; then `plan.options` says "ended_by_clock".
         training: whether backward passes and updates belong to the step.
         contiguity: "free", "convex" (no path of data leaves a device and returns) or
             "pipeline". None means "convex" for the throughput of a Keras model, unless
             only a free plan fits.
-        seed: of the random moves of the search; equal seeds give equal plans.
+        seed: of the random moves of the search.
         cut_penalty: share of the objective traded for fewer device crossings. None
             means 2 %.
         parts: about how many parts the calls of a Keras model are grouped into. None
@@ -86,6 +90,7 @@ def plan(
             costs=costs,
             optimizer=optimizer,
             time_limit=time_limit,
+            effort=effort,
             training=training,
             contiguity=contiguity,
             seed=seed,
@@ -192,6 +197,61 @@ def score(
             training=options.training,
         )
     )
+
+
+def largest_batch(
+    source: "Net | keras.Model | Graph | Callable[[int], Graph]",
+    cluster: "Cluster | None" = None,
+    *,
+    device_of: Mapping[str, str] | None = None,
+    pins: Any = None,
+    optimizer: Any = "adam",
+    training: bool = True,
+    most: int = 1 << 20,
+    nested: str | Sequence[str] = "expand",
+) -> int:
+    """The largest batch that fits the memories; 0 if not even one sample does.
+
+    Args:
+        source: a `Net`, a Keras model or a `Graph`, of which bytes are taken to grow
+            with the batch; or a function that makes the graph of a batch.
+        cluster: the machine; None means this one.
+        device_of: keep this placement, as in `score`; otherwise each batch is placed
+            anew in half a second, so a longer search may find room for more.
+        pins: as in `plan`.
+        optimizer: as in `plan`.
+        training: as in `plan`.
+        most: look no further.
+        nested: as in `read`.
+
+    Raises:
+        DeclarationError: the source cannot be read, or a part has no device.
+    """
+    from splitnet.planner import what_if
+    from splitnet.planner.planner import in_clusters
+
+    cluster = _cluster_of(cluster)
+    options = PlanOptions(pins=pins, optimizer=optimizer, nested=nested)
+    graph: Any = source
+    if not _makes_graphs(source):
+        graph = _graph_of(source, options)
+        pins = _pins_of(pins, graph)
+        if not _has_parts(source) and device_of is None:
+            graph, pins = in_clusters(graph, cluster, replace(options, pins=pins)), None
+    return what_if.largest_batch(
+        graph,
+        cluster,
+        device_of=device_of,
+        pins=pins,
+        optimizer=optimizer,
+        training=training,
+        most=most,
+    )
+
+
+def _makes_graphs(source: Any) -> bool:
+    """Whether the source is a function of the batch, not a model (also callable)."""
+    return callable(source) and not hasattr(source, "get_config")
 
 
 def _options(verb: str, given: Mapping[str, Any]) -> PlanOptions:

@@ -64,6 +64,7 @@ class PlanOptions:
     costs: Any = None
     optimizer: Any = "adam"
     time_limit: float = 5.0
+    effort: int | None = None
     training: bool = True
     contiguity: str | None = None
     seed: int = 0
@@ -90,6 +91,8 @@ class PlanOptions:
         yield "seed", "a whole number", _is_whole(self.seed)
         fits = self.parts is None or _is_whole(self.parts) and self.parts >= 1
         yield "parts", f"{whole}, or None", fits
+        fits = self.effort is None or _is_whole(self.effort) and self.effort >= 1
+        yield "effort", f"{whole}, or None", fits
         seconds = _is_number(self.time_limit) and 0 <= self.time_limit < inf
         yield "time_limit", "a finite number of seconds, 0 or more", seconds
         penalty = self.cut_penalty

@@ -42,7 +42,14 @@ from splitnet.planner.partitioning import (
 from splitnet.planner.problem import Ints, Problem, cut_size, problem_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
-__all__ = ["default_parts", "find_plan", "fits_somewhere", "plan_graph"]
+__all__ = [
+    "default_parts",
+    "find_plan",
+    "fits_somewhere",
+    "in_clusters",
+    "plan_graph",
+    "proven_bound",
+]
 
 _CUT_PENALTY = 0.02
 """Of the value: what a plan gives up, by default, for fewer device crossings."""
@@ -118,6 +125,14 @@ def find_plan(
 def default_parts(cluster: Cluster) -> int:
     """Into how many parts the calls of a model are merged that declares none."""
     return min(max(6 * len(cluster.of_kind("gpu")), 12), 48)
+
+
+def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
+    """The calls of an undeclared model in few parts, which keep the pins."""
+    options = _checked(options, {})
+    most = options.parts or default_parts(cluster)
+    base = with_requests(graph, options.pins)
+    return clusters(base, most, _weight_of(cluster, options))
 
 
 def fits_somewhere(
@@ -417,6 +432,9 @@ def _solved(
             units="calls",
         )
     problem = _problem(evaluator, step, groups)
+    effort = options.effort
+    if effort is not None and options.time_limit > 0:
+        effort = int(effort * seconds / options.time_limit)
 
     def solved(penalty: float, share: float, known: Sequence[Ints]) -> Solution:
         return solve(
@@ -424,6 +442,7 @@ def _solved(
             objective=options.objective,
             contiguity=options.contiguity,
             time_limit=share * seconds,
+            effort=None if effort is None else max(1, int(share * effort)),
             seed=options.seed,
             starts=known,
             on_progress=options.on_progress,
