@@ -174,12 +174,23 @@ class DeviceFunction:
                 return canonical(tensor.op.device)
         return self._device_of_key.get(key, "")
 
+    def _of_table(self, op: Any) -> str:
+        """The device of an embedding whose sparse gradients an op concatenates.
+
+        The table lives where the first part that reads it runs.
+        """
+        keys = [key_of_function(function_of(tensor.op)) for tensor in op.inputs]
+        found = [key for key in self._device_of_key if key in keys]
+        return self._device_of_key[found[0]] if found else ""
+
     def _of_data(self, op: Any) -> str:
         votes: dict[str, int] = {}
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else where(tensor)
             if device:
                 votes[device] = votes.get(device, 0) + _elements(tensor)
+        if op.type == "ConcatV2" and len(votes) > 1 and (home := self._of_table(op)):
+            return home
         best = [d for d, n in votes.items() if n == max(votes.values())]
         scope = op.name.rpartition("/")[0]
         if len(best) == 1:
