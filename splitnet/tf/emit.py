@@ -102,10 +102,12 @@ def _device_of_layers(
     replicated = towers_in(plan.graph)
     found: dict[int, str] = {}
     for site in sites:
-        part = weights_part(site.part) if site.part in replicated else site.part
-        found.setdefault(id(site.node.operation), targets[part])
+        home = targets[site.part]
+        if site.part in replicated:  # a body without weights has no part for them
+            home = targets.get(weights_part(site.part), home)
+        found.setdefault(id(site.node.operation), home)
         for layer in keras_api.sublayers(site.node.operation):
-            found.setdefault(id(layer), targets[part])
+            found.setdefault(id(layer), home)
     default = tf.config.list_logical_devices()[0].name
     return lambda layer: found.get(id(layer), default)
 
