@@ -167,6 +167,7 @@ def plan_source(
             on_progress=lambda share, best: advance(share, f"best {written(best)}"),
             **options,
         )
+        advance(1.0, f"best {written(made.value)}")
     return source, made, time.perf_counter() - began
 
 
