@@ -57,6 +57,9 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
         faults += _name_faults(calls, sites)
         faults = faults or [f"it has {len(sites)} calls, the plan {len(calls)}"]
         raise _refused(blueprint, graph, faults)
+    same = None if faults else _same_structure(calls, sites, graph)
+    if same is not None:
+        return [Site(call.name, call.part, site.node) for call, site in same]
     pairs = list(zip(calls, sites))
     differences = _differences(pairs, graph)
     by_name = {site.call: site for site in sites}
@@ -68,6 +71,61 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     if faults or differences:
         raise _refused(blueprint, graph, [*faults, *differences])
     return [Site(call.name, call.part, site.node) for call, site in pairs]
+
+
+def _same_structure(
+    calls: Sequence[Call], sites: Sequence[Site], graph: Graph
+) -> list[tuple[Call, Site]] | None:
+    """Each call with the site that is described alike and reads and feeds alike.
+
+    Calls are taken in running order; of several sites that fit, the one of the same
+    name or else the first is taken. None if some call has no site, or with towers,
+    whose inner connections a plan does not have.
+    """
+    if towers_in(graph):
+        return None
+    shapes = {weight.name: weight.shape for weight in graph.weights}
+    told = any(call.settings for call in calls)
+    planned = {c.name: repr(_described(c, shapes)[: 5 if told else 4]) for c in calls}
+    here = {id(s.node): repr(_described_site(s)[: 5 if told else 4]) for s in sites}
+    reads = {c.name: [] for c in calls} | _readers(graph)
+    own_reads = {id(s.node): _reads(s) for s in sites}
+    fed = _fed_by(planned, reads), _fed_by(here, own_reads)
+    waiting: dict[Any, list[Site]] = {}
+    for site in sites:
+        key = here[id(site.node)], fed[1][id(site.node)]
+        waiting.setdefault(key, []).append(site)
+    twin: dict[str, int] = {}
+    found = []
+    for call in calls:
+        wanted = sorted((twin[name], index) for name, index in reads[call.name])
+        fitting = [
+            site
+            for site in waiting.get((planned[call.name], fed[0][call.name]), ())
+            if own_reads[id(site.node)] == wanted
+        ]
+        if not fitting:
+            return None
+        site = next((one for one in fitting if one.call == call.name), fitting[0])
+        waiting[planned[call.name], fed[0][call.name]].remove(site)
+        twin[call.name] = id(site.node)
+        found.append((call, site))
+    return found
+
+
+def _fed_by(
+    described: Mapping[Any, str], reads: Mapping[Any, list[tuple[Any, int]]]
+) -> dict[Any, int]:
+    """A number for what depends on each call, equal where that is described alike."""
+    readers: dict[Any, list[tuple[Any, int]]] = {key: [] for key in described}
+    for key, sources in reads.items():
+        for source, index in sources:
+            readers[source].append((key, index))
+    found: dict[Any, int] = {}
+    for key in reversed(list(described)):
+        after = sorted((described[r], i, found[r]) for r, i in readers[key])
+        found[key] = hash((described[key], tuple(after)))
+    return found
 
 
 def _refused(
@@ -129,15 +187,14 @@ def _differences(pairs: Sequence[tuple[Call, Site]], graph: Graph) -> list[str]:
     planned = {id(site.node): call.name for call, site in pairs}
     found = []
     for call, site in pairs:
-        described = _described(call, shapes), _described_site(site, call)
+        described = _described(call, shapes), _described_site(site)
         for what, asked, now in zip(_WHAT, *described):
             if asked != now and None not in (asked, now):
                 found.append(f"call {site.call!r}: {what} {now}, planned {asked}")
                 break
         else:
-            if readers is not None and readers.get(call.name, []) != _reads(
-                site, planned
-            ):
+            reads = [(planned.get(maker, ""), i) for maker, i in _reads(site)]
+            if readers is not None and readers.get(call.name, []) != sorted(reads):
                 found.append(f"call {site.call!r} reads other calls than planned")
     return found
 
@@ -155,15 +212,14 @@ def _described(call: Call, shapes: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _described_site(site: Site, call: Call) -> tuple[Any, ...]:
+def _described_site(site: Site) -> tuple[Any, ...]:
     operation = site.node.operation
     sizes = [size_of(tensor, 1) for tensor in site.node.outputs]
-    variables = variables_of(operation) if call.kind != "InputLayer" else []
     return (
         type(operation).__name__,
         [tuple(size.shape[1:]) for size in sizes],
         [size.dtype for size in sizes],
-        sorted(tuple(v.shape) for v in variables),
+        sorted(tuple(v.shape) for v in variables_of(operation)),
         settings_of(operation) or None,
     )
 
@@ -176,13 +232,13 @@ def _readers(graph: Graph) -> dict[str, list[tuple[str, int]]]:
     return {name: sorted(reads) for name, reads in found.items()}
 
 
-def _reads(site: Site, planned: Mapping[int, str]) -> list[tuple[str, int]]:
-    """What a call of the model reads, by the plan's names."""
+def _reads(site: Site) -> list[tuple[int, int]]:
+    """What a call of the model reads: (id of the node, output)."""
     found = set()
     for tensor in site.node.input_tensors:
         maker = keras_api.producer(tensor)
         index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
-        found.add((planned.get(id(maker), ""), index))
+        found.add((id(maker), index))
     return sorted(found)
 
 
