@@ -281,6 +281,23 @@ def test_a_part_that_leaves_its_device_and_comes_back_is_cut(
     assert sorted(found) == [["a"], ["away"], ["b"], ["back", "head"]]
 
 
+def test_a_long_part_runs_as_several_functions(cluster: sn.Cluster) -> None:
+    """Cut where one tensor passes: what a function saved is freed when it has run."""
+    x = entry = keras.Input((8,))
+    for _ in range(12):
+        x = layers.Add()([x, layers.Dense(8)(layers.LayerNormalization()(x))])
+    model = keras.Model(entry, layers.Dense(1)(x))
+    placed, plain = emitted(model, cluster, **{"*": "gpu:0"})
+    runs = [runner.segment for runner in placed_of(placed).runners]
+    compiled(placed, plain)
+    data = numbers(4, 8), numbers(4, 1, seed=1)
+
+    assert [len(run.nodes) for run in runs] == [9, 9, 9, 10]
+    assert all(len(run.reads) == len(run.gives) == 1 for run in runs)
+    for _ in range(2):
+        assert_near(placed.train_on_batch(*data), plain.train_on_batch(*data))
+
+
 @pytest.mark.parametrize("option", [{}, {"recompute": True}])
 def test_weights_of_another_device_are_read_once_a_step(
     option: dict[str, Any], cluster: sn.Cluster

@@ -12,6 +12,9 @@ from splitnet.tf.reading.variables import states_of
 
 __all__ = ["Segment", "segments_of"]
 
+_CALLS = 8
+"""A function has this many calls before it is cut; each costs about 10 us."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
@@ -57,14 +60,41 @@ def segments_of(
                 rank[id(source)] == rank[id(node)] for rank in (unit_of, before, after)
             ):
                 together.add_edge(id(source), id(node))
-    group = {
-        one: number
-        for number, members in enumerate(nx.connected_components(together))
-        for one in members
-    }
+    runs = [
+        run
+        for members in nx.connected_components(together)
+        for run in _cut([node for node in flow.nodes if id(node) in members])
+    ]
+    group = {id(node): number for number, run in enumerate(runs) for node in run}
     return tuple(
         _segment(flow, nodes, key_of, unit_of) for nodes in _in_order(flow.nodes, group)
     )
+
+
+def _cut(nodes: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """A long run of calls as several, cut where one tensor passes.
+
+    What a function saves for its backward pass is freed when that pass ends, so a
+    function of all calls would hold everything to the end. Where more than one tensor
+    passes nothing is cut. O(calls + tensors).
+    """
+    mine = {id(node) for node in nodes}
+    last: dict[int, int] = {}  # the last call here that reads each tensor made here
+    for i, node in enumerate(nodes):
+        for tensor in node.input_tensors:
+            if id(keras_api.producer(tensor)) in mine:
+                last[id(tensor)] = i
+    start, passing = 0, set[int]()
+    ends: dict[int, list[int]] = {}
+    for tensor, i in last.items():
+        ends.setdefault(i, []).append(tensor)
+    for i, node in enumerate(nodes[:-1]):
+        passing -= set(ends.get(i, ()))
+        passing |= {id(tensor) for tensor in node.outputs if id(tensor) in last}
+        if i + 1 - start >= _CALLS and len(passing) <= 1 and len(nodes) - i > _CALLS:
+            yield nodes[start : i + 1]
+            start = i + 1
+    yield nodes[start:]
 
 
 def _in_order(nodes: Sequence[Any], group: Mapping[int, int]) -> Iterator[list[Any]]:
