@@ -25,22 +25,6 @@ class Broken(layers.Layer):
         return inputs
 
 
-class Secret(layers.Layer):
-    """A layer whose configuration does not tell its arguments."""
-
-    def __init__(self, size: int, **more: Any) -> None:
-        super().__init__(**more)
-        self.size = size
-
-    def get_config(self) -> dict[str, Any]:
-        """Forget the size."""
-        return {"name": self.name}
-
-    def call(self, inputs: Any) -> Any:
-        """Scale by the size."""
-        return inputs * self.size
-
-
 HIDDEN = layers.Dense(3, name="hidden")
 
 BODIES: dict[str, tuple[Callable[[], Any], str]] = {
@@ -60,10 +44,6 @@ BODIES: dict[str, tuple[Callable[[], Any], str]] = {
         "inputs of shape (None, 6): ValueError",
     ),
     "a bug": (lambda: lambda t: t.no_such_thing, "AttributeError"),
-    "no config": (
-        lambda: Secret(3, name="secret"),
-        "layer 'secret' (tests.tf.test_bad_input.Secret) cannot be copied",
-    ),
     "hidden variables": (
         lambda: layers.Lambda(lambda t: HIDDEN(t), name="sly"),
         "layer 'sly' (Lambda) hides variables: its function uses hidden",
@@ -174,7 +154,7 @@ def test_one_output_cannot_be_taken_apart() -> None:
     net = sn.Net("bad")
     a = net.branch("a", net.input("x", (6,)), layers.Dense(2))
 
-    with pytest.raises(sn.DeclarationError, match="gives one output"):
+    with pytest.raises(sn.DeclarationError, match="has one output"):
         _, _ = a
 
 
@@ -201,7 +181,7 @@ class Subclassed(keras.Model):
     [
         (lambda: Subclassed(name="mine"), "model 'mine' .Subclassed. is subclassed"),
         (lambda: keras.Sequential([layers.Dense(2)], name="s"), "'s' is not built"),
-        (lambda: 42, "a model is a splitnet.Net or a keras.Model. Received: 42"),
+        (lambda: 42, "a model is a splitnet.Net, a keras.Model, or .* Received: 42"),
         (lambda: sn.Net("void"), "net 'void' is empty"),
     ],
 )
@@ -212,14 +192,14 @@ def test_a_source_without_calls_is_told(source: Callable[[], Any], words: str) -
 
 
 def test_a_failed_emission_leaves_the_model_as_it_was(cluster: sn.Cluster) -> None:
-    """Nothing half-emitted: the source has the same layers, weights and calls."""
+    """The source of a refused plan has the same layers, weights and calls."""
     x = keras.Input((6,))
-    secret = Secret(3, name="secret")
-    source = keras.Model(x, layers.Dense(2, name="d")(secret(x)))
+    source = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(4, name="h")(x)))
+    other = keras.Model(x, layers.Dense(2, name="d")(layers.Dense(5, name="h")(x)))
     before = [len(layer._inbound_nodes) for layer in source.layers]
     weights = source.get_weights()
-    plan = sn.plan(source, cluster, time_limit=0.1)
-    with pytest.raises(sn.DeclarationError, match="layer 'secret'"):
+    plan = sn.plan(other, cluster, time_limit=0.1)
+    with pytest.raises(sn.DeclarationError, match="call 'h': output shapes"):
         sn.emit(source, plan)
 
     assert [len(layer._inbound_nodes) for layer in source.layers] == before
