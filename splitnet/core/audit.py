@@ -11,7 +11,7 @@ from functools import cached_property
 
 from splitnet.core import hooks
 from splitnet.core.errors import AuditError, format_bytes, listed
-from splitnet.core.plan import Plan, Transfer
+from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
 
 __all__ = [
@@ -322,10 +322,7 @@ def _strayed_variables(
 def _moved(
     plan: Plan, seen: Observation
 ) -> dict[tuple[str, str, str], tuple[int, int]]:
-    planned: Counter[tuple[str, str, str]] = Counter()
-    for transfer in plan.transfers:
-        key = (transfer.source_device, transfer.target_device, transfer.kind)
-        planned[key] += _planned_bytes(plan, transfer, seen)
+    planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
     actual: Counter[tuple[str, str, str]] = Counter()
     for copy in seen.copies:
         actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
@@ -353,7 +350,7 @@ def _strayed_copies(
     ]
     if dict(expected) != dict(plan.device_of):
         return findings
-    grown = _microbatch_bytes(plan, seen)
+    grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
     for (source, target, kind), (planned, actual) in moved.items():
         if kind in ("mask", "target", "state", "other"):
             continue
@@ -381,24 +378,20 @@ def _strayed_copies(
     return findings
 
 
-def _planned_bytes(plan: Plan, transfer: Transfer, seen: Observation) -> int:
-    """Bytes of a planned transfer for the batch that was observed."""
-    if not seen.batch or transfer.kind not in ("activation", "gradient"):
-        return transfer.bytes
-    return -(-transfer.bytes * seen.batch // plan.batch)
-
-
-def _microbatch_bytes(plan: Plan, seen: Observation) -> dict[tuple[str, str, str], int]:
-    """Planned bytes per link if towers share every micro-batch."""
+def _planned_bytes(
+    plan: Plan, batch: int, microbatches: int
+) -> Counter[tuple[str, str, str]]:
+    """Planned bytes per link and kind, for a batch whose micro-batches towers share."""
     found: Counter[tuple[str, str, str]] = Counter()
-    count = seen.microbatches
-    times = microbatch_growth(plan.graph, count) if count > 1 else {}
-    for t in plan.transfers if times else ():
+    times = microbatch_growth(plan.graph, microbatches, batch)
+    for t in plan.transfers:
+        size = t.bytes
         if t.kind in ("activation", "gradient"):
-            grown = max(times.get(t.source, 1.0), times.get(t.target, 1.0))
-            size = _planned_bytes(plan, t, seen)
-            found[t.source_device, t.target_device, t.kind] += round(size * grown)
-    return dict(found)
+            towers = [times[part] for part in (t.source, t.target) if part in times]
+            whole = -(-size * batch // plan.batch)
+            size = round(size * max(towers)) if towers else whole
+        found[t.source_device, t.target_device, t.kind] += size
+    return found
 
 
 def _kind(copy: SeenCopy) -> str:

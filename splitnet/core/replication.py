@@ -67,15 +67,19 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
     return found
 
 
-def microbatch_growth(graph: Graph, count: int) -> dict[str, float]:
+def microbatch_growth(
+    graph: Graph, count: int, batch: int | None = None
+) -> dict[str, float]:
     """Samples per tower with micro-batches, as a multiple of its share of the batch.
 
     Each micro-batch is split anew: of 7 samples in two micro-batches the first of two
-    towers gets two of each, and a tower without a sample a copy of one.
+    towers gets two of each, and a tower without a sample a copy of one. `batch` is that
+    of the micro-batches, if it is not the graph's.
     """
     found = {}
+    whole = graph.batch if batch is None else batch
     for name, one in towers_in(graph).items():
-        cuts = [batch_shares(n, one.count) for n in batch_shares(graph.batch, count)]
+        cuts = [batch_shares(n, one.count) for n in batch_shares(whole, count)]
         for i, share in enumerate(batch_shares(graph.batch, one.count)):
             asked = sum(max(1, cut[i]) for cut in cuts)
             found[tower_part(name, i)] = asked / max(1, share)

@@ -484,8 +484,9 @@ def _behind(tensor: Any) -> Any:
 
 
 def _given_elements(producer: Any, tensor: str, batch: int) -> int | None:
-    """The elements of what a dataset gives, which states its shapes itself."""
-    shapes = producer.attr["output_shapes"].list.shape
+    """The elements of what a dataset or a caller gives, with the shapes it states."""
+    stated = (producer.attr[key] for key in ("output_shapes", "_output_shapes"))
+    shapes = next((one.list.shape for one in stated if one.list.shape), ())
     index = int(tensor.partition(":")[2] or 0)
     if index >= len(shapes):
         return None

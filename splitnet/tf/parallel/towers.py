@@ -140,7 +140,7 @@ class Towers:
             return
         join = self.placed.target_of[self.replicas.join]
         homes = [self.placed.target_of[key] for key in self.replicas.keys]
-        with tf.device(join):
+        with tf.name_scope(scope_of(self.replicas.join)), tf.device(join):
             pieces = [_moved(v, home, join) for v, home in zip(values, homes)]
             run.give(old, shards.join(pieces), join)
 
