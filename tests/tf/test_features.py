@@ -23,7 +23,7 @@ pytestmark = [
 def test_feature_gives_the_numbers_of_the_plain_model(
     name: str, cluster: sn.Cluster, tmp_path: Path
 ) -> None:
-    """Placed and plain return the same, bit for bit, and the audit stays clean."""
+    """Placed and plain return the same to rounding, and the audit stays clean."""
     plain = source()
     plan = sn.plan(plain, cluster, batch=BATCH, pins=PINS, time_limit=0.1)
     placed = sn.emit(plain, plan)
