@@ -57,6 +57,6 @@ model.fit(images[kept], [digits[kept]] * 5, batch_size=100, epochs=5, verbose=0)
 predictions = model.predict(images[apart], verbose=0)
 for name, prediction in zip(names, predictions, strict=True):
     right = (prediction.argmax(1) == digits[apart]).mean()
-    print(f"{name:<20} {right:.1%} of digits kept apart")
+    print(f"{name:<20} {right:.1%} of held-out digits")
 
 sn.audit(model, plan, (images[:100], [digits[:100]] * 5)).check()

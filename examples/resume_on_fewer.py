@@ -45,7 +45,7 @@ print("three GPUs:", train(model, 3))
 model.save("resume_on_fewer.keras")
 uninterrupted = train(model, 2)
 
-fewer = sn.plan(net, left, batch=64)  # the same wishes on what is left
+fewer = sn.plan(net, left, batch=64)  # the same constraints on the remaining devices
 print(sn.table(fewer))
 print(plan.compare(fewer))
 sn.draw(fewer, "resume_on_fewer.svg", other=plan)  # marks what moved

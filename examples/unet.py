@@ -64,6 +64,6 @@ model.compile(keras.optimizers.Adam(3e-3), "mse")
 model.fit(noisy[kept], clear[kept], batch_size=32, epochs=12, verbose=0)
 before = np.mean((noisy[apart] - clear[apart]) ** 2)
 after = model.evaluate(noisy[apart], clear[apart], verbose=0)
-print(f"squared error of tiles kept apart: {before:.4f} before, {after:.4f} after")
+print(f"squared error of held-out tiles: {before:.4f} before, {after:.4f} after")
 
 sn.audit(model, plan, (noisy[:32], clear[:32])).check()

@@ -241,11 +241,11 @@ class _Program:
             return 0.0
         least = edge.seconds
         if least is None:
-            roads = [(d, e) for d in self.on[a] for e in self.on[b] if d != e]
+            links = [(d, e) for d in self.on[a] for e in self.on[b] if d != e]
             least = min(
                 (
                     step.latency[d][e] + edge.bytes * step.seconds_per_byte[d][e]
-                    for d, e in roads
+                    for d, e in links
                 ),
                 default=0.0,
             )

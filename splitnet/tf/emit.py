@@ -166,13 +166,13 @@ def _carry_compilation(source: Any, model: Any) -> None:
 
 def _carry_optimizers(source: Any, model: Any) -> None:
     """The state of the optimizer, and of those that a step of its own uses."""
-    twin = {id(its): mine for its, mine in zip(source.variables, model.variables)}
+    copied = {id(its): mine for its, mine in zip(source.variables, model.variables)}
     for name, theirs in vars(source).items():
         if not isinstance(theirs, keras.optimizers.Optimizer) or not theirs.built:
             continue
         mine = getattr(model, name)
         trained = getattr(all_optimizers(theirs)[-1], "_trainable_variables", [])
-        known = [twin[id(v)] for v in trained if id(v) in twin]
+        known = [copied[id(v)] for v in trained if id(v) in copied]
         mine.build(known or model.trainable_variables)
         copy_state(theirs, mine)
 

@@ -263,7 +263,7 @@ def test_audit_lists_every_finding(plan: sn.Plan) -> None:
 
 
 def test_audit_follows_fallbacks(plan: sn.Plan) -> None:
-    """Where emission fell back, with a receipt, that is where things should be."""
+    """Where emission fell back, that is where things should be."""
     seen = as_planned(plan)
     ops = tuple(
         replace(op, device="gpu:0") if op.device == "gpu:1" else op for op in seen.ops

@@ -58,12 +58,12 @@ def test_verdict_of_a_model_that_fits_no_device():
 
 def test_verdict_looks_at_every_device_that_differs():
     """Equal GPUs are not the same where one has the better road to the host."""
-    roads = tuple(
+    links = tuple(
         link
         for name, speed in (("gpu:0", 1e8), ("gpu:1", 1e11))
         for link in (Link("cpu:0", name, speed), Link(name, "cpu:0", speed))
     )
-    box = replace(BOX, links=roads)
+    box = replace(BOX, links=links)
     verdict = plan_graph(two_towers(), box).verdict
 
     assert verdict.single_device == "gpu:1"

@@ -96,7 +96,7 @@ def test_missing_warn_warns_once():
     assert plan.device_of["tell"] == "gpu:1"
 
 
-def test_missing_fallback_is_silent_but_for_the_receipt():
+def test_missing_fallback_is_silent_but_recorded():
     """The default warns nobody; the plan records it."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")

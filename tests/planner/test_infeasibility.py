@@ -104,7 +104,7 @@ def test_infeasible_names_a_smaller_batch():
 
 
 def test_infeasible_names_one_device_more():
-    """The twin that is named is enough."""
+    """The device that is named is enough."""
     box = Cluster.of("gpu", memory="25 MiB")
     text = refusal(chain(6), box)
 

@@ -108,15 +108,15 @@ def test_copy_false_places_the_layers_of_the_source(cluster: sn.Cluster) -> None
     """No weight exists twice, and what is trained is the source."""
     keras.utils.set_random_seed(1)
     model = model_of(layers.Dense(4, name="middle"))
-    twin = keras.models.clone_model(model)
-    twin.set_weights(model.get_weights())
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
     plan = sn.plan(model, cluster, batch=4, pins=PINS, time_limit=0.1)
     placed = sn.emit(model, plan, copy=False)
-    compiled(placed, twin)
-    for one in (placed, twin):
+    compiled(placed, clone)
+    for one in (placed, clone):
         one.fit(numbers(8, 6), numbers(8, 1), batch_size=4, shuffle=False, verbose=0)
 
     assert placed.layers[1:] == model.layers[1:]
-    assert_near(model.get_weights(), twin.get_weights())
+    assert_near(model.get_weights(), clone.get_weights())
     assert np.isfinite(model.predict(numbers(8, 6), verbose=0)).all()
     sn.audit(placed, None, (numbers(4, 6), numbers(4, 1))).check()

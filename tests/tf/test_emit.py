@@ -71,7 +71,7 @@ def test_emit_twice_gives_independent_models_that_start_equal(
 def test_emit_starts_as_the_same_layers_start_in_plain_keras(
     cluster: sn.Cluster,
 ) -> None:
-    """A twin built by hand from the very same layers trains bit for bit alike."""
+    """A model built by hand from the very same layers trains bit for bit alike."""
     image, tell = layers.Conv2D(3, 3, name="see"), layers.LSTM(4, name="tell")
     drop, head = layers.Dropout(0.4, seed=7), layers.Dense(2, name="head")
     net = sn.Net("by_hand")
@@ -179,7 +179,7 @@ def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
     assert model.get_layer("away").use_cudnn == "auto"
 
 
-def test_emit_falls_back_with_a_receipt(cluster: sn.Cluster) -> None:
+def test_emit_records_a_fallback(cluster: sn.Cluster) -> None:
     """A device that is not here is replaced, and said; the audit follows."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
     box = sn.Cluster.of("32*gpu", "cpu")

@@ -154,9 +154,11 @@ def test_callback_changes_nothing_in_training(model: Any, tmp_path: Path) -> Non
     inputs, targets = batch()
     losses = []
     for callbacks in ([], [sn.PlacementCallback(tmp_path)]):
-        twin = keras.models.clone_model(sn.unplace(model))
-        twin.set_weights([np.full(w.shape, 0.1, "float32") for w in twin.get_weights()])
-        placed = sn.emit(twin, sn.plan(twin, sn.plan_of(model).cluster, batch=16))
+        clone = keras.models.clone_model(sn.unplace(model))
+        clone.set_weights(
+            [np.full(w.shape, 0.1, "float32") for w in clone.get_weights()]
+        )
+        placed = sn.emit(clone, sn.plan(clone, sn.plan_of(model).cluster, batch=16))
         placed.compile("sgd", "mse")
         fit = placed.fit(inputs, targets, shuffle=False, verbose=0, callbacks=callbacks)
         losses.append(fit.history["loss"])

@@ -2,7 +2,7 @@
 
 Every call is sent to another stand-in than the call before it, so that whatever can be
 cut is cut: each tensor, mask, state and tied weight crosses. `benchmarks/zoo.py` has
-the same models, and more, on the roads that the planner chooses.
+the same models, and more, with the placements that the planner chooses.
 """
 
 from typing import Any
@@ -72,14 +72,14 @@ READERS = {
     "attention": lambda x: keras.layers.MultiHeadAttention(2, 4, name="reader")(x, x),
 }
 # Where the first reader, and then two sums that read the same tensor, are.
-ROADS = (("gpu:1", "gpu:2", "gpu:0"), ("gpu:1", "gpu:1", "gpu:1"))
+PLACES = (("gpu:1", "gpu:2", "gpu:0"), ("gpu:1", "gpu:1", "gpu:1"))
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.xfail(strict=False, reason="compared to rounding; not yet seen to pass")
 def test_gradients_of_several_reads_over_devices_are_equal(
-    kind: str, road: tuple[str, ...], cluster: sn.Cluster
+    kind: str, places: tuple[str, ...], cluster: sn.Cluster
 ) -> None:
     """A call may read a tensor several times that calls elsewhere read as well."""
     keras.utils.set_random_seed(3)
@@ -90,7 +90,7 @@ def test_gradients_of_several_reads_over_devices_are_equal(
     model = keras.Model(first, keras.layers.Dense(2, name="head")(found))
     x, y = (tf.random.stateless_normal((13, 5, n), (n, 1)) for n in (8, 2))
     one = Subject(model, x, y, "mse")
-    pins = dict(zip(("reader", "one", "two"), road)) | {"made": "gpu:0"}
+    pins = dict(zip(("reader", "one", "two"), places)) | {"made": "gpu:0"}
     plan = sn.plan(model, cluster, batch=13, pins=pins | {"head": "gpu:2"})
     placed = sn.emit(model, plan)
     ours, theirs = (two_steps(model, one) for model in (placed, one.model))

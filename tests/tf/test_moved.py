@@ -46,7 +46,7 @@ def test_training_goes_on_elsewhere_as_if_never_moved(tmp_path: Path) -> None:
 def test_a_plan_for_eight_gpus_runs_on_a_laptop(
     cluster: sn.Cluster, tmp_path: Path
 ) -> None:
-    """What is not here falls back with a receipt each, and the numbers stay."""
+    """Missing devices are replaced and recorded, and the numbers stay."""
     x = keras.Input((6,))
     branches = [layers.Dense(3, name=f"branch_{i}")(x) for i in range(8)]
     model = keras.Model(x, layers.Add(name="sum")(branches))

@@ -273,7 +273,7 @@ def test_frozen_weights_of_towers_cross_once_as_well(cluster: sn.Cluster) -> Non
 
 
 def test_parts_that_cannot_be_compiled_say_why(cluster: sn.Cluster) -> None:
-    """A loop runs without XLA, with a receipt; the rest is compiled."""
+    """A loop runs without XLA, with a fallback; the rest is compiled."""
     net = sn.Net("mixed")
     x = net.input("x", (6, 3))
     a = net.branch("a", x, layers.LSTM(6), on="gpu:0")
@@ -302,7 +302,7 @@ class Outside(layers.Layer):
 
 
 def test_layers_that_xla_refuses_are_found_before_they_run(cluster: sn.Cluster) -> None:
-    """A layer of somebody's own is tried; what XLA lacks is in the receipt."""
+    """A layer of somebody's own is tried; the fallback says what XLA lacks."""
     body = [layers.Dense(12), Outside(), layers.LayerNormalization()]
 
     with pytest.warns(UserWarning, match="xla: 'b' runs as it is: XLA has no kernel"):

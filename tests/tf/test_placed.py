@@ -128,11 +128,11 @@ def test_jit_compile_auto_stays_off(dense: Any) -> None:
 )
 def test_duplicates_of_a_placed_model_are_plain(dense: Any, duplicate: Any) -> None:
     """What Keras copies is a plain model that works, and knows no plan."""
-    twin = duplicate(dense)
+    clone = duplicate(dense)
 
-    assert twin(numbers(6)).shape == (13, 2)
+    assert clone(numbers(6)).shape == (13, 2)
     with pytest.raises(sn.PlanFileError, match="has no plan"):
-        sn.plan_of(twin)
+        sn.plan_of(clone)
 
 
 def test_plan_of_an_emitted_model_is_its_plan(cluster: sn.Cluster) -> None:

@@ -49,7 +49,7 @@ def test_towers_take_what_was_scaled_by_a_number(cluster):
 
 
 def test_xla_compiles_what_was_scaled_by_a_number(cluster):
-    """No receipt, which would be a warning and so an error; the same numbers."""
+    """No fallback is recorded; the numbers are the same."""
     x = keras.Input((8,))
     plain = keras.Model(x, layers.Dense(4)(ops.abs(ops.multiply(x, 2.0))))
     inputs = np.arange(40, dtype="float32").reshape(5, 8)

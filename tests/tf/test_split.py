@@ -29,7 +29,7 @@ def declared(layer: Any, shape: tuple[int, ...], *, cut: bool, dtype: str) -> sn
     return net
 
 
-def twins(
+def both(
     make: Any, shape: tuple[int, ...], cluster: sn.Cluster, dtype: str = "float32"
 ) -> list[Any]:
     """The same model with its layer cut and whole, compiled alike."""
@@ -66,7 +66,7 @@ def test_a_split_layer_trains_as_the_whole_one(
     cluster: sn.Cluster, make: Any, shape: tuple[int, ...]
 ) -> None:
     """Same first values, losses and predictions."""
-    cut, whole = twins(make, shape, cluster)
+    cut, whole = both(make, shape, cluster)
     x = RNG.standard_normal((9, *shape)).astype("float32")
     y = RNG.standard_normal((9, 2)).astype("float32")
 
@@ -102,7 +102,7 @@ def test_each_device_holds_its_part_of_weights_slots_and_updates(
     cluster: sn.Cluster,
 ) -> None:
     """The audit sees variables, slots and updates of each slice at home."""
-    cut, _ = twins(lambda: layers.Embedding(20, 7), (3,), cluster, "int32")
+    cut, _ = both(lambda: layers.Embedding(20, 7), (3,), cluster, "int32")
     x, y = RNG.integers(0, 20, (8, 3)), RNG.standard_normal((8, 2)).astype("float32")
 
     audit = sn.audit(cut, None, (x[:4], y[:4])).check()
@@ -132,7 +132,7 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     cluster: sn.Cluster, tmp_path: Any, make: Any, shape: tuple[int, ...]
 ) -> None:
     """Files hold whole weights and slots; slices read them back; training goes on."""
-    cut, _ = twins(make, shape, cluster)
+    cut, _ = both(make, shape, cluster)
     x = RNG.standard_normal((9, *shape)).astype("float32")
     y = RNG.standard_normal((9, 2)).astype("float32")
     fitted(cut, x, y)
@@ -140,7 +140,7 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     cut.save(tmp_path / "whole.keras")
     cut.save_weights(tmp_path / "whole.weights.h5")
     loaded = keras.models.load_model(tmp_path / "whole.keras")
-    other, _ = twins(make, shape, cluster)
+    other, _ = both(make, shape, cluster)
     fitted(other, x, -y)
     other.load_weights(tmp_path / "whole.weights.h5")
 

@@ -41,7 +41,7 @@ def towered(body: Any, shape: tuple[int, ...], **options: Any) -> sn.Net:
     return net
 
 
-def twins(net: sn.Net, cluster: sn.Cluster, **compilation: Any) -> tuple[Any, Any]:
+def both(net: sn.Net, cluster: sn.Cluster, **compilation: Any) -> tuple[Any, Any]:
     """A placed model and its plain copy, compiled alike."""
     keras.utils.set_random_seed(7)
     placed = sn.emit(net, sn.plan(net, cluster, batch=8))
@@ -73,7 +73,7 @@ def test_towers_train_as_the_unsplit_batch_for_every_batch_size(
     cluster: sn.Cluster,
 ) -> None:
     """Batches of 1 to 9 over four towers, also those that leave towers empty."""
-    placed, plain = twins(towered(conv_body(), (8, 8, 2)), cluster)
+    placed, plain = both(towered(conv_body(), (8, 8, 2)), cluster)
     x, y = numbers(9, 8, 8, 2), numbers(9, 3, seed=1)
 
     for size in range(1, 10):
@@ -89,7 +89,7 @@ def test_towers_fit_and_predict_with_an_incomplete_last_batch(
     cluster: sn.Cluster,
 ) -> None:
     """Nine samples in steps of four leave one, whose batch has an unknown size."""
-    placed, plain = twins(towered(conv_body(), (8, 8, 2)), cluster)
+    placed, plain = both(towered(conv_body(), (8, 8, 2)), cluster)
     x, y = numbers(9, 8, 8, 2), numbers(9, 3, seed=1)
 
     for model in (placed, plain):
@@ -105,7 +105,7 @@ def test_towers_fit_and_predict_with_an_incomplete_last_batch(
 
 def test_towers_audit_clean_forward_backward_and_updates(cluster: sn.Cluster) -> None:
     """Every tower computes on its device, weights stay on the CPU, once."""
-    placed, _ = twins(towered(conv_body(), (8, 8, 2)), cluster)
+    placed, _ = both(towered(conv_body(), (8, 8, 2)), cluster)
 
     audit = sn.audit(placed, None, (numbers(8, 8, 8, 2), numbers(8, 3)))
 
@@ -118,7 +118,7 @@ def test_towers_audit_clean_forward_backward_and_updates(cluster: sn.Cluster) ->
 
 def test_towers_keep_their_weights_on_a_chosen_device(cluster: sn.Cluster) -> None:
     """weights_on= moves variables, slots and updates there."""
-    placed, plain = twins(
+    placed, plain = both(
         towered(conv_body(), (8, 8, 2), on=["gpu:0", "gpu:1"], weights_on="gpu:1"),
         cluster,
     )
@@ -145,7 +145,7 @@ def test_shares_of_towers_are_exact_in_float64(cluster: sn.Cluster) -> None:
     x = net.input("x", (4,), dtype="float64")
     body = [layers.BatchNormalization(dtype="float64")]
     net.output(net.towers("body", x, body, on=FOUR, batch_norm="synchronised"))
-    placed, plain = twins(net, cluster)
+    placed, plain = both(net, cluster)
     given = np.random.default_rng(0).standard_normal((9, 4))
 
     mine, its = (np.asarray(model(given, training=True)) for model in (placed, plain))
@@ -157,7 +157,7 @@ def test_shares_of_towers_are_exact_in_float64(cluster: sn.Cluster) -> None:
 def test_synchronised_batch_norm_equals_the_unsplit_batch(cluster: sn.Cluster) -> None:
     """Statistics, moving averages and gradients are those of the whole batch."""
     body = [layers.Dense(6), layers.BatchNormalization(), layers.Dense(5)]
-    placed, plain = twins(towered(body, (4,), batch_norm="synchronised"), cluster)
+    placed, plain = both(towered(body, (4,), batch_norm="synchronised"), cluster)
     x, y = 3 + numbers(9, 4), numbers(9, 3)
 
     for size in (8, 5, 3, 9):
@@ -170,7 +170,7 @@ def test_per_tower_batch_norm_updates_its_averages_once_by_the_mean(
     cluster: sn.Cluster,
 ) -> None:
     """The moving mean is that of the whole batch; empty towers do not count."""
-    placed, plain = twins(towered([layers.BatchNormalization()], (4,)), cluster)
+    placed, plain = both(towered([layers.BatchNormalization()], (4,)), cluster)
     x, y = 3 + numbers(9, 4), numbers(9, 3)
 
     for size in (8, 7, 2):
@@ -209,7 +209,7 @@ def test_towers_take_dicts_masks_and_several_outputs(cluster: sn.Cluster) -> Non
     read = net.branch("read", made["words"], layers.LSTM(5), on="gpu:1")
     joined = net.merge("join", [read, made["size"]], layers.Add())
     net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
-    placed, plain = twins(net, cluster)
+    placed, plain = both(net, cluster)
     rng = np.random.default_rng(0)
     ids = rng.integers(1, 11, (7, 6)).astype("int32")
     ids[::2, 3:] = 0
@@ -247,7 +247,7 @@ def test_losses_of_layers_are_the_means_of_the_unsplit_batch(
 ) -> None:
     """Regularizers of both kinds count as in the plain model, also for 2 over 4."""
     body = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
-    placed, plain = twins(towered(body, (4,)), cluster)
+    placed, plain = both(towered(body, (4,)), cluster)
     x, y = numbers(9, 4), numbers(9, 3)
 
     for size in (8, 2, 7):
@@ -281,7 +281,7 @@ def test_chained_towers_hand_their_samples_on_without_a_join(
     first = net.towers("first", x, layers.Dense(6, activation="relu"), on=on)
     second = net.towers("second", first, layers.Dense(5), on=["gpu:1", "gpu:2"])
     net.output(net.branch("head", second, layers.Dense(3), on="cpu"))
-    placed, plain = twins(net, cluster)
+    placed, plain = both(net, cluster)
     x_, y = numbers(7, 4), numbers(7, 3)
 
     assert "first/join" not in sn.plan_of(placed).graph.call
@@ -299,7 +299,7 @@ def test_a_layer_of_towers_may_be_shared_with_a_branch(cluster: sn.Cluster) -> N
     one = net.towers("one", a, shared, on=["gpu:0", "gpu:1"])
     two = net.branch("two", b, shared, on="gpu:2")
     net.output(net.merge("join", [one, two], layers.Add()))
-    placed, plain = twins(net, cluster)
+    placed, plain = both(net, cluster)
     x, y = [numbers(7, 4), numbers(7, 4, seed=1)], numbers(7, 4, seed=2)
 
     for model in (placed, plain):

@@ -1,7 +1,7 @@
 """Placed equals unplaced: outputs, losses, gradients, weights, state; and proven.
 
-`sn.unplace` gives the plain Keras twin with the same weights and seeds; a few twins are
-built by hand from the very layers that were declared, in `test_emit`.
+`sn.unplace` gives the plain Keras model with the same weights and seeds; in `test_emit`
+a few are built by hand from the very layers that were declared.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ class Losses(keras.callbacks.Callback):
 
 
 def placed_and_plain(case: Case, cluster: sn.Cluster) -> tuple[Any, Any]:
-    """The emitted model of a case and its plain twin, both compiled."""
+    """The emitted model of a case and its plain Keras model, both compiled."""
     placed = sn.emit(case.net, sn.plan(case.net, cluster, batch=BATCH, time_limit=0.2))
     plain = sn.unplace(placed)
     for model in (placed, plain):

@@ -89,9 +89,9 @@ def test_diagram_of_do_not_fold_a_fallback_with_others() -> None:
     from splitnet.core.plan import Fallback
 
     plan = plans.towers(300)
-    receipt = Fallback("tower_7", "gpu:9", "gpu:3", "not here")
+    fallback = Fallback("tower_7", "gpu:9", "gpu:3", "not here")
     changed = plans.plan_by_hand(
-        plan.graph, plan.cluster, plan.device_of, fallbacks=[receipt]
+        plan.graph, plan.cluster, plan.device_of, fallbacks=[fallback]
     )
     (box,) = [b for b in diagram_of(changed).boxes if b.facts.fallback]
     assert box.group.members == ("tower_7",)

@@ -141,7 +141,7 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
 
 def _moved(placed: Placed) -> dict[str, str]:
     """Parts that emission put elsewhere than its plan says, with their devices."""
-    return {receipt.part: receipt.assigned for receipt in placed.receipts}
+    return {fallback.part: fallback.assigned for fallback in placed.fallbacks}
 
 
 def _graphs(placed: Placed) -> list[Any]:

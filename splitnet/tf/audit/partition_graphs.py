@@ -84,7 +84,7 @@ class Names:
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self._known: dict[str, str] = {}
         self._part_of = placed.part_of
-        moved = {receipt.part: receipt.assigned for receipt in placed.receipts}
+        moved = {fallback.part: fallback.assigned for fallback in placed.fallbacks}
         self._device_of = dict(plan.device_of) | moved
         self._weight_of = placed.weight_of
 

@@ -158,7 +158,7 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
             f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
             "train the model itself."
         )
-    pins = [wish for one in found for wish in preferences(one) if ":" in wish]
+    pins = [name for one in found for name in preferences(one) if ":" in name]
     for pin in dict.fromkeys(pins):
         if pins.count(pin) > 1:
             raise DeviceError(

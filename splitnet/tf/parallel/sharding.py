@@ -105,10 +105,10 @@ def cut_layer(
         if activation is not None:
             changed["activation"] = "linear"
         kind = type(layer)
-        twin = HEAD_SLICES.get(kind.__name__, kind).from_config(changed)
-        twin.trainable = layer.trainable
-        parts.append(call(twin, inputs))
-        _give_slices(layer, source, twin, (start, size, width))
+        clone = HEAD_SLICES.get(kind.__name__, kind).from_config(changed)
+        clone.trainable = layer.trainable
+        parts.append(call(clone, inputs))
+        _give_slices(layer, source, clone, (start, size, width))
         start += size
     return parts, _joined(layer, parts, activation, axis)
 
@@ -139,11 +139,11 @@ def _config(
 
 
 def _give_slices(
-    layer: Any, whole: Any, twin: Any, share: tuple[int, int, int]
+    layer: Any, whole: Any, clone: Any, share: tuple[int, int, int]
 ) -> None:
     """Let a slice's variables stand for their part of the whole layer's."""
     start, size, width = share
-    for mine, its in matched(whole, twin):
+    for mine, its in matched(whole, clone):
         if its.name == "seed_generator_state":
             continue
         axis = cut_axis(mine, its)
@@ -152,7 +152,7 @@ def _give_slices(
             each = mine.shape[axis] // width
             own = _SliceOf(mine, axis, start * each, size * each)
             keras_api.borrow_value(its, own)
-        elif twin.name.endswith("_slice0") and type(layer).__name__ in ATTENTION:
+        elif clone.name.endswith("_slice0") and type(layer).__name__ in ATTENTION:
             keras_api.borrow_value(its, mine)
         else:
             raise SplitnetError(
@@ -161,12 +161,12 @@ def _give_slices(
             )
 
 
-def matched(whole: Any, twin: Any) -> list[tuple[Any, Any]]:
+def matched(whole: Any, clone: Any) -> list[tuple[Any, Any]]:
     """Each variable of a slice with the whole layer's; a slice may lack the last."""
     rest = iter(whole.variables)
     return [
         (next(mine for mine in rest if mine.name == its.name), its)
-        for its in twin.variables
+        for its in clone.variables
     ]
 
 

@@ -20,7 +20,7 @@ def placement(
     sites: list[Site],
     nodes: dict[int, Any],
     targets: dict[str, str],
-    receipts: list[Fallback],
+    fallbacks: list[Fallback],
 ) -> Placed:
     """What a model that was copied by a plan remembers of it, without its runners."""
     keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
@@ -28,17 +28,17 @@ def placement(
         name: tuple(keys[tower_part(name, i)] for i in range(one.count))
         for name, one in towers_in(plan.graph).items()
     }
-    twins = [(site, nodes[id(site.node)]) for site in sites]
-    owned = [variables_of(twin.operation) for _, twin in twins]
+    clones = [(site, nodes[id(site.node)]) for site in sites]
+    owned = [variables_of(clone.operation) for _, clone in clones]
     return Placed(
         plan=plan,
         flow=flow,
-        key_of={id(twin): keys[site.part] for site, twin in twins},
-        keys_of={id(t): towers[s.part] for s, t in twins if s.part in towers},
+        key_of={id(clone): keys[site.part] for site, clone in clones},
+        keys_of={id(t): towers[s.part] for s, t in clones if s.part in towers},
         target_of={key: canonical(targets[part]) for part, key in keys.items()},
         part_of={key: part for part, key in keys.items()},
         weight_of=_weight_names(plan, sites, owned),
-        receipts=tuple(receipts),
+        fallbacks=tuple(fallbacks),
     )
 
 

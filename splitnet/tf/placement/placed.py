@@ -41,7 +41,7 @@ class Placed:
     target_of: Mapping[str, str]
     part_of: Mapping[str, str]
     weight_of: Mapping[int, str]
-    receipts: tuple[Fallback, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
     runners: tuple[Runner, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
     graphs: list[weakref.ref[Any]] = field(default_factory=list)

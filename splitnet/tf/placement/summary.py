@@ -70,7 +70,7 @@ def _devices(model: Any) -> dict[str, str]:
     placed = placed_of(model)
     assert placed is not None
     plan = placed.plan
-    moved = {receipt.part: receipt.assigned for receipt in placed.receipts}
+    moved = {fallback.part: fallback.assigned for fallback in placed.fallbacks}
     found: dict[str, dict[str, None]] = {
         call.layer or call.name: {plan.device_of[call.part]: None}
         for call in plan.graph.calls

@@ -1,4 +1,4 @@
-"""A plan's devices on the machine that is here, with a receipt for each that is not."""
+"""A plan's devices on this machine, with a fallback for each that is missing."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def targets_of(plan: Plan) -> tuple[dict[str, str], list[Fallback]]:
     standing = dict(_stand_ins(plan, here))
     instead: dict[str, tuple[str, str]] = {}
     targets: dict[str, str] = {}
-    receipts: list[Fallback] = []
+    fallbacks: list[Fallback] = []
     for part, name in plan.device_of.items():
         device = plan.cluster[name]
         if device in present:
@@ -37,10 +37,10 @@ def targets_of(plan: Plan) -> tuple[dict[str, str], list[Fallback]]:
         elif name not in instead:
             instead[name] = _least_loaded(device.kind, present, load)
         got, targets[part] = instead[name]
-        receipts.append(
+        fallbacks.append(
             Fallback(part, name, got, f"{device.target} is not on this machine")
         )
-    return targets, receipts
+    return targets, fallbacks
 
 
 def _least_loaded(

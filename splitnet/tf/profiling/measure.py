@@ -214,15 +214,15 @@ def _call_seconds(
     """Forward and backward seconds of one call, alone on a device."""
     node = site.node
     with tf.device(device.target):
-        twin = Cloner(lambda layer: device.target).of(node.operation)
-        operation = keras_api.operation_fn(twin, training=True)
+        clone = Cloner(lambda layer: device.target).of(node.operation)
+        operation = keras_api.operation_fn(clone, training=True)
         values = {id(t): synthetic_tensor(t, batch) for t in node.input_tensors}
         inputs = {key: tf.Variable(value) for key, value in values.items()}
         args, kwargs = node.arguments.fill_in(
             {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
         )
         operation(*args, **kwargs)  # builds it, here
-    trained = list(getattr(twin, "trainable_variables", ()))
+    trained = list(getattr(clone, "trainable_variables", ()))
     floats = [v for v in inputs.values() if v.dtype.is_floating]
 
     def forward_pass() -> Any:

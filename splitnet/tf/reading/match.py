@@ -95,10 +95,10 @@ def _same_structure(
     for site in sites:
         key = here[id(site.node)], fed[1][id(site.node)]
         waiting.setdefault(key, []).append(site)
-    twin: dict[str, int] = {}
+    site_of: dict[str, int] = {}
     found = []
     for call in calls:
-        wanted = sorted((twin[name], index) for name, index in reads[call.name])
+        wanted = sorted((site_of[name], index) for name, index in reads[call.name])
         fitting = [
             site
             for site in waiting.get((planned[call.name], fed[0][call.name]), ())
@@ -108,7 +108,7 @@ def _same_structure(
             return None
         site = next((one for one in fitting if one.call == call.name), fitting[0])
         waiting[planned[call.name], fed[0][call.name]].remove(site)
-        twin[call.name] = id(site.node)
+        site_of[call.name] = id(site.node)
         found.append((call, site))
     return found
 

@@ -29,36 +29,38 @@ def rebuild(layer: Any) -> Any:
     _refuse_hidden_variables(layer)
     try:
         if isinstance(layer, keras.layers.Lambda):
-            twin = _lambda_again(layer)
+            clone = _lambda_again(layer)
         else:
             classes = {type(one).__name__: type(one) for one in _inside(layer)}
             with keras.saving.CustomObjectScope(classes):
-                twin = kind.from_config(_without_build_hints(layer.get_config()))
+                clone = kind.from_config(_without_build_hints(layer.get_config()))
     except ValueError as error:
         if keras_api.needs_memory(error):
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
     except Exception as error:  # whatever a user's get_config or __init__ raises
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
-    for one, other in zip(_inside(layer), _inside(twin)):
+    for one, other in zip(_inside(layer), _inside(clone)):
         if type(one) is type(other):
             _share_initializers(one, other)
-    twin.trainable = layer.trainable
-    return twin
+    clone.trainable = layer.trainable
+    return clone
 
 
-def check_alike(layer: Any, twin: Any) -> None:
-    """Check that a built twin has the variables and settings of its original.
+def check_alike(layer: Any, clone: Any) -> None:
+    """Check that a built clone has the variables and settings of its original.
 
     Raises:
         NotRebuiltError: a shape or a setting differs.
     """
-    mine, its = ([(v.name, tuple(v.shape)) for v in x.variables] for x in (layer, twin))
+    mine, its = (
+        [(v.name, tuple(v.shape)) for v in x.variables] for x in (layer, clone)
+    )
     if [shape for _, shape in mine] != [shape for _, shape in its]:
         raise NotRebuiltError(
             f"its variables are {_said(mine)}, the copy's {_said(its)}"
         )
-    for one, other in zip(_inside(layer), _inside(twin)):
+    for one, other in zip(_inside(layer), _inside(clone)):
         for name, value in _settings(one):
             found = vars(other).get(name, value)
             if type(found) is type(value) and found != value:
@@ -138,14 +140,14 @@ def _without_build_hints(config: Any) -> Any:
     return config
 
 
-def _share_initializers(layer: Any, twin: Any) -> None:
+def _share_initializers(layer: Any, clone: Any) -> None:
     """Share initializers: each draws its default seed when it is made."""
     for name, value in vars(layer).items():
-        if isinstance(value, keras.initializers.Initializer) and name in vars(twin):
-            vars(twin)[name] = value
+        if isinstance(value, keras.initializers.Initializer) and name in vars(clone):
+            vars(clone)[name] = value
 
 
-def carry_assets(layer: Any, twin: Any) -> None:
+def carry_assets(layer: Any, clone: Any) -> None:
     """Copy what a layer saves beside its variables, by its own saving methods."""
     kind, base = type(layer), keras.layers.Layer
     derives = hasattr(kind, "adapt") or not kind.__module__.startswith("keras.")
@@ -156,8 +158,8 @@ def carry_assets(layer: Any, twin: Any) -> None:
     ):
         store: dict[str, Any] = {}
         layer.save_own_variables(store)
-        twin.load_own_variables(store)
+        clone.load_own_variables(store)
     if hasattr(kind, "load_assets"):
         with tempfile.TemporaryDirectory() as folder:
             layer.save_assets(folder)
-            twin.load_assets(folder)
+            clone.load_assets(folder)

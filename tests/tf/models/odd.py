@@ -158,9 +158,9 @@ def shared_everywhere() -> Any:
     x = a = keras.Input((5,))
     for _ in range(6):
         x = norm(tied(x) + x)
-    twin = layers.Dense(5, use_bias=False)
-    side = twin(layers.ActivityRegularization(l2=0.1)(tied(a)))
-    return keras.Model(a, layers.Add()([twin(x), side]))
+    shared = layers.Dense(5, use_bias=False)
+    side = shared(layers.ActivityRegularization(l2=0.1)(tied(a)))
+    return keras.Model(a, layers.Add()([shared(x), side]))
 
 
 class Noise(layers.Layer):
