@@ -1,18 +1,20 @@
 """Micro-batches: shares of the batch that pass through the parts one after another.
 
-    gpu:0  |F0|F1|F2|F3|     |B0|  |B1|  |B2|  |B3|     F forward, B backward
-    gpu:1     |F0|F1|F2|F3|B0|  |B1|  |B2|  |B3|        of micro-batch 0, 1, ...
+    gpu:0  |F0|F1|      |B0|F2|B1|F3|B2|  |B3|          F forward, B backward
+    gpu:1     |F0|B0|F1|B1|F2|B2|F3|B3|                 of micro-batch 0, 1, ...
 
-With "gpipe" every stage takes what is ready (Huang et al., 2019). With "1f1b" the first
-stage starts micro-batch m when its backward pass of m - S is done, S stages, so that at
-most S are in flight (Narayanan et al., "PipeDream", 2019). Gradients are added to the
-sum of the earlier micro-batches as they are made, where they are made.
+A stage is what a device computes before the data go to the next. It runs forward for
+one micro-batch after the other, and backward for what is ready. With "gpipe" nothing
+else holds it (Huang et al., 2019). With "1f1b", shown above, the stage that is the k-th
+from the end starts micro-batch m when it is done with the backward pass of m - k, so
+that it holds k at most (Narayanan et al., "PipeDream", 2019). Gradients are added to
+the sum of the earlier micro-batches as they are made, where they are made.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import networkx as nx
 
@@ -35,23 +37,36 @@ __all__ = [
     "largest_true",
     "microbatch_step",
     "pipeline_of",
+    "runs_of",
     "scaled_graph",
     "stage_count",
+    "stages_of",
 ]
 
 SCHEDULES = ("gpipe", "1f1b")
+Unit = TypeVar("Unit", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a step is divided: `window` micro-batches may be in flight, all if None."""
+    """How a step is divided; `stage_of` maps a part to its stage, from 1, and device.
+
+    `bounded` says that each stage bounds the micro-batches in flight ("1f1b").
+    """
 
     microbatches: int = 1
-    window: int | None = None
+    bounded: bool = False
+    stage_of: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    def window(self, stage: int) -> int:
+        """How many micro-batches may be in flight in a stage."""
+        if not self.bounded:
+            return self.microbatches
+        return 1 + max(number for number, _ in self.stage_of.values()) - stage
 
 
 def pipeline_of(plan: "Plan", microbatches: int, schedule: str) -> Pipeline:
-    """Check what is asked of a pipeline, and bound "1f1b" by the plan's stages.
+    """Check what is asked of a pipeline, and find the stages of the plan.
 
     Raises:
         DeclarationError: with every fault.
@@ -71,9 +86,8 @@ def pipeline_of(plan: "Plan", microbatches: int, schedule: str) -> Pipeline:
         )
     if faults:
         raise DeclarationError(f"invalid pipeline: {'; '.join(faults)}.")
-    bounded = schedule == "1f1b" and microbatches > 1
-    window = stage_count(plan.graph, plan.device_of) if bounded else None
-    return Pipeline(microbatches, window)
+    stages = stages_of(plan.graph, plan.device_of)
+    return Pipeline(microbatches, schedule == "1f1b" and microbatches > 1, stages)
 
 
 def scaled_graph(graph: Graph, batch: int) -> Graph:
@@ -159,32 +173,42 @@ class ScaledCosts:
         return self.costs.link(source, target, cluster)
 
 
-def stage_count(graph: Graph, device_of: Mapping[str, str]) -> int:
-    """How many devices compute one after the other on the longest way to an output."""
+def stages_of(graph: Graph, device_of: Mapping[str, str]) -> dict[str, tuple[int, str]]:
+    """The stage of each part but the inputs: its number, from 1, and its device.
+
+    The number counts the devices that compute one after another on the longest way to
+    the part. Parts of one number on one device are one stage.
+    """
     computes = {call.part for call in graph.calls if call.forward_flops}
     readers: dict[str, list[str]] = {}
     for tensor in graph.tensors:
         readers.setdefault(tensor.source, []).append(tensor.target)
     reached: dict[str, tuple[int, str]] = {}  # stages before a call, and the last
-    longest = 1
+    stages: dict[str, tuple[int, str]] = {}
     for call in graph.calls:
         count, before = reached.get(call.name, (0, ""))
         device = device_of[call.part]
         if call.part in computes and device != before:
             count, before = count + 1, device
-        longest = max(longest, count)
+        if graph.part[call.part].kind != "input":
+            stages[call.part] = max(stages.get(call.part, (1, device)), (count, device))
         for reader in readers.get(call.name, ()):
             reached[reader] = max(reached.get(reader, (-1, "")), (count, before))
-    return longest
+    return stages
+
+
+def stage_count(graph: Graph, device_of: Mapping[str, str]) -> int:
+    """How many stages the longest way to an output has."""
+    stages = stages_of(graph, device_of).values()
+    return max((number for number, _ in stages), default=1)
 
 
 def microbatch_step(
     graph: Graph,
     cluster: Cluster,
     costs: CostModel,
+    pipeline: Pipeline,
     *,
-    microbatches: int,
-    window: int | None = None,
     recompute: bool = False,
     training: bool = True,
     optimizer: str = "adam",
@@ -195,13 +219,12 @@ def microbatch_step(
         graph: What runs, for the whole batch.
         cluster: The machine.
         costs: Seconds of whole calls.
-        microbatches: How many.
-        window: How many of them may be in flight; all if None.
+        pipeline: How many micro-batches, and the order of their tasks.
         recompute: Whether backward tasks run the forward pass of their part again.
         training: Whether backward and update tasks follow.
         optimizer: Its name.
     """
-    sizes = batch_shares(graph.batch, microbatches)
+    sizes = batch_shares(graph.batch, pipeline.microbatches)
     made = {
         size: step_graph(
             scaled_graph(graph, size),
@@ -216,19 +239,17 @@ def microbatch_step(
         for size in dict.fromkeys(sizes)
     }
     pieces = [made[size] for size in sizes]
-    if microbatches == 1:
+    if len(pieces) == 1:
         return pieces[0]
     sums = [
         [costs.update_seconds(size, device, "sgd") if size else 0.0 for size in trained]
         for device in cluster
         for trained in [pieces[0].trained_bytes]
     ]
-    return _joined(pieces, sums, window or microbatches)
+    return replace(_joined(pieces, sums), waits=tuple(_waits(pieces[0], pipeline)))
 
 
-def _joined(
-    pieces: Sequence[StepGraph], sums: Sequence[Sequence[float]], window: int
-) -> StepGraph:
+def _joined(pieces: Sequence[StepGraph], sums: Sequence[Sequence[float]]) -> StepGraph:
     """Steps of one graph as one step; what belongs to weights is there once.
 
     `sums` are the seconds, per device and unit, of adding gradients of a unit's weights
@@ -254,7 +275,6 @@ def _joined(
             for edge in piece.edges
         ),
         weights=tuple(_shared(first, count)),
-        waits=tuple(_waits(first, count, window)),
         weight_bytes=first.weight_bytes + rest,
         trained_bytes=first.trained_bytes + rest,
         largest_weight_bytes=first.largest_weight_bytes + rest,
@@ -324,33 +344,46 @@ def _shared(step: StepGraph, count: int) -> list[SharedWeight]:
     return found
 
 
-def _waits(step: StepGraph, count: int, window: int) -> list[tuple[int, int]]:
-    """Forward tasks of the first stage wait until a micro-batch has left it.
+def runs_of(
+    units: "nx.DiGraph[Unit]", stage_of: Mapping[Unit, tuple[int, str]]
+) -> "Iterator[tuple[int, nx.DiGraph[Unit]]]":
+    """The number of each stage with what hangs together there, as a graph of units."""
+    members: dict[tuple[int, str], list[Unit]] = {}
+    for unit, stage in stage_of.items():
+        members.setdefault(stage, []).append(unit)
+    for (number, _), inside in members.items():
+        graph = units.subgraph(inside)
+        for run in nx.weakly_connected_components(graph):
+            yield number, graph.subgraph(run)
 
-    An input may arrive meanwhile; the units that read it wait, or the input itself if
-    these are the only ones that compute.
+
+def _waits(step: StepGraph, pipeline: Pipeline) -> Iterator[tuple[int, int]]:
+    """Pairs of tasks (one, other): the schedule lets the one start after the other.
+
+    Where a stage begins it waits for its end of the micro-batch before, and for its
+    backward tasks of the last micro-batch that must have left it.
     """
+    n, count = step.count, pipeline.microbatches
     units: nx.DiGraph[int] = nx.DiGraph()
-    units.add_nodes_from(range(step.count))
+    units.add_nodes_from(range(n))
     units.add_edges_from((e.source, r) for e in step.edges for r in e.readers)
-    flows = step.has_backward
-    entries = [u for u in units if not units.in_degree(u)]
-    waiting = {
-        unit
-        for entry in entries
-        for unit in (units.successors(entry) if not step.forward[0][entry] else [entry])
+    stages = {
+        unit: pipeline.stage_of[part]
+        for unit, part in enumerate(step.parts)
+        if part in pipeline.stage_of
     }
-    last = [
-        u
-        for u in units
-        if flows[u] and not any(flows[p] for p in units.predecessors(u))
-    ]
-    return [
-        (m * step.count + unit, (m - window) * step.count + other)
-        for m in range(window, count)
-        for unit in sorted(waiting)
-        for other in last
-    ]
+    for number, run in runs_of(units, stages):
+        begin = sorted(u for u in run if not run.in_degree(u))
+        end = sorted(u for u in run if not run.out_degree(u))
+        flows = run.subgraph(u for u in run if step.has_backward[u])
+        last = sorted(u for u in flows if not flows.in_degree(u))
+        window = pipeline.window(number)
+        for m in range(1, count):
+            for unit in begin:
+                yield from ((m * n + unit, (m - 1) * n + other) for other in end)
+                if m >= window:
+                    done = 2 * n * count - 1 - (m - window) * n
+                    yield from ((m * n + unit, done - other) for other in last)
 
 
 def largest_true(holds: Callable[[int], bool], most: int) -> int:

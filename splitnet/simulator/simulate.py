@@ -52,8 +52,8 @@ def simulate(
         plan: Its placement is kept.
         microbatches: How many shares of the batch pass through the parts one after
             another.
-        schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight by the
-            number of stages.
+        schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight in each
+            stage by the number of stages from it to the end.
         recompute: Whether parts save their inputs only, and run forward again in their
             backward pass.
 
@@ -78,8 +78,7 @@ def simulate_microbatches(
         plan.graph,
         plan.cluster,
         plan.costs,
-        microbatches=microbatches,
-        window=pipeline.window,
+        pipeline,
         recompute=recompute,
         training=plan.training,
         optimizer=plan.optimizer,

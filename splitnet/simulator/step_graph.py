@@ -56,8 +56,7 @@ class StepGraph:
         explicit_backward: Units of a graph that holds its backward calls itself.
         edges: Tensors between units.
         weights: Weights that several units use.
-        waits: Pairs (unit, other): the forward task of the unit starts after the
-            backward task of the other.
+        waits: Pairs of tasks (one, other): the one starts after the other.
         weight_bytes: Weights at home at the unit.
         trained_bytes: Those of them that are updated; their gradients are as large.
         largest_weight_bytes: The largest of these, for the temporaries of its update.

@@ -135,8 +135,7 @@ def task_graph(
         weights: Weights that several units use.
         has_backward: Which units have a backward task.
         has_update: Which units have an update task.
-        waits: Pairs (unit, other): the forward task of the unit starts after the
-            backward task of the other.
+        waits: Pairs (task, other): the one starts after the other.
     """
     n = len(has_backward)
     last = 2 * n - 1
@@ -161,8 +160,8 @@ def task_graph(
             GradientReduction(kind, item, contributors, task, one.bytes, rows)
         )
 
-    for unit, other in waits:
-        depend(unit, last - other)
+    for task, other in waits:
+        depend(task, other)
     for unit in range(n):
         if has_backward[unit]:
             depend(last - unit, unit)

@@ -147,28 +147,29 @@ def two_stages() -> sn.Plan:
     return plan_graph(chain(), sn.Cluster.of("2*gpu", "cpu"))
 
 
-@pytest.mark.xfail(strict=False, reason="written for the old pipeline simulator")
-def test_pipeline_never_beats_the_ideal_and_comes_near_it() -> None:
-    """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least.
+SCHEDULES = pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 
-    What is ready first runs first, so a backward pass may wait for a later forward
-    pass.
-    """
+
+@SCHEDULES
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_pipeline_never_beats_the_ideal_and_comes_near_it(
+    schedule: str, count: int
+) -> None:
+    """M micro-batches in S stages take (M + S - 1) / (M * S) of the work, at least."""
     plan = two_stages()
-    for count in (2, 4, 8):
-        ideal = plan.seconds * (count + 1) / (2 * count)
-        seconds = sn.simulate(plan, microbatches=count).seconds
-        assert ideal <= seconds * 1.02
-        assert seconds <= 1.02 * ideal
+    ideal = plan.seconds * (count + 1) / (2 * count)
+    seconds = sn.simulate(plan, microbatches=count, schedule=schedule).seconds
+
+    assert ideal <= seconds <= 1.02 * ideal
 
 
-@pytest.mark.xfail(strict=False, reason="written for the old pipeline simulator")
-def test_pipeline_runs_every_microbatch_once_in_each_phase() -> None:
-    """Both stages run forward and backward for each of them, and update once."""
-    timeline = sn.simulate(two_stages(), microbatches=4, schedule="1f1b")
+@SCHEDULES
+def test_pipeline_runs_every_microbatch_once_in_each_phase(schedule: str) -> None:
+    """All four parts run forward and backward for each of them, and update once."""
+    timeline = sn.simulate(two_stages(), microbatches=4, schedule=schedule)
 
-    ran = [(t.call, t.phase, t.microbatch) for t in timeline.tasks if t.call != "x"]
-    assert len(set(ran)) == len(ran) == 4 * (2 + 2) + 2
+    ran = [(t.part, t.phase, t.microbatch) for t in timeline.tasks if t.part != "x"]
+    assert len(set(ran)) == len(ran) == 4 * (4 + 4) + 4
 
 
 def test_one_microbatch_is_the_plan_itself() -> None:
@@ -191,24 +192,20 @@ def test_one_forward_one_backward_bounds_activations() -> None:
     assert peak(big, schedule="1f1b") < 0.4 * peak(big)
 
 
-@pytest.mark.xfail(strict=False, reason="written for the old pipeline simulator")
-def test_last_stage_holds_one_microbatch_at_a_time() -> None:
-    """It goes back as soon as it has come forward, whatever the schedule."""
-    timeline = sn.simulate(two_stages(), microbatches=4)
-    last = [t for t in timeline.tasks if t.device == "gpu:1" and t.phase != "update"]
+def test_last_stage_alternates_with_1f1b_alone() -> None:
+    """It goes back as soon as it has come forward; with gpipe what is ready runs."""
+    order = {
+        schedule: [
+            f"{t.part}{t.phase[0]}{t.microbatch}"
+            for t in sn.simulate(two_stages(), microbatches=4, schedule=schedule).tasks
+            if t.device == "gpu:1" and t.phase != "update"
+        ]
+        for schedule in ("gpipe", "1f1b")
+    }
 
-    assert [(t.microbatch, t.phase) for t in last if t.stop > t.start] == [
-        (m, phase) for m in range(4) for phase in ("forward", "backward")
-    ]
-
-
-@pytest.mark.parametrize("count", [2, 4, 8, 16])
-def test_one_forward_one_backward_costs_no_time(count: int) -> None:
-    """What is in flight suffices: two equal stages are as fast as with all at once."""
-    plan = two_stages()
-    bounded = sn.simulate(plan, microbatches=count, schedule="1f1b").seconds
-
-    assert bounded <= 1.02 * sn.simulate(plan, microbatches=count).seconds
+    strict = [f"{part}{m}" for m in range(4) for part in ("p2f", "p3f", "p3b", "p2b")]
+    assert order["1f1b"] == strict
+    assert order["gpipe"] != strict
 
 
 def test_recomputing_trades_activations_for_time() -> None:

@@ -10,14 +10,16 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.planner.evaluate import score
 from splitnet.simulator.microbatch import (
+    Pipeline,
     ScaledCosts,
     microbatch_step,
     scaled_graph,
     stage_count,
+    stages_of,
 )
 from splitnet.simulator.simulate import outcome_of, simulate
 from tests import zoo
-from tests.simulator.small import Seconds, box, dense, graph, spans
+from tests.simulator.small import Seconds, box, dense, graph, spans, view
 
 MIB = 2**20
 
@@ -28,13 +30,20 @@ def stages():
     return graph(calls, "a-b", batch=4)
 
 
-def played(one, devices: str, count: int, **more: object):
+def played(
+    one, devices: str, count: int, *, bounded: bool = False, recompute: bool = False
+):
     """A step of micro-batches of parts on the GPUs whose digits are listed."""
     cluster = box(2)
-    step = microbatch_step(
-        one, cluster, Seconds(), microbatches=count, optimizer="sgd", **more
-    )
     device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
+    step = microbatch_step(
+        one,
+        cluster,
+        Seconds(),
+        Pipeline(count, bounded, stages_of(one, device_of)),
+        optimizer="sgd",
+        recompute=recompute,
+    )
     return outcome_of(one, cluster, step, device_of)
 
 
@@ -57,13 +66,34 @@ def test_gpipe_lets_every_stage_take_what_is_ready():
 
 
 def test_1f1b_bounds_the_micro_batches_in_flight():
-    """With two stages the first starts F2 after B0, and F3 after B1."""
-    found = played(stages(), "01", 4, window=2)
-    first = order(found, "gpu:0")
+    """The first of two stages starts F2 after B0; the last alternates."""
+    found = played(stages(), "01", 4, bounded=True)
 
-    assert first[:2] == ["F0", "F1"]
-    assert first.index("F2") > first.index("B0")
-    assert first.index("F3") > first.index("B1")
+    assert order(found, "gpu:0")[:-1] == [
+        *("F0", "F1", "B0", "F2", "B1", "F3", "B2", "B3")
+    ]
+    assert order(found, "gpu:1")[:-1] == [
+        *("F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3")
+    ]
+
+
+def test_a_stage_of_several_parts_takes_one_micro_batch_after_the_other():
+    """Not the first part of all micro-batches, which would keep the next stage idle."""
+    calls = [dense(name, seconds=4.0, out=4) for name in "abcd"]
+    found = played(graph(calls, "a-b b-c c-d", batch=4), "0011", 4)
+    parts = [t.part for t in found.timeline.tasks if t.device == "gpu:0"]
+
+    assert "".join(parts[:8]) == "abababab"
+
+
+def test_a_stage_that_waits_for_another_device_lets_the_next_begin():
+    """Before and after a merge elsewhere that computes nothing are two runs."""
+    calls = [dense("a", seconds=4.0, out=4), view("m", "m", 4), dense("b", seconds=4.0)]
+    one = graph(calls, "a-m m-b", batch=4)
+    there = {"a": "gpu:0", "m": "gpu:1", "b": "gpu:0"}
+
+    assert stage_count(one, there) == 1
+    assert order(played(one, "010", 4), "gpu:0")[:4] == ["F0", "F1", "F2", "F0"]
 
 
 def test_a_pipeline_is_faster_than_its_stages_one_after_another():
@@ -131,16 +161,20 @@ def test_micro_batches_add_one_set_of_gradients_and_nothing_for_updates():
 
 
 def deep(blocks: int = 8):
-    """A part whose activations outweigh its weights."""
+    """A part whose activations outweigh its weights, and a slow end."""
     calls = [dense(f"d{i}", "all", seconds=1.0, out=4000) for i in range(blocks)]
     edges = " ".join(f"d{i}-d{i + 1}" for i in range(blocks - 1))
-    return graph([dense("x", out=4000), *calls], f"x-d0 {edges}", batch=4)
+    return graph(
+        [dense("x", out=4000), *calls, dense("end", seconds=20.0)],
+        f"x-d0 {edges} d{blocks - 1}-end",
+        batch=4,
+    )
 
 
 def test_recomputation_lowers_the_peak_and_lengthens_the_step():
     """Saved activations of all micro-batches in flight shrink to inputs of parts."""
-    plain = played(deep(), "00", 4)
-    again = played(deep(), "00", 4, recompute=True)
+    plain = played(deep(), "001", 4)
+    again = played(deep(), "001", 4, recompute=True)
 
     assert again.timeline.peak_bytes["gpu:0"] < 0.6 * plain.timeline.peak_bytes["gpu:0"]
     assert again.timeline.seconds > plain.timeline.seconds
@@ -149,7 +183,7 @@ def test_recomputation_lowers_the_peak_and_lengthens_the_step():
 def test_1f1b_lowers_the_peak_of_gpipe():
     """Two micro-batches in flight instead of eight."""
     one = replace(deep(), batch=8)
-    gpipe, bounded = (played(one, "00", 8, window=window) for window in (None, 2))
+    gpipe, bounded = (played(one, "001", 8, bounded=b) for b in (False, True))
 
     assert bounded.timeline.peak_bytes["gpu:0"] < gpipe.timeline.peak_bytes["gpu:0"]
 

@@ -11,7 +11,7 @@ from splitnet.core.costs.model import Roofline
 from splitnet.core.graph import Graph, Part
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of, standing_bytes
-from splitnet.simulator.microbatch import microbatch_step
+from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
 from splitnet.simulator.task_graph import WEIGHTS
 from tests.zoo import call, graph_of, source
@@ -47,18 +47,17 @@ def random_graph(seed: int) -> Graph:
 
 
 def step_and_devices(seed: int) -> tuple[StepGraph, list[int]]:
-    """A random step, of micro-batches at times, and a random device for each unit."""
+    """A random step, of micro-batches at times, and a random device for each part."""
     graph, draw = random_graph(seed), random.Random(seed)
-    count = draw.choice([1, 1, 3])
-    if count == 1:
+    number = {part.name: draw.randrange(4) for part in graph.parts}
+    if draw.random() < 0.5:
         step = step_graph(graph, BOX, recompute=draw.random() < 0.3)
     else:
-        window = draw.choice([None, 2])
-        step = microbatch_step(
-            graph, BOX, Roofline(), microbatches=count, window=window
-        )
-    where = [draw.randrange(4) for _ in range(step.count // count)]
-    return step, where * count
+        names = [device.name for device in BOX]
+        stages = stages_of(graph, {part: names[i] for part, i in number.items()})
+        pipeline = Pipeline(draw.choice([2, 3, 5]), draw.random() < 0.5, stages)
+        step = microbatch_step(graph, BOX, Roofline(), pipeline)
+    return step, [number[part] for part in step.parts]
 
 
 @every

@@ -335,3 +335,30 @@ def test_each_stage_is_traced_once_for_all_micro_batches(cluster: sn.Cluster) ->
     found = calls(step_graph(placed))
     assert len(found) == 2 * 2 * 8
     assert len({function_of(op) for op in found}) == 4
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_every_stage_keeps_the_order_of_its_schedule(
+    schedule: str, cluster: sn.Cluster
+) -> None:
+    """Forward calls of a stage wait for those before; with 1f1b the last alternates."""
+    net = sn.Net("stages")
+    a = net.branch("a", net.input("x", (6,)), layers.Dense(5, "tanh"), on="gpu:0")
+    net.output(net.branch("b", a, layers.Dense(1), on="gpu:1"))
+    plan = sn.plan(net, cluster, batch=6)
+    placed = sn.emit(net, plan, microbatches=3, schedule=schedule)
+    compiled(placed)
+    placed.fit(numbers(6, 6), numbers(6, 1), batch_size=6, verbose=0)
+
+    made = calls(step_graph(placed))
+    for device in ("CPU:1", "CPU:2"):
+        here = [op for op in made if op.device.endswith(device)]
+        forward = [op for op in here if "backward" not in function_of(op)]
+        backward = [op for op in here if "backward" in function_of(op)]
+        assert [len(forward), len(backward)] == [3, 3]
+        assert all(waits_for(b, a) for a, b in zip(forward, forward[1:]))
+        window = 2 if device == "CPU:1" else 1
+        for m, one in enumerate(forward):
+            done = [waits_for(one, other) for other in backward]
+            expected = max(0, m - window + 1) if schedule == "1f1b" else 0
+            assert done == [i < expected for i in range(3)]

@@ -1,26 +1,22 @@
 """Pipelines: the batch in micro-batches, each on its way through the parts.
 
-    gpu:0  |F0|F1|F2|F3|  |B0|  |B1|  |B2|  |B3|      F forward, B backward
-    gpu:1     |F0|B0|F1|B1|F2|B2|F3|B3|               of micro-batch 0, 1, ...
-
-Each part is traced once in a step and called once per micro-batch, and TensorFlow's
-executor lets the calls overlap as their data allow. The loss is the mean over samples,
-so each counts by its share of the batch; gradients are summed as they come, on the
-variable's device; metrics see the outputs of the whole batch. With "1f1b" micro-batch m
-starts when the first stage is done with the backward pass of m - S, S stages: no more
-than S are in flight. That bounds the memory of activations, and adds no hop to a step
-as a strict order would.
+Each part is traced once in a step and called once per micro-batch. On each device
+control dependencies keep the calls in the order of `simulator/microbatch`, which draws
+the schedules; TensorFlow's executor overlaps what is on different devices. The loss is
+the mean over samples, so each counts by its share of the batch; gradients are summed as
+they come, on the variable's device; metrics see the outputs of the whole batch.
 """
 
-import contextlib
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import networkx as nx
 import tensorflow as tf
 
-from splitnet.simulator.microbatch import Pipeline
+from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.tf_api import keep_as_written
 from splitnet.tf.parallel.batch_shards import Shards, as_tensor
@@ -28,6 +24,7 @@ from splitnet.tf.parallel.loss_report import noted_once
 from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
 from splitnet.tf.placement.placed import Placed
 from splitnet.tf.placement.run import Shared, device_of
+from splitnet.tf.reading.variables import weights_of
 
 __all__ = ["pipelined"]
 
@@ -39,7 +36,7 @@ def pipelined(model: Any, placed: Placed) -> None:
         model: an emitted model.
         placed: its placement, with the pipeline.
     """
-    compile_plainly, entry = model.compile, _entry_of(model, placed)
+    compile_plainly, stages = model.compile, _stages(placed)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
@@ -49,7 +46,7 @@ def pipelined(model: Any, placed: Placed) -> None:
     def train_step(data: Any) -> Any:
         placed.shared.append(Shared())
         try:
-            return _Step(model, placed.pipeline, entry, placed.shared[-1]).run(data)
+            return _Step(model, placed.pipeline, stages, placed.shared[-1]).run(data)
         finally:
             placed.shared.pop()
 
@@ -63,7 +60,7 @@ class _Step:
 
     model: Any
     pipeline: Pipeline
-    entry: "_Entry"
+    stages: "Mapping[_Unit, _Stage]"
     shared: Shared
 
     def run(self, data: Any) -> Any:
@@ -75,11 +72,12 @@ class _Step:
         rows = Shards.of(first, self.pipeline.microbatches)
         cut = [_split(rows, part) for part in (x, y, weights)]
         sums = _Sums(model.trainable_weights)
+        turns = self.shared.turns = _Turns(self.stages, sums)
         losses, outputs = [], []
         with noted_once(model, rows):
-            for number, (own_x, *rest) in enumerate(zip(*cut, rows.weights())):
-                own_x = self._held(own_x, number, sums)
-                made, loss = self._one(own_x, *rest, sums)
+            for number, one in enumerate(zip(*cut, rows.weights())):
+                turns.begin()
+                made, loss = self._one(*one, sums)
                 if not number:
                     warn_of_masks(model, self.pipeline, made)
                 outputs.append(made)
@@ -111,22 +109,6 @@ class _Step:
         sums.add(own, dict(zip(away, others)))
         return made, loss
 
-    def _held(self, x: Any, number: int, sums: "_Sums") -> Any:
-        """The micro-batch, once the first stage has room for it.
-
-        It waits where it is read, so that it has arrived when its turn comes.
-        """
-        window = self.pipeline.window
-        if window is None or number < window or tf.executing_eagerly():
-            return x
-        with tf.control_dependencies(sums.made_by(number - window, self.entry.after)):
-            if isinstance(x, dict):
-                return {k: _kept(v, self.entry.reader.get(k)) for k, v in x.items()}
-            flat = keras.tree.flatten(x)
-            known = list(self.entry.reader.values())
-            where = known if len(known) == len(flat) else [None] * len(flat)
-            return keras.tree.pack_sequence_as(x, list(map(_kept, flat, where)))
-
 
 class _Sums:
     """Gradients of each variable, summed as they come, where they are made.
@@ -137,33 +119,32 @@ class _Sums:
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = list(variables)
-        # (id of a variable, device or "" for its home) -> sum
+        # (id of a variable, device) -> sum
         self._sums: dict[tuple[int, str], Any] = {}
-        self._made: list[dict[int, list[Any]]] = []
+        self._made: list[dict[tuple[int, str], Any]] = []
 
     def add(self, own: list[Any], away: dict[tuple[int, str], Any]) -> None:
         """Add the gradients of one more micro-batch; None stays out."""
-        made: dict[int, list[Any]] = {}
         homes = {id(v): device_of(v) for v in self.variables}
-        at_home = {(id(v), ""): g for v, g in zip(self.variables, own)}
+        at_home = {(id(v), homes[id(v)]): g for v, g in zip(self.variables, own)}
+        self._made.append({})
         for (which, device), gradient in (at_home | away).items():
             if gradient is None or which not in homes:
                 continue
-            made.setdefault(which, []).append(gradient)
+            values = gradient
+            if isinstance(gradient, tf.IndexedSlices):
+                values = gradient.values
+            self._made[-1][which, device] = values
             before = self._sums.get((which, device))
-            with tf.device(device or homes[which]):
+            with tf.device(device):
                 self._sums[which, device] = (
                     gradient if before is None else _added(before, gradient)
                 )
-        self._made.append(made)
 
-    def made_by(self, number: int, variables: list[Any]) -> list[Any]:
-        """The gradients that a micro-batch made of some variables."""
-        return [
-            one.values if isinstance(one, tf.IndexedSlices) else one
-            for variable in variables
-            for one in self._made[number].get(id(variable), ())
-        ]
+    def made_by(self, number: int, variables: list[Any], device: str) -> list[Any]:
+        """The gradients that a micro-batch made of some variables on a device."""
+        keys = [(id(variable), device) for variable in variables]
+        return [self._made[number][key] for key in keys if key in self._made[number]]
 
     def total(self) -> list[Any]:
         """The gradient of the whole batch, for each variable."""
@@ -173,14 +154,6 @@ class _Sums:
             with tf.device(device_of(variable)):
                 found.append(functools.reduce(_added, parts) if parts else None)
         return found
-
-
-def _kept(value: Any, device: str | None) -> Any:
-    """A nest of tensors, on a device if one is named; None stays None."""
-    with tf.device(device) if device else contextlib.nullcontext():
-        return keras.tree.map_structure(
-            lambda t: None if t is None else tf.identity(t), value
-        )
 
 
 def _added(one: Any, other: Any) -> Any:
@@ -208,39 +181,87 @@ def _split(rows: Shards, data: Any) -> list[Any]:
     ]
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """Where a micro-batch enters a model.
+_Unit = tuple[int, str]
+"""A segment that runs as a part: the segment's id and the part's key."""
 
-    `after` are the first trained variables on every way through it, whose gradients are
-    the last of a backward pass; `reader` maps each input's name to the device that
-    reads it, None where several do.
+
+@dataclass(frozen=True)
+class _Stage:
+    """What a device calls one after the other for one micro-batch.
+
+    The calls that `begin` it wait for those that `end` it for the micro-batch before,
+    and for the gradients of its first trained `variables` of the one that is `window`
+    before.
     """
 
-    after: list[Any]
-    reader: dict[str, str | None]
+    device: str
+    window: int
+    begin: frozenset[_Unit]
+    end: frozenset[_Unit]
+    variables: list[Any]
 
 
-def _entry_of(model: Any, placed: Placed) -> _Entry:
-    reached: set[int] = set()
-    found: dict[int, Any] = {}
-    readers: dict[int, set[str | None]] = {id(t): set() for t in model.inputs}
-    for node in placed.flow.nodes:
-        towers = placed.keys_of.get(id(node))
-        device = None if towers else placed.target_of[placed.key_of[id(node)]]
-        for tensor in node.input_tensors:
-            if id(tensor) in readers:
-                readers[id(tensor)].add(device)
-        mine = list(getattr(node.operation, "trainable_variables", ()))
-        behind = any(id(tensor) in reached for tensor in node.input_tensors)
-        if mine and not behind:
-            found[id(mine[0])] = mine[0]
-        if mine or behind:
-            reached.update(id(tensor) for tensor in node.outputs)
-    reader = {
-        keras_api.producer(t).operation.name: next(iter(readers[id(t)]))
-        if len(readers[id(t)]) == 1
-        else None
-        for t in model.inputs
-    }
-    return _Entry(list(found.values()), reader)
+def _stages(placed: Placed) -> dict[_Unit, _Stage]:
+    """The stage of each call of a part function."""
+    units: nx.DiGraph[_Unit] = nx.DiGraph()
+    trained: dict[_Unit, list[Any]] = {}
+    stage_of, made_by = {}, dict[int, list[_Unit]]()
+    for segment in (runner.segment for runner in placed.runners):
+        node = segment.nodes[0]
+        for key in placed.keys_of.get(id(node), (segment.key,)):
+            unit = (id(segment), key)
+            trained[unit] = [v for n in segment.nodes for v in weights_of(n.operation)]
+            stage = placed.pipeline.stage_of.get(placed.part_of[key])
+            if stage is None:
+                continue
+            stage_of[unit] = stage
+            units.add_edges_from(
+                (other, unit)
+                for tensor in segment.reads
+                for other in made_by.get(id(tensor), ())
+            )
+            units.add_node(unit)
+            for tensor in segment.gives:
+                made_by.setdefault(id(tensor), []).append(unit)
+    found: dict[_Unit, _Stage] = {}
+    for number, run in runs_of(units, stage_of):
+        learns = run.subgraph(unit for unit in run if trained[unit])
+        first = [unit for unit in learns if not nx.ancestors(run, unit) & set(learns)]
+        stage = _Stage(
+            placed.target_of[next(iter(run))[1]],
+            placed.pipeline.window(number),
+            frozenset(unit for unit in run if not run.in_degree(unit)),
+            frozenset(unit for unit in run if not run.out_degree(unit)),
+            [v for unit in first for v in trained[unit]],
+        )
+        found.update(dict.fromkeys(run, stage))
+    return found
+
+
+class _Turns:
+    """The turns that micro-batches take in each stage."""
+
+    def __init__(self, stages: Mapping[_Unit, _Stage], sums: _Sums) -> None:
+        self._stages, self._sums = stages, sums
+        self._made: list[dict[_Unit, list[Any]]] = []
+
+    def begin(self) -> None:
+        """Begin with the next micro-batch."""
+        self._made.append({})
+
+    def before(self, segment: Any, key: str) -> list[Any]:
+        """What must have run before a segment runs as a part."""
+        unit, number = (id(segment), key), len(self._made) - 1
+        stage = self._stages.get(unit)
+        if stage is None or unit not in stage.begin or not number:
+            return []
+        found = [one for end in stage.end for one in self._made[-2].get(end, ())]
+        if number >= stage.window:
+            earlier = number - stage.window
+            found += self._sums.made_by(earlier, stage.variables, stage.device)
+        return found
+
+    def ran(self, segment: Any, key: str, made: Any) -> None:
+        """Note what a segment returned."""
+        tensors = [t for t in tf.nest.flatten(made) if isinstance(t, tf.Tensor)]
+        self._made[-1][id(segment), key] = tensors[:1]

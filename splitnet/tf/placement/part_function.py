@@ -93,8 +93,17 @@ class PartFunction:
         values = [run.weight(v, device) for v in weights]
         current = [run.state(v, first=i in trace.early) for i, v in enumerate(states)]
         masks = [keras_api.mask_of(value) for value in given]
-        with tf.name_scope(scope_of(key)), tf.device(device):
-            return trace, trace.function(given, masks, values, current)
+        turns = run.shared.turns
+        before = turns.before(self.segment, key) if turns else []
+        with (
+            tf.name_scope(scope_of(key)),
+            tf.device(device),
+            tf.control_dependencies(before),
+        ):
+            made = trace.function(given, masks, values, current)
+        if turns:
+            turns.ran(self.segment, key, made)
+        return trace, made
 
     def _arguments(self, home: str) -> tuple[list[Any], list[Any]]:
         """The variables that are arguments: weights of other devices, and states."""
