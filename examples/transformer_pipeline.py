@@ -27,8 +27,9 @@ read, following = windows[:, :-1].astype("int32"), windows[:, 1:]
 
 def embed(tokens: keras.KerasTensor) -> keras.KerasTensor:
     """Letters and their places as vectors."""
-    places = layers.Embedding(LENGTH, WIDTH)(keras.ops.arange(LENGTH))
-    return layers.Embedding(len(letters), WIDTH)(tokens) + places
+    places = keras.ops.cumsum(keras.ops.ones_like(tokens), axis=1) - 1
+    here = layers.Embedding(LENGTH, WIDTH)(places)
+    return layers.Embedding(len(letters), WIDTH)(tokens) + here
 
 
 def block() -> Callable[[keras.KerasTensor], keras.KerasTensor]:

@@ -110,6 +110,7 @@ def join(
     """Run a program in the private network of a running `cluster up`."""
     from splitnet.tf.workers.network_namespace import enter
 
+    program = program[1:] if program and program[0] == "--" else program
     if not program:
         raise ConfigError("name a command: splitnet cluster join PID -- COMMAND ...")
     enter(pid)

@@ -41,6 +41,7 @@ __all__ = [
     "read_json",
     "read_toml",
     "write_bytes",
+    "write_cluster",
     "write_json",
 ]
 
@@ -385,6 +386,38 @@ def load_cluster(path: str | Path) -> Cluster:
         raise DeviceError(text) from None
     except DeviceError as error:
         raise DeviceError(f"in the cluster file {str(path)!r}: {error}") from None
+
+
+def write_cluster(cluster: Cluster, path: str | Path) -> None:
+    """Write a cluster as the TOML file that `load_cluster` reads.
+
+    A link holds in both directions there, and gaps are not kept.
+    """
+    ends = {tuple(sorted((x.source, x.target))): x for x in reversed(cluster.links)}
+    usual = ends.pop(("*", "*"), default_link(None, None))
+    lines = [
+        f"link = {usual.bytes_per_second!r}",
+        f"latency = {usual.latency_seconds!r}",
+        "[hosts]",
+        *(f'"{host.name}" = "{host.address}"' for host in cluster.hosts),
+    ]
+    for device in cluster:
+        lines += [
+            "[[device]]",
+            f'name = "{device.name}"',
+            f"memory = {device.memory_bytes}",
+            f"speed = {device.flops_per_second!r}",
+            f"bandwidth = {device.bytes_per_second!r}",
+            f"overhead = {device.call_seconds!r}",
+        ]
+    for link in reversed(ends.values()):
+        lines += [
+            "[[links]]",
+            f'between = ["{link.source}", "{link.target}"]',
+            f"bandwidth = {link.bytes_per_second!r}",
+            f"latency = {link.latency_seconds!r}",
+        ]
+    write_bytes("\n".join([*lines, ""]).encode(), path, "cluster")
 
 
 def _cluster_of(table: _ClusterFile) -> Cluster:

@@ -254,10 +254,14 @@ def _search_parts(
     solution = _solved(evaluator, groups, options, seconds)
     found = _found(evaluator, constraints, groups, solution)
     if not solution.feasible:
+        device_of = {
+            part: where if where in group.allowed else group.allowed[0]
+            for group in groups
+            for part in group.parts
+            for where in [found.device_of[part]]
+        }
         fits = _Fits(graph, options)
-        raise infeasible_error(
-            Case(evaluator, groups, constraints, found.device_of, fits)
-        )
+        raise infeasible_error(Case(evaluator, groups, constraints, device_of, fits))
     return found
 
 

@@ -170,6 +170,15 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     assert "more memory on gpu:0" in last
 
 
+def test_infeasible_pin_larger_than_its_device():
+    """A part that can never be where it is pinned is judged there all the same."""
+    box = Cluster.of("2*gpu", "cpu", memory="1 GiB", cpu_memory="4 MiB")
+
+    text = refusal(pinned(chain(3), "cpu"), box)
+
+    assert "does not fit on cpu:0, where it must be." in text
+
+
 def test_infeasible_remedies_work():
     """The batch that the message names does fit, and the next larger one does not."""
     box = Cluster.of("gpu", memory="15 MiB")

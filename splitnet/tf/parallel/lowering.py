@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import tensorflow as tf
+
 from splitnet.tf.parallel.replicas import leaving, replicas_of
 from splitnet.tf.parallel.towers import SynchronisedNorm, Towers, is_synchronised
 from splitnet.tf.placement.part_function import PartFunction
@@ -45,7 +47,22 @@ def lowered(placed: Placed, how_of: Mapping[int, str] | None = None) -> Placed:
             kind = SynchronisedNorm if is_synchronised(node, mine) else Towers
             return kind(segment, mine, placed, replicas, gone)
         device, _, how = segment.unit
+        for one in segment.nodes:
+            _bring_constants(one, device)
         return PartFunction(segment, device, how)
 
     segments = segments_of(placed.flow, placed.key_of, units)
     return replace(placed, runners=tuple(map(runner, segments)))
+
+
+def _bring_constants(node: Any, device: str) -> None:
+    """Copy constants among a call's arguments to its device, once for all steps."""
+
+    def brought(value: Any) -> Any:
+        if not isinstance(value, tf.Tensor):
+            return value
+        with tf.device(device):
+            return tf.identity(value)
+
+    arguments = node.arguments
+    arguments.args, arguments.kwargs = arguments.convert(brought)

@@ -23,10 +23,11 @@ from types import TracebackType
 
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
 from splitnet.core.errors import ConfigError, DeviceError, listed, parse_bytes
+from splitnet.core.serialization import write_cluster
 from splitnet.tf.workers.network_namespace import isolate
 from splitnet.tf.workers.serve import READY
 
-__all__ = ["CLUSTER_VARIABLE", "LocalWorkers", "local_workers", "write_cluster"]
+__all__ = ["CLUSTER_VARIABLE", "LocalWorkers", "local_workers"]
 
 CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
 _MOST_WORKERS = 64
@@ -277,35 +278,3 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
-
-
-def write_cluster(cluster: Cluster, path: str | Path) -> None:
-    """Write a cluster as the TOML file that `Cluster.load` reads."""
-    lines = ["[hosts]", *(f'"{h.name}" = "{h.address}"' for h in cluster.hosts)]
-    for device in cluster:
-        lines += [
-            "",
-            "[[device]]",
-            f'name = "{device.name}"',
-            f"memory = {device.memory_bytes}",
-            f"speed = {device.flops_per_second!r}",
-            f"bandwidth = {device.bytes_per_second!r}",
-            f"overhead = {device.call_seconds!r}",
-        ]
-    plain = [link for link in cluster.links if (link.source, link.target) == ("*", "*")]
-    for link in plain[-1:]:
-        lines = [
-            f"link = {link.bytes_per_second!r}",
-            f"latency = {link.latency_seconds!r}",
-            "",
-            *lines,
-        ]
-    for link in (link for link in cluster.links if link not in plain):
-        lines += [
-            "",
-            "[[links]]",
-            f'between = ["{link.source}", "{link.target}"]',
-            f"bandwidth = {link.bytes_per_second!r}",
-            f"latency = {link.latency_seconds!r}",
-        ]
-    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -60,3 +60,18 @@ def test_a_tensor_with_three_readers(cluster: sn.Cluster) -> None:
     audit = sn.audit(placed, None, batch).check()
 
     assert not unequal(audit)
+
+
+def test_a_constant_is_on_the_device_that_reads_it(cluster: sn.Cluster) -> None:
+    """A tensor among the arguments of a call is not sent in every step."""
+    x = keras.Input((64,))
+    table = keras.ops.ones((64, 64))
+    model = keras.Model(x, layers.Dense(1, name="out")(keras.ops.matmul(x, table)))
+    plan = sn.plan(model, cluster, batch=8, pins={"*": "gpu:1"}, time_limit=0.1)
+    placed = sn.emit(model, plan)
+    placed.compile("adam", "mse")
+    batch = np.ones((8, 64), "float32"), np.ones((8, 1), "float32")
+
+    audit = sn.audit(placed, None, batch).check()
+
+    assert not unequal(audit)

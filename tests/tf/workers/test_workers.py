@@ -11,7 +11,7 @@ import pytest
 
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
-from splitnet.core.serialization import hosts_from
+from splitnet.core.serialization import hosts_from, write_cluster
 from splitnet.tf.workers import connect, network_namespace, serve
 from splitnet.tf.workers.health import probe
 from splitnet.tf.workers.serve import (
@@ -20,7 +20,6 @@ from splitnet.tf.workers.serve import (
     limit_memory,
     worker_of,
 )
-from splitnet.tf.workers.start import write_cluster
 from tests.tf.workers.story import story
 
 
@@ -69,9 +68,6 @@ def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
     assert process.returncode == 3
 
 
-@pytest.mark.xfail(
-    strict=False, reason="fails since the new command line; cause unknown"
-)
 def test_a_program_ends_when_what_runs_it_is_killed() -> None:
     """`cluster up` and `join`, killed with no time to clean up, leave no program."""
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -89,9 +85,6 @@ def test_a_program_ends_when_what_runs_it_is_killed() -> None:
     assert not Path(f"/proc/{pid}/exe").exists()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="fails since the new command line; cause unknown"
-)
 def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
     """128 and the number of the signal."""
     join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
@@ -105,9 +98,6 @@ def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
 
 
 @pytest.mark.tf
-@pytest.mark.xfail(
-    strict=False, reason="the words of the error have changed; not looked into"
-)
 def test_workers_with_a_limit_keep_to_it_and_to_the_order(tmp_path: Path) -> None:
     """Plans know what a limit leaves, the kernel holds it, steps see weights just set.
 
