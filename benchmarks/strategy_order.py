@@ -1,25 +1,22 @@
-"""Is the predicted step time, from measured costs, within 20 % of the measured one?
+"""Are strategies and placements ordered as two real workers order them?
 
-Two worker processes, a core and a thread each. Each model is placed three ways by hand:
-all on worker 0, the first half of its calls there and the second on worker 1, and its
-calls in turn on both. Inputs are the client's. The three run in turn, epoch by epoch
-of plain `fit`, and between the rounds the calls are measured one by one (`sn.measure`):
-a machine may be slower by half within seconds, so a round is held against the mean of
-what was predicted just before and just after it. A row has the medians over the rounds,
-the ratio with its least and most; of measured steps, from the end of one to the end of
-the next, the quartiles. What an epoch costs before its first step is not in. "drift" is
-how far apart two predictions of the same step were, the largest over the least.
+Two worker processes, a core and a thread each. Each model is measured once call by call
+(`sn.measure`). Placed by hand (all on one worker; halves; calls in turn) and by each
+row of `sn.compare_strategies`, it is simulated with those costs, built and trained with
+plain `fit`, all in turn. A step is timed from the end of one to the end of the next
+within an epoch. Two rows have an order where the middle halves of their steps lie
+apart.
 
-    python benchmarks/predicted.py [MODEL ...] [--rounds N]
+    python benchmarks/strategy_order.py [MODEL ...] [--rounds N]
 """
 
 import argparse
-from statistics import median
+import re
 
 from common import heading, order_of, quartiles, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
-STEPS, EPOCHS = 8, 2
+STEPS = 8
 
 
 def build(name):
@@ -123,89 +120,48 @@ MODELS = (
 )
 
 
-def plans(sn, model, batch, cluster, costs):
-    """Three plans by name."""
-    graph = sn.read(model, batch)
+def placements(sn, model, cluster, **options):
+    """Three placements by hand: name and plan."""
+    graph = sn.read(model, options["batch"])
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     rest = [part.name for part in graph.parts if part.kind != "input"]
-    at_home = dict.fromkeys(inputs, "cpu:0")
-    options = {"batch": batch, "costs": costs, "optimizer": "sgd"}
-    half = len(rest) // 2
-    one = at_home | dict.fromkeys(rest, WORKERS[0])
-    two = one | dict.fromkeys(rest[half:], WORKERS[1])
-    yield "one worker", sn.score(model, cluster, one, **options)
-    yield "halves", sn.score(model, cluster, two, **options)
-    turns = one | dict.fromkeys(rest[1::2], WORKERS[1])
-    yield "in turn", sn.score(model, cluster, turns, **options)
+    one = dict.fromkeys(inputs, "cpu:0") | dict.fromkeys(rest, WORKERS[0])
+    half = dict.fromkeys(rest[len(rest) // 2 :], WORKERS[1])
+    turns = dict.fromkeys(rest[1::2], WORKERS[1])
+    for name, moved in (("one worker", {}), ("halves", half), ("in turn", turns)):
+        yield name, sn.score(model, cluster, one | moved, **options)
 
 
-def runner(sn, model, chosen, batch):
-    """A function that runs some plans in turn; the seconds of the steps of each."""
-    import numpy as np
-
-    from splitnet.tf.profiling.timing import StepTimes
-
-    shape = (batch * STEPS, *model.inputs[0].shape[1:])
-    x = np.random.default_rng(0).normal(size=shape).astype("float32")
-    y = np.zeros((batch * STEPS, 1), "float32")
-    fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
-    models = [sn.emit(model, plan) for plan in chosen]
-    for made in models:
-        made.compile("sgd", "mse")
-        made.fit(x, y, **fit)
-
-    def run():
-        seconds = [[] for _ in models]
-        for _ in range(EPOCHS):
-            for made, took in zip(models, seconds):
-                times = StepTimes()
-                made.fit(x, y, callbacks=[times], **fit)
-                took += times.seconds
-        return seconds
-
-    return run
-
-
-def rows(sn, name, cluster, pids, rounds):
-    """Print three rows for a model, and whether their order is right."""
-    model, batch = build(name)
-
-    def predicted():
-        with undisturbed(*pids):
-            costs = sn.measure(model, cluster, batch, optimizer="sgd")
-        return dict(plans(sn, model, batch, cluster, costs))
-
-    chosen = predicted()
-    run = runner(sn, model, list(chosen.values()), batch)
-    said, took = [[plan.timeline.seconds for plan in chosen.values()]], []
-    for _ in range(rounds):
-        with undisturbed(*pids):
-            took.append(run())
-        said.append([plan.timeline.seconds for plan in predicted().values()])
-    judged = []
-    for i, which in enumerate(chosen):
-        mine = [each[i] for each in said]
-        expected = [(a + b) / 2 for a, b in zip(mine, mine[1:])]
-        steps = [each[i] for each in took]
-        ratios = [e / median(s) for e, s in zip(expected, steps)]
-        low, middle, high = quartiles([second for each in steps for second in each])
-        print(
-            f"  {name:16} {which:12} {1e3 * median(expected):10.1f}    "
-            f"{1e3 * middle:7.1f} ({1e3 * low:.0f} to {1e3 * high:.0f})".ljust(64)
-            + f"{median(ratios):6.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            f"{max(mine) / min(mine):8.2f}",
-            flush=True,
-        )
-        judged.append((which, median(expected), (low, middle, high)))
-    print(f"  {name:16} {order_of(judged)}", flush=True)
+def alternatives(sn, model, cluster, **options):
+    """Name, predicted seconds and emitted model of each placement and strategy."""
+    for name, plan in placements(sn, model, cluster, **options):
+        yield name, plan.seconds, sn.emit(model, plan)
+        if name == "halves":
+            halves = plan
+    for row in sn.compare_strategies(halves).all:
+        if row.kind == "towers":
+            home = re.search(r"weights_on='([^']+)'", row.how)[1]
+            made = sn.data_parallel(
+                model,
+                cluster,
+                devices=list(WORKERS),
+                batch=options["batch"],
+                weights_on=home,
+            )
+        elif row.kind == "pipeline":
+            found = re.search(r"microbatches=(\d+), schedule='(\w+)'", row.how)
+            made = sn.emit(model, halves, microbatches=int(found[1]), schedule=found[2])
+        else:  # one device and the plan stand above
+            continue
+        yield row.kind, row.seconds, made
 
 
 def main():
-    """Print three rows for each model."""
+    """Print a row for each alternative of each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
 
     import splitnet as sn
 
@@ -213,12 +169,41 @@ def main():
         heading(__doc__.splitlines()[0])
         cluster, pids = workers.cluster, [workers.pid(i) for i in range(2)]
         sn.connect(cluster)
-        print(
-            "  model            plan         predicted, ms  measured, ms       "
-            "ratio                 drift"
-        )
-        for name in options.models:
-            rows(sn, name, cluster, pids, options.rounds)
+        import numpy as np
+
+        from splitnet.tf.profiling.timing import StepTimes
+
+        print("  model             alternative  predicted  measured, ms")
+        for name in given.models:
+            model, batch = build(name)
+            with undisturbed(*pids):
+                costs = sn.measure(model, cluster, batch, optimizer="sgd")
+            options = {"batch": batch, "costs": costs, "optimizer": "sgd"}
+            rows = list(alternatives(sn, model, cluster, **options))
+            shape = (batch * STEPS, *model.inputs[0].shape[1:])
+            x = np.random.default_rng(0).normal(size=shape).astype("float32")
+            y = np.zeros((batch * STEPS, 1), "float32")
+            fit = {"batch_size": batch, "shuffle": False, "verbose": 0}
+            for _, _, made in rows:
+                made.compile("sgd", "mse")
+                made.fit(x, y, **fit)
+            seconds = [[] for _ in rows]
+            with undisturbed(*pids):
+                for _ in range(given.rounds):
+                    for (_, _, made), took in zip(rows, seconds):
+                        times = StepTimes()
+                        made.fit(x, y, callbacks=[times], **fit)
+                        took += times.seconds
+            judged = []
+            for (kind, predicted, _), took in zip(rows, seconds):
+                low, middle, high = quartiles(took)
+                judged.append((kind, predicted, (low, middle, high)))
+                print(
+                    f"  {name:16}  {kind:11}  {1e3 * predicted:9.1f}  "
+                    f"{1e3 * middle:8.1f} ({1e3 * low:.0f} to {1e3 * high:.0f})",
+                    flush=True,
+                )
+            print(f"  {name:16}  {order_of(judged)}", flush=True)
 
 
 if __name__ == "__main__":
