@@ -12,6 +12,7 @@ import networkx as nx
 
 from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.graph import Call, Graph
+from splitnet.simulator.functions import cut_calls
 from splitnet.simulator.task_graph import Edge
 
 __all__ = ["Grouping", "UnitMemory", "edges_and_memory", "group_calls", "group_parts"]
@@ -33,8 +34,22 @@ class Grouping:
 
 
 def group_parts(graph: Graph) -> Grouping:
-    """One unit per part; explicit backward calls of a part are a unit of their own."""
-    return group_calls(graph, [(call.part, call.backward) for call in graph.calls])
+    """A unit per function: each part is one, or several if it has many calls.
+
+    Explicit backward calls of a part are a unit of their own, and nothing is cut in a
+    graph that has some, because nothing emits it.
+    """
+    grouping = group_calls(graph, [(call.part, call.backward) for call in graph.calls])
+    if any(call.backward for call in graph.calls):
+        return grouping
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    reads: dict[int, list[Key]] = {}
+    for tensor in graph.tensors:
+        source = index[tensor.source], tensor.index
+        reads.setdefault(index[tensor.target], []).append(source)
+    pieces = [tuple(run) for calls in grouping.calls for run in cut_calls(calls, reads)]
+    unit_of = {call: unit for unit, calls in enumerate(pieces) for call in calls}
+    return Grouping(tuple(unit_of[i] for i in range(len(unit_of))), tuple(pieces))
 
 
 def group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:

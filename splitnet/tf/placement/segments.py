@@ -6,14 +6,12 @@ from typing import Any
 
 import networkx as nx
 
+from splitnet.simulator.functions import cut_calls
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.variables import states_of
 
 __all__ = ["Segment", "segments_of"]
-
-_CALLS = 8
-"""A function has this many calls before it is cut; each costs about 10 us."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,29 +70,18 @@ def segments_of(
 
 
 def _cut(nodes: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """A long run of calls as several, cut where one tensor passes.
-
-    What a function saves for its backward pass is freed when that pass ends, so a
-    function of all calls would hold everything to the end. Where more than one tensor
-    passes nothing is cut. O(calls + tensors).
-    """
-    mine = {id(node) for node in nodes}
-    last: dict[int, int] = {}  # the last call here that reads each tensor made here
-    for i, node in enumerate(nodes):
-        for tensor in node.input_tensors:
-            if id(keras_api.producer(tensor)) in mine:
-                last[id(tensor)] = i
-    start, passing = 0, set[int]()
-    ends: dict[int, list[int]] = {}
-    for tensor, i in last.items():
-        ends.setdefault(i, []).append(tensor)
-    for i, node in enumerate(nodes[:-1]):
-        passing -= set(ends.get(i, ()))
-        passing |= {id(tensor) for tensor in node.outputs if id(tensor) in last}
-        if i + 1 - start >= _CALLS and len(passing) <= 1 and len(nodes) - i > _CALLS:
-            yield nodes[start : i + 1]
-            start = i + 1
-    yield nodes[start:]
+    """A long run of calls as several functions; the simulator uses the same rule."""
+    made = {
+        id(tensor): (i, output)
+        for i, node in enumerate(nodes)
+        for output, tensor in enumerate(node.outputs)
+    }
+    reads = {
+        i: [made[id(t)] for t in node.input_tensors if id(t) in made]
+        for i, node in enumerate(nodes)
+    }
+    for run in cut_calls(range(len(nodes)), reads):
+        yield [nodes[i] for i in run]
 
 
 def _in_order(nodes: Sequence[Any], group: Mapping[int, int]) -> Iterator[list[Any]]:
