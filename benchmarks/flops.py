@@ -60,13 +60,14 @@ def count(name, options):
     """Return the cost of one image, and the seconds it took to work out."""
     import keras
 
-    from splitnet.tf.costs.call_cost import cost_of
-    from splitnet.tf.internals.keras_api import without_values
+    from splitnet.tf.internals.keras_api import producer, without_values
+    from splitnet.tf.reading.call_cost import cost_of
 
     with without_values():
         model = getattr(keras.applications, name)(weights=None, **options)
+        output = model(keras.Input(model.input_shape[1:]))
     start = time.perf_counter()
-    cost = cost_of(model, model.inputs, model.outputs, 1)
+    cost = cost_of(producer(output), 1)
     return cost, time.perf_counter() - start
 
 
@@ -83,8 +84,8 @@ def main():
         if chosen and name not in chosen:
             continue
         cost, seconds = count(name, options)
-        counted = cost.matrix_flops / 2e6
-        rest = (cost.forward_flops / cost.matrix_flops - 1) * 100
+        counted = cost.work.matrix_flops / 2e6
+        rest = (cost.forward_flops / cost.work.matrix_flops - 1) * 100
         title = name + "".join(f" {k}={v}" for k, v in options.items() if k == "alpha")
         print(
             f"{title:30}{published:12,}{counted:11,.0f}"

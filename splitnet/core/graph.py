@@ -35,8 +35,9 @@ class Call:
     kernel, `backward` one that belongs to the backward pass by itself. `lookups` are
     those of its weights of which it reads rows: their gradient has those rows alone.
     `sequential_steps` counts the steps of a recurrence, each of which waits for the one
-    before; FLOPs and bytes are those of all of them. `settings` is a fingerprint of
-    the layer's configuration, "" where nobody says.
+    before; FLOPs and bytes are those of all of them. `efficiency` names the class of
+    its kernels and `kernels` counts those of a forward pass, where the kind does not
+    tell. `settings` is a fingerprint of the layer's configuration, "" if unknown.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Call:
     transfer_seconds: float | None = None
     lookups: tuple[str, ...] = ()
     sequential_steps: int = 1
+    efficiency: str = ""
+    kernels: int = 0
     settings: str = ""
 
 

@@ -12,15 +12,16 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError, warn
+from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
-from splitnet.view.dot import dot_of
+from splitnet.view.diagram import dot_of
 from splitnet.view.style import dot_of_scene, escaped, svg_of_scene
 from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
@@ -44,8 +45,8 @@ _CHILD = (
     "picture = graph.draw(format=kind, prog=prog, args=' '.join(args))\n"
     "sys.stdout.buffer.write(picture)\n"
 )
-# The second for graphs around whose boxes Graphviz finds no ways for lines.
-_ATTEMPTS = ((), ("-Gsplines=line",))
+# Simpler layouts, for graphs that Graphviz cannot lay out as asked.
+_ATTEMPTS = ((), ("-Gsplines=line",), ("-Gnewrank=false", "-Gsplines=line"))
 _MOST_SECONDS = 90.0
 _FONTS = Path(__file__).parent / "fonts"
 _FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
@@ -77,7 +78,6 @@ def draw(
     other: Plan | Timeline | None = None,
     calls: str | None = None,
     what: str = "placement",
-    dpi: int = 96,
 ) -> Path:
     """Draw a plan, an audit or a timeline into a file, completely or not at all.
 
@@ -90,7 +90,6 @@ def draw(
             timeline another, such as the measured one, drawn below on the same scale.
         calls: a part to open into its calls.
         what: "placement", or "timeline" for a plan's timeline with memory limits.
-        dpi: dots per inch of a png; 192 for print.
 
     Returns:
         The path written.
@@ -114,11 +113,11 @@ def draw(
                 f"calls={calls!r} opens a part of a placement diagram, and this is a "
                 "timeline. Leave it out, or draw the plan."
             )
-        return _draw_timeline(thing, Path(path), kind, other, dpi)
+        return _draw_timeline(thing, Path(path), kind, other)
     if not isinstance(thing, Plan) or not isinstance(other, Plan | None):
         raise _cannot_draw(other if isinstance(thing, Plan) else thing)
     text = dot_of(thing, other=other, calls=calls, audit=audit)
-    return _write_picture(Path(path), text, kind, "nop1", dpi)
+    return _write_picture(Path(path), text, kind, "dot")
 
 
 def _cannot_draw(thing: object) -> SplitnetError:
@@ -129,11 +128,7 @@ def _cannot_draw(thing: object) -> SplitnetError:
 
 
 def _draw_timeline(
-    thing: Plan | Timeline,
-    path: Path,
-    kind: str,
-    other: Plan | Timeline | None,
-    dpi: int,
+    thing: Plan | Timeline, path: Path, kind: str, other: Plan | Timeline | None
 ) -> Path:
     plan = thing if isinstance(thing, Plan) else None
     timelines = {"" if other is None else "planned": _timeline_of(thing)}
@@ -147,7 +142,7 @@ def _draw_timeline(
     )
     if kind == "svg":
         return _written(path, svg_of_scene(scene).encode())
-    return _write_picture(path, dot_of_scene(scene), kind, "nop2", dpi)
+    return _write_picture(path, dot_of_scene(scene), kind, "nop2")
 
 
 def _timeline_of(thing: Plan | Timeline) -> Timeline:
@@ -158,13 +153,13 @@ def _timeline_of(thing: Plan | Timeline) -> Timeline:
     raise _cannot_draw(thing)
 
 
-def _write_picture(path: Path, text: str, kind: str, program: str, dpi: int) -> Path:
+def _write_picture(path: Path, text: str, kind: str, program: str) -> Path:
     """Render DOT into a file; without Graphviz leave the DOT text and say where."""
     if kind == "dot":
         return _written(path, text.encode())
     _warn_of_missing_letters(text, kind)
     try:
-        picture = render_dot(text, kind, program=program, dpi=dpi)
+        picture = render_dot(text, kind, program=program)
     except SplitnetError as error:
         left = _written(path.with_suffix(".dot"), text.encode())
         raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
@@ -213,7 +208,7 @@ def _html(svg: str, text: str) -> str:
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 
 
-def render_dot(text: str, kind: str, *, program: str = "nop1", dpi: int = 96) -> bytes:
+def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
 
     A graph that Graphviz fails to lay out is tried again with straight lines.
@@ -221,18 +216,16 @@ def render_dot(text: str, kind: str, *, program: str = "nop1", dpi: int = 96) ->
     Args:
         text: a graph in the DOT language.
         kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
-        dpi: dots per inch of a png.
-        program: "nop1" for boxes with positions, "nop2" for all with positions.
+        program: the layout, "dot", or "nop2" for positions that are given.
 
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
     """
     faults: dict[str, str] = {}
-    size = [f"-Gdpi={dpi}"] if kind == "png" else []
     for extra in _ATTEMPTS:
         for name, command in _commands(kind, program):
             picture, fault = (
-                _run([*command, *size, *extra], text) if command else (b"", "none")
+                _run([*command, *extra], text) if command else (b"", "none")
             )
             if picture:
                 return picture
@@ -325,10 +318,11 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
         return
     missing = [letter for letter in _foreign_letters(text) if not _has_font(letter)]
     if missing:
-        warn(
+        warnings.warn(
             f"no font here has letters such as {', '.join(missing)}, so the {kind} has "
             "boxes in their place. Install a font that has them (for Chinese, Japanese "
-            "and Korean the package fonts-noto-cjk), or draw to .svg."
+            "and Korean the package fonts-noto-cjk), or draw to .svg.",
+            stacklevel=4,
         )
 
 

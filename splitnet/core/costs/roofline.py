@@ -25,7 +25,14 @@ from typing import NamedTuple
 from splitnet.core.cluster import Device
 from splitnet.core.graph import Call
 
-__all__ = ["VIEWS", "backward_estimate", "forward_estimate", "launch_seconds"]
+__all__ = [
+    "VIEWS",
+    "backward_estimate",
+    "efficiency_of",
+    "forward_estimate",
+    "kernels_of",
+    "launch_seconds",
+]
 
 VIEWS = frozenset(
     ["InputLayer", "Input", "Reshape", "Flatten", "Identity", "Activation:linear"]
@@ -118,12 +125,23 @@ def backward_estimate(call: Call, device: Device) -> float:
 
 def launch_seconds(call: Call, device: Device) -> float:
     """Seconds of a forward pass that do not depend on the batch: kernel launches."""
+    kernels = call.kernels or kernels_of(call.kind)
     if call.sequential_steps > 1:
         kernels = call.sequential_steps * _KERNELS_PER_STEP[device.kind]
-    else:
-        one = _KERNELS_OF_CLASS.get(_class(call), 1)
-        kernels = _KERNELS.get(_kind(call), one)
     return kernels * device.call_seconds
+
+
+def kernels_of(kind: str) -> int:
+    """How many kernels the forward pass of a kind of layer runs."""
+    if kind in VIEWS:
+        return 0
+    kind = kind.partition(":")[0]
+    return _KERNELS.get(kind, _KERNELS_OF_CLASS.get(efficiency_of(kind), 1))
+
+
+def efficiency_of(kind: str) -> str:
+    """The class of kernels that a kind of layer runs."""
+    return _CLASS_OF_KIND.get(kind.partition(":")[0], "element-wise")
 
 
 def _kernel_seconds(call: Call, device: Device, flops: float, moved: float) -> float:
@@ -137,14 +155,10 @@ def _kernel_seconds(call: Call, device: Device, flops: float, moved: float) -> f
     )
 
 
-def _kind(call: Call) -> str:
-    return call.kind.partition(":")[0]
-
-
 def _class(call: Call) -> str:
     if call.sequential_steps > 1:
         return "recurrence"
-    return _CLASS_OF_KIND.get(_kind(call), "element-wise")
+    return call.efficiency or efficiency_of(call.kind)
 
 
 def _is_half(call: Call) -> bool:

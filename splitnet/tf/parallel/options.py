@@ -1,9 +1,10 @@
 """What `emit` was asked besides placement: micro-batches, recomputation, XLA."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from splitnet.core.errors import DeclarationError, warn
+from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import Plan
 from splitnet.simulator.microbatch import Pipeline, pipeline_of
 from splitnet.tf.parallel.lowering import lowered
@@ -75,5 +76,8 @@ def lay_out(model: Any, placed: Placed, way: Way) -> Placed:
 
     how_of, fallbacks = how_to_run(placed, way.how, wanted)
     for one in fallbacks:
-        warn(f"{one.requested}: {one.part!r} runs {one.assigned}: {one.reason}.")
+        warnings.warn(
+            f"{one.requested}: {one.part!r} runs {one.assigned}: {one.reason}.",
+            stacklevel=3,
+        )
     return lowered(placed, how_of)

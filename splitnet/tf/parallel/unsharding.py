@@ -5,13 +5,13 @@ file of the whole model is loaded into the slices.
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.sharding import cut_axis, matched
 from splitnet.tf.parallel.widths import COUNTED
@@ -185,10 +185,11 @@ def _warn_of_norms(optimizer: Any, names: list[str]) -> None:
         kind = type(one).__name__
         why = kind if kind in _WHOLE_MATRICES else "clipnorm" if one.clipnorm else ""
         if why:
-            warn(
+            warnings.warn(
                 f"{why} looks at each slice of {', '.join(names)} by itself, so "
                 "training is not that of the whole layer; use global_clipnorm, or an "
-                "optimizer that works number by number."
+                "optimizer that works number by number.",
+                stacklevel=3,
             )
 
 

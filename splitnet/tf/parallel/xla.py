@@ -7,9 +7,8 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import first_line
-from splitnet.tf.costs.layers import FORMULAS
-from splitnet.tf.costs.value import keras_class
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.formulas import keras_class
 
 __all__ = ["refusal"]
 
@@ -38,7 +37,9 @@ def refusal(node: Any) -> str:
 def _known(layer: Any) -> bool:
     if isinstance(layer, keras.Sequential | keras_api.Functional):
         return all(_known(one) for one in layer.layers)
-    return keras_class(layer) in FORMULAS
+    home = type(layer).__module__
+    own = keras_class(layer) not in ("", "Lambda")
+    return own and home.startswith("keras.src.layers.") and "preproc" not in home
 
 
 def _lower(node: Any) -> None:

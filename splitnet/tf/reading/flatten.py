@@ -17,7 +17,15 @@ import keras
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.tf.internals import keras_api
 
-__all__ = ["Flow", "InnerNode", "Nested", "expanded_in", "flow_of", "is_sparse"]
+__all__ = [
+    "Flow",
+    "InnerNode",
+    "Nested",
+    "expanded_in",
+    "flow_of",
+    "inside",
+    "is_sparse",
+]
 
 Nested = str | Sequence[str]
 
@@ -54,11 +62,18 @@ class Flow:
     models: dict[str, bool]
 
 
-def flow_of(model: Any, nested: Nested = "keep", *, strict: bool = True) -> Flow:
+def flow_of(
+    model: Any,
+    nested: Nested = "keep",
+    *,
+    strict: bool = True,
+    inputs: Sequence[Any] | None = None,
+) -> Flow:
     """The calls of a functional model; nothing is added to it or to its layers.
 
     Args:
         model: a functional model.
+        inputs: symbolic tensors in place of the model's own, flat.
         nested: "keep" or "expand" for all nested models, or patterns of the names of
             those to expand. A model inside another is named "outer/inner"; to expand
             it expands the outer one.
@@ -68,7 +83,8 @@ def flow_of(model: Any, nested: Nested = "keep", *, strict: bool = True) -> Flow
         DeclarationError: a pattern that matches no nested model.
     """
     walk = _Walk(_chooser(nested))
-    tensors = {id(tensor): tensor for tensor in model.inputs}
+    own = model.inputs
+    tensors = {id(old): new for old, new in zip(own, own if inputs is None else inputs)}
     walk.follow(model, tensors, _Place())
     if strict and not isinstance(nested, str):
         _check_patterns(model, nested, list(walk.models))
@@ -145,7 +161,7 @@ class _Walk:
     def follow(self, model: Any, tensors: dict[int, Any], place: _Place) -> None:
         """Walk over the calls of a model; `tensors` maps its tensors to the flow's."""
         for node in keras_api.nodes_of(model):
-            inner = _inside(node.operation)
+            inner = inside(node.operation)
             bare = place.bare + node.operation.name
             expanded = inner is not None and self._wanted(bare)
             expanded = expanded and _can_expand(node, inner, tensors)
@@ -183,7 +199,7 @@ class _Walk:
         return made.outputs
 
 
-def _inside(operation: Any) -> Any:
+def inside(operation: Any) -> Any:
     """The functional model inside a nested one; None for what runs code of its own."""
     kind = type(operation)
     if isinstance(operation, keras.Sequential):

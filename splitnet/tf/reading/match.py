@@ -16,9 +16,9 @@ from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, towers_in
-from splitnet.tf.costs.value import size_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import expanded_in
+from splitnet.tf.reading.formulas import size_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import variables_of
 

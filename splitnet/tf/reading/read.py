@@ -1,5 +1,7 @@
 """Read a source as a graph: names, sizes and costs of every call; nothing runs."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -7,12 +9,11 @@ import keras
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.replication import batch_shares, expand
-from splitnet.tf.costs.call_cost import cost_of
-from splitnet.tf.costs.recurrent import sequential_steps
-from splitnet.tf.costs.value import CallCost, Size, size_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.replicas import check_towers
+from splitnet.tf.reading.call_cost import CallCost, cost_of, kept_tensors
 from splitnet.tf.reading.flatten import Nested
+from splitnet.tf.reading.formulas import Size, size_of
 from splitnet.tf.reading.match import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
 from splitnet.tf.reading.variables import tables_of, variables_of
@@ -67,169 +68,124 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
 
 def _whole(blueprint: Blueprint, batch: int) -> Graph:
     """The calls as they stand in the source, for one batch."""
-    names = _weight_names(blueprint)
-    costs = {
-        site.call: cost_of(
-            site.node.operation,
-            site.node.input_tensors,
-            site.node.outputs,
-            batch,
-            site.node.arguments.kwargs,
-        )
-        for site in blueprint.sites
-        if not site.node.is_input
-    }
-    charged = _charged(blueprint.sites, costs, batch)
+    sites = blueprint.sites
+    costs = [cost_of(site.node, batch) for site in sites]
+    kept = [cost.work.inner_bytes for cost in costs]
+    priced = [(site.node, cost) for site, cost in zip(sites, costs)]
+    for number, size in kept_tensors(priced, batch).values():
+        kept[number] += size
+    used = {id(site.node.operation): site.node.operation for site in sites}
+    owned = {key: variables_of(operation) for key, operation in used.items()}
+    weights = _weights(used, owned)
+
+    def names_of(variables: Sequence[Any]) -> tuple[str, ...]:
+        return tuple(weights[id(variable)].name for variable in variables)
+
     calls = tuple(
-        _call(site, batch, names, costs.get(site.call), charged)
-        for site in blueprint.sites
+        _call(
+            site,
+            batch,
+            cost,
+            count,
+            names_of(owned[id(site.node.operation)]),
+            names_of(tables_of(site.node.operation)),
+        )
+        for site, cost, count in zip(sites, costs, kept)
     )
-    site_of = {id(site.node): site for site in blueprint.sites}
+    call_of = {id(site.node): site.call for site in sites}
+    made = [call_of[id(keras_api.producer(t))] for t in blueprint.flow.outputs]
     return Graph(
         name=blueprint.name,
         batch=batch,
         calls=calls,
-        tensors=tuple(_tensors(blueprint, site_of, costs, batch)),
-        weights=tuple(_weights(blueprint, names)),
+        tensors=_tensors(sites, call_of, costs, batch),
+        weights=tuple(weights.values()),
         parts=blueprint.parts,
-        outputs=tuple(_outputs(blueprint, site_of)),
+        outputs=tuple(dict.fromkeys(made)),
     )
 
 
 def _call(
     site: Site,
     batch: int,
-    names: dict[int, str],
-    cost: CallCost | None,
-    charged: dict[str, int],
+    cost: CallCost,
+    kept: int,
+    weights: tuple[str, ...],
+    tables: tuple[str, ...],
 ) -> Call:
-    node, operation = site.node, site.node.operation
+    node, operation, work = site.node, site.node.operation, cost.work
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
-    shared = {
-        "name": site.call,
-        "part": site.part,
-        "kind": type(operation).__name__,
-        "layer": operation.name if isinstance(operation, keras.layers.Layer) else "",
-        "output_shapes": tuple(size.shape for size in outputs),
-        "output_dtypes": tuple(size.dtype for size in outputs),
-        "output_bytes": sum(size.bytes for size in outputs),
-        "settings": settings_of(operation),
-    }
-    if cost is None:
-        return Call(**shared)
-    keeps_output = len(cost.saves_outputs) == len(outputs)
-    some = () if keeps_output else cost.saves_outputs
+    keeps_output = len(work.saves_outputs) == len(outputs)
+    some = () if keeps_output else work.saves_outputs
     return Call(
-        **shared,
+        name=site.call,
+        part=site.part,
+        kind=type(operation).__name__,
+        layer=operation.name if isinstance(operation, keras.layers.Layer) else "",
+        output_shapes=tuple(size.shape for size in outputs),
+        output_dtypes=tuple(size.dtype for size in outputs),
+        output_bytes=sum(size.bytes for size in outputs),
         forward_flops=cost.forward_flops,
         backward_flops=cost.backward_flops,
         moved_bytes=cost.moved_bytes,
-        activation_bytes=charged[site.call],
-        workspace_bytes=cost.workspace_bytes,
-        inner_bytes=cost.inner_bytes + sum(outputs[i].bytes for i in some),
+        activation_bytes=kept,
+        workspace_bytes=work.workspace_bytes,
+        inner_bytes=work.inner_bytes + sum(outputs[i].bytes for i in some),
         keeps_output=keeps_output,
-        weights=tuple(dict.fromkeys(names[id(v)] for v in variables_of(operation))),
+        weights=weights,
         cpu_only=cost.cpu_only,
-        lookups=tuple(names[id(v)] for v in tables_of(operation)),
-        sequential_steps=sequential_steps(operation, node.input_tensors, batch),
+        lookups=tables,
+        sequential_steps=work.sequential_steps,
+        efficiency=work.efficiency,
+        kernels=work.kernels,
+        settings=settings_of(operation),
     )
 
 
-def _charged(
-    sites: tuple[Site, ...], costs: dict[str, CallCost], batch: int
-) -> dict[str, int]:
-    """What each call keeps, every tensor charged once, to a call that has it anyhow.
-
-    That is its maker, if the maker's own backward pass reads it, and else the first
-    that does. Views have their input's memory.
-    """
-    root: dict[int, Any] = {}
-    for site in sites:
-        cost = costs.get(site.call)
-        if cost and cost.views and site.node.input_tensors:
-            source = site.node.input_tensors[0]
-            root |= {id(t): root.get(id(source), source) for t in site.node.outputs}
-    charged = {call: cost.inner_bytes for call, cost in costs.items()}
-    paid: set[int] = set()
-
-    def pay(call: str, tensors: Any) -> None:
-        for tensor in tensors:
-            whole = root.get(id(tensor), tensor)
-            if id(whole) not in paid:
-                paid.add(id(whole))
-                charged[call] += size_of(whole, batch).bytes
-
-    working = [site for site in sites if site.call in costs]
-    for site in working:
-        outputs = site.node.outputs
-        pay(site.call, (outputs[i] for i in costs[site.call].saves_outputs))
-    for site in working:
-        inputs = site.node.input_tensors
-        pay(site.call, (inputs[i] for i in costs[site.call].saves_inputs))
-    return charged
-
-
-def _weight_names(blueprint: Blueprint) -> dict[int, str]:
-    """A unique name for each variable, its path, by its id."""
-    names: dict[int, str] = {}
-    taken: dict[str, int] = {}
-    for site in blueprint.sites:
-        for variable in variables_of(site.node.operation):
-            if id(variable) not in names:
-                path = variable.path
-                taken[path] = taken.get(path, 0) + 1
-                suffix = "" if taken[path] == 1 else f"@{taken[path]}"
-                names[id(variable)] = path + suffix
-    return names
-
-
-def _weights(blueprint: Blueprint, names: dict[int, str]) -> list[Weights]:
-    found: dict[str, Weights] = {}
-    for site in blueprint.sites:
-        for variable in variables_of(site.node.operation):
+def _weights(
+    used: Mapping[int, Any], owned: Mapping[int, Sequence[Any]]
+) -> dict[int, Weights]:
+    """Each variable by its id, named uniquely: by its path, and counted if need be."""
+    found: dict[int, Weights] = {}
+    taken: Counter[str] = Counter()
+    for key, operation in used.items():
+        for variable in owned[key]:
+            if id(variable) in found:
+                continue
+            taken[variable.path] += 1
+            count = taken[variable.path]
             size = Size(tuple(variable.shape), str(variable.dtype))
-            name = names[id(variable)]
-            found[name] = Weights(
-                name,
+            found[id(variable)] = Weights(
+                variable.path + (f"@{count}" if count > 1 else ""),
                 size.bytes,
                 size.shape,
                 size.dtype,
-                bool(variable.trainable) and bool(site.node.operation.trainable),
+                bool(variable.trainable) and bool(operation.trainable),
             )
-    return list(found.values())
+    return found
 
 
 def _tensors(
-    blueprint: Blueprint,
-    site_of: dict[int, Site],
-    costs: dict[str, CallCost],
+    sites: Sequence[Site],
+    call_of: Mapping[int, str],
+    costs: Sequence[CallCost],
     batch: int,
-) -> list[Tensor]:
+) -> tuple[Tensor, ...]:
+    """An edge for each output that a call reads; kept if one of its reads keeps it."""
     found: dict[tuple[str, int, str], Tensor] = {}
-    for site in blueprint.sites:
-        cost = costs.get(site.call)
+    for site, cost in zip(sites, costs):
         for position, tensor in enumerate(site.node.input_tensors):
-            source = site_of[id(keras_api.producer(tensor))]
-            index = next(i for i, t in enumerate(source.node.outputs) if t is tensor)
-            size = size_of(tensor, batch)
-            key = (source.call, index, site.call)
-            before = found.get(key)
-            kept = cost is not None and position in cost.saves_inputs
+            maker = keras_api.producer(tensor)
+            index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
+            size, key = size_of(tensor, batch), (call_of[id(maker)], index, site.call)
+            kept = position in cost.work.saves_inputs
             found[key] = Tensor(
-                source.call,
+                key[0],
                 site.call,
                 index,
                 size.shape,
                 size.dtype,
                 size.bytes,
-                kept or (before is not None and before.kept),
+                kept or (key in found and found[key].kept),
             )
-    return list(found.values())
-
-
-def _outputs(blueprint: Blueprint, site_of: dict[int, Site]) -> list[str]:
-    made = [
-        site_of[id(keras_api.producer(tensor))].call
-        for tensor in blueprint.flow.outputs
-    ]
-    return list(dict.fromkeys(made))
+    return tuple(found.values())

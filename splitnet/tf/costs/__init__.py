@@ -1,1 +1,0 @@
-"""What one call costs, by a formula per kind of layer; begin at `call_cost`."""

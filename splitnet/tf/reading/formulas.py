@@ -1,0 +1,424 @@
+"""Sizes of tensors, and what common calls compute and keep, by closed formulas.
+
+A multiply-add counts as two FLOPs, a transcendental function as four, any other
+operation on an element as one. What is kept for the backward pass was read off
+TensorFlow's gradient graphs; `tests/tf/reading/test_formulas.py` compares both. Calls
+without a formula are traced (`traced.py`), which takes some 10 to 300 ms each.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from splitnet.tf.internals import keras_api
+
+__all__ = [
+    "ACTIVATIONS",
+    "UNKNOWN_EXTENT",
+    "Case",
+    "Size",
+    "Work",
+    "einsum_flops",
+    "formula",
+    "keras_class",
+    "size_of",
+    "weight_bytes",
+]
+
+UNKNOWN_EXTENT = 128
+"""Stands for a dimension other than the batch that the model leaves open (None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A tensor's shape, every dimension known, and its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, 1 for a scalar."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole tensor; a string counts 16, its header."""
+        return self.elements * _item_bytes(self.dtype)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a gradient can come back through it."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+
+@functools.cache
+def _item_bytes(dtype: str) -> int:
+    return 16 if dtype == "string" else int(tf.as_dtype(dtype).size)
+
+
+def size_of(tensor: Any, batch: int) -> Size:
+    """Fill in the open dimensions: the first with `batch`, others with a stand-in."""
+    shape = tuple(
+        (UNKNOWN_EXTENT if axis else batch) if extent is None else int(extent)
+        for axis, extent in enumerate(tensor.shape)
+    )
+    dtype = tensor.dtype
+    return Size(shape, dtype if isinstance(dtype, str) else dtype.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call computes and keeps.
+
+    `matrix_flops` are those of matrix products and convolutions. Kept until the
+    backward pass are the inputs `saves_inputs`, the outputs `saves_outputs`, and
+    `inner_bytes` besides; `workspace_bytes` live only while the call or its backward
+    pass runs. `views` says that the outputs share the memory of the first input.
+    `moved_bytes` is what is read and written; None for inputs, outputs, weights, and
+    twice what lies between. `efficiency` and `kernels` are those of `graph.Call`.
+    """
+
+    matrix_flops: float = 0.0
+    other_flops: float = 0.0
+    saves_inputs: tuple[int, ...] = ()
+    saves_outputs: tuple[int, ...] = ()
+    inner_bytes: int = 0
+    workspace_bytes: int = 0
+    moved_bytes: float | None = None
+    views: bool = False
+    sequential_steps: int = 1
+    efficiency: str = ""
+    kernels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call as a formula sees it."""
+
+    operation: Any
+    inputs: tuple[Size, ...]
+    outputs: tuple[Size, ...]
+
+    @property
+    def input(self) -> Size:
+        """The first input, or a scalar if the call has none."""
+        return self.inputs[0] if self.inputs else Size(())
+
+    @property
+    def output(self) -> Size:
+        """The first output, or a scalar if the call has none."""
+        return self.outputs[0] if self.outputs else Size(())
+
+    @property
+    def channels(self) -> int:
+        """The last axis of the input, or the first after the batch."""
+        return self.input.shape[self.channel_axis]
+
+    @property
+    def channel_axis(self) -> int:
+        """Where the layer's data format has its channels."""
+        first = getattr(self.operation, "data_format", None) == "channels_first"
+        return 1 if first else -1
+
+
+def weight_bytes(operation: Any) -> int:
+    """Bytes of a layer's variables, which need no values."""
+    found = getattr(operation, "weights", None) or ()
+    return sum(Size(tuple(v.shape), str(v.dtype)).bytes for v in found)
+
+
+def keras_class(operation: Any) -> str:
+    """The Keras class whose `call` it runs; "" if somebody else wrote that `call`."""
+    lineage = type(operation).__mro__
+    owner = next((cls for cls in lineage if "call" in vars(cls)), object)
+    if not _from_keras(owner):
+        return ""
+    return next(cls.__name__ for cls in lineage if _from_keras(cls))
+
+
+def _from_keras(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "keras"
+
+
+def formula(case: Case) -> Work | None:
+    """What a call computes and keeps; None if it has no formula, so must be traced."""
+    found = _FORMULAS.get(keras_class(case.operation))
+    if isinstance(found, tuple):
+        return _elementwise(case, found)
+    return None if found is None else found(case)
+
+
+# Calls that work element by element ----------------------------------------------
+
+Row = tuple[float, str, float]
+"""FLOPs per element; what the gradient reads again, `i`nputs or `o`utputs; and how
+many temporaries of the output's size it reads besides."""
+
+ACTIVATIONS: dict[str, Row] = {
+    "linear": (0, "", 0),
+    "relu": (1, "o", 0),
+    "relu6": (2, "o", 0),
+    "leaky_relu": (2, "i", 0),
+    "sigmoid": (4, "o", 0),
+    "hard_sigmoid": (4, "", 1),
+    "tanh": (4, "o", 0),
+    "exponential": (4, "o", 0),
+    "elu": (5, "o", 0),
+    "selu": (6, "o", 0),
+    "silu": (5, "i", 0),
+    "hard_silu": (5, "i", 2),
+    "gelu": (9, "", 3),
+    "softplus": (8, "i", 0),
+    "softsign": (3, "i", 0),
+    "softmax": (7, "o", 0),
+    "log_softmax": (8, "o", 0),
+}
+"""Keras activation functions by name."""
+
+_ROWS: dict[Row, str] = {
+    (0, "", 0): "Permute RepeatVector Cropping1D Cropping2D Cropping3D ZeroPadding1D "
+    "ZeroPadding2D ZeroPadding3D Concatenate StopGradient Cast Stack Split Transpose "
+    "Swapaxes Moveaxis BroadcastTo Flip Roll Pad Tile Repeat GetItem OneHot Argmax "
+    "CategoryEncoding Discretization StringLookup IntegerLookup TextVectorization "
+    "Hashing HashedCrossing",
+    (1, "", 0): "Add Subtract Average Negative Mean Sum Masking Equal NotEqual Greater "
+    "GreaterEqual Less LessEqual LogicalAnd LogicalOr LogicalNot",
+    (1, "i", 0): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
+    "LayerScale",
+    (1, "o", 0): "Sqrt",
+    (2, "", 0): "Rescaling Normalization CustomScaleLayer StochasticDepth",
+    (2, "o", 0): "Rsqrt",
+    (4, "o", 0): "Exp",
+    (4, "i", 0): "Log",
+}
+
+
+def _elementwise(case: Case, row: Row) -> Work | None:
+    """A row of a table, for the larger of inputs and outputs: a reduction reads more.
+
+    Sums of n tensors take n - 1 operations; products of more than two are traced.
+    """
+    flops, keeps, temporaries = row
+    if keeps and len(case.inputs) > 2:
+        return None
+    sizes = (*case.inputs, *case.outputs)
+    if not flops:
+        sizes = ()
+    count = max((size.elements for size in sizes), default=0)
+    floats = tuple(i for i, size in enumerate(case.inputs) if size.differentiable)
+    scaled = len(case.inputs) == 1 and type(case.operation).__name__ in _SCALES
+    return Work(
+        other_flops=flops * count * max(len(case.inputs) - 1, 1),
+        saves_inputs=floats if "i" in keeps and not scaled else (),
+        saves_outputs=tuple(range(len(case.outputs))) if "o" in keeps else (),
+        inner_bytes=int(temporaries * case.output.bytes),
+    )
+
+
+_SCALES = frozenset({"Multiply", "Divide", "TrueDivide"})
+"""Keep nothing if the other side is a constant."""
+
+
+def _view(case: Case) -> Work:
+    return Work(views=True)
+
+
+def _activation(case: Case) -> Work | None:
+    row = _row_of(case.operation.activation)
+    if row is None:
+        return None
+    return _elementwise(case, row) if row[0] else _view(case)
+
+
+def _row_of(function: Any) -> Row | None:
+    if function is None:
+        return ACTIVATIONS["linear"]
+    return ACTIVATIONS.get(getattr(function, "__name__", ""))
+
+
+def _relu(case: Case) -> Work | None:
+    """Plain or capped at 6; TensorFlow computes other forms from several operations."""
+    layer = case.operation
+    if layer.threshold or layer.max_value not in (None, 6):
+        return None
+    name = "leaky_relu" if layer.negative_slope else "relu"
+    return _elementwise(case, ACTIVATIONS[name])
+
+
+def _dropout(case: Case) -> Work:
+    """Draw, compare, scale and mask; kept is the mask, a byte per element drawn."""
+    layer, shape = case.operation, case.input.shape
+    if not layer.rate:
+        return Work(views=True)
+    drawn = getattr(layer, "noise_shape", None) or (None,) * len(shape)
+    if "Spatial" in type(layer).__name__:
+        drawn = [1] * len(shape)
+        drawn[0] = drawn[case.channel_axis] = None
+    count = math.prod(n if one is None else one for n, one in zip(shape, drawn))
+    return Work(other_flops=2.0 * case.input.elements + 3.0 * count, inner_bytes=count)
+
+
+def _batch_norm(case: Case) -> Work:
+    """Mean, variance, scale, shift; the centred square lives for a moment.
+
+    Keras does not use TensorFlow's fused kernel.
+    """
+    channels = case.input.shape[case.operation.axis] if case.inputs else 0
+    return Work(
+        other_flops=8.0 * case.input.elements,
+        saves_inputs=(0,),
+        inner_bytes=3 * channels * 4,
+        workspace_bytes=case.input.bytes,
+    )
+
+
+def _layer_norm(case: Case) -> Work:
+    """As a batch normalization over features; keeps a scale for each element.
+
+    Two gradients of that scale live at once.
+    """
+    return Work(
+        other_flops=10.0 * case.input.elements,
+        saves_inputs=(0,),
+        inner_bytes=case.input.bytes,
+        workspace_bytes=2 * case.input.bytes,
+    )
+
+
+# Products ------------------------------------------------------------------------
+
+
+def _product(case: Case, flops: float, inner_bytes: int = 0) -> Work | None:
+    """A product of the input with weights, the bias, and the layer's activation.
+
+    Between the two gradients lives one more, of the result before the activation.
+    """
+    layer, output = case.operation, case.output
+    row = _row_of(layer.activation)
+    if row is None:
+        return None
+    each, keeps, temporaries = row
+    trained = bool(layer.trainable_weights)
+    kept = temporaries * output.bytes + (output.bytes if "i" in keeps else 0)
+    biased = getattr(layer, "bias", None) is not None
+    return Work(
+        matrix_flops=float(flops),
+        other_flops=float((biased + each) * output.elements),
+        saves_inputs=(0,) if trained else (),
+        saves_outputs=(0,) if "o" in keeps else (),
+        inner_bytes=int(kept) + (inner_bytes if trained else 0),
+        workspace_bytes=output.bytes if each else 0,
+    )
+
+
+def _kernel(layer: Any) -> tuple[int, ...]:
+    return tuple(keras_api.kernel_variable(layer).shape)
+
+
+def _dense(case: Case) -> Work | None:
+    """2 * positions * inputs * units, where a position is all but the last axis."""
+    return _product(case, 2.0 * case.input.elements * case.operation.units)
+
+
+def _einsum_dense(case: Case) -> Work | None:
+    layer = case.operation
+    shapes = [case.input.shape, _kernel(layer)]
+    return _product(case, einsum_flops(layer.equation, shapes))
+
+
+def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Two per element of the space that all letters span together."""
+    extent: dict[str, int] = {}
+    for letters, shape in zip(equation.partition("->")[0].split(","), shapes):
+        before, dots, after = letters.strip().replace(" ", "").partition("...")
+        broad = len(shape) - len(before) - len(after) if dots else 0
+        names = [*before, *(f"...{i - broad}" for i in range(broad)), *after]
+        for name, length in zip(names, shape):
+            extent[name] = max(extent.get(name, 1), length)
+    return 2.0 * math.prod(extent.values())
+
+
+def _embedding(case: Case) -> Work:
+    """No FLOPs: rows are read and written. The gradient is sparse: indices are kept."""
+    moved = float(case.input.bytes + 2 * case.output.bytes)
+    return Work(saves_inputs=(0,), moved_bytes=moved)
+
+
+def _conv(case: Case) -> Work | None:
+    """2 * output positions * kernel elements (He et al. 2015, table 1).
+
+    Padding is counted; groups are in the kernel's shape (k..., channels / groups,
+    filters). What causal padding makes of the input is kept, so that is traced.
+    """
+    if case.operation.padding == "causal":
+        return None
+    positions = case.output.elements // case.output.shape[case.channel_axis]
+    return _product(case, 2.0 * positions * math.prod(_kernel(case.operation)))
+
+
+def _conv_transpose(case: Case) -> Work | None:
+    """2 * input positions * kernel elements: the gradient of a convolution."""
+    positions = case.input.elements // case.channels
+    return _product(case, 2.0 * positions * math.prod(_kernel(case.operation)))
+
+
+def _depthwise(case: Case) -> Work | None:
+    """2 * output elements * window (Howard et al. 2017, equation 4)."""
+    window = math.prod(case.operation.kernel_size)
+    return _product(case, 2.0 * case.output.elements * window)
+
+
+def _separable(case: Case) -> Work | None:
+    """Depthwise, then pointwise (Chollet 2016); what lies between is kept."""
+    layer, output = case.operation, case.output
+    positions = output.elements // output.shape[case.channel_axis]
+    between = replace(output, shape=(positions, case.channels * layer.depth_multiplier))
+    window = math.prod(layer.kernel_size)
+    flops = 2.0 * between.elements * (window + layer.filters)
+    return _product(case, flops, between.bytes)
+
+
+def _pool(case: Case) -> Work:
+    """One FLOP per element of a window; a maximum reads input and output again."""
+    layer, name = case.operation, type(case.operation).__name__
+    if name.startswith("Global"):
+        flops = case.input.elements
+    else:
+        flops = case.output.elements * math.prod(layer.pool_size)
+    keeps = (0,) if "Max" in name else ()
+    return Work(other_flops=float(flops), saves_inputs=keeps, saves_outputs=keeps)
+
+
+_Formula = Callable[[Case], Work | None]
+_GROUPS: dict[_Formula, str] = {
+    _view: "InputLayer Identity Reshape Flatten ActivityRegularization ExpandDims "
+    "Squeeze Ravel View",
+    _activation: "Activation",
+    _relu: "ReLU",
+    _dropout: "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D",
+    _batch_norm: "BatchNormalization",
+    _layer_norm: "LayerNormalization",
+    _dense: "Dense",
+    _einsum_dense: "EinsumDense",
+    _embedding: "Embedding",
+    _conv: "Conv1D Conv2D Conv3D",
+    _conv_transpose: "Conv1DTranspose Conv2DTranspose Conv3DTranspose",
+    _depthwise: "DepthwiseConv1D DepthwiseConv2D",
+    _separable: "SeparableConv1D SeparableConv2D",
+    _pool: "MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D "
+    "AveragePooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
+    "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D",
+}
+
+_FORMULAS: dict[str, Row | _Formula] = {
+    "LeakyReLU": ACTIVATIONS["leaky_relu"],
+    "ELU": ACTIVATIONS["elu"],
+    **{name.title().replace("_", ""): row for name, row in ACTIVATIONS.items()},
+    **{name: row for row, names in _ROWS.items() for name in names.split()},
+    **{name: one for one, names in _GROUPS.items() for name in names.split()},
+}

@@ -1,0 +1,338 @@
+"""What a call without a formula costs: trace it once, and count its operations.
+
+The call is traced into a graph of its own, forward and backward, on placeholders, which
+stand for the layer's variables as well. So nothing is allocated, and TensorFlow's
+runtime is not even started. What is kept until the backward pass is what gradient
+operations read of the forward pass.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from splitnet.tf.internals import tf_api
+from splitnet.tf.reading.formulas import Size, Work, einsum_flops
+
+__all__ = ["trace"]
+
+_VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "EnsureShape"}
+_SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
+_NO_KERNEL = _VIEWS | _SHAPES | {"Const", "Placeholder", "NoOp", "ReadVariableOp"}
+_MOVES = (
+    {"Transpose", "ConcatV2", "Split", "SplitV", "StridedSlice", "Slice", "Pad"}
+    | {"PadV2", "GatherV2", "ResourceGather", "Tile", "Pack", "Unpack", "ReverseV2"}
+    | {"Fill", "Cast"}
+)
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+_LOOPS = {"While", "StatelessWhile"}
+_BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
+_MATMULS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
+_GRADIENTS = {"Conv2DBackpropInput", "Conv3DBackpropInputV2"}  # transposed convolutions
+_CLASSES = {
+    **dict.fromkeys({"Conv2D", "Conv3D"} | _GRADIENTS, "convolution"),
+    "DepthwiseConv2dNative": "depthwise",
+}
+_FLOPS = {
+    **dict.fromkeys(["Exp", "Expm1", "Log", "Log1p", "Tanh", "Sigmoid", "Erf"], 4),
+    **dict.fromkeys(["Sin", "Cos", "Tan"], 4),
+    **dict.fromkeys(["Rsqrt", "Softsign", "LeakyRelu", "Relu6"], 2),
+    **{"Elu": 5, "Selu": 6, "Softmax": 7, "Softplus": 8, "LogSoftmax": 8, "Pow": 8},
+    "ResizeBilinear": 8,
+}
+"""FLOPs per element, of operations that take more than one."""
+
+
+def trace(
+    call: Callable[..., Any], sizes: Sequence[Size], variables: Sequence[Any] = ()
+) -> Work:
+    """Trace `call` and its gradient on tensors of these sizes; run neither.
+
+    Args:
+        call: takes as many tensors as there are sizes, returns tensors.
+        sizes: every dimension known.
+        variables: the Keras variables it may read; need not have values.
+
+    Raises:
+        Exception: whatever `call` raises on such tensors.
+    """
+    graph = tf.Graph()
+    with graph.as_default():
+        given = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in sizes]
+        states = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in variables]
+        scope = keras.StatelessScope(
+            state_mapping=list(zip(variables, states)), initialize_variables=False
+        )
+        start = len(graph.get_operations())
+        with scope:
+            results = tf.nest.flatten(call(*given), expand_composites=True)
+        stop = len(graph.get_operations())
+        trained = [t for t, v in zip(states, variables) if v.trainable]
+        sources = [t for t in (*given, *trained) if t.dtype.is_floating]
+        gradients = _gradients([t for t in results if t.dtype.is_floating], sources)
+    operations = graph.get_operations()
+    needed = _needed(results)
+    forward = [op for op in operations[start:stop] if id(op) in needed]
+    needed = _needed(gradients)
+    backward = [op for op in operations[stop:] if id(op) in needed]
+    counted = _count(forward, graph)
+    inputs, outputs, inner = _saved(given, states, results, forward, backward)
+    apart = [*given, *states, *results, *gradients, *inner]
+    kept = sum(map(_bytes, inner)) + sum(
+        _pushed_bytes(op) for op in forward if id(op) in needed
+    )
+    return Work(
+        matrix_flops=counted.matrix,
+        other_flops=counted.other,
+        saves_inputs=inputs,
+        saves_outputs=outputs,
+        inner_bytes=kept,
+        workspace_bytes=max(_peak(forward, apart), _peak(backward, apart)),
+        moved_bytes=counted.moved,
+        sequential_steps=max(1, counted.steps),
+        efficiency=counted.efficiency,
+        kernels=counted.kernels,
+    )
+
+
+def _gradients(targets: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+    """Gradients of the sum of the targets; none if an operation has no gradient."""
+    if not targets or not sources:
+        return []
+    try:
+        found = tf.gradients(targets, sources)
+    except LookupError:
+        return []
+    return tf.nest.flatten(
+        [one for one in found if one is not None], expand_composites=True
+    )
+
+
+def _needed(results: Sequence[Any]) -> set[int]:
+    """The operations that results depend on, by id; TensorFlow prunes the others."""
+    needed: set[int] = set()
+    waiting = [tensor.op for tensor in results]
+    while waiting:
+        op = waiting.pop()
+        if id(op) not in needed:
+            needed.add(id(op))
+            waiting += [tensor.op for tensor in op.inputs]
+    return needed
+
+
+# FLOPs, bytes and kernels --------------------------------------------------------
+
+
+@dataclass
+class _Counted:
+    """Sums over operations. `steps` are iterations that wait for each other."""
+
+    products: Counter[str] = field(default_factory=Counter)
+    other: float = 0.0
+    moved: float = 0.0
+    kernels: int = 0
+    steps: int = 0
+
+    @property
+    def matrix(self) -> float:
+        """FLOPs of products of every class."""
+        return float(sum(self.products.values()))
+
+    @property
+    def efficiency(self) -> str:
+        """The class that most FLOPs belong to; see `core/costs/roofline.py`."""
+        if self.matrix <= self.other:
+            return ""
+        return max(self.products, key=lambda name: self.products[name])
+
+    def add(self, other: "_Counted", times: int = 1) -> None:
+        """Add what runs `times` times."""
+        for name, flops in other.products.items():
+            self.products[name] += times * flops
+        self.other += times * other.other
+        self.moved += times * other.moved
+        self.kernels += times * other.kernels
+        self.steps += times * other.steps
+
+
+def _count(operations: Sequence[Any], graph: Any) -> _Counted:
+    """Sum over operations: loops by their length, branches by the most expensive."""
+    found = _Counted()
+    for op in operations:
+        if op.type in _CALLS | _BRANCHES | _LOOPS:
+            bodies = [_count(b.get_operations(), b) for b in _bodies(op, graph)]
+            worst = max(bodies, key=lambda one: one.matrix + one.other + one.moved)
+            if op.type in _LOOPS:
+                worst.steps = max(worst.steps, _cells(op, graph))
+            found.add(worst, _length(op) if op.type in _LOOPS else 1)
+        elif op.type not in _NO_KERNEL:
+            found.kernels += 1
+            found.moved += sum(_bytes(t) for t in (*op.inputs, *op.outputs))
+            if flops := _matrix_flops(op):
+                found.products[_CLASSES.get(op.type, "product")] += int(flops)
+            elif op.type not in _MOVES:
+                found.other += _other_flops(op)
+    return found
+
+
+def _cells(loop: Any, graph: Any) -> int:
+    """Stacked cells in an iteration: each multiplies its input, and then its state."""
+    inside = [op for body in _bodies(loop, graph) for op in body.get_operations()]
+    return max(1, sum(op.type in _MATMULS for op in inside) // 2)
+
+
+def _other_flops(op: Any) -> float:
+    """FLOPs per element of the outputs, or of what a reduction reads."""
+    written = sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
+    if written and op.inputs:
+        written = max(written, _elements(op.inputs[0]))
+    return float(_FLOPS.get(op.type, 1) * written)
+
+
+def _bodies(op: Any, graph: Any) -> Iterator[Any]:
+    for name in ("f", "body", "then_branch", "else_branch"):
+        try:
+            function = op.get_attr(name)
+        except ValueError:
+            continue
+        yield tf_api.function_body(graph, function.name)
+
+
+def _length(op: Any) -> int:
+    """Iterations of a loop, read off its condition `counter < limit`; 1 if hidden."""
+    condition = tf_api.function_body(op.graph, op.get_attr("cond").name)
+    places = {t.op.name: i for i, t in enumerate(condition.inputs)}
+    limits = []
+    for less in condition.get_operations():
+        if less.type == "Less":
+            limit = less.inputs[1]
+            if limit.op.name in places:
+                limit = op.inputs[places[limit.op.name]]
+            if (value := _static(limit)) > 0:
+                limits.append(value)
+    return min(limits, default=1)
+
+
+def _static(tensor: Any) -> int:
+    """The value of an integer scalar that is known while tracing, else 0."""
+    if tensor.op.type == "Max":
+        tensor = tensor.op.inputs[0]
+    value = tf.get_static_value(tensor)
+    return int(value) if value is not None and value.ndim == 0 else 0
+
+
+def _matrix_flops(op: Any) -> float:
+    """Two per multiply-add of a matrix product or convolution, 0 for anything else."""
+    kind = op.type
+    if kind in _MATMULS:
+        flag = "transpose_a" if kind == "MatMul" else "adj_x"
+        left = op.inputs[0].shape
+        common = left[-2] if op.get_attr(flag) else left[-1]
+        return 2.0 * _elements(op.outputs[0]) * common
+    if kind in _GRADIENTS or kind in ("Conv2D", "Conv3D"):
+        kernel = op.inputs[1].shape
+        made = op.inputs[2] if kind in _GRADIENTS else op.outputs[0]
+        return 2.0 * _elements(made) * math.prod(kernel[:-1])
+    if kind == "DepthwiseConv2dNative":
+        return 2.0 * _elements(op.outputs[0]) * math.prod(op.inputs[1].shape[:2])
+    if kind == "Einsum" and len(op.inputs) == 2:
+        shapes = [tuple(t.shape) for t in op.inputs]
+        return einsum_flops(op.get_attr("equation").decode(), shapes)
+    return 0.0
+
+
+# Memory --------------------------------------------------------------------------
+
+
+def _saved(
+    given: Sequence[Any],
+    states: Sequence[Any],
+    results: Sequence[Any],
+    forward: Sequence[Any],
+    backward: Sequence[Any],
+) -> tuple[tuple[int, ...], tuple[int, ...], list[Any]]:
+    """What gradient operations read: of the inputs, of the outputs, and in between."""
+    place = {id(t): i for i, t in enumerate(given)}
+    known = {id(t) for t in states}
+    made = {id(_root(t)): i for i, t in reversed([*enumerate(results)])}
+    before = {id(op) for op in forward}
+    inputs: set[int] = set()
+    outputs: set[int] = set()
+    inner: dict[int, Any] = {}
+    for op in backward:
+        for root in map(_root, op.inputs) if op.type not in _SHAPES else ():
+            if id(root) in place:
+                inputs.add(place[id(root)])
+            elif id(root) in known or id(root.op) not in before:
+                continue
+            elif id(root) in made:
+                outputs.add(made[id(root)])
+            elif root.op.type != "Const":
+                inner[id(root)] = root
+    return tuple(sorted(inputs)), tuple(sorted(outputs)), list(inner.values())
+
+
+def _pushed_bytes(op: Any) -> int:
+    """Bytes that a loop pushes on lists for its gradient, all iterations together."""
+    if op.type not in _LOOPS:
+        return 0
+    pushed = [
+        _bytes(inner.inputs[1])
+        for body in _bodies(op, op.graph)
+        for inner in body.get_operations()
+        if inner.type == "TensorListPushBack"
+    ]
+    return sum(pushed) * _length(op)
+
+
+def _peak(operations: Sequence[Any], apart: Sequence[Any]) -> int:
+    """The most that operations hold at once, besides tensors that count elsewhere."""
+    last = {id(_root(t)): op for op in operations for t in op.inputs}
+    free = {id(_root(t)) for t in apart}
+    freed: dict[int, int] = {}
+    now = most = 0
+    for op in operations:
+        for tensor in op.outputs if op.type not in _VIEWS | _SHAPES else ():
+            key = id(tensor)
+            if key in last and key not in free and op.type not in ("Const", "Fill"):
+                now += _bytes(tensor)
+                end = id(last[key])
+                freed[end] = freed.get(end, 0) + _bytes(tensor)
+        most = max(most, now)
+        now -= freed.pop(id(op), 0)
+    return most
+
+
+def _root(tensor: Any) -> Any:
+    """The tensor whose memory this one shares, also if it only passes a loop."""
+    while True:
+        if tensor.op.type in _VIEWS:
+            tensor = tensor.op.inputs[0]
+        elif tensor.op.type in _LOOPS and _passes(tensor):
+            tensor = tensor.op.inputs[tensor.value_index]
+        else:
+            return tensor
+
+
+def _passes(tensor: Any) -> bool:
+    """Whether a loop returns this output from its input as it is."""
+    for body in _bodies(tensor.op, tensor.op.graph):
+        end = body.outputs[tensor.value_index]
+        while end.op.type in _VIEWS:
+            end = end.op.inputs[0]
+        return end is body.inputs[tensor.value_index]
+    return False
+
+
+def _elements(tensor: Any) -> int:
+    return tensor.shape.num_elements() or 0
+
+
+def _bytes(tensor: Any) -> int:
+    if tensor.dtype in (tf.variant, tf.resource):
+        return 0
+    return _elements(tensor) * int(tensor.dtype.size)

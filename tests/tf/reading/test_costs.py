@@ -1,0 +1,436 @@
+"""Costs of calls: formulas against traces, traces against figures of the literature."""
+
+import logging
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import splitnet as sn
+from splitnet.tf.internals.keras_api import has_value, producer, without_values
+from splitnet.tf.reading.call_cost import CallCost, cost_of, traced
+from splitnet.tf.reading.formulas import ACTIVATIONS, Case, Size, Work, formula, size_of
+from splitnet.tf.reading.traced import trace
+
+pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
+FLOPS = runpy.run_path(str(BENCHMARK))
+SLOW = {"NASNetLarge", "ConvNeXtSmall", "ConvNeXtBase", "EfficientNetB7", "ResNet152"}
+ROW, STEPS, IMAGE = (4, 10), (4, 12, 24), (4, 12, 12, 16)
+VIDEO, VOLUME = (4, 3, 8, 8, 4), (2, 6, 6, 6, 4)
+Body = Callable[..., Any]
+
+
+def call_of(body: Body, *shapes: tuple[int, ...], dtype: str = "float32") -> Any:
+    """The node of the last call that a body makes of inputs of these shapes."""
+    inputs = [keras.Input(shape[1:], shape[0], dtype) for shape in shapes]
+    with without_values():
+        return producer(keras.tree.flatten(body(*inputs))[0])
+
+
+def case_of(node: Any, batch: int = 4) -> Case:
+    """The call as a formula sees it."""
+    inputs, outputs = (
+        tuple(size_of(tensor, batch) for tensor in side)
+        for side in (node.input_tensors, node.outputs)
+    )
+    return Case(node.operation, inputs, outputs)
+
+
+def kept_bytes(case: Case, work: Work) -> int:
+    """All bytes that a call keeps for its backward pass."""
+    sizes = [case.inputs[i] for i in work.saves_inputs]
+    sizes += [case.outputs[i] for i in work.saves_outputs]
+    return work.inner_bytes + sum(size.bytes for size in sizes)
+
+
+# Formulas ------------------------------------------------------------------------
+
+FORMULAS: dict[str, tuple[Body, tuple[int, ...]]] = {
+    "dense": (lambda x: layers.Dense(8, activation="relu")(x), ROW),
+    "dense of a sequence": (lambda x: layers.Dense(8, activation="gelu")(x), STEPS),
+    "dense silu": (
+        lambda x: layers.Dense(8, activation="silu", use_bias=False)(x),
+        ROW,
+    ),
+    "einsum dense": (
+        lambda x: layers.EinsumDense("abc,cde->abde", (None, 3, 8), bias_axes="e")(x),
+        STEPS,
+    ),
+    "conv1d": (lambda x: layers.Conv1D(8, 3)(x), STEPS),
+    "conv2d": (
+        lambda x: layers.Conv2D(8, 3, activation="relu", padding="same")(x),
+        IMAGE,
+    ),
+    "conv2d strided": (lambda x: layers.Conv2D(8, 3, strides=2)(x), IMAGE),
+    "conv2d dilated": (lambda x: layers.Conv2D(8, 3, dilation_rate=2)(x), IMAGE),
+    "conv2d grouped": (lambda x: layers.Conv2D(8, 3, groups=4)(x), IMAGE),
+    "conv3d": (lambda x: layers.Conv3D(8, 3)(x), VOLUME),
+    "conv1d transpose": (lambda x: layers.Conv1DTranspose(8, 3, strides=2)(x), STEPS),
+    "conv2d transpose": (lambda x: layers.Conv2DTranspose(8, 3, strides=2)(x), IMAGE),
+    "depthwise 1d": (lambda x: layers.DepthwiseConv1D(3)(x), STEPS),
+    "depthwise": (lambda x: layers.DepthwiseConv2D(3, depth_multiplier=2)(x), IMAGE),
+    "separable": (lambda x: layers.SeparableConv2D(8, 3)(x), IMAGE),
+    "max pooling": (lambda x: layers.MaxPooling2D()(x), IMAGE),
+    "average pooling": (lambda x: layers.AveragePooling2D(2)(x), IMAGE),
+    "global average": (lambda x: layers.GlobalAveragePooling2D()(x), IMAGE),
+    "global maximum": (lambda x: layers.GlobalMaxPooling2D()(x), IMAGE),
+    "batch norm": (lambda x: layers.BatchNormalization()(x), IMAGE),
+    "layer norm": (lambda x: layers.LayerNormalization()(x), STEPS),
+    "rescaling": (lambda x: layers.Rescaling(2.0)(x), IMAGE),
+    "relu capped at 6": (lambda x: layers.ReLU(6)(x), IMAGE),
+    "leaky relu": (lambda x: layers.LeakyReLU()(x), IMAGE),
+    "elu": (lambda x: layers.ELU()(x), IMAGE),
+    "dropout": (lambda x: layers.Dropout(0.1)(x), IMAGE),
+    "spatial dropout": (lambda x: layers.SpatialDropout2D(0.1)(x), IMAGE),
+    "add": (lambda x: layers.Add()([x, x * 2.0]), STEPS),
+    "multiply": (lambda x: layers.Multiply()([x, x + 1.0]), STEPS),
+    "maximum": (lambda x: layers.Maximum()([x, x + 1.0]), STEPS),
+    "concatenate": (lambda x: layers.Concatenate()([x, x + 1.0]), STEPS),
+    "flatten": (lambda x: layers.Flatten()(x), IMAGE),
+    "permute": (lambda x: layers.Permute((2, 1))(x), STEPS),
+    "padding": (lambda x: layers.ZeroPadding2D()(x), IMAGE),
+    "exp": (ops.exp, STEPS),
+    "log": (ops.log, STEPS),
+    "sqrt": (ops.sqrt, STEPS),
+    "abs": (ops.abs, STEPS),
+    "twice": (lambda x: x * 2.0, STEPS),
+    "mean": (lambda x: ops.mean(x, axis=-1), STEPS),
+    "transpose": (ops.transpose, STEPS),
+    "divide": (lambda x: ops.divide(x, x + 1.0), STEPS),
+}
+
+
+@pytest.mark.parametrize("name", [*FORMULAS, *ACTIVATIONS])
+def test_formula_agrees_with_the_gradient_graph(name: str) -> None:
+    """FLOPs of a formula, and what it says is kept, are those of the traced call."""
+    by_name = (lambda x: layers.Activation(name)(x), STEPS)
+    body, shape = FORMULAS.get(name, by_name)
+    node = call_of(body, shape)
+    case = case_of(node)
+    said, found = formula(case), traced(node, case)
+
+    assert said is not None
+    assert said.matrix_flops == pytest.approx(found.matrix_flops, rel=1e-3)
+    kept = kept_bytes(case, found)
+    assert kept_bytes(case, said) == pytest.approx(kept, rel=0.1, abs=64)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "millions"),
+    [
+        pytest.param(*row[:3], id=row[0] + "".join(f"-{v}" for v in row[1].values()))
+        for row in FLOPS["PUBLISHED"]
+        if row[0] not in SLOW and "input_shape" not in row[1]
+    ],
+)
+def test_models_have_their_published_flops(
+    name: str, options: dict[str, Any], millions: float
+) -> None:
+    """Multiply-adds of models that others counted are within 2 % of their figure."""
+    cost, _ = FLOPS["count"](name, options)
+
+    assert cost.work.matrix_flops / 2e6 == pytest.approx(millions, rel=0.02)
+
+
+# Traces --------------------------------------------------------------------------
+
+
+def transformer(x: Any) -> Any:
+    """A block of BERT-base."""
+    y = layers.MultiHeadAttention(12, 64)(x, x)
+    return layers.Dense(768)(layers.Dense(3072, "gelu")(layers.Add()([x, y])))
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "flops", "steps"),
+    [
+        # 2 * steps * gates * units * (features + units) for each sample
+        (lambda x: layers.LSTM(16)(x), STEPS, 4 * 2 * 12 * 4 * 16 * (24 + 16), 12),
+        (lambda x: layers.GRU(16)(x), STEPS, 4 * 2 * 12 * 3 * 16 * (24 + 16), 12),
+        (
+            lambda x: layers.Bidirectional(layers.LSTM(16))(x),
+            STEPS,
+            8 * 8 * 12 * 16 * 40,
+            24,
+        ),
+        (
+            lambda x: layers.RNN([layers.LSTMCell(16), layers.GRUCell(8)])(x),
+            STEPS,
+            4 * 2 * 12 * (4 * 16 * 40 + 3 * 8 * 24),
+            24,
+        ),
+        (
+            lambda x: layers.ConvLSTM2D(5, 3)(x),
+            VIDEO,
+            4 * 2 * 3 * 36 * 4 * 5 * 9 * (4 + 5),
+            3,
+        ),
+        (
+            lambda x: layers.TimeDistributed(layers.Conv2D(8, 3))(x),
+            VIDEO,
+            4 * 3 * 2 * 36 * 36 * 8,
+            1,
+        ),
+        # a block of BERT-base for 128 tokens; without biases and softmax
+        (
+            lambda x: keras.Model(x, transformer(x))(x),
+            (1, 128, 768),
+            2 * 128 * (4 * 768 * 768 + 2 * 768 * 3072 + 2 * 128 * 768),
+            1,
+        ),
+    ],
+)
+def test_traces_count_by_the_formulas_of_the_literature(
+    body: Body, shape: tuple[int, ...], flops: int, steps: int
+) -> None:
+    """Loops count by their length, and each of their steps waits for the one before."""
+    work = cost_of(call_of(body, shape), shape[0]).work
+
+    assert work.matrix_flops == flops
+    assert work.sequential_steps == steps
+
+
+class Doubled(layers.Dense):
+    """Multiplies twice, which its parent's formula does not know."""
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Multiply, and multiply the same input again."""
+        return super().call(inputs) + super().call(inputs * 2.0)
+
+
+class Pair(layers.Layer):
+    """Takes a list, and another tensor by name."""
+
+    def call(self, both: list[Any], scale: Any = None) -> Any:
+        """Multiply the two, batched, and scale."""
+        return ops.matmul(both[0], both[1]) * scale
+
+
+class Closed(layers.Layer):
+    """Cannot be traced."""
+
+    def build(self, shape: Any) -> None:
+        """Make one matrix."""
+        self.matrix = self.add_weight(shape=(shape[-1], 5))
+
+    def call(self, inputs: Any) -> Any:
+        """Refuse every tensor."""
+        raise TypeError("only by hand")
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        """Five columns."""
+        return (*shape[:-1], 5)
+
+
+def test_a_layer_with_a_call_of_its_own_is_traced() -> None:
+    """It is not taken for its parent; lists and keyword tensors reach it as such."""
+    twice = cost_of(call_of(Doubled(8), ROW), 4)
+    pair = cost_of(
+        call_of(lambda a, b, c: Pair()([a, b], scale=c), *[(4, 6, 6)] * 3), 4
+    )
+
+    assert twice.work.matrix_flops == 2 * (2 * 4 * 10 * 8)
+    assert pair.work.matrix_flops == 2 * 4 * 6 * 6 * 6
+    assert pair.work.saves_inputs == (0, 1, 2)
+    assert pair.work.efficiency == "product"
+
+
+def test_trace_counts_what_has_no_gradient() -> None:
+    """A call that TensorFlow cannot differentiate is counted, and keeps nothing."""
+    found = trace(lambda x: tf.raw_ops.Lu(input=x @ x)[0], [Size((4, 4))])
+
+    assert found.matrix_flops == 2 * 4 * 4 * 4
+    assert (found.saves_inputs, found.inner_bytes) == ((), 0)
+
+
+def test_what_cannot_be_traced_is_guessed(caplog: pytest.LogCaptureFixture) -> None:
+    """From its weights; the log says so."""
+    with caplog.at_level(logging.WARNING, logger="splitnet"):
+        cost = cost_of(call_of(Closed(), ROW), 4)
+
+    assert cost.work.matrix_flops == 2 * 10 * 5 * 4
+    assert "(Closed) is guessed from its weights: tracing raised" in caplog.text
+
+
+def test_costing_leaves_a_layer_as_it_was() -> None:
+    """Values, calls, losses; a layer without values stays without."""
+    layer = Doubled(8, activity_regularizer="l2")
+    x = keras.Input((10,), batch_size=4)
+    node = producer(layer(x))
+    before = [np.array(w) for w in layer.get_weights()]
+    nodes, losses = len(layer._inbound_nodes), len(layer.losses)
+    cost_of(node, 4)
+
+    assert all(np.array_equal(a, b) for a, b in zip(before, layer.get_weights()))
+    assert (len(layer._inbound_nodes), len(layer.losses)) == (nodes, losses)
+    bare = call_of(Doubled(8), ROW)
+    cost_of(bare, 4)
+    assert not any(has_value(variable) for variable in bare.operation.variables)
+
+
+def test_costing_does_not_start_the_runtime() -> None:
+    """A trace leaves TensorFlow's settings open: it makes no device."""
+    code = (
+        "import keras\n"
+        "import splitnet as sn\n"
+        "from splitnet.tf.runtime.configure import started\n"
+        "def build():\n"
+        "    x = keras.Input((5, 8))\n"
+        "    return keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))\n"
+        "print(sn.read(build).calls[-1].efficiency, started())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.strip() == "product False"
+
+
+# What all calls have in common ---------------------------------------------------
+
+
+def test_costs_are_proportional_to_the_batch() -> None:
+    """FLOPs and bytes of activations; an open dimension counts as 128."""
+    x = keras.Input((10,))
+    node = producer(layers.Dense(8)(x))
+    one, many = (cost_of(node, batch) for batch in (1, 32))
+    steps = cost_of(producer(layers.Dense(4)(keras.Input((None, 8)))), 2)
+
+    assert many.forward_flops == 32 * one.forward_flops == 32 * (2 * 10 * 8 + 8)
+    assert many.backward_flops == pytest.approx(2 * many.forward_flops, rel=0.06)
+    assert steps.work.matrix_flops == 2 * 2 * 128 * 8 * 4
+
+
+def test_strings_stay_on_the_cpu() -> None:
+    """What touches strings, and tables of them, has no kernel elsewhere."""
+    words = keras.Input((3,), dtype="string")
+    numbers = layers.StringLookup(vocabulary=["a", "b"])(words)
+    joined = layers.Concatenate()([words, words])
+
+    on_cpu = [cost_of(producer(t), 2).cpu_only for t in (numbers, joined)]
+    assert on_cpu == [True, True]
+    assert not cost_of(producer(layers.Flatten()(numbers)), 2).cpu_only
+
+
+def test_bytes_are_those_of_the_compute_dtype() -> None:
+    """Half precision keeps half as much."""
+    kept = []
+    for policy, dtype in (("float32", "float32"), ("mixed_float16", "float16")):
+        layer = layers.Conv2D(8, 3, activation="relu", dtype=policy)
+        case = case_of(call_of(layer, IMAGE, dtype=dtype))
+        work = formula(case)
+        assert work is not None
+        kept.append(kept_bytes(case, work))
+
+    assert kept[0] == 2 * kept[1]
+
+
+# Models inside models, and tensors that several calls keep ------------------------
+
+
+def small_model() -> keras.Model:
+    """Two convolutions, normalised, pooled, flattened."""
+    x = entry = keras.Input((12, 12, 3))
+    for filters in (4, 8):
+        x = layers.Conv2D(filters, 3, padding="same", name=f"conv_{filters}")(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.MaxPooling2D()(x)
+    return keras.Model(entry, layers.Dense(5)(layers.Flatten()(x)))
+
+
+def transformer_block() -> keras.Model:
+    """Attention and a feed-forward pair, both added to their inputs."""
+    x = entry = keras.Input((16, 32))
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 16)(x, x))
+    wide = layers.Dense(64, activation="gelu")(x)
+    return keras.Model(entry, layers.Dropout(0.1)(x + layers.Dense(32)(wide)))
+
+
+def gated_recurrence() -> keras.Model:
+    """An embedding, a recurrence and a gate."""
+    x = entry = keras.Input((12,), dtype="int32")
+    x = layers.GRU(24, return_sequences=True)(layers.Embedding(50, 16)(x))
+    gate = layers.Dense(24, activation="sigmoid")(x)
+    return keras.Model(entry, layers.Multiply()([x, gate]))
+
+
+def whole(model: keras.Model, batch: int) -> CallCost:
+    """The cost of a model as one call."""
+    inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in model.inputs]
+    return cost_of(producer(model(*inputs)), batch)
+
+
+@pytest.mark.parametrize("make", [small_model, transformer_block, gated_recurrence])
+def test_a_model_keeps_what_its_own_gradient_graph_reads(
+    make: Callable[[], keras.Model],
+) -> None:
+    """As the sum of its calls, read one by one or as one."""
+    model = make()
+    [entry], [result] = model.inputs, model.outputs
+    case = Case(model, (size_of(entry, 4),), (size_of(result, 4),))
+    found = kept_bytes(
+        case,
+        trace(lambda x: model(x, training=True), case.inputs, model.variables),
+    )
+    calls = sn.read(model, batch=4).calls
+
+    assert sum(call.activation_bytes for call in calls) == pytest.approx(
+        found, rel=0.03
+    )
+    assert kept_bytes(case, whole(model, 4).work) == pytest.approx(found, rel=0.03)
+
+
+def test_a_model_costs_the_sum_of_its_calls() -> None:
+    """Its class of kernels is that of most of its products."""
+    model = small_model()
+    calls = sn.read(model, batch=2).calls
+    cost = whole(model, 2)
+
+    assert cost.forward_flops == sum(call.forward_flops for call in calls)
+    assert cost.backward_flops == sum(call.backward_flops for call in calls)
+    assert cost.work.saves_inputs == (0,)
+    assert cost.work.efficiency == "convolution"
+    assert cost.work.kernels > 12
+
+
+def test_a_model_costs_what_it_is_called_with() -> None:
+    """One with open sizes costs more when it is called with more."""
+    entry = keras.Input((None, None, 3))
+    inner = keras.Model(entry, layers.Conv2D(4, 3, padding="same")(entry))
+    small, large = (
+        cost_of(producer(inner(keras.Input((extent, extent, 3)))), 1).work.matrix_flops
+        for extent in (8, 16)
+    )
+
+    assert large == 4 * small == 4 * 2 * 8 * 8 * 27 * 4
+
+
+def kept_in(body: Body, shape: tuple[int, ...], batch: int) -> Sequence[int]:
+    """The bytes that each call of a model keeps, without its input."""
+    x = keras.Input(shape)
+    return [
+        c.activation_bytes for c in sn.read(keras.Model(x, body(x)), batch).calls[1:]
+    ]
+
+
+def test_a_kept_tensor_counts_once() -> None:
+    """To its maker if that reads it again; a view has the memory of its input."""
+
+    def heads(x: Any) -> Any:
+        shared = layers.Dense(8, activation="relu")(x)
+        return [layers.Dense(3)(shared) for _ in range(3)]
+
+    def flat(x: Any) -> Any:
+        return layers.Dense(2)(layers.Flatten()(layers.ReLU()(layers.Dense(4)(x))))
+
+    assert kept_in(heads, (6,), 2) == [2 * 6 * 4 + 2 * 8 * 4, 0, 0, 0]
+    assert kept_in(flat, (4, 4), 1) == [64, 64, 0, 0]
