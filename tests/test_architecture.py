@@ -122,6 +122,19 @@ def test_imports_have_no_circle() -> None:
     assert circles_in(graph_of(PACKAGE)) == []
 
 
+def test_packages_of_tf_have_no_circle() -> None:
+    """Parallelism depends on placement and reading, reading on neither."""
+    packages = nx.DiGraph(
+        (one.split(".")[2], other.split(".")[2])
+        for one, other in graph_of(PACKAGE).edges
+        if all(re.match(r"splitnet\.tf\.\w+\.", name) for name in (one, other))
+    )
+
+    assert circles_in(packages) == []
+    assert not nx.has_path(packages, "reading", "placement")
+    assert not nx.has_path(packages, "placement", "parallel")
+
+
 @pytest.mark.parametrize(
     ("module", "line", "fault"),
     [

@@ -13,11 +13,11 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.sharding import cut_axis, matched
-from splitnet.tf.parallel.widths import COUNTED
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.cloner import Cloner, input_like
 from splitnet.tf.reading.model_class import functional
+from splitnet.tf.sharding.cut import cut_axis, matched
+from splitnet.tf.sharding.widths import COUNTED
 
 __all__ = ["files_of_the_whole", "join_slices"]
 

@@ -1,18 +1,18 @@
 """Read a source as a graph: names, sizes and costs of every call; nothing runs."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
+from splitnet.core.net import raise_faults
 from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.replicas import check_towers
 from splitnet.tf.reading.call_cost import CallCost, cost_of, kept_tensors
-from splitnet.tf.reading.flatten import Nested
+from splitnet.tf.reading.flatten import Nested, is_sparse
 from splitnet.tf.reading.formulas import Size, size_of
 from splitnet.tf.reading.match import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
@@ -56,7 +56,7 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
         raise DeclarationError(
             f"batch must be a whole number of at least 1. Received: {batch!r}."
         )
-    check_towers(blueprint)
+    _check_towers(blueprint)
     counts = {
         max(1, n)
         for one in blueprint.towers.values()
@@ -64,6 +64,64 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
     }
     smaller = {n: _whole(blueprint, n) for n in sorted(counts)}
     return expand(_whole(blueprint, batch), smaller, blueprint.towers)
+
+
+def _check_towers(blueprint: Blueprint) -> None:
+    """Refuse towers whose inputs or outputs cannot be split.
+
+    Raises:
+        DeclarationError: with every fault.
+    """
+    faults: list[str] = []
+    inside = {
+        id(t)
+        for site in blueprint.sites
+        if site.part in blueprint.towers
+        for t in site.node.outputs
+    }
+    read: dict[int, set[str]] = {id(t): {""} for t in blueprint.flow.outputs}
+    for site in blueprint.sites:
+        for tensor in site.node.input_tensors:
+            read.setdefault(id(tensor), set()).add(site.part)
+    for site in blueprint.sites:
+        if site.part in blueprint.towers:
+            faults += _unsplittable(blueprint, site, inside, read)
+    raise_faults(blueprint.name, list(dict.fromkeys(faults)))
+
+
+def _unsplittable(
+    blueprint: Blueprint, site: Site, inside: set[int], read: Mapping[int, set[str]]
+) -> Iterator[str]:
+    part = next(p for p in blueprint.parts if p.name == site.part)
+    who = f"{part.where + ': ' if part.where else ''}towers {site.part!r}"
+    node = site.node
+    for tensor in node.input_tensors:
+        if id(tensor) not in inside and is_sparse(tensor):
+            yield (
+                f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
+                "split by samples; make it dense, or use net.branch."
+            )
+    for tensor in node.outputs:
+        outside = read.get(id(tensor), set()) - {site.part}
+        if outside and (len(tensor.shape) == 0 or tensor.shape[0] is not None):
+            yield (
+                f"{who}: call {site.call!r} gives a tensor of shape "
+                f"{tuple(tensor.shape)}, whose first axis is not the batch, so the "
+                "towers' outputs cannot be put together; use net.branch for it."
+            )
+    operation, synchronised = node.operation, keras.layers.BatchNormalization
+    if blueprint.towers[site.part].batch_norm != "synchronised" or isinstance(
+        operation, synchronised
+    ):
+        return
+    if isinstance(operation, keras.layers.Layer) and any(
+        isinstance(layer, synchronised) for layer in keras_api.sublayers(operation)
+    ):
+        yield (
+            f"{who}: batch_norm='synchronised' cannot reach into {operation.name!r}, "
+            "which holds a BatchNormalization of its own; list its layers in the body, "
+            "or say batch_norm='per_tower'."
+        )
 
 
 def _whole(blueprint: Blueprint, batch: int) -> Graph:

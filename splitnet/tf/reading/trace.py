@@ -12,10 +12,10 @@ from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.net import Branch, Net, Ref
 from splitnet.core.replication import tower_part
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.heads import ATTENTION
-from splitnet.tf.parallel.sharding import cut_layer
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.held_layers import held_layers
+from splitnet.tf.sharding.cut import cut_layer
+from splitnet.tf.sharding.heads import ATTENTION
 
 __all__ = ["Trace", "trace_of"]
 

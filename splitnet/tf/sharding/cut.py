@@ -4,7 +4,7 @@ A layer whose outputs do not read one another is cut along its output axis, and 
 attention layer by its heads. Each slice is a layer with its part of the weights; their
 outputs are put side by side, or summed. So each device holds its part of weights,
 gradients and slots, and what is placed, planned and audited are ordinary layers.
-`tf/unsplit.py` makes one layer of them again.
+`tf/parallel/unsharding.py` makes one layer of them again.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ import tensorflow as tf
 from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
-from splitnet.tf.parallel.widths import (
+from splitnet.tf.sharding.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
+from splitnet.tf.sharding.widths import (
     COUNTED,
     axis_of,
     checked_config,

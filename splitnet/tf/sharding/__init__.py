@@ -1,0 +1,1 @@
+"""Layers cut along their outputs, one slice per device."""
