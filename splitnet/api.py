@@ -49,7 +49,8 @@ def plan(
         objective: "latency" (seconds of one step), "throughput" (seconds of the
             busiest device of a pipeline) or "memory" (bytes of the fullest device).
         pins: name patterns -> `on=`, a function of a part, or another plan or its file;
-            they override the declaration.
+            they override the declaration. "as_built": each layer of a Keras model goes
+            where its variables are, as a model that was built under `tf.device` wants.
         missing: what to do if a requested device does not exist: "fallback" (use the
             next best and record it), "warn" as well, or "error".
         costs: a cost model, or the file of a measured one; None estimates.
@@ -119,7 +120,7 @@ def plan_with(
         replace(
             options,
             costs=_costs_of(options.costs),
-            pins=_pins_of(options.pins, graph),
+            pins=_pins_of(options.pins, graph, source, cluster, options.nested),
             parts=parts,
         ),
     )
@@ -235,7 +236,7 @@ def largest_batch(
     graph: Any = source
     if not _makes_graphs(source):
         graph = _graph_of(source, options)
-        pins = _pins_of(pins, graph)
+        pins = _pins_of(pins, graph, source, cluster, nested)
         if not _has_parts(source) and device_of is None:
             graph, pins = in_clusters(graph, cluster, replace(options, pins=pins)), None
     return what_if.largest_batch(
@@ -311,11 +312,21 @@ def _has_parts(source: Any) -> bool:
     return isinstance(source, Net | Graph)
 
 
-def _pins_of(pins: Any, graph: "Graph") -> Any:
-    """Pins as given, or those of another plan or its file."""
+def _pins_of(
+    pins: Any,
+    graph: "Graph",
+    source: Any,
+    cluster: "Cluster",
+    nested: str | Sequence[str],
+) -> Any:
+    """Pins as given, of another plan or its file, or of the variables' devices."""
     from splitnet.planner.constraints import pins_of
     from splitnet.planner.plan_file import load_plan
 
+    if isinstance(pins, str) and pins == "as_built":
+        from splitnet.tf.placement.as_built import pins_as_built
+
+        return pins_as_built(source, graph, cluster, nested)
     if isinstance(pins, str | PathLike):
         pins = load_plan(Path(pins))
     return pins_of(pins, graph) if isinstance(pins, Plan) else pins

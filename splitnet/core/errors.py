@@ -2,6 +2,8 @@
 
 import math
 import re
+import sys
+import warnings
 from collections.abc import Iterable
 
 __all__ = [
@@ -22,7 +24,11 @@ __all__ = [
     "parse_bytes",
     "parse_flops",
     "parse_seconds",
+    "warn",
 ]
+
+
+_NOT_USERS = ("splitnet.", "keras.", "tensorflow.")
 
 
 class SplitnetError(Exception):
@@ -55,6 +61,14 @@ class ConfigError(SplitnetError, RuntimeError):
 
 class WorkerError(SplitnetError, RuntimeError):
     """A worker that is unreachable, died, is unresponsive or was restarted."""
+
+
+def warn(message: str) -> None:
+    """Warn at the user's line: the first that is not of a framework's or this one's."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_NOT_USERS):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def listed(headline: str, faults: Iterable[str]) -> str:

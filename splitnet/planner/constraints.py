@@ -7,8 +7,6 @@ missing device is chosen.
 """
 
 import difflib
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -16,7 +14,7 @@ from fnmatch import fnmatchcase
 import networkx as nx
 
 from splitnet.core.cluster import KINDS, Cluster, is_kind
-from splitnet.core.errors import DeclarationError, DeviceError, listed
+from splitnet.core.errors import DeclarationError, DeviceError, listed, warn
 from splitnet.core.graph import Graph, Part, names_of
 from splitnet.core.net import preferences
 from splitnet.core.plan import Fallback, Plan
@@ -362,19 +360,10 @@ def _report_missing(
         )
     if gone:
         parts = ", ".join(f"{c.part} ({c.unavailable})" for c in gone)
-        warnings.warn(
+        warn(
             f"requested devices are not available; substitutes are used for: {parts}. "
-            f"Available: {available}.",
-            stacklevel=_level_of_the_caller(),
+            f"Available: {available}."
         )
-
-
-def _level_of_the_caller() -> int:
-    """The `stacklevel` of the first frame outside this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("splitnet."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _choose_substitutes(

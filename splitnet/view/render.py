@@ -12,12 +12,11 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import SplitnetError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
@@ -318,11 +317,10 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
         return
     missing = [letter for letter in _foreign_letters(text) if not _has_font(letter)]
     if missing:
-        warnings.warn(
+        warn(
             f"no font here has letters such as {', '.join(missing)}, so the {kind} has "
             "boxes in their place. Install a font that has them (for Chinese, Japanese "
-            "and Korean the package fonts-noto-cjk), or draw to .svg.",
-            stacklevel=4,
+            "and Korean the package fonts-noto-cjk), or draw to .svg."
         )
 
 

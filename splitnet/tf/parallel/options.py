@@ -1,10 +1,9 @@
 """What `emit` was asked besides placement: micro-batches, recomputation, XLA."""
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
-from splitnet.core.errors import DeclarationError
+from splitnet.core.errors import DeclarationError, warn
 from splitnet.core.plan import Plan
 from splitnet.simulator.microbatch import Pipeline, pipeline_of
 from splitnet.tf.parallel.lowering import lowered
@@ -76,8 +75,5 @@ def lay_out(model: Any, placed: Placed, way: Way) -> Placed:
 
     how_of, fallbacks = how_to_run(placed, way.how, wanted)
     for one in fallbacks:
-        warnings.warn(
-            f"{one.requested}: {one.part!r} runs {one.assigned}: {one.reason}.",
-            stacklevel=3,
-        )
+        warn(f"{one.requested}: {one.part!r} runs {one.assigned}: {one.reason}.")
     return lowered(placed, how_of)

@@ -1,11 +1,10 @@
 """What micro-batches would make other than the whole batch: refused, or warned of."""
 
-import warnings
 from typing import Any
 
 import keras
 
-from splitnet.core.errors import DeclarationError
+from splitnet.core.errors import DeclarationError, warn
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import CARRIED
@@ -39,11 +38,10 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
         one = len(norms) == 1
         does = "normalises" if one else "normalise"
         moves = "moves its" if one else "move their"
-        warnings.warn(
+        warn(
             f"microbatches={pipeline.microbatches}: {', '.join(norms[:6])} {does} each "
             f"micro-batch by itself and {moves} averages once for each, so training is "
-            "not that of the whole batch.",
-            stacklevel=3,
+            "not that of the whole batch."
         )
 
 
@@ -56,11 +54,10 @@ def warn_of_masks(model: Any, pipeline: Pipeline, made: Any) -> None:
     ]
     if masked:
         hand = "hands" if len(masked) == 1 else "hand"
-        warnings.warn(
+        warn(
             f"microbatches={pipeline.microbatches}: {', '.join(masked[:6])} {hand} a "
             "mask to the loss, which is a mean over what each micro-batch leaves, so "
-            "training is that of the whole batch only where all leave alike.",
-            stacklevel=2,
+            "training is that of the whole batch only where all leave alike."
         )
 
 

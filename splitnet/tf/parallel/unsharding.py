@@ -5,13 +5,13 @@ file of the whole model is loaded into the slices.
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.cloner import Cloner, input_like
@@ -185,11 +185,10 @@ def _warn_of_norms(optimizer: Any, names: list[str]) -> None:
         kind = type(one).__name__
         why = kind if kind in _WHOLE_MATRICES else "clipnorm" if one.clipnorm else ""
         if why:
-            warnings.warn(
+            warn(
                 f"{why} looks at each slice of {', '.join(names)} by itself, so "
                 "training is not that of the whole layer; use global_clipnorm, or an "
-                "optimizer that works number by number.",
-                stacklevel=3,
+                "optimizer that works number by number."
             )
 
 

@@ -1,13 +1,12 @@
 """Clone the model of a source, its weights on their devices."""
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from splitnet.core.errors import listed
+from splitnet.core.errors import listed, warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import Flow, flow_of
@@ -66,13 +65,12 @@ def clone(
     for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
         nodes.setdefault(id(old), new)
     if cloner.reused:
-        warnings.warn(
+        warn(
             listed(
                 "some layers cannot be rebuilt from their configuration, so the model "
                 "uses the very layers of its source, moved to their devices.",
                 [f"{name}: {why}" for name, why in cloner.reused.items()],
-            ),
-            stacklevel=3,
+            )
         )
     layers = {id(old): new for old, new in cloner.layers()}
     return Clone(model, flow, nodes, layers, tuple(cloner.reused))

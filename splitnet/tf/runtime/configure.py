@@ -6,13 +6,12 @@ Nothing here initialises TensorFlow.
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.errors import ConfigError, format_bytes, listed
+from splitnet.core.errors import ConfigError, format_bytes, listed, warn
 from splitnet.core.plan import Plan
 from splitnet.core.settings import Settings, resolve
 from splitnet.tf.runtime.logging import log_filter
@@ -107,9 +106,7 @@ def configure(**options: Any) -> Settings:
     settings = apply_settings(options)
     idle = [n for n in options if n in _GPU_SETTINGS and not _gpu_setting_works(n)]
     if idle:
-        warnings.warn(
-            f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.", stacklevel=2
-        )
+        warn(f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.")
     return settings
 
 

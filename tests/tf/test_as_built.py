@@ -1,0 +1,85 @@
+"""`pins="as_built"`: a model built under `tf.device` runs where its variables are."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = pytest.mark.tf
+
+
+def recipe(devices: tuple[str, ...]) -> keras.Model:
+    """The Keras FAQ's recipe: encoders under `tf.device`, joined without a scope."""
+    entries = [keras.Input((6, 4), name=f"tweet_{i}") for i in range(len(devices))]
+    ends = []
+    for i, (entry, device) in enumerate(zip(entries, devices, strict=True)):
+        with tf.device(device):
+            x = layers.LSTM(5, name=f"lstm_{i}")(entry)
+            ends.append(layers.ReLU(name=f"relu_{i}")(x))
+    with tf.device("/cpu:0"):
+        joined = layers.Concatenate(name="joined")(ends)
+        head = layers.Dense(1, name="head")(joined)
+    return keras.Model(entries, head, name="faq")
+
+
+def test_layers_run_where_their_variables_are(cluster: sn.Cluster) -> None:
+    """Also calls without variables: where their inputs come from, as audited."""
+    model = recipe(("/cpu:1", "/cpu:2"))
+    placed = sn.place(model, cluster, pins="as_built", batch=8, time_limit=0.5)
+    plan = sn.plan_of(placed)
+    where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
+
+    assert {where[name] for name in ("lstm_0", "relu_0")} == {"gpu:0"}
+    assert {where[name] for name in ("lstm_1", "relu_1")} == {"gpu:1"}
+    assert where["head"] == "cpu:0"
+    placed.compile("sgd", "mse")
+    x = [np.ones((8, 6, 4), "float32")] * 2
+    sn.audit(placed, plan, (x, np.ones((8, 1), "float32"))).check()
+
+
+def test_a_layer_with_variables_on_two_devices_goes_with_most_bytes(
+    cluster: sn.Cluster,
+) -> None:
+    """A small bias elsewhere does not decide."""
+
+    class Apart(layers.Layer):
+        def build(self, shape: Any) -> None:
+            with tf.device("/cpu:1"):
+                self.bias = self.add_weight(shape=(2,), name="bias")
+            with tf.device("/cpu:2"):
+                self.kernel = self.add_weight(shape=(shape[-1], 2), name="kernel")
+
+        def call(self, x: Any) -> Any:
+            return x @ self.kernel + self.bias
+
+    entry = keras.Input((8,))
+    model = keras.Model(entry, Apart(name="apart")(entry))
+
+    with pytest.warns(UserWarning, match="all variables"):
+        plan = sn.plan(model, cluster, pins="as_built", time_limit=0.5)
+
+    assert plan.device_of[plan.graph.call["apart"].part] == "gpu:1"
+
+
+def test_one_device_for_all_is_said_at_the_callers_line(cluster: sn.Cluster) -> None:
+    """TensorFlow uses the CPU where the device of a scope is not available."""
+    model = recipe(("/gpu:5", "/gpu:6"))
+
+    with pytest.warns(UserWarning, match="are on cpu:0") as caught:
+        sn.plan(model, cluster, pins="as_built", time_limit=0.5)
+
+    assert caught[0].filename == __file__
+
+
+def test_only_a_built_model_has_variables_to_go_by(cluster: sn.Cluster) -> None:
+    """A net and a function that builds a model have none yet."""
+    net = sn.Net("none")
+    net.output(net.branch("a", net.input("x", (2,)), layers.Dense(2), on="cpu"))
+    for source in (net, lambda: recipe(("/cpu:1", "/cpu:2"))):
+        with pytest.raises(sn.DeclarationError, match="needs a built Keras model"):
+            sn.plan(source, cluster, pins="as_built")
