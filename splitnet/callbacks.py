@@ -21,7 +21,7 @@ from splitnet.core.timeline import Timeline
 from splitnet.tf.audit.observe import watching
 from splitnet.tf.emit import plan_of
 from splitnet.tf.profiling.profile_step import StepProfiler
-from splitnet.view.diagram import dot_of
+from splitnet.view.dot import dot_of
 from splitnet.view.render import render_dot
 from splitnet.view.style import dot_of_scene
 from splitnet.view.tables import table
@@ -140,7 +140,7 @@ class PlacementCallback(keras.callbacks.Callback):
 
     def _write_plan(self, plan: Plan) -> None:
         self._writer.text("plan", table(plan, width=100), step=0)
-        self._draw("placement", dot_of(plan), "dot", step=0)
+        self._draw("placement", dot_of(plan), "nop1", step=0)
         timeline = gantt_of({"planned": plan.timeline}, cluster=plan.cluster)
         self._draw("timeline", dot_of_scene(timeline), "nop2", step=0)
         self._writer.scalar("planned/step_seconds", plan.seconds, step=0)
@@ -152,7 +152,7 @@ class PlacementCallback(keras.callbacks.Callback):
     def _write_audit(self, audit: Audit) -> None:
         self._writer.text("audit", table(audit, width=100), step=1)
         self._writer.scalar("audit/findings", len(audit.findings), step=1)
-        self._draw("placement", dot_of(audit.plan, audit=audit), "dot", step=1)
+        self._draw("placement", dot_of(audit.plan, audit=audit), "nop1", step=1)
 
     def _write_measured(self, measured: Timeline) -> None:
         if not measured.tasks:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_pages import words_in
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -39,8 +41,10 @@ def test_examples_run_and_draw(example: Path, tmp_path: Path) -> None:
     printed = run([str(example)], tmp_path)
 
     assert second in printed
-    picture = (tmp_path / f"{example.stem}.svg").read_text(encoding="utf-8")
-    assert second in picture
+    picture = tmp_path / f"{example.stem}.svg"
+    assert second in picture.read_text(encoding="utf-8")
+    shown = ROOT / "docs" / "images" / f"example_{example.stem}.svg"
+    assert words_in(shown) == words_in(picture), "run docs/images/redraw.py"
 
 
 def test_examples_are_shown_in_the_docs() -> None:

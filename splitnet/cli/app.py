@@ -23,6 +23,47 @@ __all__ = ["command", "main"]
 
 DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
+# In the order in which one meets them, with examples.
+_COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
+    training.demo: ("demo", "demo --gpus 1 --epochs 3 --out /tmp/demo"),
+    device_commands.devices: ("devices", "devices --watch --every 5"),
+    plan_commands.plan: (
+        "plan net.py:declare --stand-ins 2 -o plan.json",
+        "plan model.keras --cluster '4*gpu,cpu' --preset A100 --batch 256",
+        "plan plan.json --pin 'block_*=gpu:1' --json",
+    ),
+    plan_commands.draw: (
+        "draw plan.json -o placement.png",
+        "draw plan.json --timeline -o step.svg",
+        "draw new.json --other old.json -o moved.svg",
+    ),
+    plan_commands.report: ("report plan.json -o report.html",),
+    training.audit: (
+        "audit net.py:declare --stand-ins 2",
+        "audit model.keras --plan plan.json --loss sparse_categorical_crossentropy",
+    ),
+    plan_commands.compare: ("compare model.keras --cluster '4*gpu,cpu' --preset A100",),
+    plan_commands.simulate: (
+        "simulate plan.json --trace trace.json",
+        "simulate plan.json --microbatches 8 --schedule 1f1b",
+    ),
+    plan_commands.score: ("score net.py:declare mine.json --cluster '2*gpu,cpu'",),
+    device_commands.measure: ("measure model.keras -o costs.json",),
+    device_commands.config: ("config --check",),
+    device_commands.run: (
+        "run train.py",
+        "run --gpus 0 --memory-fraction 0.5 train.py --lr 0.1",
+    ),
+    worker_commands.worker: ("worker --cluster cluster.toml --index 0",),
+}
+_CLUSTER_COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
+    worker_commands.up: ("cluster up --workers 2 -- python train.py",),
+    worker_commands.join: ("cluster join 4711 -- python train.py",),
+    worker_commands.health: ("cluster health cluster.toml",),
+}
+# They hand the options after their arguments to a program.
+_PASSES = {device_commands.run, worker_commands.up, worker_commands.join}
+
 
 class _Commands(TyperGroup):
     """Commands that return their exit code; splitnet's errors become messages."""
@@ -48,15 +89,31 @@ class _Commands(TyperGroup):
             raise typer.Exit(DONE) from None
 
 
-_app = typer.Typer(
+def _group(
+    commands: dict[Callable[..., int], tuple[str, ...]], **options: Any
+) -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, **options)
+    for function, examples in commands.items():
+        lines = "\n".join(f"  splitnet {example}" for example in examples)
+        passes = function in _PASSES
+        app.command(
+            function.__name__,
+            epilog=f"\b\nExamples:\n{lines}",
+            context_settings={
+                "allow_interspersed_args": not passes,
+                "ignore_unknown_options": passes,
+            },
+        )(function)
+    return app
+
+
+_app = _group(
+    _COMMANDS,
     cls=_Commands,
     invoke_without_command=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 the answer is no, 2 usage error. "
     "Options and examples: splitnet COMMAND --help",
 )
-_cluster = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 
 @_app.callback()
@@ -69,88 +126,15 @@ def _root(
     """Keras models on several devices: declare, plan, train, audit."""
     if version:
         typer.echo(f"splitnet {__version__}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
+    elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
-        raise typer.Exit
 
 
-def _add(
-    app: typer.Typer, function: Callable[..., int], *examples: str, passes: bool = False
-) -> None:
-    """Add a command; `passes` hands options after its arguments to a program."""
-    lines = "\n".join(f"  splitnet {example}" for example in examples)
-    app.command(
-        function.__name__,
-        epilog=f"\b\nExamples:\n{lines}",
-        context_settings={
-            "allow_interspersed_args": not passes,
-            "ignore_unknown_options": passes,
-        },
-    )(function)
-
-
-_add(_app, training.demo, "demo", "demo --gpus 1 --epochs 3 --out /tmp/demo")
-_add(
-    _app,
-    plan_commands.plan,
-    "plan net.py:declare --stand-ins 2 -o plan.json",
-    "plan model.keras --cluster '4*gpu,cpu' --preset A100 --batch 256",
-    "plan plan.json --pin 'block_*=gpu:1' --json",
+_app.add_typer(
+    _group(_CLUSTER_COMMANDS, no_args_is_help=True),
+    name="cluster",
+    help="Workers of this machine, and others.",
 )
-_add(
-    _app,
-    plan_commands.compare,
-    "compare model.keras --cluster '4*gpu,cpu' --preset A100",
-)
-_add(
-    _app,
-    plan_commands.score,
-    "score net.py:declare mine.json --cluster '2*gpu,cpu'",
-)
-_add(
-    _app,
-    plan_commands.simulate,
-    "simulate plan.json --trace trace.json",
-    "simulate plan.json --microbatches 8 --schedule 1f1b",
-)
-_add(
-    _app,
-    plan_commands.draw,
-    "draw plan.json -o placement.png",
-    "draw plan.json --timeline -o step.svg",
-    "draw new.json --other old.json -o moved.svg",
-)
-_add(_app, plan_commands.report, "report plan.json -o report.html")
-_add(
-    _app,
-    training.audit,
-    "audit net.py:declare --stand-ins 2",
-    "audit model.keras --plan plan.json --loss sparse_categorical_crossentropy",
-)
-_add(_app, device_commands.measure, "measure model.keras -o costs.json")
-_add(_app, device_commands.devices, "devices", "devices --watch --every 5")
-_add(_app, device_commands.config, "config --check")
-_add(
-    _app,
-    device_commands.run,
-    "run train.py",
-    "run --gpus 0 --memory-fraction 0.5 train.py --lr 0.1",
-    passes=True,
-)
-_add(_app, worker_commands.worker, "worker --cluster cluster.toml --index 0")
-_app.add_typer(_cluster, name="cluster", help="Workers of this machine, and others.")
-_add(
-    _cluster,
-    worker_commands.up,
-    "cluster up --workers 2 -- python train.py",
-    passes=True,
-)
-_add(
-    _cluster, worker_commands.join, "cluster join 4711 -- python train.py", passes=True
-)
-_add(_cluster, worker_commands.health, "cluster health cluster.toml")
-
 command = typer.main.get_command(_app)
 """The root command, with all others below it."""
 

@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -15,17 +16,11 @@ __all__ = [
     "interruptible",
     "progress",
     "say",
-    "show",
     "show_json",
     "show_rows",
 ]
 
 Advance = Callable[..., None]
-
-
-def show(text: str) -> None:
-    """Print an answer."""
-    print(text)
 
 
 def say(text: str) -> None:
@@ -38,13 +33,12 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def show_rows(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print aligned columns under their heads; the last column is not padded."""
-    texts = [list(heads), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
-    for row in texts:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+def show_rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table that fits the terminal; one line a row into a pipe."""
+    from splitnet.view.tables import Grid, grid_text
+
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 300
+    print(grid_text(Grid(heads, rows), wide))
 
 
 @contextmanager
@@ -96,13 +90,10 @@ def interruptible() -> Iterator[None]:
 
 
 def import_tensorflow(*, verbose: bool = False, level: str = "3") -> None:
-    """Import TensorFlow without its start-up lines.
+    """Import TensorFlow without its start-up lines, unless `verbose`.
 
-    A log level that the user has set is left alone; "0" hides nothing.
-
-    Args:
-        verbose: hide nothing.
-        level: what TensorFlow may log afterwards: "3" nothing, "2" errors.
+    `level` is what it may log afterwards, "3" nothing, "2" errors; a level that the
+    user has set in the environment is left alone.
     """
     from splitnet.tf.runtime.logging import import_frameworks, log_filter
 

@@ -15,7 +15,6 @@ import splitnet.cli.options as opt
 from splitnet.cli.console import (
     import_tensorflow,
     progress,
-    show,
     show_json,
     show_rows,
 )
@@ -52,7 +51,7 @@ def devices(
             show_json(rows)
         else:
             if watch and sys.stdout.isatty():
-                show("\033[H\033[2J")
+                print("\033[H\033[2J")
             show_rows(_HEADS, [_device_line(row) for row in rows])
         if not watch:
             return 0
@@ -117,9 +116,9 @@ def config(
     rows = [(s.name, _value(s), _origin(s), OPTIONS[s.name].call) for s in settings]
     show_rows(("option", "value", "origin", "TensorFlow call"), rows)
     path = config_file(os.environ, Path.cwd())
-    show(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
+    print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
     for note in notes:
-        show(note)
+        print(note)
     return 0
 
 
@@ -249,6 +248,6 @@ def measure(
             source, cluster, batch, optimizer=optimizer, on_progress=advance
         )
     sn.save_costs(found, out)
-    show(f"{len(found.forward)} rows of costs are in {out}")
-    show(f"plan with them: splitnet plan TARGET --costs {out}")
+    print(f"{len(found.forward)} rows of costs are in {out}")
+    print(f"plan with them: splitnet plan TARGET --costs {out}")
     return 0

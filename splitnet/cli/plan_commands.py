@@ -9,7 +9,7 @@ from typer import Argument, Context, Option
 
 import splitnet as sn
 import splitnet.cli.options as opt
-from splitnet.cli.console import interruptible, progress, show, show_json
+from splitnet.cli.console import interruptible, progress, show_json
 from splitnet.cli.targets import (
     Machine,
     check_target,
@@ -72,7 +72,10 @@ def plan(
 ) -> int:
     """Choose a device for every part, and show what it costs."""
     if warm_up:
-        _warm_up()
+        from splitnet.planner import engine
+
+        with progress("compiling the search"):
+            engine.warm_up()
         if not target:
             return 0
     machine = Machine(cluster, preset, memory, link, stand_ins)
@@ -95,7 +98,8 @@ def plan(
         show_json(workload_figures(values, options, context.obj))
         return 0
     _, made, seconds = plan_source(target, machine, options)
-    change = _change(made, other or (target if kind == "plan" else None))
+    since = other or (target if kind == "plan" else None)
+    change = load_plan_file(since).compare(made) if since else None
     if out:
         made.save(out)
     if json_ and kind == "workload":
@@ -107,22 +111,17 @@ def plan(
         moved = {} if change is None else {"moved": change.moved}
         show_json(_plan_figures(made, seconds) | {"largest_batch": most} | moved)
         return 0
-    show(sn.table(made))
+    print(sn.table(made))
     if change is not None:
-        show(f"\nsince {other or target}: {change}")
+        print(f"\nsince {since}: {change}")
     if most is not None:
         at_least = " or more" if most == _MOST_BATCH else ""
-        show(f"\nlargest batch that fits this placement: {most}{at_least}")
+        print(f"\nlargest batch that fits this placement: {most}{at_least}")
+    if cluster and not cluster.endswith(".toml") and not preset:
+        print("\nfigures of typical GPUs are assumed; name yours: --preset A100")
     if out:
-        show(f"\nsaved to {out}")
+        print(f"\nsaved to {out}")
     return 0
-
-
-def _warm_up() -> None:
-    from splitnet.planner import engine
-
-    with progress("compiling the search"):
-        engine.warm_up()
 
 
 def given_options(**options: Any) -> dict[str, Any]:
@@ -174,7 +173,6 @@ def plan_source(
 def _source_and_cluster(target: str, machine: Machine) -> tuple[Any, Cluster]:
     """What to plan and for which machine, from a program, a model or a saved file."""
     check_target(target)
-    machine.check()
     if not target.endswith(".json"):
         # The machine first: stand-ins must be made before a program builds layers.
         cluster = machine.described() or machine.local()
@@ -206,13 +204,6 @@ def _source_and_cluster(target: str, machine: Machine) -> tuple[Any, Cluster]:
         f"{target!r} is neither a plan, a graph nor a workload: it has none of the "
         "fields 'splitnet_plan', 'calls', 'nodes'."
     )
-
-
-def _change(made: "Plan", since: str | None) -> Any:
-    """What moved since another plan."""
-    if since is None:
-        return None
-    return load_plan_file(since).compare(made)
 
 
 def _largest_batch(plan: "Plan") -> int | None:
@@ -270,7 +261,7 @@ def compare(
     if json_:
         show_json([asdict(one) for one in found.all])
     else:
-        show(str(found))
+        print(str(found))
     return 0
 
 
@@ -317,7 +308,7 @@ def score(
     if json_:
         show_json(_plan_figures(scored, time.perf_counter() - began))
     else:
-        show(sn.table(scored))
+        print(sn.table(scored))
     return 0
 
 
@@ -373,9 +364,9 @@ def simulate(
             }
         )
         return 0
-    show(sn.chart(timeline))
+    print(sn.chart(timeline))
     if trace:
-        show(f"\ntrace written to {trace}; open it in ui.perfetto.dev")
+        print(f"\ntrace written to {trace}; open it in ui.perfetto.dev")
     return 0
 
 
@@ -403,7 +394,7 @@ def draw(
     what = "timeline" if timeline else "placement"
     with progress("drawing"):
         written = sn.draw(made, out, other=old, calls=calls, what=what)
-    show(str(written))
+    print(str(written))
     return 0
 
 
@@ -417,5 +408,5 @@ def report(
     made = load_plan_file(plan)
     with progress("writing the report"):
         sn.report(made, out)
-    show(str(out))
+    print(str(out))
     return 0

@@ -32,37 +32,31 @@ class Machine:
     link: str | None = None
     stand_ins: int = 0
 
-    def check(self) -> None:
-        """Refuse options that contradict one another, before TensorFlow is imported.
-
-        Raises:
-            DeviceError: two machines, or figures without a list of devices.
-        """
-        if self.cluster and self.stand_ins:
-            raise DeviceError(
-                "--cluster and --stand-ins are two machines; give one of them."
-            )
-        figures = self.preset or self.memory or self.link
-        if figures and (not self.cluster or self.cluster.endswith(".toml")):
-            raise DeviceError(
-                "--preset, --memory and --link belong to a list: --cluster '2*gpu,cpu'."
-            )
-
     def described(self) -> Cluster | None:
         """The machine that the options describe; None if they describe none.
 
         Raises:
-            DeviceError: there is no such machine.
+            DeviceError: there is no such machine, or there are two.
         """
-        self.check()
-        if self.cluster and self.cluster.endswith(".toml"):
-            return Cluster.load(self.cluster)
-        if self.cluster:
-            names = [name for name in self.cluster.split(",") if name.strip()]
-            return Cluster.of(
-                *names, preset=self.preset, memory=self.memory, link=self.link
+        from_file = self.cluster is not None and self.cluster.endswith(".toml")
+        if self.cluster and self.stand_ins:
+            raise DeviceError(
+                "--cluster and --stand-ins are two machines; give one of them."
             )
-        return self.local() if self.stand_ins else None
+        if (self.preset or self.memory or self.link) and (
+            not self.cluster or from_file
+        ):
+            raise DeviceError(
+                "--preset, --memory and --link belong to a list: --cluster '2*gpu,cpu'."
+            )
+        if not self.cluster:
+            return self.local() if self.stand_ins else None
+        if from_file:
+            return Cluster.load(self.cluster)
+        names = [name for name in self.cluster.split(",") if name.strip()]
+        return Cluster.of(
+            *names, preset=self.preset, memory=self.memory, link=self.link
+        )
 
     def local(self) -> Cluster:
         """Find the devices of this machine, with stand-ins if asked for."""

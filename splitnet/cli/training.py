@@ -7,7 +7,7 @@ from typer import Option
 
 import splitnet as sn
 import splitnet.cli.options as opt
-from splitnet.cli.console import import_tensorflow, progress, show, show_json
+from splitnet.cli.console import import_tensorflow, progress, show_json
 from splitnet.cli.plan_commands import given_options, pins_of, plan_source
 from splitnet.cli.targets import Machine, check_target, load_plan_file, load_source
 from splitnet.core.errors import DeclarationError, DeviceError
@@ -46,7 +46,7 @@ def demo(
             out,
             epochs=epochs,
             gpus=gpus,
-            say=(lambda text: None) if json_ else show,
+            say=(lambda text: None) if json_ else print,
             on_step=advance,
         )
     if json_:
@@ -65,7 +65,7 @@ def demo(
             }
         )
     else:
-        show(outcome.summary())
+        print(outcome.summary())
     return 0 if outcome.ok else 1
 
 
@@ -118,7 +118,7 @@ def audit(
         findings = [finding.text for finding in found.findings]
         show_json({"ok": found.ok, "findings": findings})
     else:
-        show(sn.table(found))
+        print(sn.table(found))
     return 0 if found.ok else 1
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 import splitnet.cli.options as opt
-from splitnet.cli.console import say, show, show_json, show_rows
+from splitnet.cli.console import say, show_json, show_rows
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, parse_bytes
 
@@ -90,15 +90,15 @@ def up(
         if program:
             started.report_ends(say)
             return _run(program, os.environ | {CLUSTER_VARIABLE: str(started.file)})
-        show(f"{len(started.processes)} workers are ready: {started.file}")
-        show(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
-        show(f"in it: sn.connect(sn.Cluster.load({str(started.file)!r}))")
-        show("Ctrl-C ends them.")
+        print(f"{len(started.processes)} workers are ready: {started.file}")
+        print(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
+        print(f"in it: sn.connect(sn.Cluster.load({str(started.file)!r}))")
+        print("Ctrl-C ends them.")
         sys.stdout.flush()
         try:
             ended = started.wait()
         except KeyboardInterrupt:
-            show("ending the workers")
+            print("ending the workers")
             return 0
         raise ConfigError(f"{ended}\nAll workers are ended.")
 

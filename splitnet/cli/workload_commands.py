@@ -5,7 +5,7 @@ import math
 import time
 from typing import Any
 
-from splitnet.cli.console import interruptible, progress, show, show_json
+from splitnet.cli.console import interruptible, progress, show_json
 from splitnet.cli.targets import kind_of_file
 from splitnet.core.errors import PlanFileError
 
@@ -60,7 +60,7 @@ def score_workload(target: str, placement: str, json_: bool) -> int:
         show_json(figures)
     else:
         for name, value in figures.items():
-            show(f"{name:11} {json.dumps(value)}")
+            print(f"{name:11} {json.dumps(value)}")
     return 1 if scored.violations else 0
 
 

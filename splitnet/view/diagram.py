@@ -1,68 +1,110 @@
-"""The placement diagram of a plan: boxes, a frame per device, and DOT text.
-
-The same plan gives the same bytes. Graphviz places everything, labels included.
-"""
+"""What a placement diagram shows: boxes, the links between them, and lanes."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import graphviz
+from dataclasses import dataclass, field, replace
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.core.graph import Call
 from splitnet.core.plan import Plan
-from splitnet.view.edges import (
-    MOST_LABELS,
-    THIN,
-    BoxLink,
-    SharedLink,
-    add_links,
-    add_shared,
-    links_of,
-    shared_links,
-)
 from splitnet.view.facts import (
     PartFacts,
+    PartFlow,
     findings_by_part,
     flows_of,
+    known_shape,
     part_facts,
     sharings_of,
 )
 from splitnet.view.folding import Fold, fold
-from splitnet.view.legend import (
-    Box,
-    box_label,
-    box_tooltip,
-    device_label,
-    header_label,
-)
-from splitnet.view.style import (
-    ALARM,
-    FONT,
-    INK,
-    QUIET,
-    clean,
-    colors_of,
-    counted,
-    label_text,
-    mixed,
-    shortened,
-)
+from splitnet.view.style import Shape, ranged
 
-__all__ = ["Diagram", "diagram_of", "dot_of"]
+__all__ = ["Box", "Diagram", "Link", "diagram_of"]
 
-# All other kinds of parts are boxes with round corners.
-_SHAPE_OF = {"merge": "hexagon", "weights": "cylinder", "input": "box"}
+_MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
+_MOST_LINKS = 60  # of more links only the largest are drawn
+_MOST_LANES = 8  # with more devices, those that do the same share a lane
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box of the diagram: a part, folded parts, or calls of an opened part.
+
+    `facts` are sums over all members. `moved_from` is the device of the compared plan,
+    "" where it is the same; `inside` the opened part that its calls belong to; `shares`
+    names the layers whose weights other parts use too; `strayed` says what an audit saw
+    on another device. `moved` are the bytes received from and sent to other devices,
+    where the box says them because there are too many links to label.
+    """
+
+    id: str
+    lane: str
+    group: Fold
+    facts: PartFacts
+    reasons: tuple[str, ...]
+    moved_from: str = ""
+    shares: tuple[str, ...] = ()
+    inside: str = ""
+    strayed: tuple[str, ...] = ()
+    moved: tuple[int, int] = (0, 0)
+
+    @property
+    def name(self) -> str:
+        """The first and the last member."""
+        return ranged(self.group.members, 60)
+
+
+@dataclass(slots=True)
+class Link:
+    """What passes from box to box in a step; see `PartFlow` for the bytes.
+
+    Folded boxes may feed each other: `both_ways` links count both directions. A link of
+    `weights` goes from where they are stored to where they are read.
+    """
+
+    source: str
+    target: str
+    crosses: bool
+    shapes: list[Shape] = field(default_factory=list)
+    bytes: int = 0
+    sent_bytes: int = 0
+    returned_bytes: int = 0
+    seconds: float = 0.0
+    both_ways: bool = False
+    weights: bool = False
+    layers: list[str] = field(default_factory=list)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that cross between devices; 0 where a copy is there already."""
+        return self.sent_bytes + self.returned_bytes
+
+    @property
+    def reuses(self) -> bool:
+        """Whether the target reads only copies that are already on its device."""
+        return self.crosses and not self.moved_bytes
+
+    def add(self, flow: PartFlow) -> None:
+        """Count what a flow moves."""
+        self.shapes += flow.shapes
+        self.bytes += flow.bytes
+        self.sent_bytes += flow.sent_bytes
+        self.returned_bytes += flow.returned_bytes
+        self.seconds += flow.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """Everything that a placement diagram shows, without its layout."""
+    """Everything that a placement diagram shows, without its layout.
+
+    `lanes` are the devices of each lane, by the first of them; `left_out` counts links
+    that are too small to be drawn.
+    """
 
     boxes: tuple[Box, ...]
-    links: tuple[BoxLink, ...]
-    shared: tuple[SharedLink, ...]
+    links: tuple[Link, ...]
+    lanes: Mapping[str, tuple[str, ...]]
+    left_out: int = 0
 
 
 def diagram_of(
@@ -87,14 +129,29 @@ def diagram_of(
     old = dict(other.device_of) if other is not None else {}
     strayed = findings_by_part(audit)
     flows = flows_of(plan)
+    look = {name: _look(one) for name, one in facts.items()}
+    order = _running_order(plan, facts)
+    special = {
+        name: (
+            (one.fallback.requested, one.fallback.reason) if one.fallback else None,
+            old.get(name),
+            name == calls,
+            name in strayed,
+        )
+        for name, one in facts.items()
+    }
+    alone = any(calls == n or n in strayed or n in old for n in facts)
+    lane_of = {device.name: device.name for device in plan.cluster}
+    if not alone:
+        lane_of |= _lanes(plan, order, look)
     groups = fold(
-        _running_order(plan, facts),
+        order,
         [(flow.source, flow.target) for flow in flows],
         {
-            name: (*_place(one, old), name == calls, name in strayed)
-            for name, one in facts.items()
+            n: (lane_of[o.device], o.kind == "input", special[n])
+            for n, o in facts.items()
         },
-        {name: _look(one) for name, one in facts.items()},
+        look,
         most=most,
     )
     shares = _shares(plan)
@@ -105,30 +162,63 @@ def diagram_of(
         if group.members == (calls,):
             boxes += _opened(plan, members[0], len(boxes), most, box_of)
             continue
-        was = old.get(members[0].name, members[0].device)
+        first = members[0]
+        was = old.get(first.name, first.device)
         box = Box(
             id=f"box-{len(boxes)}",
+            lane=lane_of[first.device],
             group=group,
             facts=_summed(group, members),
             reasons=_unique(one.reason for one in members),
-            moved_from="" if was == members[0].device else was,
+            moved_from="" if was == first.device else was,
             shares=_unique(n for name in group.members for n in shares.get(name, ())),
             strayed=_unique(s for name in group.members for s in strayed.get(name, ())),
         )
         boxes.append(box)
         for name in group.members:
             box_of.update((call.name, box.id) for call in plan.graph.calls_of[name])
-    links = links_of(plan, flows, box_of, calls)
-    crossing = [link for link in links if link.crosses and not link.is_reuse]
-    if len(crossing) > MOST_LABELS or any(box.group.column for box in boxes):
-        boxes = [replace(box, moved=_moved(box.id, crossing)) for box in boxes]
-    return Diagram(tuple(boxes), tuple(links), tuple(shared_links(plan, box_of)))
+    links = _links(plan, flows, box_of, calls)
+    drawn = sorted(links, key=lambda link: -link.moved_bytes)[:_MOST_LINKS]
+    if sum(bool(link.moved_bytes) for link in links) > _MOST_LABELS:
+        boxes = [replace(box, moved=_moved(box.id, links)) for box in boxes]
+    used = {box.lane for box in boxes}
+    hosts = list(dict.fromkeys(device.host for device in plan.cluster))
+    lanes = {
+        one.name: tuple(d for d, its in lane_of.items() if its == one.name)
+        for one in sorted(plan.cluster, key=lambda one: hosts.index(one.host))
+        if one.name in used
+    }
+    return Diagram(
+        tuple(boxes),
+        tuple(link for link in links if link in drawn),
+        lanes,
+        len(links) - len(drawn),
+    )
 
 
-def _moved(box: str, crossing: Sequence[BoxLink]) -> tuple[int, int]:
+def _lanes(
+    plan: Plan, order: Sequence[str], look: Mapping[str, Hashable]
+) -> dict[str, str]:
+    """By device the first device that runs equal parts; only if there are many."""
+    on: dict[str, list[Hashable]] = {}
+    for name in order:
+        on.setdefault(plan.device_of[name], []).append(look[name])
+    if len(on) <= _MOST_LANES:
+        return {}
+    first: dict[Hashable, str] = {}
+    return {
+        device.name: first.setdefault(
+            (tuple(on[device.name]), device.kind, device.host), device.name
+        )
+        for device in plan.cluster
+        if device.name in on
+    }
+
+
+def _moved(box: str, links: Iterable[Link]) -> tuple[int, int]:
     """Bytes that a box receives from and sends to other devices in a step."""
     received = sent = 0
-    for link in crossing:
+    for link in links:
         if box == link.target:
             received, sent = received + link.sent_bytes, sent + link.returned_bytes
         elif box == link.source:
@@ -148,23 +238,13 @@ def _running_order(plan: Plan, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: first.get(name, -1))
 
 
-def _place(one: PartFacts, old: Mapping[str, str]) -> tuple[Hashable, ...]:
-    """What parts must have in common to be drawn in one box."""
-    return (
-        one.device,
-        one.kind == "input",
-        (one.fallback.requested, one.fallback.reason) if one.fallback else None,
-        old.get(one.name, one.device),
-    )
-
-
 def _look(one: PartFacts) -> Hashable:
     """What parts must have in common to be counted as equal."""
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, one.is_output)
 
 
 def _shares(plan: Plan) -> Mapping[str, tuple[str, ...]]:
-    """The layers that each part shares with another; towers have edges instead."""
+    """The layers that each part shares with another; towers have links instead."""
     found: dict[str, dict[str, None]] = {}
     for sharing in sharings_of(plan.graph):
         if plan.graph.part[sharing.home].kind != "weights":
@@ -190,7 +270,6 @@ def _summed(group: Fold, members: Sequence[PartFacts]) -> PartFacts:
         seconds=seconds,
         calls=sum(one.calls for one in members),
         is_output=any(one.is_output for one in members),
-        fetched_bytes=sum(one.fetched_bytes for one in members),
         where=first.where if len(members) == 1 else "",
     )
 
@@ -211,10 +290,12 @@ def _opened(
     boxes: list[Box] = []
     for group in groups:
         members = [_call_facts(plan, part, calls[name]) for name in group.members]
-        box_id = f"box-{first + len(boxes)}"
-        facts = _summed(group, members)
-        boxes.append(Box(box_id, group, facts, (part.reason,), inside=part.name))
-        box_of.update(dict.fromkeys(group.members, box_id))
+        id_ = f"box-{first + len(boxes)}"
+        summed = _summed(group, members)
+        boxes.append(
+            Box(id_, part.device, group, summed, (part.reason,), inside=part.name)
+        )
+        box_of.update(dict.fromkeys(group.members, id_))
     return boxes
 
 
@@ -233,234 +314,60 @@ def _call_facts(plan: Plan, part: PartFacts, call: Call) -> PartFacts:
         seconds={},
         calls=1,
         fallback=None,
-        fetched_bytes=0,
         is_output=call.name in graph.outputs,
     )
 
 
-def dot_of(
-    plan: Plan,
-    *,
-    other: Plan | None = None,
-    calls: str | None = None,
-    audit: Audit | None = None,
-    most: int = 24,
-    headed: bool = True,
-) -> str:
-    """Write a plan's placement diagram as DOT text, without laying it out.
+def _links(
+    plan: Plan, flows: Sequence[PartFlow], box_of: Mapping[str, str], opened: str | None
+) -> list[Link]:
+    """Join the tensors and weights between boxes; bytes are those of the flows.
 
-    Args:
-        plan: what to draw.
-        other: an earlier plan of the same net; what moved since is marked.
-        calls: a part to open into its calls.
-        audit: what was seen when the plan ran; what ran elsewhere is marked.
-        most: about how many boxes to draw; more parts are folded where they repeat.
-        headed: with title, totals and verdict; an HTML page has its own.
-
-    Raises:
-        SplitnetError: `calls` names no part.
+    Tensors of an opened part are counted one by one, as several of its calls may send.
     """
-    shown = diagram_of(plan, other=other, calls=calls, audit=audit, most=most)
-    header = header_label(
-        plan, shown.boxes, shown.links, other=other, audit=audit, headed=headed
-    )
-    dot = graphviz.Digraph(
-        name="placement",
-        graph_attr=_graph_attributes(plan, shown, header),
-        node_attr={
-            "fontname": FONT,
-            "fontsize": "10",
-            "fontcolor": INK,
-            "shape": "box",
-            "style": "filled,rounded",
-            "margin": "0.1,0.05",
-        },
-        edge_attr={
-            "fontname": FONT,
-            "fontsize": "8.5",
-            "fontcolor": INK,
-            "color": THIN,
-            "arrowsize": "0.6",
-        },
-    )
-    colors = colors_of(device.name for device in plan.cluster)
-    _add_devices(dot, plan, shown, colors, compared=other is not None)
-    _add_columns(dot, shown)
-    shade = {
-        box.id: mixed(colors.get(box.facts.device, QUIET), "#000000", 0.1)
-        for box in shown.boxes
-    }
-    names = {box.id: box.name for box in shown.boxes}
-    labelled = not any(any(box.moved) for box in shown.boxes)
-    add_links(dot, shown.links, shade, names, labelled=labelled)
-    add_shared(dot, shown.shared, shade)
-    return str(dot.source)
+    graph, device = plan.graph, plan.device_of
+    flow_of = {(flow.source, flow.target): flow for flow in flows}
+    links: dict[tuple[str, str], Link] = {}
+    counted: set[tuple[str, str, str, str]] = set()
+    for tensor in graph.tensors:
+        source, target = box_of[tensor.source], box_of[tensor.target]
+        if source == target:
+            continue
+        one, other = (graph.call[n].part for n in (tensor.source, tensor.target))
+        crosses = device[one] != device[other]
+        turned = (target, source) in links  # folded boxes may feed each other
+        ends = (target, source) if turned else (source, target)
+        link = links.setdefault(ends, Link(*ends, crosses))
+        link.both_ways |= turned
+        flow = flow_of.get((one, other))
+        if flow is None or opened in (one, other):
+            back = flow is not None and flow.returned_bytes and tensor.differentiable
+            flow = PartFlow(
+                *(one, other, [*known_shape(graph.call[tensor.source], tensor)]),
+                *(tensor.bytes, tensor.bytes * crosses, tensor.bytes if back else 0),
+            )
+        elif (one, other, source, target) in counted:
+            continue
+        counted.add((one, other, source, target))
+        link.add(flow)
+    return [*links.values(), *_weight_links(plan, box_of)]
 
 
-def _graph_attributes(plan: Plan, shown: Diagram, header: str) -> dict[str, str]:
-    return {
-        "rankdir": _direction(shown),
-        "label": header,
-        "labelloc": "t",
-        "labeljust": "l",
-        "fontname": FONT,
-        "fontsize": "11",
-        "fontcolor": INK,
-        "bgcolor": "white",
-        "pad": "0.25",
-        "nodesep": "0.22",
-        "ranksep": "0.5",
-        "newrank": "true",
-        "outputorder": "edgesfirst",  # boxes cover lines, not the reverse
-        "tooltip": graphviz.escape(clean(plan.graph.name)),
-    }
-
-
-def _direction(shown: Diagram) -> str:
-    """Left to right, unless that would be far too wide."""
-    if any(box.group.column for box in shown.boxes):
-        return "LR"
-    depth = {box.id: 0 for box in shown.boxes}
-    order = {box.id: number for number, box in enumerate(shown.boxes)}
-    for link in sorted(shown.links, key=lambda link: order[link.source]):
-        if order[link.source] < order[link.target]:
-            depth[link.target] = max(depth[link.target], depth[link.source] + 1)
-    places = list(depth.values())
-    ranks = max(places, default=0) + 1
-    widest = max((places.count(rank) for rank in range(ranks)), default=1)
-    return "TB" if ranks * 270 > 8 * (widest * 75 + 150) else "LR"
-
-
-def _add_columns(dot: graphviz.Digraph, shown: Diagram) -> None:
-    """Put boxes that were folded by depth below one another, column by column."""
-    columns: dict[int, list[str]] = {}
-    for box in shown.boxes:
-        if box.group.column:
-            columns.setdefault(box.group.column, []).append(box.id)
-    for number, boxes in columns.items():
-        with dot.subgraph(name=f"column_{number}", graph_attr={"rank": "same"}) as row:
-            for name in boxes:
-                row.node(name)
-    firsts = [columns[number][0] for number in sorted(columns)]
-    for one, other in zip(firsts, firsts[1:], strict=False):
-        dot.edge(one, other, style="invis")
-
-
-def _add_devices(
-    dot: graphviz.Digraph,
-    plan: Plan,
-    shown: Diagram,
-    colors: Mapping[str, str],
-    *,
-    compared: bool,
-) -> None:
-    """A lane per device, begun by its title; with several hosts, a frame per host.
-
-    Titles are nodes, as edges keep clear of nodes, and stand before all boxes.
-    """
-    boxes_on: dict[str, list[Box]] = {device.name: [] for device in plan.cluster}
-    for box in shown.boxes:
-        boxes_on.setdefault(box.facts.device, []).append(box)
-    titles = {device: f"title-{n}" for n, device in enumerate(boxes_on)}
-    used = [device for device, boxes in boxes_on.items() if boxes]
-    # From left to right Graphviz stacks from the bottom; the first belongs on top.
-    order = -1 if _direction(shown) == "LR" else 1
-    used = used[::order]
-    hosts = dict.fromkeys(device.rpartition("/")[0] for device in used)
-    for number, host in enumerate(hosts):
-        with dot.subgraph(name=f"cluster_host_{number}") as frame:
-            _frame_host(frame, host if len(hosts) > 1 else None)
-            for device in used:
-                if device.rpartition("/")[0] != host:
-                    continue
-                color = colors.get(device, QUIET)
-                title = titles[device]
-                with frame.subgraph(name=f"cluster_{title}") as lane:
-                    _frame_device(lane, device, color)
-                    lane.node(
-                        title,
-                        label=device_label(plan, device, color),
-                        shape="plain",
-                        style="",
-                        tooltip="",
-                    )
-                    _add_boxes(
-                        lane, boxes_on[device][::order], color, compared=compared
-                    )
-    with dot.subgraph(name="titles", graph_attr={"rank": "same"}) as row:
-        for one, other in zip(used, used[1:], strict=False):
-            row.edge(titles[one], titles[other], style="invis")
-    fed = {link.target for link in shown.links} | {x.other for x in shown.shared}
-    for device in used:
-        starts = [box for box in boxes_on[device] if box.id not in fed]
-        for box in starts or boxes_on[device][:1]:
-            dot.edge(titles[device], box.id, style="invis")
-
-
-def _frame_host(frame: graphviz.Digraph, host: str | None) -> None:
-    if host is None:
-        frame.attr(peripheries="0", label="", margin="0")
-        return
-    frame.attr(
-        label=f"<{label_text(host or 'this machine')}>",
-        style="rounded,dashed",
-        color=QUIET,
-        margin="12",
-    )
-
-
-def _frame_device(frame: graphviz.Digraph, device: str, color: str) -> None:
-    frame.attr(
-        label="",
-        peripheries="1",
-        style="filled,rounded",
-        fillcolor=mixed(color, "#ffffff", 0.9),
-        color=color,
-        penwidth="1.4",
-        margin="10",
-        tooltip=graphviz.escape(clean(device)),
-    )
-
-
-def _add_boxes(
-    frame: graphviz.Digraph, boxes: Sequence[Box], color: str, *, compared: bool
-) -> None:
-    """The boxes of a device; calls of an opened part have a frame of their own."""
-    opened = [box for box in boxes if box.inside]
-    for box in boxes:
-        if not box.inside:
-            _add_box(frame, box, color, compared=compared)
-    if not opened:
-        return
-    with frame.subgraph(name="cluster_opened") as part:
-        calls = counted(sum(box.facts.calls for box in opened), "call")
-        part.attr(
-            label=graphviz.escape(f"{shortened(opened[0].inside, 60)}: {calls}"),
-            labelloc="t",
-            style="rounded,filled",
-            fillcolor="white",
-            color=color,
-            penwidth="1",
-            fontsize="10",
-        )
-        for box in opened:
-            _add_box(part, box, color, compared=compared)
-
-
-def _add_box(frame: graphviz.Digraph, box: Box, color: str, *, compared: bool) -> None:
-    facts = box.facts
-    marked = bool(box.moved_from or box.strayed)
-    blank = compared and not marked or facts.kind == "input"
-    style = ["filled"] if facts.kind in _SHAPE_OF else ["filled", "rounded"]
-    frame.node(
-        box.id,
-        label=box_label(box),
-        tooltip=graphviz.escape(box_tooltip(box)),
-        id=box.id,
-        shape=_SHAPE_OF.get(facts.kind, "box"),
-        style=",".join([*style, "dashed"] if facts.fallback else style),
-        fillcolor="white" if blank else mixed(color, "#ffffff", 0.72),
-        color=ALARM if facts.fallback or marked else color,
-        penwidth="2.6" if marked else "1.8" if facts.fallback else "1.2",
-        peripheries="2" if facts.is_output else "1",
-    )
+def _weight_links(plan: Plan, box_of: Mapping[str, str]) -> list[Link]:
+    """Weights that a step reads from another device, and their gradients back."""
+    box = {n: box_of[c[0].name] for n, c in plan.graph.calls_of.items() if c}
+    found: dict[tuple[str, str], Link] = {}
+    for sharing in sharings_of(plan.graph):
+        for part in sharing.others:
+            ends = box[sharing.home], box[part]
+            apart = plan.device_of[sharing.home] != plan.device_of[part]
+            if apart and ends[0] != ends[1]:
+                link = found.setdefault(ends, Link(*ends, True, weights=True))
+                link.layers += [n for n in sharing.layers if n not in link.layers]
+    for transfer in plan.transfers:
+        ends = box.get(transfer.source, ""), box.get(transfer.target, "")
+        if transfer.kind == "weights" and ends in found:
+            found[ends].sent_bytes += transfer.bytes
+        elif transfer.kind == "weights gradient" and ends[::-1] in found:
+            found[ends[::-1]].returned_bytes += transfer.bytes
+    return [link for link in found.values() if link.moved_bytes]

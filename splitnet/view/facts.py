@@ -8,6 +8,7 @@ from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan, Transfer
 from splitnet.core.timeline import PHASES
+from splitnet.view.style import Shape, percent
 
 __all__ = [
     "PartFlow",
@@ -15,6 +16,7 @@ __all__ = [
     "Sharing",
     "TransferSum",
     "algorithm_text",
+    "bottleneck_text",
     "findings_by_part",
     "flows_of",
     "known_shape",
@@ -27,8 +29,6 @@ __all__ = [
     "utilization",
     "verdict_lines",
 ]
-
-Shape = tuple[int | None, ...]
 
 _GOAL = {
     "latency": "shortest step",
@@ -54,9 +54,8 @@ class PartFacts:
     """What one part is and costs; bytes for the whole batch, seconds per step.
 
     `weight_bytes` counts weights whose home is this part, so that a sum over parts
-    counts each once; `borrowed` names the weights that it uses of other parts, and
-    `fetched_bytes` is what a step copies of them from other devices. `where` is the
-    file name and line of its declaration, without folders.
+    counts each once; `borrowed` names the weights that it uses of other parts.
+    `where` is the file name and line of its declaration, without folders.
     """
 
     name: str
@@ -73,7 +72,6 @@ class PartFacts:
     calls: int
     is_output: bool
     borrowed: tuple[str, ...] = ()
-    fetched_bytes: int = 0
     where: str = ""
 
     @property
@@ -142,10 +140,6 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             homes[parts[0]] += graph.weight[weight].bytes
         for other in parts[1:]:
             borrowed[other].append(weight)
-    fetched = dict.fromkeys(seconds, 0)
-    for transfer in plan.transfers:
-        if transfer.kind == "weights" and transfer.target in fetched:
-            fetched[transfer.target] += transfer.bytes
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
     leaving = _leaving(graph)
     outputs = {graph.call[name].part for name in graph.outputs}
@@ -168,7 +162,6 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             calls=len(calls),
             is_output=part.name in outputs,
             borrowed=tuple(borrowed[part.name]),
-            fetched_bytes=fetched[part.name],
             where=part.where.replace("\\", "/").rpartition("/")[2],
         )
     return facts
@@ -279,6 +272,32 @@ def objective_text(plan: Plan) -> tuple[str, str]:
         return "busiest device", format_seconds(plan.value)
     kind = "training" if plan.training else "inference"
     return f"{kind} step", format_seconds(plan.timeline.seconds)
+
+
+def bottleneck_text(plan: Plan) -> str:
+    """Name the busiest and the fullest device and the link with the longest copies."""
+    cluster = plan.cluster
+    busiest = max(cluster, key=lambda one: utilization(plan, one.name)).name
+    words = [f"busiest {busiest} ({percent(utilization(plan, busiest))})"]
+    full = {
+        one.name: plan.memory[one.name].total / one.memory_bytes
+        for one in cluster
+        if one.name in plan.memory and one.memory_bytes
+    }
+    if full:
+        fullest = max(full, key=full.__getitem__)
+        words.append(f"fullest {fullest} ({percent(full[fullest])})")
+    sums: dict[tuple[str, str], list[float]] = {}
+    for one in transfer_sums(plan):
+        link = sums.setdefault((one.source, one.target), [0.0, 0.0])
+        link[0] += one.seconds
+        link[1] += one.bytes
+    if sums:
+        slowest = max(sums, key=lambda ends: sums[ends][0])
+        seconds, size = sums[slowest]
+        copied = f"{format_bytes(size)} in {format_seconds(seconds)}"
+        words.append(f"slowest link {slowest[0]} → {slowest[1]} ({copied})")
+    return ", ".join(words)
 
 
 def algorithm_text(plan: Plan) -> str:

@@ -1,8 +1,9 @@
 """Fold what repeats, so that a diagram of 300 branches stays readable.
 
-Works on names and edges alone. Two things fold: a run on one device whose members
-repeat ("block_0 … block_11 ×12"), and members of one device that read from the same
-parts and feed the same ("tower_0 … tower_74 ×75"). Equal members fold first; unequal
+Works on names and edges alone. Three things fold: a run on one device whose members
+repeat ("block_0 … block_11 ×12"), members of one device that read from the same parts
+and feed the same ("tower_0 … tower_74 ×75"), and modules that follow one another, each
+on several devices ("mixed0_join … mixed5_join ×6"). Equal members fold first; unequal
 ones only if the picture is still too large, and last by device and depth.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 __all__ = ["Fold", "fold"]
 
 _LONGEST_PERIOD = 8
-_COLUMNS = 4
+_LONGEST_MOTIF = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def fold(
             changed = (
                 state.fold_runs(equal=True)
                 or state.fold_siblings(equal=True)
+                or state.fold_motifs()
                 or (not equal and state.fold_runs(equal=False))
                 or (not equal and state.fold_siblings(equal=False))
             )
@@ -145,6 +147,34 @@ class _Folding:
             runs.append(run)
         return runs
 
+    def fold_motifs(self) -> bool:
+        """Fold modules that follow one another, each on several places.
+
+        A module reads what the one before it gives, so members feed each other.
+        """
+        order = sorted(self.groups)
+        number = {vertex: at for at, vertex in enumerate(order)}
+        looks: list[Hashable] = [
+            (
+                self.place[vertex],
+                self.look[vertex],
+                frozenset(
+                    number[vertex] - number[other] for other in self.before[vertex]
+                ),
+            )
+            for vertex in order
+        ]
+        at = 0
+        while at < len(order):
+            period, times = _repetition(looks, at, _LONGEST_MOTIF)
+            if times > 1 and period > 1:
+                for first in range(at, at + period):
+                    members = order[first : at + period * times : period]
+                    self.join(members, times, "in turn")
+                return True
+            at += 1
+        return False
+
     def _patterns(self, run: list[int]) -> list[tuple[list[int], int]]:
         """Cut a run into repeated patterns, the one that covers most first."""
         looks = [self.look[vertex] for vertex in run]
@@ -163,9 +193,10 @@ class _Folding:
             above = (depth.get(other, 0) + 1 for other in self.before[vertex])
             depth[vertex] = max(above, default=0)
         deepest = max(depth.values(), default=0) + 1
+        columns = 4 if len(set(self.place.values())) <= 12 else 2
         cells: dict[tuple[Hashable, int], list[int]] = {}
         for vertex in sorted(self.groups):
-            column = depth[vertex] * _COLUMNS // deepest
+            column = depth[vertex] * columns // deepest
             cells.setdefault((self.place[vertex], column), []).append(vertex)
         for (_, column), members in cells.items():
             if len(members) > 1:
@@ -174,10 +205,12 @@ class _Folding:
             self.groups[first] = replace(self.groups[first], column=column + 1)
 
 
-def _repetition(looks: list[Hashable], at: int) -> tuple[int, int]:
+def _repetition(
+    looks: list[Hashable], at: int, longest: int = _LONGEST_PERIOD
+) -> tuple[int, int]:
     """The pattern at a position that covers most: its length and how often it comes."""
     best = (1, 1)
-    for period in range(1, min(_LONGEST_PERIOD, (len(looks) - at) // 2) + 1):
+    for period in range(1, min(longest, (len(looks) - at) // 2) + 1):
         pattern = looks[at : at + period]
         times = 1
         while looks[at + period * times : at + period * (times + 1)] == pattern:

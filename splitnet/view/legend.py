@@ -1,86 +1,79 @@
-"""The words in a placement diagram: header, legend, device titles, boxes, tooltips."""
+"""The words in a placement diagram: header, legend, lane titles, boxes, tooltips."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view.edges import THIN, BoxLink
-from splitnet.view.facts import PartFacts, objective_text, utilization, verdict_lines
-from splitnet.view.folding import Fold
+from splitnet.view.diagram import Box, Diagram, Link
+from splitnet.view.facts import (
+    bottleneck_text,
+    objective_text,
+    utilization,
+    verdict_lines,
+)
 from splitnet.view.style import (
     ALARM,
     INK,
+    QUIET,
+    THIN,
+    Line,
+    Row,
+    Shape,
     clean,
     counted,
-    label_text,
     mixed,
     percent,
-    quiet_label,
     ranged,
     shape_text,
     shortened,
+    size_of,
 )
 
-__all__ = ["Box", "box_label", "box_tooltip", "device_label", "header_label"]
+__all__ = [
+    "box_rows",
+    "box_tooltip",
+    "header_rows",
+    "lane_rows",
+    "link_text",
+    "link_tooltip",
+]
 
-_NAME_WIDTH = 30
-_TABLE = '<TABLE BORDER="0" CELLSPACING="0" CELLPADDING="{}">{}</TABLE>'
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """One box of the diagram: a part, folded parts, or calls of an opened part.
-
-    `facts` are sums over all members. `moved_from` is the device of the compared plan,
-    "" where it is the same; `inside` the opened part that its calls belong to; `shares`
-    names the layers whose weights other parts use too; `strayed` says what an audit saw
-    on another device. `moved` are the bytes received from and sent to other devices,
-    where the box says them because there are too many edges to label.
-    """
-
-    id: str
-    group: Fold
-    facts: PartFacts
-    reasons: tuple[str, ...]
-    moved_from: str = ""
-    shares: tuple[str, ...] = ()
-    inside: str = ""
-    strayed: tuple[str, ...] = ()
-    moved: tuple[int, int] = (0, 0)
-
-    @property
-    def name(self) -> str:
-        """The first and the last member."""
-        return ranged(self.group.members, 60)
+_NAME_WIDTH = 36
 
 
-def header_label(
+def header_rows(
     plan: Plan,
-    boxes: Sequence[Box],
-    links: Sequence[BoxLink],
+    shown: Diagram,
+    width: float,
     *,
     other: Plan | None,
     audit: Audit | None,
     headed: bool,
-) -> str:
+) -> list[Row]:
     """The title, the totals and the verdict, if `headed`, then the legend."""
-    rows = _title_rows(plan) if headed else []
+    rows = _title_rows(plan, width) if headed else []
     if audit is not None:
         found = counted(len(audit.findings), "finding")
         said = "all as planned" if audit.ok else f"{found} not as planned"
-        color = INK if audit.ok else ALARM
-        rows.append(f'<FONT COLOR="{color}"><B>audit: {said}</B></FONT>')
+        rows.append(
+            (Line(f"audit: {said}", 11, INK if audit.ok else ALARM, bold=True),)
+        )
     if other is not None:
-        rows.append(f"<B>{label_text(_comparison_text(plan, other))}</B>")
-    used = {box.facts.device for box in boxes}
+        rows.append((Line(_comparison_text(plan, other), 11, bold=True),))
+    used = {device for devices in shown.lanes.values() for device in devices}
     unused = ", ".join(d.name for d in plan.cluster if d.name not in used)
-    rows += [quiet_label("not used: " + shortened(unused, 90))] if unused else []
-    return _stacked([*rows, _legend(boxes, links, compared=other is not None)])
+    notes = [f"not used: {shortened(unused, 90)}"] if unused else []
+    if shown.left_out:
+        notes.append(
+            f"the {len(shown.links)} largest of {len(shown.links) + shown.left_out} "
+            "lines are drawn"
+        )
+    rows += [(Line(note, 9, QUIET),) for note in notes]
+    return rows + _legend(shown, width, compared=other is not None)
 
 
-def _title_rows(plan: Plan) -> list[str]:
+def _title_rows(plan: Plan, width: float) -> list[Row]:
     moved = format_bytes(sum(transfer.bytes for transfer in plan.transfers))
     transfers = counted(len(plan.transfers), "transfer")
     facts = [
@@ -90,13 +83,13 @@ def _title_rows(plan: Plan) -> list[str]:
     ]
     if plan.fallbacks:
         facts.append(counted(len(plan.fallbacks), "fallback"))
-    verdict = verdict_lines(plan)[0]
     fits = plan.verdict is None or not plan.verdict.overfull
-    name = shortened(plan.graph.name, 80)
+    verdict = shortened(verdict_lines(plan)[0], int(width / 5))
     return [
-        f'<FONT POINT-SIZE="15"><B>{label_text(name)}</B></FONT>',
-        label_text(" · ".join(facts)),
-        label_text(verdict) if fits else _alarm(verdict, 120, 11),
+        (Line(shortened(plan.graph.name, int(width / 9)), 15, INK, bold=True),),
+        (Line(" · ".join(facts), 11),),
+        (Line(verdict, 11, INK if fits else ALARM, bold=not fits),),
+        (Line(bottleneck_text(plan), 11),),
     ]
 
 
@@ -113,95 +106,111 @@ def _comparison_text(plan: Plan, other: Plan) -> str:
     return ", ".join([*words, f"step {before} before, {now} now"])
 
 
-def _legend(boxes: Sequence[Box], links: Sequence[BoxLink], *, compared: bool) -> str:
+def _legend(shown: Diagram, width: float, *, compared: bool) -> list[Row]:
     """Explain the signs that this picture holds, and no others."""
-    crossing = [link for link in links if link.crosses and not link.is_reuse]
+    boxes, links = shown.boxes, shown.links
     inside = any(any(box.moved) for box in boxes)
     where = "in, out: bytes per step" if inside else "bytes per step"
     kinds = {box.facts.kind for box in boxes}
-    marked = [
-        (bool(crossing), "▬▬", INK, f"between devices ({where})"),
-        (any(x.both_ways for x in crossing), "◄►", INK, "both ways"),
+    signs = [
+        (any(x.moved_bytes for x in links), "▬▬", INK, f"between devices ({where})"),
+        (any(x.both_ways for x in links), "◄►", INK, "both ways"),
         (any(not x.crosses for x in links), "──", THIN, "within a device"),
-        (any(x.is_reuse for x in links), "- - -", THIN, "reuses a copy"),
+        (
+            any(x.crosses and not x.moved_bytes for x in links),
+            "- - -",
+            THIN,
+            "reuses a copy",
+        ),
+        (any(x.weights for x in links), "····", INK, "weights, and gradients back"),
         (any(b.shares for b in boxes), "shares", INK, "weights stored once"),
         ("weights" in kinds, "cylinder", INK, "weights of towers"),
-        ("merge" in kinds, "hexagon", INK, "merge"),
+        ("merge" in kinds, "cut corners", INK, "merge"),
         ("input" in kinds, "square corners", INK, "input"),
+        (any(b.inside for b in boxes), "white", INK, "call of an opened part"),
         (any(b.facts.is_output for b in boxes), "double edge", INK, "output"),
         (any(b.facts.fallback for b in boxes), "dashed edge", ALARM, "fallback"),
         (any(b.group.times > 1 for b in boxes), "×n", INK, "n equal branches"),
         (any(b.strayed for b in boxes), "thick edge", ALARM, "ran elsewhere"),
         (compared, "thick edge", ALARM, "moved"),
     ]
-    return "&#160;&#160;&#160; ".join(
-        f'<FONT POINT-SIZE="9" COLOR="{color}"><B>{sign}</B></FONT> {quiet_label(text)}'
-        for holds, sign, color, text in marked
-        if holds
+    rows: list[Row] = [(Line(" ", 4),), ()]
+    for holds, sign, color, text in signs:
+        entry = Line(sign, 9, color, bold=True), Line(f"  {text}      ", 9, QUIET)
+        if holds and size_of([(*rows[-1], *entry)])[0] > width:
+            rows.append(())
+        rows[-1] += entry if holds else ()
+    return [row for row in rows if row]
+
+
+def lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Row]:
+    """A lane's device, its memory peak against its limit, its utilization.
+
+    Of several devices the highest figures.
+    """
+    names = [device.rpartition("/")[2] for device in devices]
+    strong = mixed(color, "#000000", 0.25)
+    rows: list[Row] = [(Line(clean(ranged(names, 30)), 13, strong, bold=True),)]
+    many = len(devices) > 1
+    if many:
+        rows.append((Line(f"{len(devices)} devices, each at most", 9, QUIET),))
+    fullest = max(
+        devices, key=lambda d: plan.memory[d].total if d in plan.memory else 0
     )
-
-
-def device_label(plan: Plan, device: str, color: str) -> str:
-    """A device's name, its memory peak against its limit, its utilization."""
-    rows = [
-        f'<FONT POINT-SIZE="13" COLOR="{mixed(color, "#000000", 0.25)}"><B>'
-        f"{label_text(device.rpartition('/')[2])}</B></FONT>"
-    ]
-    if device in plan.cluster:
-        facts = plan.cluster[device]
-        held = plan.memory[device].total if device in plan.memory else 0
+    if fullest in plan.cluster:
+        facts = plan.cluster[fullest]
+        held = plan.memory[fullest].total if fullest in plan.memory else 0
         words = f"{format_bytes(held)} of {format_bytes(facts.memory_bytes)}"
         over = held > facts.memory_bytes
-        rows.append(_alarm(f"{words}: too much", 40) if over else quiet_label(words))
+        words += ": too much" if over else ""
+        rows.append((Line(words, 9, ALARM if over else QUIET, bold=over),))
         if facts.stand_in:
-            rows.append(
-                quiet_label(f"stand-in on {facts.target.removeprefix('/device:')}")
-            )
-    if plan.timeline.seconds and device in plan.timeline.utilization:
-        rows.append(quiet_label(f"utilization {percent(utilization(plan, device))}"))
-    return _stacked(rows, 0)
+            target = "CPUs" if many else facts.target.removeprefix("/device:")
+            rows.append((Line(f"stand-in on {target}", 9, QUIET),))
+    if plan.timeline.seconds:
+        used = max(utilization(plan, device) for device in devices)
+        rows.append((Line(f"utilization {percent(used)}", 9, QUIET),))
+    return rows
 
 
-def box_label(box: Box) -> str:
+def box_rows(box: Box) -> list[Row]:
     """Name, layers, shape, memory and time; what is unusual in red."""
     members, facts = box.group.members, box.facts
     many = len(members) > 1
     times = f" ×{box.group.times}" if many and box.group.times else ""
-    rows = [f"<B>{label_text(ranged(members, _NAME_WIDTH))}{times}</B>"]
+    rows: list[Row] = [(Line(ranged(members, _NAME_WIDTH) + times, 10, bold=True),)]
+    small: list[str] = []
     if many and not box.group.times:
-        rows.append(quiet_label(counted(len(members), "branch"), 8.5))
-    if 2 < len(members) <= 9:
-        for at in range(0, len(members), 3):
-            names = (shortened(name, 13) for name in members[at : at + 3])
-            rows.append(quiet_label(", ".join(names), 8))
+        small.append(counted(len(members), "branch"))
+    if 2 < len(members) <= 9 and max(map(len, members)) <= 13:
+        rows_of_three = range(0, len(members), 3)
+        small += [", ".join(map(clean, members[at : at + 3])) for at in rows_of_three]
     if facts.layers and facts.kind != "input":
-        rows.append(quiet_label(_layers_text(facts.layers), 8.5))
+        small.append(_layers_text(facts.layers))
+    rows += [(Line(text, 8.5, QUIET),) for text in small]
     if facts.shapes:
-        rows.append(_small(_shapes_text(facts.shapes)))
+        rows.append((Line(_shapes_text(facts.shapes)),))
     costs = []
     if facts.total_bytes and facts.kind != "input":
         costs.append(format_bytes(facts.total_bytes))
     if facts.total_seconds:
         costs.append(format_seconds(facts.total_seconds))
     if costs:
-        rows.append(_small(" · ".join(costs) + (" in total" if many else "")))
+        rows.append((Line(" · ".join(costs) + (" in total" if many else "")),))
     if any(box.moved):
         ways = zip(("in", "out"), box.moved, strict=True)
         words = [f"{way} {format_bytes(count)}" for way, count in ways if count]
-        rows.append(_small(" · ".join(words)))
-    weights = [f"shares {shortened(', '.join(box.shares), 30)}"] if box.shares else []
-    if facts.fetched_bytes:
-        weights.append(f"reads {format_bytes(facts.fetched_bytes)} of remote weights")
-    rows += [quiet_label(text, 8.5) for text in weights]
-    if facts.fallback:
-        rows.append(_alarm(f"requested {facts.requested}"))
-    if box.moved_from:
-        rows.append(_alarm(f"was on {box.moved_from}"))
-    rows += [_alarm(text) for text in box.strayed[:3]]
+        rows.append((Line(" · ".join(words)),))
+    if box.shares:
+        shared = f"shares {shortened(', '.join(box.shares), 30)}"
+        rows.append((Line(shared, 8.5, QUIET),))
+    alarms = [f"requested {facts.requested}"] if facts.fallback else []
+    alarms += [f"was on {box.moved_from}"] if box.moved_from else []
+    alarms += box.strayed[:3]
     if len(box.strayed) > 3:
-        rows.append(_alarm(f"and {len(box.strayed) - 3} more"))
-    cells = "".join(f"<TR><TD>{row}</TD></TR>" for row in rows)
-    return f"<{_TABLE.format(0, cells)}>"
+        alarms.append(f"and {len(box.strayed) - 3} more")
+    rows += [(Line(shortened(text, 34), 9, ALARM, bold=True),) for text in alarms]
+    return rows
 
 
 def box_tooltip(box: Box) -> str:
@@ -228,19 +237,35 @@ def box_tooltip(box: Box) -> str:
     return "\n".join(lines)
 
 
-def _stacked(rows: Sequence[str], padding: int = 1) -> str:
-    """Rows of an HTML-like label below one another, flush left."""
-    cells = "".join(f'<TR><TD ALIGN="LEFT">{row}</TD></TR>' for row in rows)
-    return f"<{_TABLE.format(padding, cells)}>"
+def link_text(link: Link) -> str:
+    """What a link moves between devices in a step, there and back."""
+    sent, returned = link.sent_bytes, link.returned_bytes
+    if link.both_ways:
+        return f"{format_bytes(sent + returned)} both ways"
+    if sent == returned:
+        return f"{format_bytes(sent)} each way"
+    words = [format_bytes(sent)] if sent else []
+    return " + ".join(words + [f"{format_bytes(returned)} back"] * (returned > 0))
 
 
-def _small(text: str) -> str:
-    return f'<FONT POINT-SIZE="9">{label_text(text)}</FONT>'
-
-
-def _alarm(text: str, most: int = 34, size: float = 9) -> str:
-    short = label_text(shortened(text, most))
-    return f'<FONT POINT-SIZE="{size:g}" COLOR="{ALARM}"><B>{short}</B></FONT>'
+def link_tooltip(link: Link, name_of: Mapping[str, str]) -> str:
+    """Everything about a link, for the pointer."""
+    lines = [f"{name_of[link.source]} → {name_of[link.target]}"]
+    if link.weights:
+        lines.append("weights of " + clean(shortened(", ".join(link.layers), 80)))
+    else:
+        lines.append("; ".join(_unique_shapes(link.shapes[:6])))
+        lines.append(f"{format_bytes(link.bytes)} of tensors")
+    if link.moved_bytes:
+        lines.append(
+            f"copied per step: {format_bytes(link.sent_bytes)} there, "
+            f"{format_bytes(link.returned_bytes)} back"
+        )
+        if link.seconds:
+            lines.append(f"copying takes {format_seconds(link.seconds)}")
+    elif link.reuses:
+        lines.append("reads a copy that is already on this device")
+    return "\n".join(line for line in lines if line)
 
 
 def _layers_text(layers: Sequence[str]) -> str:
@@ -257,7 +282,11 @@ def _layers_text(layers: Sequence[str]) -> str:
     return shortened(" → ".join(texts), 44)
 
 
-def _shapes_text(shapes: Sequence[tuple[int | None, ...]]) -> str:
-    texts = list(dict.fromkeys(shape_text(shape) for shape in shapes))
+def _shapes_text(shapes: Sequence[Shape]) -> str:
+    texts = _unique_shapes(shapes)
     more = f" + {len(texts) - 2} more" if len(texts) > 2 else ""
     return shortened(", ".join(texts[:2]), 40) + more
+
+
+def _unique_shapes(shapes: Iterable[Shape]) -> list[str]:
+    return list(dict.fromkeys(shape_text(shape) for shape in shapes))

@@ -20,7 +20,7 @@ from splitnet.core.errors import SplitnetError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
-from splitnet.view.diagram import dot_of
+from splitnet.view.dot import dot_of
 from splitnet.view.style import dot_of_scene, escaped, svg_of_scene
 from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
@@ -44,8 +44,8 @@ _CHILD = (
     "picture = graph.draw(format=kind, prog=prog, args=' '.join(args))\n"
     "sys.stdout.buffer.write(picture)\n"
 )
-# Simpler layouts, for graphs that Graphviz cannot lay out as asked.
-_ATTEMPTS = ((), ("-Gsplines=line",), ("-Gnewrank=false", "-Gsplines=line"))
+# The second for graphs around whose boxes Graphviz finds no ways for lines.
+_ATTEMPTS = ((), ("-Gsplines=line",))
 _MOST_SECONDS = 90.0
 _FONTS = Path(__file__).parent / "fonts"
 _FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
@@ -77,6 +77,7 @@ def draw(
     other: Plan | Timeline | None = None,
     calls: str | None = None,
     what: str = "placement",
+    dpi: int = 96,
 ) -> Path:
     """Draw a plan, an audit or a timeline into a file, completely or not at all.
 
@@ -89,6 +90,7 @@ def draw(
             timeline another, such as the measured one, drawn below on the same scale.
         calls: a part to open into its calls.
         what: "placement", or "timeline" for a plan's timeline with memory limits.
+        dpi: dots per inch of a png; 192 for print.
 
     Returns:
         The path written.
@@ -112,11 +114,11 @@ def draw(
                 f"calls={calls!r} opens a part of a placement diagram, and this is a "
                 "timeline. Leave it out, or draw the plan."
             )
-        return _draw_timeline(thing, Path(path), kind, other)
+        return _draw_timeline(thing, Path(path), kind, other, dpi)
     if not isinstance(thing, Plan) or not isinstance(other, Plan | None):
         raise _cannot_draw(other if isinstance(thing, Plan) else thing)
     text = dot_of(thing, other=other, calls=calls, audit=audit)
-    return _write_picture(Path(path), text, kind, "dot")
+    return _write_picture(Path(path), text, kind, "nop1", dpi)
 
 
 def _cannot_draw(thing: object) -> SplitnetError:
@@ -127,7 +129,11 @@ def _cannot_draw(thing: object) -> SplitnetError:
 
 
 def _draw_timeline(
-    thing: Plan | Timeline, path: Path, kind: str, other: Plan | Timeline | None
+    thing: Plan | Timeline,
+    path: Path,
+    kind: str,
+    other: Plan | Timeline | None,
+    dpi: int,
 ) -> Path:
     plan = thing if isinstance(thing, Plan) else None
     timelines = {"" if other is None else "planned": _timeline_of(thing)}
@@ -141,7 +147,7 @@ def _draw_timeline(
     )
     if kind == "svg":
         return _written(path, svg_of_scene(scene).encode())
-    return _write_picture(path, dot_of_scene(scene), kind, "nop2")
+    return _write_picture(path, dot_of_scene(scene), kind, "nop2", dpi)
 
 
 def _timeline_of(thing: Plan | Timeline) -> Timeline:
@@ -152,13 +158,13 @@ def _timeline_of(thing: Plan | Timeline) -> Timeline:
     raise _cannot_draw(thing)
 
 
-def _write_picture(path: Path, text: str, kind: str, program: str) -> Path:
+def _write_picture(path: Path, text: str, kind: str, program: str, dpi: int) -> Path:
     """Render DOT into a file; without Graphviz leave the DOT text and say where."""
     if kind == "dot":
         return _written(path, text.encode())
     _warn_of_missing_letters(text, kind)
     try:
-        picture = render_dot(text, kind, program=program)
+        picture = render_dot(text, kind, program=program, dpi=dpi)
     except SplitnetError as error:
         left = _written(path.with_suffix(".dot"), text.encode())
         raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
@@ -207,7 +213,7 @@ def _html(svg: str, text: str) -> str:
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 
 
-def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
+def render_dot(text: str, kind: str, *, program: str = "nop1", dpi: int = 96) -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
 
     A graph that Graphviz fails to lay out is tried again with straight lines.
@@ -215,16 +221,18 @@ def render_dot(text: str, kind: str, *, program: str = "dot") -> bytes:
     Args:
         text: a graph in the DOT language.
         kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
-        program: the layout, "dot", or "nop2" for positions that are given.
+        dpi: dots per inch of a png.
+        program: "nop1" for boxes with positions, "nop2" for all with positions.
 
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
     """
     faults: dict[str, str] = {}
+    size = [f"-Gdpi={dpi}"] if kind == "png" else []
     for extra in _ATTEMPTS:
         for name, command in _commands(kind, program):
             picture, fault = (
-                _run([*command, *extra], text) if command else (b"", "none")
+                _run([*command, *size, *extra], text) if command else (b"", "none")
             )
             if picture:
                 return picture

@@ -6,8 +6,9 @@ Names come from users: they are cleaned and escaped here, and are only ever text
 import html
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import graphviz
 from rich.cells import cell_len
@@ -19,8 +20,12 @@ __all__ = [
     "FONT",
     "INK",
     "QUIET",
+    "Line",
     "Mark",
+    "Row",
+    "THIN",
     "Scene",
+    "Shape",
     "Words",
     "bytes_or_dash",
     "clean",
@@ -28,30 +33,37 @@ __all__ = [
     "counted",
     "dot_of_scene",
     "escaped",
+    "html_label",
     "label_text",
     "mixed",
     "percent",
-    "quiet_label",
     "ranged",
     "readable_on",
     "seconds_or_dash",
     "shape_text",
     "shortened",
+    "size_of",
     "svg_of_scene",
+    "text_width",
 ]
 
 Shape = tuple[int | None, ...]
 
 FONT = "Helvetica,Arial,sans-serif"
-INK, QUIET, ALARM = "#1b1f24", "#6a737d", "#b3261e"
+INK, QUIET, ALARM, THIN = "#1b1f24", "#6a737d", "#b3261e", "#8b949e"
 
-# Okabe and Ito, "Color Universal Design" (2008), from the most to the least distinct;
-# black is left to the text and yellow, too pale for a line, comes last.
-_GPU = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#c8b900")
-_CPU = ("#6b7480", "#9a8c7a", "#4c5866", "#857f96")
+# Found by search for the largest differences in CIELAB, with full colour vision and
+# with deuteranopia and protanopia (Machado et al., 2009); lightness differs too.
+_GPU = ("#034793", "#de5c00", "#018050", "#d87bb3", "#54b8fc", "#320250", "#f3bf3b")
+_CPU = ("#60596b", "#9a8c7a", "#4c5866", "#857f96")
 _DARKER = 0.28
-_STRIPE = 4.0
 _POINTS_PER_INCH = 72
+# Widths of the letters from space to tilde, in hundredths of the font's size.
+_WIDTHS = bytes.fromhex(
+    "1c1c2338385943132121273a1c211c1c383838383838383838381c1c3a3a3a38664343484843"
+    "3d4e481c32433853484e434e48433d48435e43433d1c1c1c2f382138383238381c3838161632"
+    "16533838383821321c383248323232211a213a"
+)
 # Graphviz replaces \G and its like in labels by names, and has no way to quote them.
 _ESCAPES = re.compile(r"\\(?=[GNEHTL])")
 
@@ -63,7 +75,7 @@ def colors_of(devices: Iterable[str]) -> Mapping[str, str]:
     device's name beside its colour.
 
     >>> dict(colors_of(["gpu:0", "gpu:1", "cpu:0"]))
-    {'gpu:0': '#0072b2', 'gpu:1': '#d55e00', 'cpu:0': '#6b7480'}
+    {'gpu:0': '#034793', 'gpu:1': '#de5c00', 'cpu:0': '#60596b'}
     """
     found: dict[str, str] = {}
     seen = {"gpu": 0, "cpu": 0}
@@ -92,7 +104,7 @@ def mixed(color: str, other: str, share: float) -> str:
 def readable_on(color: str) -> str:
     """Choose black or white text, whichever has more contrast on `color`.
 
-    >>> readable_on("#ffffff"), readable_on("#0072b2")
+    >>> readable_on("#ffffff"), readable_on("#034793")
     ('#000000', '#ffffff')
     """
     light = _luminance(color)
@@ -147,9 +159,52 @@ def label_text(text: str) -> str:
     return _ESCAPES.sub(r"\\&#8204;", escaped(text))
 
 
-def quiet_label(text: str, size: float = 9) -> str:
-    """Write a text for an HTML-like label, small and grey."""
-    return f'<FONT POINT-SIZE="{size:g}" COLOR="{QUIET}">{label_text(text)}</FONT>'
+class Line(NamedTuple):
+    """A piece of text in a label; pieces of one row stand beside each other."""
+
+    text: str
+    size: float = 9.0
+    color: str = INK
+    bold: bool = False
+
+
+Row = tuple[Line, ...]
+
+
+def html_label(rows: Iterable[Row], *, align: str = "CENTER") -> str:
+    """Write rows as a Graphviz label; `align` is "LEFT" or "CENTER"."""
+    cells = []
+    for row in rows:
+        texts = []
+        for text, size, color, bold in row:
+            shown = f"<B>{label_text(text)}</B>" if bold else label_text(text)
+            texts.append(f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>')
+        cells.append(f'<TR><TD ALIGN="{align}">{"".join(texts)}</TD></TR>')
+    table = '<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0">'
+    return f"<{table}{''.join(cells)}</TABLE>>" if cells else ""
+
+
+def size_of(rows: Sequence[Row]) -> tuple[float, float]:
+    """The width and height that rows take, in points."""
+    wide = max((sum(map(_line_width, row)) for row in rows), default=0.0)
+    return wide, sum(1.25 * max(line.size for line in row) for row in rows)
+
+
+def _line_width(line: Line) -> float:
+    return text_width(line.text, line.size) * (1.08 if line.bold else 1.0)
+
+
+def text_width(text: str, size: float) -> float:
+    """The width of a text in the bundled font, in points; wide for other scripts.
+
+    >>> round(text_width("gpu:0", 10), 1)
+    25.2
+    """
+    shares = (
+        _WIDTHS[ord(c) - 32] if " " <= c <= "~" else 90 * max(cell_len(c), 0)
+        for c in clean(text)
+    )
+    return size * sum(shares) / 100
 
 
 def shortened(text: str, most: int) -> str:
@@ -212,10 +267,12 @@ def counted(count: int, noun: str) -> str:
 def percent(share: float) -> str:
     """Write a share of 1 in per cent.
 
-    >>> percent(0.914), percent(0.002)
-    ('91 %', '0.2 %')
+    >>> percent(0.914), percent(0.002), percent(1e-6)
+    ('91 %', '0.2 %', '<0.1 %')
     """
     value = 100 * share
+    if 0 < value < 0.05:
+        return "<0.1 %"
     return f"{value:.1f} %" if 0.05 <= value < 0.95 else f"{value:.0f} %"
 
 
@@ -231,17 +288,14 @@ def seconds_or_dash(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A rectangle; lengths in points, from the top left.
-
-    `hatched` tells it from a plain one of the same colour without colour vision.
-    """
+    """A rectangle; lengths in points, from the top left; "" draws no `outline`."""
 
     x: float
     y: float
     width: float
     height: float
     fill: str
-    hatched: bool = False
+    outline: str = ""
     tip: str = ""
 
 
@@ -272,11 +326,8 @@ class Scene:
     items: tuple[Mark | Words, ...]
 
 
-def svg_of_scene(scene: Scene, *, prefix: str = "s") -> str:
-    """Write a scene as one SVG element; `prefix` keeps its ids apart on a page."""
-    marks = [item for item in scene.items if isinstance(item, Mark)]
-    fills = dict.fromkeys(mark.fill for mark in marks if mark.hatched)
-    hatches = {fill: f"{prefix}-hatch-{n}" for n, fill in enumerate(fills)}
+def svg_of_scene(scene: Scene) -> str:
+    """Write a scene as one SVG element."""
     wide, tall = _n(scene.width), _n(scene.height)
     return "\n".join(
         [
@@ -284,14 +335,9 @@ def svg_of_scene(scene: Scene, *, prefix: str = "s") -> str:
             f'viewBox="0 0 {wide} {tall}" font-family="{FONT}" '
             'shape-rendering="crispEdges" role="img">',
             f"<title>{escaped(scene.title)}</title>",
-            "<defs>",
-            *(_svg_hatch(color, name) for color, name in hatches.items()),
-            "</defs>",
             f'<rect width="{wide}" height="{tall}" fill="#ffffff" class="paper"/>',
             *(
-                _svg_words(item)
-                if isinstance(item, Words)
-                else _svg_mark(item, hatches)
+                _svg_words(item) if isinstance(item, Words) else _svg_mark(item)
                 for item in scene.items
             ),
             "</svg>",
@@ -306,23 +352,15 @@ def _n(value: float) -> str:
     return "0" if text in ("-0", "") else text
 
 
-def _pale(color: str) -> str:
-    return mixed(color, "#ffffff", 0.62)
-
-
-def _svg_hatch(color: str, name: str) -> str:
-    return (
-        f'<pattern id="{name}" width="5" height="5" patternUnits="userSpaceOnUse" '
-        f'patternTransform="rotate(45)"><rect width="5" height="5" '
-        f'fill="{_pale(color)}"/><rect width="2" height="5" fill="{color}"/></pattern>'
-    )
-
-
-def _svg_mark(mark: Mark, hatches: Mapping[str, str]) -> str:
-    fill = f"url(#{hatches[mark.fill]})" if mark.hatched else mark.fill
+def _svg_mark(mark: Mark) -> str:
+    x, y, width, height = mark.x, mark.y, mark.width, mark.height
+    line = ""
+    if mark.outline:  # drawn inside, as SVG centres a line on the edge
+        x, y, width, height = x + 0.5, y + 0.5, max(width - 1, 0.1), height - 1
+        line = f' stroke="{mark.outline}"'
     start = (
-        f'<rect x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.width)}" '
-        f'height="{_n(mark.height)}" fill="{fill}"'
+        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
+        f'fill="{mark.fill}"{line}'
     )
     if not mark.tip:
         return f"{start}/>"
@@ -363,19 +401,16 @@ def dot_of_scene(scene: Scene) -> str:
 
 
 def _dot_mark(dot: graphviz.Graph, name: str, mark: Mark, height: float) -> None:
-    fill, style = mark.fill, "filled"
-    if mark.hatched:
-        pairs = min(max(round(mark.width / _STRIPE / 2), 1), 100)
-        fill, style = ":".join([mark.fill, _pale(mark.fill)] * pairs), "striped"
     dot.node(
         name,
         label="",
         pos=_place(mark.x + mark.width / 2, mark.y + mark.height / 2, height),
         width=_inches(mark.width),
         height=_inches(mark.height),
-        style=style,
-        fillcolor=fill,
-        color="#ffffff00",
+        style="filled",
+        fillcolor=mark.fill,
+        color=mark.outline or "#ffffff00",
+        penwidth="1" if mark.outline else "0",
         tooltip=graphviz.escape(clean(mark.tip)),
     )
 

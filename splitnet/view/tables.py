@@ -1,14 +1,15 @@
 """Plain text for terminals: tables of plans, clusters and audits, timelines as text.
 
 Tables fit the terminal's width, and 80 columns where there is no terminal, so that the
-same value gives the same text.
+same value gives the same text. The report shows the same grids.
 """
 
 import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -27,6 +28,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view.facts import (
     algorithm_text,
+    bottleneck_text,
     objective_text,
     part_facts,
     phases_of,
@@ -41,15 +43,16 @@ from splitnet.view.style import (
     counted,
     percent,
     seconds_or_dash,
+    shape_text,
     shortened,
 )
 
-__all__ = ["ASPECTS", "chart", "rows_text", "table"]
+__all__ = ["Grid", "audit_grids", "chart", "grid_text", "plan_grids", "table"]
 
 WIDTH = 80
 """Columns where there is no terminal."""
-ASPECTS = ("forward", "backward", "variables", "slots", "updates")
-_NARROW, _WIDE = 56, 110
+NARROW, WIDE, PAGE = 0, 1, 2
+_ASPECTS = ("forward", "backward", "variables", "slots", "updates")
 _MEMORY = {
     "weights": "weights",
     "gradients": "grads",
@@ -58,9 +61,24 @@ _MEMORY = {
     "receive_buffers": "receive",
     "workspace": "workspace",
 }
+_LEAST_WIDTH, _WIDE_FROM = 56, 110
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 _STAND_IN = "* stand-in: shows placement, not speed or memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows under their heads; `right` columns are flush right, by number.
+
+    `total` is a last row under a rule, `notes` are lines below.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: range = range(0)
+    total: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def table(thing: Plan | Audit | Cluster, *, width: int | None = None) -> str:
@@ -77,84 +95,92 @@ def table(thing: Plan | Audit | Cluster, *, width: int | None = None) -> str:
     Raises:
         SplitnetError: there is no table of such a thing.
     """
-    columns = max(_terminal_width() if width is None else width, _NARROW)
+    columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
     if isinstance(thing, Plan):
-        blocks = _plan_blocks(thing, columns)
+        head = _plan_head(thing, columns)
+        grids = plan_grids(thing, WIDE if columns >= _WIDE_FROM else NARROW)
     elif isinstance(thing, Audit):
-        blocks = _audit_blocks(thing, columns)
+        head = _audit_head(thing, columns)
+        grids = audit_grids(thing)
     elif isinstance(thing, Cluster):
-        blocks = _cluster_blocks(thing, columns)
+        head, grids = [], _cluster_grids(thing)
     else:
         raise SplitnetError(
             f"there is no table of a {type(thing).__name__}. Give a plan, an audit or "
             "a cluster."
         )
-    return "\n\n".join(block for block in blocks if block)
+    return "\n\n".join([*head, *(grid_text(g, columns) for g in grids.values())])
 
 
 def _terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
-def rows_text(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    width: int,
-    right: Iterable[int] = (),
-    total: Sequence[str] = (),
-) -> str:
-    """Set rows in columns under their heads; the first column is shortened to fit.
-
-    Args:
-        heads: a word per column.
-        rows: a text per column.
-        width: the most columns of a line.
-        right: columns to set flush right, by number.
-        total: a last row under a rule.
-    """
-    flush = set(right)
-    grid = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for number, head in enumerate(heads):
-        grid.add_column(
+def grid_text(grid: Grid, width: int) -> str:
+    """Set a grid as text; the first column is shortened to fit."""
+    shown = Table(
+        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
+    )
+    for number, head in enumerate(grid.heads):
+        flush = number in grid.right
+        shown.add_column(
             head,
-            justify="right" if number in flush else "left",
-            no_wrap=number in flush or number == 0,
+            justify="right" if flush else "left",
+            no_wrap=flush or number == 0,
             overflow="fold",
         )
-    for row in rows:
+    for row in grid.rows:
         first, *others = (clean(cell) for cell in row)
-        grid.add_row(Text(shortened(first, width // 3)), *map(Text, others))
-    if total:
-        grid.add_section()
-        grid.add_row(*map(Text, total))
+        shown.add_row(Text(shortened(first, width // 3)), *map(Text, others))
+    if grid.total:
+        shown.add_section()
+        shown.add_row(*map(Text, grid.total))
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, legacy_windows=False).print(grid)
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
+    console = Console(file=out, width=width, color_system=None, legacy_windows=False)
+    if grid.heads:
+        console.print(shown)
+    lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
+    return "\n".join([*lines, *grid.notes])
 
 
 def _wrapped(text: str, width: int, indent: str = "    ") -> str:
     return textwrap.fill(clean(text), width, subsequent_indent=indent)
 
 
-def _plan_blocks(plan: Plan, width: int) -> list[str]:
+def _plan_head(plan: Plan, width: int) -> list[str]:
     title = f"batch {plan.batch}, {' '.join(objective_text(plan))}"
     lines = [
         f"{shortened(plan.graph.name, width // 2)}: {title}",
         *verdict_lines(plan),
+        bottleneck_text(plan),
         algorithm_text(plan),
     ]
-    return [
-        "\n".join(_wrapped(line, width) for line in lines),
-        _devices_table(plan, width),
-        _parts_table(plan, width),
-        _transfers_table(plan, width),
-        _fallbacks_table(plan, width),
-    ]
+    return ["\n".join(_wrapped(line, width) for line in lines)]
 
 
-def _devices_table(plan: Plan, width: int) -> str:
-    kinds = _MEMORY if width >= _WIDE else {}
+def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
+    """A plan's devices, branches, transfers and fallbacks.
+
+    Args:
+        plan: what to show.
+        detail: NARROW; WIDE, where memory and time are broken down; or PAGE, with
+            outputs and every transfer.
+    """
+    grids = {
+        "devices": _devices_grid(plan, detail),
+        "parts": _parts_grid(plan, detail),
+        "transfers": _transfers_grid(plan, detail),
+    }
+    if plan.fallbacks:
+        grids["fallbacks"] = Grid(
+            ("fallback", "requested", "assigned", "reason"),
+            [(f.part, f.requested, f.assigned, f.reason) for f in plan.fallbacks],
+        )
+    return grids
+
+
+def _devices_grid(plan: Plan, detail: int) -> Grid:
+    kinds = _MEMORY if detail else {}
     counts = {device.name: 0 for device in plan.cluster}
     for device in plan.device_of.values():
         counts[device] = counts.get(device, 0) + 1
@@ -173,65 +199,57 @@ def _devices_table(plan: Plan, width: int) -> str:
             )
         )
     heads = ("device", "parts", *kinds.values(), "memory peak", "limit", "utilization")
-    text = rows_text(heads, rows, width=width, right=range(1, len(heads)))
-    if any(device.stand_in for device in plan.cluster):
-        text += f"\n{_STAND_IN}"
+    notes = [_STAND_IN] if any(device.stand_in for device in plan.cluster) else []
     if any(cell.endswith("!") for row in rows for cell in row):
-        text += "\n! exceeds the limit"
-    return text
+        notes.append("! exceeds the limit")
+    return Grid(heads, rows, range(1, len(heads)), notes=notes)
 
 
-def _parts_table(plan: Plan, width: int) -> str:
+def _parts_grid(plan: Plan, detail: int) -> Grid:
     facts = list(part_facts(plan).values())
     phases = phases_of(plan)
 
-    def costs(weights: int, activations: int, seconds: dict[str, float]) -> list[str]:
-        if width >= _WIDE:
-            sizes = [bytes_or_dash(weights), bytes_or_dash(activations)]
+    def costs(weights: int, saved: int, seconds: Mapping[str, float]) -> list[str]:
+        if detail:
+            sizes = [bytes_or_dash(weights), bytes_or_dash(saved)]
             return sizes + [seconds_or_dash(seconds.get(p, 0.0)) for p in phases]
         spent = sum(seconds.values())
-        return [bytes_or_dash(weights + activations), seconds_or_dash(spent)]
+        return [bytes_or_dash(weights + saved), seconds_or_dash(spent)]
 
-    rows = [
-        (
-            one.name,
-            one.device,
-            reason_text(one),
-            *costs(one.weight_bytes, one.activation_bytes, dict(one.seconds)),
+    rows = []
+    for one in facts:
+        words = [one.name, one.device, reason_text(one)]
+        if detail == PAGE:
+            words.append(", ".join(dict.fromkeys(one.layers)))
+            words.append(", ".join(dict.fromkeys(map(shape_text, one.shapes))))
+        rows.append(
+            (*words, *costs(one.weight_bytes, one.activation_bytes, one.seconds))
         )
-        for one in facts
-    ]
-    total = (
-        counted(len(facts), "part"),
-        counted(len({one.device for one in facts}), "device"),
-        "",
-        *costs(
-            sum(one.weight_bytes for one in facts),
-            sum(one.activation_bytes for one in facts),
-            {p: sum(one.seconds.get(p, 0.0) for one in facts) for p in phases},
-        ),
+    used = counted(len({one.device for one in facts}), "device")
+    sums = costs(
+        sum(one.weight_bytes for one in facts),
+        sum(one.activation_bytes for one in facts),
+        {p: sum(one.seconds.get(p, 0.0) for one in facts) for p in phases},
     )
-    broken_down = ("weights", "activations", *phases)
-    figures = broken_down if width >= _WIDE else ("memory", "time")
-    heads = ("branch", "device", "reason", *figures)
-    right = range(3, len(heads))
-    return rows_text(heads, rows, width=width, right=right, total=total)
+    more = ("layers", "outputs") if detail == PAGE else ()
+    costly = ("weights", "activations", *phases) if detail else ("memory", "time")
+    heads = ("branch", "device", "reason", *more, *costly)
+    blank = [""] * (1 + len(more))
+    total = (counted(len(facts), "part"), used, *blank, *sums)
+    return Grid(heads, rows, range(3 + len(more), len(heads)), total)
 
 
-def _transfers_table(plan: Plan, width: int) -> str:
+def _transfers_grid(plan: Plan, detail: int) -> Grid:
     """The largest transfers by pair of devices and kind."""
     if not plan.transfers:
-        return "No transfers between devices."
+        return Grid((), (), notes=["No transfers between devices."])
     sums = transfer_sums(plan)
     rows = [
         (
-            f"{one.source} -> {one.target}",
-            one.kind,
-            str(one.count),
-            format_bytes(one.bytes),
-            format_seconds(one.seconds),
+            *(f"{one.source} -> {one.target}", one.kind, str(one.count)),
+            *(format_bytes(one.bytes), format_seconds(one.seconds)),
         )
-        for one in sums[:_MOST_TRANSFERS]
+        for one in (sums if detail == PAGE else sums[:_MOST_TRANSFERS])
     ]
     more = len(sums) - len(rows)
     total = (
@@ -241,21 +259,12 @@ def _transfers_table(plan: Plan, width: int) -> str:
         format_bytes(sum(one.bytes for one in sums)),
         format_seconds(sum(one.seconds for one in sums)),
     )
-    heads = ("transfer", "kind", "count", "bytes", "time")
-    return rows_text(heads, rows, width=width, right=(2, 3, 4), total=total)
+    return Grid(
+        ("transfer", "kind", "count", "bytes", "time"), rows, range(2, 5), total
+    )
 
 
-def _fallbacks_table(plan: Plan, width: int) -> str:
-    if not plan.fallbacks:
-        return ""
-    rows = [
-        (one.part, one.requested, one.assigned, one.reason) for one in plan.fallbacks
-    ]
-    heads = ("fallback", "requested", "assigned", "reason")
-    return rows_text(heads, rows, width=width)
-
-
-def _cluster_blocks(cluster: Cluster, width: int) -> list[str]:
+def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
     heads = ("device", "memory", "speed", "bandwidth", "per call", "TensorFlow's name")
     rows = [
         (
@@ -277,43 +286,42 @@ def _cluster_blocks(cluster: Cluster, width: int) -> list[str]:
         for link in cluster.links[:_MOST_LINKS]
     ]
     more = len(cluster.links) - len(links)
-    return [
-        rows_text(heads, rows, width=width, right=(1, 2, 3, 4)),
-        rows_text(("link", "bandwidth", "latency"), links, width=width, right=(1, 2))
-        if links
-        else "",
-        f"and {counted(more, 'more link')}" if more > 0 else "",
-        _STAND_IN if any(device.stand_in for device in cluster) else "",
-    ]
+    grids = {"devices": Grid(heads, rows, range(1, 5))}
+    if links:
+        notes = [f"and {counted(more, 'more link')}"] if more > 0 else []
+        columns = ("link", "bandwidth", "latency")
+        grids["links"] = Grid(columns, links, range(1, 3), notes=notes)
+    if any(device.stand_in for device in cluster):
+        grids["notes"] = Grid((), (), notes=[_STAND_IN])
+    return grids
 
 
-def _audit_blocks(audit: Audit, width: int) -> list[str]:
-    """Where each part ran, what was copied, and every finding."""
+def _audit_head(audit: Audit, width: int) -> list[str]:
     name = shortened(audit.plan.graph.name, width // 2)
     found = counted(len(audit.findings), "finding")
     verdict = "all as planned" if audit.ok else f"{found} not as planned"
-    marked = [(finding.text, "! ") for finding in audit.findings]
-    marked += [(note, "note: ") for note in audit.notes]
-    heads = ("branch", "planned", *ASPECTS, "ops")
-    copies = [
-        (f"{a} -> {b}", kind, format_bytes(planned), format_bytes(actual))
-        for (a, b, kind), (planned, actual) in audit.moved.items()
-    ]
-    return [
-        f"audit of {name}: {verdict}",
-        "\n".join(_wrapped(sign + text, width, "  ") for text, sign in marked),
-        rows_text(heads, map(_audit_row, audit.rows), width=width, right=(7,)),
-        rows_text(
-            ("transfer", "kind", "planned", "actual"), copies, width=width, right=(2, 3)
-        )
-        if copies
-        else "",
-    ]
+    marked = [f"! {finding.text}" for finding in audit.findings]
+    marked += [f"note: {note}" for note in audit.notes]
+    lines = [_wrapped(text, width, "  ") for text in marked]
+    return [f"audit of {name}: {verdict}"] + (["\n".join(lines)] if lines else [])
+
+
+def audit_grids(audit: Audit) -> dict[str, Grid]:
+    """Where each part ran, "ok" where it was planned, and what was copied."""
+    heads = ("branch", "planned", *_ASPECTS, "ops")
+    grids = {"rows": Grid(heads, list(map(_audit_row, audit.rows)), range(7, 8))}
+    if audit.moved:
+        copies = [
+            (f"{a} -> {b}", kind, format_bytes(planned), format_bytes(actual))
+            for (a, b, kind), (planned, actual) in audit.moved.items()
+        ]
+        columns = ("transfer", "kind", "planned", "actual")
+        grids["copies"] = Grid(columns, copies, range(2, 4))
+    return grids
 
 
 def _audit_row(row: Row) -> tuple[str, ...]:
-    """The part, its planned device, and "ok" or the other device for each aspect."""
-    seen = (getattr(row, aspect) for aspect in ASPECTS)
+    seen = (getattr(row, aspect) for aspect in _ASPECTS)
     cells = ("ok" if device == row.planned else device or "-" for device in seen)
     return (row.part, row.planned, *cells, str(row.ops))
 

@@ -1,14 +1,16 @@
-"""The step as a Gantt chart: a lane per device and per link, and memory over time."""
+"""The step as a Gantt chart, memory over time, and each device's memory peak."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.view.memory_chart import MEMORY_LANE, memory_lanes
+from splitnet.core.plan import Memory, Plan
+from splitnet.core.timeline import PHASES, Copy, Task, Timeline
 from splitnet.view.style import (
+    ALARM,
+    INK,
     QUIET,
     Mark,
     Scene,
@@ -19,23 +21,32 @@ from splitnet.view.style import (
     percent,
     readable_on,
     shortened,
+    text_width,
 )
 
-__all__ = ["gantt_of", "stacked", "tick_seconds"]
+__all__ = ["gantt_of", "memory_scene", "stacked", "tick_seconds"]
 
-Scale = Callable[[float], float]
-"""Seconds to points."""
+Event = TypeVar("Event", Task, Copy)
 
 _LEFT, _WIDE, _RIGHT = 150.0, 900.0, 60.0
-_LANE, _LINK_LANE, _GAP = 30.0, 14.0, 8.0
-_LINK_BARS = 8.0  # points of a link's lane that bars fill
+_LANE, _LINK_LANE, _MEMORY_LANE, _GAP = 30.0, 14.0, 44.0, 8.0
 _MOST_LINK_ROWS = 4
 _MOST_LINKS = 12
 _NARROW = 2.0  # points; narrower neighbours become one bar
-_POINTS_PER_LETTER = 5.6
 _SHORTEST_NAME = 7
 _NOISE = 1e-12  # seconds, of sums of floats
-_IDLE, _GRID, _LINK, _GREY = "#e9ecef", "#d5dae0", "#f4f6f8", "#57606a"
+_IDLE, _GRID, _PALE, _GREY = "#e9ecef", "#d5dae0", "#f4f6f8", "#57606a"
+_TOPS = (0.1, 0.25, 0.5, 1.0)  # of the scale of memory lanes, in shares of the limit
+_GAUGE, _SAID, _PEAK, _ROW = 120.0, 150.0, 640.0, 34.0
+# Names of the kinds of memory, with their shares of white.
+_KINDS = {
+    "weights": ("weights", 0.0),
+    "gradients": ("gradients", 0.2),
+    "slots": ("slots", 0.4),
+    "activations": ("saved activations", 0.6),
+    "receive_buffers": ("receive buffers", 0.75),
+    "workspace": ("workspace", 0.88),
+}
 
 
 def gantt_of(
@@ -54,56 +65,27 @@ def gantt_of(
     seconds = max(timeline.seconds for timeline in timelines.values())
     devices = dict.fromkeys(d for t in timelines.values() for d in t.devices)
     names = [device.name for device in cluster or ()]
-    colors = colors_of(dict.fromkeys([*names, *devices]))
-    limits = {device.name: device.memory_bytes for device in cluster or ()}
-
-    def x_of(moment: float) -> float:
-        return _LEFT + _WIDE * (moment / seconds if seconds else 0.0)
-
-    items: list[Mark | Words] = []
-    y = 16.0
+    chart = _Chart(
+        seconds,
+        colors_of(dict.fromkeys([*names, *devices])),
+        {device.name: device.memory_bytes for device in cluster or ()},
+    )
     if title:
-        items.append(Words(16, 20, shortened(title, 90), 15, bold=True, room=900))
-        y += 24
-    items += _legend(y, timelines.values())
-    y += 24
+        chart.say(16, 4, shortened(title, 90), 15, INK, bold=True)
+        chart.y += 24
+    chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
-        items.append(Words(16, y + 8, words, 11, bold=True, room=600))
-        top, y = y + 22, y + 38
-        lanes: list[Mark | Words] = []
-        for bottom, drawn in _lanes(timeline, colors, x_of, y):
-            y = bottom
-            lanes += drawn
-        held = [d for d in timeline.devices if timeline.peak_bytes.get(d)]
-        lanes += memory_lanes(timeline, held, colors, limits, x_of, y)
-        y += len(held) * (MEMORY_LANE + _GAP) + (18 if held else 0)
-        items += _axis(top, y - top - _GAP, seconds, x_of)
-        items += lanes
-        y += _GAP
-    return Scene(_LEFT + _WIDE + _RIGHT, y + 8, title, tuple(items))
-
-
-def _legend(y: float, timelines: Iterable[Timeline]) -> Iterator[Mark | Words]:
-    """The shades, in grey: the hues are the devices'."""
-    entries = [
-        ("forward", Mark(0, 0, 26, 10, _GREY)),
-        ("backward", Mark(0, 0, 26, 10, _GREY, hatched=True)),
-        ("update", Mark(0, 0, 26, 10, _dark(_GREY))),
-        ("idle", Mark(0, 0, 26, 10, _IDLE)),
-    ]
-    if any(timeline.copies for timeline in timelines):
-        entries.append(("transfer (thin lanes)", Mark(0, 3, 26, 5, _GREY)))
-    x = 16.0
-    for word, mark in entries:
-        yield replace(mark, x=x, y=y - 5 + mark.y)
-        yield Words(x + 32, y, word, 10, QUIET, room=130)
-        x += 50 + _POINTS_PER_LETTER * len(word)
-
-
-def _dark(color: str) -> str:
-    return mixed(color, "#000000", 0.55)
+        chart.say(16, 8, words, 11, INK, bold=True)
+        chart.y += 38
+        top, behind = chart.y - 16, len(chart.items)
+        chart.devices(timeline)
+        chart.links(timeline)
+        chart.memory(timeline)
+        chart.items[behind:behind] = _axis(top, chart.y - top - _GAP, seconds, chart.x)
+        chart.y += _GAP
+    return Scene(_LEFT + _WIDE + _RIGHT, chart.y + 8, title, tuple(chart.items))
 
 
 def tick_seconds(seconds: float, most: int = 9) -> list[float]:
@@ -122,191 +104,250 @@ def tick_seconds(seconds: float, most: int = 9) -> list[float]:
 
 
 def _axis(
-    y: float, height: float, seconds: float, x_of: Scale
-) -> Iterator[Mark | Words]:
-    """Ticks with their times; all in the unit of the largest."""
-    for moment in tick_seconds(seconds):
-        x = x_of(moment)
-        yield Mark(x, y + 12, 0.6, height - 12, _GRID)
-        yield Words(x, y + 4, format_seconds(moment), 9, QUIET, align="middle", room=60)
-
-
-def _lanes(
-    timeline: Timeline, colors: Mapping[str, str], x_of: Scale, y: float
-) -> Iterator[tuple[float, list[Mark | Words]]]:
-    """Each lane's drawing and where the next one begins: devices, then links."""
-    idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
-    for device in timeline.devices:
-        if device not in idle:
-            drawn = _device_lane(timeline, device, colors[device], x_of, y)
-            y += _LANE + _GAP
-            yield y, drawn
-    if idle:
-        words = "idle throughout: " + shortened(", ".join(idle), 150)
-        y += 18
-        yield y, [Words(16, y - 12, words, 9, QUIET, room=900)]
-    links = _links(timeline)
-    for ends, copies in links[:_MOST_LINKS]:
-        drawn = _link_lane(ends, copies, colors, x_of, y)
-        y += _LINK_LANE + _GAP / 2
-        yield y, drawn
-    if len(links) > _MOST_LINKS:
-        words = f"and {counted(len(links) - _MOST_LINKS, 'more link')}, less used"
-        y += 14
-        yield y, [Words(16, y - 9, words, 9, QUIET)]
-    yield y + _GAP, []
-
-
-def _device_lane(
-    timeline: Timeline, device: str, color: str, x_of: Scale, y: float
+    y: float, height: float, seconds: float, x_of: Callable[[float], float]
 ) -> list[Mark | Words]:
-    used = percent(timeline.utilization.get(device, 0.0))
-    strong = mixed(color, "#000000", 0.25)
-    items: list[Mark | Words] = [
-        Words(16, y + 10, shortened(device, 18), 11, strong, bold=True, room=120),
-        Words(16, y + 23, f"utilization {used}", 9, QUIET, room=120),
-        Mark(_LEFT, y, _WIDE, _LANE, _IDLE, tip=f"{device} is idle"),
-    ]
-    tasks = [task for task in timeline.tasks if task.device == device]
-    pipelined = any(task.microbatch for task in timeline.tasks)
-    for group in _merged_tasks(tasks, x_of):
-        x, right = x_of(group[0].start), x_of(group[-1].stop)
-        inset = 0.4 if right - x > 3 else 0.0
-        phases = _main_phases(group)
-        fill = _dark(color) if "update" in phases else color
-        wide = max(right - x - 2 * inset, 0.5)
-        back = "backward" in phases
-        items.append(
-            Mark(x + inset, y + 2, wide, _LANE - 4, fill, back, _task_tip(group))
-        )
-        if len({(task.part, task.microbatch) for task in group}) == 1:
-            first = group[0]
-            name = str(first.microbatch) if pipelined else first.part
-            ground = mixed(color, "#ffffff", 0.62) if back else fill
-            items += _bar_name(name, ground, x, right, y, plate=back)
+    """Ticks with their times."""
+    items: list[Mark | Words] = []
+    for moment in tick_seconds(seconds):
+        x, said = x_of(moment), format_seconds(moment)
+        items.append(Mark(x, y + 12, 0.6, height - 12, _GRID))
+        items.append(Words(x, y + 4, said, 9, QUIET, align="middle", room=60))
     return items
 
 
-def _merged_tasks(tasks: Sequence[Task], x_of: Scale) -> list[list[Task]]:
-    """Join adjacent tasks of one part and phase, and those too narrow to be seen."""
+def _look(color: str, phase: str) -> tuple[str, str]:
+    """Fill and outline of a bar: plain forward, pale backward, dark update."""
+    if phase == "backward":
+        return mixed(color, "#ffffff", 0.7), color
+    return (mixed(color, "#000000", 0.6) if phase == "update" else color), ""
 
-    def narrow(task: Task) -> bool:
-        return x_of(task.stop) - x_of(task.start) < _NARROW
 
-    groups: list[list[Task]] = []
-    for task in sorted(tasks, key=lambda task: (task.start, task.stop)):
-        if groups:
-            last = groups[-1][-1]
-            adjacent = x_of(task.start) - x_of(last.stop) < 0.5
-            same = (last.part, last.phase, last.microbatch) == (
-                *(task.part, task.phase, task.microbatch),
-            )
-            forward = (last.phase == "forward") == (task.phase == "forward")
-            if adjacent and (same or forward and narrow(last) and narrow(task)):
-                groups[-1].append(task)
+class _Chart:
+    """A scene in the making; `y` is where the next lane begins, in points."""
+
+    def __init__(
+        self, seconds: float, colors: Mapping[str, str], limits: Mapping[str, int]
+    ) -> None:
+        self.seconds, self.colors, self.limits = seconds, colors, limits
+        self.items: list[Mark | Words] = []
+        self.y = 16.0
+
+    def x(self, moment: float) -> float:
+        """Where a time lies, in points."""
+        return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
+
+    def say(
+        self,
+        x: float,
+        down: float,
+        text: str,
+        size: float,
+        ink: str,
+        *,
+        bold: bool = False,
+    ) -> None:
+        """Write words into the lane."""
+        room = _LEFT - 16 if down > 8 else 900.0
+        self.items.append(Words(x, self.y + down, text, size, ink, bold, room=room))
+
+    def legend(self, copies: bool) -> None:
+        """The shades, in grey: the hues are the devices'."""
+        looks = {phase: _look(_GREY, phase) for phase in PHASES} | {"idle": (_IDLE, "")}
+        looks |= {"transfer (thin lanes)": (_GREY, "")} if copies else {}
+        x = 16.0
+        for word, look in looks.items():
+            thin = 3.0 if word.startswith("transfer") else 0.0
+            height = 10 - 2 * thin
+            self.items.append(Mark(x, self.y - 5 + thin, 26, height, *look))
+            self.say(x + 32, 0, word, 10, QUIET)
+            x += 50 + text_width(word, 10)
+        self.y += 24
+
+    def devices(self, timeline: Timeline) -> None:
+        """A lane per device that computes, and a line that names the others."""
+        idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
+        pipelined = any(task.microbatch for task in timeline.tasks)
+        for device in timeline.devices:
+            if device in idle:
                 continue
-        groups.append([task])
-    return groups
+            color = self.colors[device]
+            strong = mixed(color, "#000000", 0.25)
+            self.say(16, 10, shortened(device, 18), 11, strong, bold=True)
+            used = percent(timeline.utilization.get(device, 0.0))
+            self.say(16, 23, f"utilization {used}", 9, QUIET)
+            tip = f"{device} is idle"
+            self.items.append(Mark(_LEFT, self.y, _WIDE, _LANE, _IDLE, tip=tip))
+            for group in self._merged(
+                [task for task in timeline.tasks if task.device == device],
+                lambda task: (task.part, task.phase, task.microbatch),
+                lambda task: task.phase == "forward",
+            ):
+                self._bar(group, color, pipelined=pipelined)
+            self.y += _LANE + _GAP
+        if idle:
+            names = shortened(", ".join(idle), 150)
+            self.say(16, 6, f"idle throughout: {names}", 9, QUIET)
+            self.y += 18
+
+    def _bar(self, group: Sequence[Task], color: str, *, pipelined: bool) -> None:
+        x, right = self.x(group[0].start), self.x(group[-1].stop)
+        inset = 0.4 if right - x > 3 else 0.0
+        spent: dict[str, float] = {}
+        for task in group:
+            spent[task.phase] = spent.get(task.phase, 0.0) + task.stop - task.start
+        fill, outline = _look(color, max(spent, key=spent.__getitem__))
+        wide = max(right - x - 2 * inset, 0.5)
+        place = x + inset, self.y + 2, wide, _LANE - 4
+        self.items.append(Mark(*place, fill, outline, _task_tip(group)))
+        if len({(task.part, task.microbatch) for task in group}) > 1:
+            return
+        name = f"#{group[0].microbatch}" if pipelined else group[0].part
+        room = right - x - 6
+        letters = len(name) if text_width(name, 9) <= room else int(room / 5.6)
+        if letters >= min(len(name), _SHORTEST_NAME):
+            text, ink = shortened(name, letters), readable_on(fill)
+            middle, y = (x + right) / 2, self.y + _LANE / 2
+            self.items.append(
+                Words(middle, y, text, 9, ink, align="middle", room=room + 6)
+            )
+
+    def links(self, timeline: Timeline) -> None:
+        """A thin lane for each of the busiest links, in order of use."""
+        links: dict[tuple[str, str], list[Copy]] = {}
+        for copy in timeline.copies:
+            links.setdefault((copy.source_device, copy.target_device), []).append(copy)
+        busy = {ends: sum(c.stop - c.start for c in its) for ends, its in links.items()}
+        shown = sorted(links, key=lambda ends: -busy[ends])[:_MOST_LINKS]
+        for ends, copies in links.items():
+            if ends in shown:
+                self._link(ends, copies)
+        if len(links) > _MOST_LINKS:
+            more = counted(len(links) - _MOST_LINKS, "more link")
+            self.say(16, 5, f"and {more}, less used", 9, QUIET)
+            self.y += 14
+        self.y += _GAP
+
+    def _link(self, ends: tuple[str, str], copies: Sequence[Copy]) -> None:
+        """A link's copies as thin bars; copies that overlap have rows of their own."""
+        source, target = ends
+        self.say(16, 7, shortened(f"{source} → {target}", 24), 9, INK)
+        self.items.append(Mark(_LEFT, self.y, _WIDE, _LINK_LANE, _PALE))
+        rows: dict[int, list[Copy]] = {}
+        for copy, row in stacked(copies):
+            rows.setdefault(min(row, _MOST_LINK_ROWS - 1), []).append(copy)
+        high = 8.0 / len(rows)
+        for row, members in rows.items():
+            top = self.y + 3 + row * high
+            for group in self._merged(
+                members, id, lambda copy: "gradient" in copy.kind
+            ):
+                x = self.x(group[0].start)
+                wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
+                phase = "backward" if _is_gradient(group[0]) else "forward"
+                look = _look(self.colors.get(source, QUIET), phase)
+                self.items.append(Mark(x, top, wide, high, *look, _copy_tip(group)))
+        total = format_bytes(sum(copy.bytes for copy in copies))
+        self.say(_LEFT + _WIDE + 6, 7, total, 8, QUIET)
+        self.y += _LINK_LANE + _GAP / 2
+
+    def _merged(
+        self,
+        events: Iterable[Event],
+        same: Callable[[Event], Hashable],
+        alike: Callable[[Event], bool],
+    ) -> list[list[Event]]:
+        """Join neighbours that are the same, or alike and too narrow to be seen."""
+        groups: list[list[Event]] = []
+        for event in sorted(events, key=lambda event: (event.start, event.stop)):
+            last = groups[-1][-1] if groups else event
+            adjacent = self.x(event.start) - self.x(last.stop) < 0.5
+            widths = (self.x(one.stop) - self.x(one.start) for one in (last, event))
+            joined = same(last) == same(event) or (
+                alike(last) == alike(event) and max(widths) < _NARROW
+            )
+            if groups and adjacent and joined:
+                groups[-1].append(event)
+            else:
+                groups.append([event])
+        return groups
+
+    def memory(self, timeline: Timeline) -> None:
+        """Bytes in use over the step; all lanes have one scale, per cent of the limit.
+
+        Where limits are unknown, the scale is the largest peak.
+        """
+        peaks = {d: p for d in timeline.devices if (p := timeline.peak_bytes.get(d))}
+        if not peaks:
+            return
+        known = all(self.limits.get(device) for device in peaks)
+        whole = {d: self.limits[d] if known else max(peaks.values()) for d in peaks}
+        share = max(peak / whole[d] for d, peak in peaks.items())
+        top = next((s for s in _TOPS if share <= 0.95 * s), 1.08 * max(share, 1.0))
+        unit = "of each limit" if known else f"of {format_bytes(max(peaks.values()))}"
+        self.say(16, 6, f"memory, each lane from 0 to {percent(top)} {unit}", 9, QUIET)
+        self.y += 18
+        for device, peak in peaks.items():
+            limit = self.limits.get(device, 0)
+            self.say(16, 10, shortened(device, 20), 9.5, INK)
+            self.say(16, 23, f"peak {format_bytes(peak)}", 9, QUIET)
+            if limit:
+                said = f"{percent(peak / limit)} of {format_bytes(limit)}"
+                self.say(16, 35, said, 9, QUIET)
+            self.items.append(Mark(_LEFT, self.y, _WIDE, _MEMORY_LANE, _PALE))
+            self._curve(timeline, device, whole[device] * top)
+            if known and top >= 1:
+                height = self.y + _MEMORY_LANE * (1 - 1 / top)
+                dashes = range(0, int(_WIDE), 12)
+                self.items += [Mark(_LEFT + at, height, 7, 1.4, ALARM) for at in dashes]
+            self.y += _MEMORY_LANE + _GAP
+
+    def _curve(self, timeline: Timeline, device: str, top: float) -> None:
+        """The area under the bytes in use; `top` is the bytes of a full lane."""
+        color = self.colors[device]
+        for start, stop, count in self._levels(timeline, device):
+            x = self.x(start)
+            wide = min(self.x(stop) - x + 0.6, _LEFT + _WIDE - x)  # no seams
+            tall = _MEMORY_LANE * count / top
+            base = self.y + _MEMORY_LANE - tall
+            tip = f"{format_bytes(count)} on {device} from {format_seconds(start)}"
+            pale = mixed(color, "#ffffff", 0.45)
+            self.items.append(Mark(x, base, wide, tall, pale, tip=tip))
+            self.items.append(Mark(x, base, wide, 1.2, color))
+
+    def _levels(
+        self, timeline: Timeline, device: str
+    ) -> list[tuple[float, float, int]]:
+        """Intervals of one level; those too short to be seen keep the highest."""
+        points = [(0.0, 0), *timeline.memory[device]]
+        stops = [seconds for seconds, _ in points[1:]] + [timeline.seconds]
+        found: list[tuple[float, float, int]] = []
+        for (start, count), stop in zip(points, stops, strict=True):
+            stop = min(stop, timeline.seconds)
+            if stop <= start:
+                continue
+            if found:
+                begun, _, level = found[-1]
+                if count == level or self.x(stop) - self.x(begun) < _NARROW:
+                    found[-1] = (begun, stop, max(count, level))
+                    continue
+            found.append((start, stop, count))
+        return [level for level in found if level[2]]
 
 
-def _main_phases(group: Sequence[Task]) -> set[str]:
-    """The phases that a bar shows: those with at least a quarter of its time."""
-    spent: dict[str, float] = {}
-    for task in group:
-        spent[task.phase] = spent.get(task.phase, 0.0) + task.stop - task.start
-    return {phase for phase, s in spent.items() if 4 * s >= sum(spent.values())}
-
-
-def _bar_name(
-    name: str, ground: str, x: float, right: float, y: float, *, plate: bool
-) -> list[Mark | Words]:
-    """The name in the middle of its bar, if there is room; on hatching, on a plate."""
-    letters = int((right - x - 6) / _POINTS_PER_LETTER)
-    if letters < min(len(name), _SHORTEST_NAME):
-        return []
-    text = shortened(name, letters)
-    middle = (x + right) / 2
-    half = _POINTS_PER_LETTER * len(text) / 2 + 3
-    room = right - x
-    ink = readable_on(ground)
-    words = Words(middle, y + _LANE / 2, text, 9, ink, align="middle", room=room)
-    if plate:
-        return [Mark(middle - half, y + 8, 2 * half, _LANE - 16, ground), words]
-    return [words]
+def _is_gradient(copy: Copy) -> bool:
+    return "gradient" in copy.kind
 
 
 def _task_tip(group: Sequence[Task]) -> str:
     first, last = group[0], group[-1]
     parts = list(dict.fromkeys(task.part for task in group))
-    phases = " and ".join(dict.fromkeys(task.phase for task in group))
     name = parts[0] if len(parts) == 1 else f"{parts[0]} … {parts[-1]} ({len(parts)})"
-    micro = f", micro-batch {first.microbatch}" if first.microbatch else ""
-    spent = format_seconds(last.stop - first.start)
+    phases = ", ".join(dict.fromkeys(task.phase for task in group))
+    batch = f", micro-batch {first.microbatch}" if first.microbatch else ""
     return (
-        f"{name}\n{phases} on {first.device}{micro}\n"
-        f"{spent}, from {format_seconds(first.start)} to {format_seconds(last.stop)}"
+        f"{name}\n{phases} on {first.device}{batch}\n"
+        f"{format_seconds(last.stop - first.start)} from {format_seconds(first.start)}"
     )
-
-
-def _links(timeline: Timeline) -> list[tuple[tuple[str, str], list[Copy]]]:
-    """Copies by the devices they go between: the busiest links, in order of use."""
-    links: dict[tuple[str, str], list[Copy]] = {}
-    for copy in timeline.copies:
-        links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-    busy = {ends: sum(c.stop - c.start for c in found) for ends, found in links.items()}
-    ranked = sorted(links, key=lambda ends: -busy[ends])
-    shown = set(ranked[:_MOST_LINKS])
-    order = [ends for ends in links if ends in shown] + ranked[_MOST_LINKS:]
-    return [(ends, links[ends]) for ends in order]
-
-
-def _link_lane(
-    ends: tuple[str, str],
-    copies: Sequence[Copy],
-    colors: Mapping[str, str],
-    x_of: Scale,
-    y: float,
-) -> list[Mark | Words]:
-    """A link's copies as thin bars; copies that overlap lie in rows of their own."""
-    source, target = ends
-    color = colors.get(source, QUIET)
-    total = format_bytes(sum(copy.bytes for copy in copies))
-    items: list[Mark | Words] = [
-        Words(16, y + 7, shortened(f"{source} → {target}", 24), 9, room=134),
-        Mark(_LEFT, y, _WIDE, _LINK_LANE, _LINK),
-    ]
-    rows: dict[int, list[Copy]] = {}
-    for copy, row in stacked(copies):
-        rows.setdefault(min(row, _MOST_LINK_ROWS - 1), []).append(copy)
-    high = _LINK_BARS / len(rows)
-    for row, members in rows.items():
-        top = y + (_LINK_LANE - _LINK_BARS) / 2 + row * high
-        for group in _merged_copies(members, x_of):
-            x = x_of(group[0].start)
-            wide = max(x_of(max(copy.stop for copy in group)) - x, 0.8)
-            back = "gradient" in group[0].kind
-            items.append(Mark(x, top, wide, high, color, back, _copy_tip(group)))
-    items.append(Words(_LEFT + _WIDE + 6, y + 7, total, 8, QUIET, room=50))
-    return items
-
-
-def _merged_copies(copies: Sequence[Copy], x_of: Scale) -> list[list[Copy]]:
-    """Join neighbours of one direction that are too narrow to be seen."""
-
-    def narrow(copy: Copy) -> bool:
-        return x_of(copy.stop) - x_of(copy.start) < _NARROW
-
-    groups: list[list[Copy]] = []
-    for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
-        if groups:
-            last = groups[-1][-1]
-            adjacent = x_of(copy.start) - x_of(last.stop) < 0.5
-            same = ("gradient" in copy.kind) == ("gradient" in last.kind)
-            if adjacent and same and narrow(copy) and narrow(last):
-                groups[-1].append(copy)
-                continue
-        groups.append([copy])
-    return groups
 
 
 def _copy_tip(group: Sequence[Copy]) -> str:
@@ -333,3 +374,48 @@ def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
         free[row : row + 1] = [copy.stop]
         found.append((copy, row))
     return found
+
+
+def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
+    """Draw each device's peak: its share of the limit, and what it consists of.
+
+    The bars on the left are in per cent of each limit, those on the right have one
+    scale in bytes.
+    """
+    colors = colors_of(device.name for device in plan.cluster)
+    fullest = max((memory.total for memory in plan.memory.values()), default=0) or 1
+    items: list[Mark | Words] = [Words(_LEFT, 13.5, "share of the limit", 10, QUIET)]
+    parts = _LEFT + _GAUGE + _SAID + 18
+    x = parts
+    for word, pale in _KINDS.values():
+        items.append(Mark(x, 8, 22, 11, mixed(_GREY, "#ffffff", pale), _GREY))
+        items.append(Words(x + 28, 13.5, word, 10, QUIET, room=110))
+        x += 46 + text_width(word, 10)
+    y = 42.0
+    for device in plan.cluster:
+        memory, limit = plan.memory.get(device.name, Memory()), device.memory_bytes
+        color = colors[device.name]
+        over = memory.total > limit
+        share = memory.total / limit if limit else 0.0
+        name, strong = shortened(device.name, 16), mixed(color, "#000000", 0.25)
+        said = f"{percent(share)} of {format_bytes(limit)}" + ": too much" * over
+        full, ink = (ALARM, ALARM) if over else (color, QUIET)
+        items += [
+            Words(16, y + 10, name, 11, strong, bold=True, room=108),
+            Mark(_LEFT, y, _GAUGE, 20, "#eef0f2"),
+            Mark(_LEFT, y, _GAUGE * min(share, 1.0), 20, full),
+            Words(_LEFT + _GAUGE + 8, y + 10, said, 10, ink, bold=over, room=_SAID),
+        ]
+        x = parts
+        for kind, (word, pale) in _KINDS.items():
+            size = getattr(memory, kind)
+            wide = _PEAK * size / fullest
+            if wide > 0.05:
+                tip = f"{word} on {device.name}: {format_bytes(size)}"
+                fill = mixed(color, "#ffffff", pale)
+                items.append(Mark(x, y, wide, 20, fill, color, tip))
+            x += wide
+        total = format_bytes(memory.total)
+        items.append(Words(x + 8, y + 10, total, 10, QUIET, room=80))
+        y += _ROW
+    return Scene(parts + _PEAK + 90, y + 6, title, tuple(items))

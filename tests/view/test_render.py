@@ -11,7 +11,7 @@ import pytest
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.view import render
-from splitnet.view.diagram import dot_of
+from splitnet.view.dot import dot_of
 from splitnet.view.render import draw, html_of_plan, svg_of_plan
 from tests.view import plans
 

@@ -86,7 +86,15 @@ def test_report_is_whole_small_and_needs_no_network(plan: Plan) -> None:
 def test_report_holds_every_section() -> None:
     """Diagram, timeline, memory, branches, transfers, fallbacks."""
     page = Page(report_html(plans.siamese()))
-    wanted = {"placement", "timeline", "memory", "parts", "transfers", "fallbacks"}
+    wanted = {
+        "placement",
+        "timeline",
+        "memory",
+        "devices",
+        "parts",
+        "transfers",
+        "fallbacks",
+    }
     assert wanted <= set(page.ids)
     assert page.tags.count("svg") == 3
 

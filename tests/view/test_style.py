@@ -1,6 +1,8 @@
 """Colours that stay apart, and names that are only ever text."""
 
+from collections.abc import Sequence
 from itertools import combinations
+from math import dist
 from xml.etree import ElementTree
 
 import pytest
@@ -48,18 +50,50 @@ def test_colors_of_does_not_run_out() -> None:
     assert len(set(found[:16])) == 16
 
 
-def test_colors_of_differ_for_people_who_do_not_see_red_and_green() -> None:
-    """Seen through deuteranopia, any two of the first five GPUs stay apart."""
-    seen = [_deuteranope(c) for c in colors_of(f"gpu:{n}" for n in range(5)).values()]
+# How people with these deficiencies see linear RGB (Machado et al., 2009); and a
+# printer without colour.
+SEEN = {
+    "full colour": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "deuteranopia": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "protanopia": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "grey": ((0.2126, 0.7152, 0.0722),) * 3,
+}
 
-    for one, other in combinations(seen, 2):
-        assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 30
+
+@pytest.mark.parametrize(
+    ("seen", "least"),
+    [("full colour", 30), ("deuteranopia", 20), ("protanopia", 20), ("grey", 7)],
+)
+def test_colors_of_differ_for_everybody(seen: str, least: float) -> None:
+    """Any two of seven GPUs and a CPU differ in CIELAB; 2.3 can just be noticed."""
+    devices = [*(f"gpu:{n}" for n in range(7)), "cpu:0"]
+    labs = [_lab(color, SEEN[seen]) for color in colors_of(devices).values()]
+
+    for one, other in combinations(labs, 2):
+        assert dist(one, other) > least
 
 
-def _deuteranope(color: str) -> tuple[float, float, float]:
-    """A common linear approximation of how a deuteranope sees a colour."""
-    r, g, b = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return (0.625 * r + 0.375 * g, 0.7 * r + 0.3 * g, 0.3 * g + 0.7 * b)
+def _lab(color: str, seen: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """A colour in CIELAB as it is seen, for the white of a screen (D65)."""
+    rgb = [sum(a * b for a, b in zip(row, _linear(color), strict=True)) for row in seen]
+    r, g, b = (min(max(value, 0.0), 1.0) for value in rgb)
+    x, y, z = (
+        share ** (1 / 3) if share > 0.008856 else 7.787 * share + 16 / 116
+        for share in (
+            (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
+            0.2126 * r + 0.7152 * g + 0.0722 * b,
+            (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
+        )
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
 def test_readable_on_picks_a_contrast_of_at_least_four_and_a_half() -> None:
@@ -70,11 +104,13 @@ def test_readable_on_picks_a_contrast_of_at_least_four_and_a_half() -> None:
 
 
 def _luminance(color: str) -> float:
+    r, g, b = _linear(color)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def _linear(color: str) -> list[float]:
     shares = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [
-        v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in shares
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in shares]
 
 
 def test_mixed_ends_in_either_colour() -> None:
@@ -126,11 +162,3 @@ def test_scene_is_drawn_at_the_same_places_in_svg_and_in_dot() -> None:
 
     assert 'x="10" y="5" width="20" height="10"' in svg_of_scene(scene)
     assert 'pos="20,40!"' in dot_of_scene(scene)
-
-
-def test_svg_of_scene_keeps_ids_of_two_charts_on_one_page_apart() -> None:
-    """The hatch of one is not the hatch of the other."""
-    scene = Scene(9, 9, "t", (Mark(0, 0, 5, 5, "#112233", hatched=True),))
-
-    assert 'id="a-hatch-0"' in svg_of_scene(scene, prefix="a")
-    assert "url(#b-hatch-0)" in svg_of_scene(scene, prefix="b")

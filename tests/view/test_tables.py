@@ -7,7 +7,7 @@ from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
 from splitnet.core.timeline import Timeline
-from splitnet.view.tables import chart, rows_text, table
+from splitnet.view.tables import Grid, chart, grid_text, table
 from tests.view import plans
 from tests.view.golden import assert_golden
 
@@ -122,9 +122,10 @@ def test_table_refuses_what_it_does_not_know() -> None:
         table(3)  # type: ignore[arg-type]  # the fault on trial
 
 
-def test_rows_text_takes_markup_as_text() -> None:
+def test_grid_text_takes_markup_as_text() -> None:
     """Brackets in names are no styles."""
-    assert "[bold]x[/bold]" in rows_text(("a",), [("[bold]x[/bold]",)], width=60)
+    text = grid_text(Grid(("a",), [("[bold]x[/bold]",)]), width=60)
+    assert "[bold]x[/bold]" in text
 
 
 def test_chart_of_nothing_says_so() -> None:

@@ -47,10 +47,25 @@
     const link = group.querySelector("a");
     return (link && link.getAttributeNS("http://www.w3.org/1999/xlink", "title")) || "";
   };
+  const rows = new Map();
+  for (const row of document.querySelectorAll("#part-rows tr")) {
+    rows.set(row.dataset.name, [...(rows.get(row.dataset.name) || []), row]);
+  }
   for (const group of svg.querySelectorAll("g.node, g.edge")) {
     const text = words(group);
     if (!text) continue;
     const tell = () => { facts.textContent = text; facts.hidden = false; };
+    const name = text.split("\n")[0].replace(/ \(\d+\)$/, "");
+    const mark = (on) => {
+      group.classList.toggle("chosen", on);
+      for (const row of rows.get(name) || []) row.classList.toggle("chosen", on);
+    };
+    for (const row of rows.get(name) || []) {
+      row.addEventListener("pointerenter", () => { tell(); mark(true); });
+      row.addEventListener("pointerleave", () => mark(false));
+    }
+    group.addEventListener("pointerenter", () => mark(true));
+    group.addEventListener("pointerleave", () => mark(false));
     group.addEventListener("pointerenter", tell);
     group.addEventListener("focus", tell);
     if (group.classList.contains("node")) { group.setAttribute("tabindex", "0"); group.setAttribute("aria-label", text); }
@@ -59,6 +74,19 @@
   window.addEventListener("beforeprint", () => {
     fit();
     for (const hidden of document.querySelectorAll("details")) hidden.open = true;
+  });
+  // A click on a head sorts by it; "1.50 MiB", "3.2 ms" and "7 %" by their size.
+  const units = { B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, "%": 1 };
+  const size = (text) => {
+    const found = text.match(/^<?(-|[\d.]+)\s*([A-Za-z%]*)/);
+    return found ? (found[1] === "-" ? 0 : found[1] * (units[found[2]] || 1)) : NaN;
+  };
+  for (const head of document.querySelectorAll(".sorted th")) head.addEventListener("click", () => {
+    const at = head.cellIndex, body = head.closest("table").tBodies[0];
+    const text = (row) => row.cells[at].textContent;
+    const down = head.dataset.down = head.dataset.down ? "" : "1";
+    const order = head.classList.contains("n") ? (a, b) => size(text(b)) - size(text(a)) : (a, b) => text(a).localeCompare(text(b), undefined, { numeric: true });
+    body.append(...[...body.rows].sort((a, b) => (down ? 1 : -1) * order(a, b)));
   });
   const filter = document.querySelector(".filter input");
   if (filter) filter.addEventListener("input", () => {
