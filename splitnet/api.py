@@ -1,13 +1,12 @@
 """Public verbs that need several packages: plan, place, score."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.errors import DeviceError
 from splitnet.core.plan import Plan, PlanOptions
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def plan(
     training: bool = True,
     contiguity: str | None = None,
     seed: int = 0,
-    cut_penalty: float | None = None,
+    cut_penalty: float = 0.02,
     parts: int | None = None,
     nested: str | Sequence[str] = "expand",
     on_progress: Callable[[float, float], None] | None = None,
@@ -64,8 +63,7 @@ def plan(
             "pipeline". None means "convex" for the throughput of a Keras model, unless
             only a free plan fits.
         seed: of the random moves of the search.
-        cut_penalty: share of the objective traded for fewer device crossings. None
-            means 2 %.
+        cut_penalty: share of the objective traded for fewer device crossings.
         parts: about how many parts the calls of a Keras model are grouped into. None
             means six per device that is not a CPU, at least 12 and at most 48. The
             branches of a `Net` and the parts of a `Graph` stay as declared.
@@ -107,20 +105,18 @@ def plan_with(
     source: "Net | keras.Model | Graph", cluster: "Cluster | None", options: PlanOptions
 ) -> Plan:
     """As `plan`, with all options in one value."""
-    from splitnet.planner.planner import default_parts, plan_graph
+    from splitnet.planner.planner import plan_graph
 
     cluster = _cluster_of(cluster)
     graph = _graph_of(source, options)
-    parts = None
-    if not _has_parts(source):
-        parts = options.parts or default_parts(cluster)
+    parts = _parts_of(source, cluster, options)
     return plan_graph(
         graph,
         cluster,
         replace(
             options,
             costs=_costs_of(options.costs),
-            pins=_pins_of(options.pins, graph, source, cluster, options.nested),
+            pins=_pins_of(options.pins, graph, source, cluster, options),
             parts=parts,
         ),
     )
@@ -141,15 +137,16 @@ def place(
     Raises:
         SplitnetError: whatever `plan` and `emit` raise, and unknown options.
     """
+    from splitnet.planner.evaluate import checked
     from splitnet.tf.emit import emit
 
-    return emit(source, plan_with(source, cluster, _options("place", options)))
+    return emit(source, plan_with(source, cluster, checked(None, options)))
 
 
 def score(
     source: "Net | keras.Model | Graph",
     cluster: "Cluster",
-    device_of: Mapping[str, str],
+    device_of: Mapping[str, str] | Plan,
     *,
     batch: int = 32,
     objective: str = "latency",
@@ -163,8 +160,9 @@ def score(
     Args:
         source: a `Net`, a Keras model, or a `Graph`.
         cluster: the machine.
-        device_of: names of parts, calls or layers, or patterns -> device; together
-            they name every part. Another plan's `device_of` will do.
+        device_of: names of parts, calls or layers, ranges of calls such as "a .. b",
+            or patterns -> device; together they name every part. Or another plan, or
+            its `device_of`.
         batch: as in `plan`.
         objective: as in `plan`.
         costs: as in `plan`.
@@ -187,24 +185,17 @@ def score(
         training=training,
         nested=nested,
     )
-    return with_verdict(
-        score_graph(
-            _graph_of(source, options),
-            _cluster_of(cluster),
-            device_of,
-            objective=options.objective,
-            costs=options.costs,
-            optimizer=options.optimizer,
-            training=options.training,
-        )
-    )
+    cluster = _cluster_of(cluster)
+    graph = _graph_of(source, options)
+    options = replace(options, parts=_parts_of(source, cluster, options))
+    return with_verdict(score_graph(graph, cluster, device_of, options))
 
 
 def largest_batch(
     source: "Net | keras.Model | Graph | Callable[[int], Graph]",
     cluster: "Cluster | None" = None,
     *,
-    device_of: Mapping[str, str] | None = None,
+    device_of: Mapping[str, str] | Plan | None = None,
     pins: Any = None,
     optimizer: Any = "adam",
     training: bool = True,
@@ -229,48 +220,25 @@ def largest_batch(
         DeclarationError: the source cannot be read, or a part has no device.
     """
     from splitnet.planner import what_if
-    from splitnet.planner.planner import in_clusters
 
     cluster = _cluster_of(cluster)
-    options = PlanOptions(pins=pins, optimizer=optimizer, nested=nested)
-    graph: Any = source
-    if not _makes_graphs(source):
-        graph = _graph_of(source, options)
-        pins = _pins_of(pins, graph, source, cluster, nested)
-        if not _has_parts(source) and device_of is None:
-            graph, pins = in_clusters(graph, cluster, replace(options, pins=pins)), None
-    return what_if.largest_batch(
-        graph,
-        cluster,
-        device_of=device_of,
-        pins=pins,
-        optimizer=optimizer,
-        training=training,
-        most=most,
+    options = PlanOptions(
+        pins=pins, optimizer=optimizer, training=training, nested=nested
     )
+    if _makes_graphs(source):
+        return what_if.largest_batch(source, cluster, device_of, options, most)
+    graph = _graph_of(source, options)
+    options = replace(
+        options,
+        parts=_parts_of(source, cluster, options),
+        pins=_pins_of(pins, graph, source, cluster, options),
+    )
+    return what_if.largest_batch(graph, cluster, device_of, options, most)
 
 
 def _makes_graphs(source: Any) -> bool:
     """Whether the source is a function of the batch, not a model (also callable)."""
     return callable(source) and not hasattr(source, "get_config")
-
-
-def _options(verb: str, given: Mapping[str, Any]) -> PlanOptions:
-    """Options by name.
-
-    Raises:
-        DeclarationError: names that are no options.
-    """
-    known = [field.name for field in fields(PlanOptions)]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f" Did you mean {near[0]}=?" if near else ""
-        raise DeclarationError(
-            f"{verb}() has no option {', '.join(f'{name}=' for name in unknown)}."
-            f"{hint} It takes {', '.join(f'{name}=' for name in known)}."
-        )
-    return PlanOptions(**given)
 
 
 def _cluster_of(cluster: Any) -> "Cluster":
@@ -304,32 +272,30 @@ def _graph_of(source: Any, options: PlanOptions) -> "Graph":
     return read(source, options.batch, nested=options.nested)
 
 
-def _has_parts(source: Any) -> bool:
-    """Whether the parts are declared: those of a net, or of a graph."""
+def _parts_of(source: Any, cluster: "Cluster", options: PlanOptions) -> int | None:
+    """About how many parts to make; None if they are declared, in a net or a graph."""
     from splitnet.core.graph import Graph
     from splitnet.core.net import Net
+    from splitnet.planner.planner import default_parts
 
-    return isinstance(source, Net | Graph)
+    if isinstance(source, Net | Graph):
+        return None
+    return options.parts or default_parts(cluster)
 
 
 def _pins_of(
-    pins: Any,
-    graph: "Graph",
-    source: Any,
-    cluster: "Cluster",
-    nested: str | Sequence[str],
+    pins: Any, graph: "Graph", source: Any, cluster: "Cluster", options: PlanOptions
 ) -> Any:
-    """Pins as given, of another plan or its file, or of the variables' devices."""
-    from splitnet.planner.constraints import pins_of
-    from splitnet.planner.plan_file import load_plan
-
-    if isinstance(pins, str) and pins == "as_built":
+    """Pins as given, the plan of a file, or the devices of the variables."""
+    if pins == "as_built":
         from splitnet.tf.placement.as_built import pins_as_built
 
-        return pins_as_built(source, graph, cluster, nested)
+        return pins_as_built(source, graph, cluster, options.nested)
     if isinstance(pins, str | PathLike):
-        pins = load_plan(Path(pins))
-    return pins_of(pins, graph) if isinstance(pins, Plan) else pins
+        from splitnet.planner.plan_file import load_plan
+
+        return load_plan(Path(pins))
+    return pins
 
 
 def _costs_of(costs: Any) -> Any:

@@ -63,9 +63,7 @@ def test_place_names_an_unknown_option() -> None:
     with pytest.raises(sn.DeclarationError) as caught:
         sn.place(chain(), BOX, pin={"c0": "gpu:0"}, slack=0.1)  # type: ignore[arg-type]  # no model is needed
 
-    assert "place() has no option pin=, slack=. Did you mean pins=?" in str(
-        caught.value
-    )
+    assert "there is no option pin=, slack=. Did you mean pins=?" in str(caught.value)
 
 
 def test_plan_with_takes_the_same_options_as_plan() -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "CONTIGUITIES",
     "MISSING",
     "OBJECTIVES",
+    "DeviceOf",
     "Fallback",
     "Memory",
     "Placement",
@@ -68,7 +69,7 @@ class PlanOptions:
     training: bool = True
     contiguity: str | None = None
     seed: int = 0
-    cut_penalty: float | None = None
+    cut_penalty: float = 0.02
     parts: int | None = None
     nested: str | Sequence[str] = "expand"
     on_progress: Callable[[float, float], None] | None = None
@@ -95,9 +96,8 @@ class PlanOptions:
         yield "effort", f"{whole}, or None", fits
         seconds = _is_number(self.time_limit) and 0 <= self.time_limit < inf
         yield "time_limit", "a finite number of seconds, 0 or more", seconds
-        penalty = self.cut_penalty
-        share = penalty is None or _is_number(penalty) and 0 <= penalty < 1
-        yield "cut_penalty", "a share, at least 0 and below 1, or None", share
+        share = _is_number(self.cut_penalty) and 0 <= self.cut_penalty < 1
+        yield "cut_penalty", "a share, at least 0 and below 1", share
         for name, choices in (
             ("objective", OBJECTIVES),
             ("missing", MISSING),
@@ -362,6 +362,21 @@ def value_text(objective: str, value: float, *, long: bool = True) -> str:
     return written + (unit.get(objective, " a step") if long else "")
 
 
+class DeviceOf(dict[str, str]):
+    """Part -> device of a plan; a call or layer in one part has the device of that."""
+
+    def __init__(self, plan: "Plan") -> None:
+        super().__init__((one.part, one.device) for one in plan.placements)
+        self.plan = plan
+
+    def __missing__(self, name: str) -> str:
+        """The device of the one part with that call or layer."""
+        parts = parts_called(self.plan.graph, name)
+        if len(parts) != 1:
+            raise KeyError(name)
+        return self[parts[0]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """A device for every part of a graph, with predicted time, memory and transfers.
@@ -391,9 +406,9 @@ class Plan:
     verdict: Verdict | None = None
 
     @cached_property
-    def device_of(self) -> Mapping[str, str]:
-        """The device of each part, by name."""
-        return {p.part: p.device for p in self.placements}
+    def device_of(self) -> "DeviceOf":
+        """The device of each part, by name; calls and layers are found, too."""
+        return DeviceOf(self)
 
     @cached_property
     def _placement(self) -> Mapping[str, Placement]:

@@ -7,7 +7,7 @@ missing device is chosen.
 """
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -17,7 +17,7 @@ from splitnet.core.cluster import KINDS, Cluster, is_kind
 from splitnet.core.errors import DeclarationError, DeviceError, listed, warn
 from splitnet.core.graph import Graph, Part, names_of
 from splitnet.core.net import preferences
-from splitnet.core.plan import Fallback, Plan
+from splitnet.core.plan import DeviceOf, Fallback, Plan
 
 __all__ = [
     "Constraint",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 On = str | Sequence[str]
-Pins = Mapping[str, On] | Callable[[Part], On | None]
+Pins = Mapping[str, On] | Callable[[Part], On | None] | Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,22 @@ def requests_of(
     requests = {
         part.name: (_devices("part", part.name, part.on), False) for part in graph.parts
     }
+    if isinstance(pins, DeviceOf):
+        pins = pins.plan
+    if isinstance(pins, Plan):
+        pins = pins_of(pins, graph)
     if pins is None:
         return requests
     if callable(pins):
         chosen = {part.name: pins(part) for part in graph.parts}
         named = {name: name for name, on in chosen.items() if on is not None}
     elif isinstance(pins, Mapping):
-        chosen = {str(key): on for key, on in pins.items()}
+        at_home = {p.name for p in graph.parts if p.kind == "input"}
+        chosen = {
+            key: on
+            for key, on in pins.items()
+            if key not in at_home or not str(on).startswith("cpu")
+        }
         named = select(graph, chosen)
     else:
         raise DeclarationError(
@@ -142,14 +151,15 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     """The key of a table of names and patterns that applies to each part.
 
     An exact name beats a pattern, and a more specific name a less specific one: a part,
-    then a call, a model inside the model, a layer. Among patterns the first that
-    matches wins. Inputs are on the host and are never matched.
+    then a call, a model inside the model, a range of calls "a .. b" (all on the ways
+    from a to b), a layer. Among patterns the first that matches wins. Inputs are on the
+    host and are never matched.
 
     Raises:
         DeclarationError: keys that match nothing, or two layers of one part with unlike
             values; all of them at once.
     """
-    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
+    names = _names(graph, table)
     used: set[str] = set()
     selected: dict[str, str] = {}
     faults: list[str] = []
@@ -175,10 +185,39 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
     return selected
 
 
+_RANGE_RANK = 50
+"""Of a range of calls: less specific than a call, more so than a layer's name."""
+
+
+def _names(graph: Graph, table: Iterable[str]) -> dict[str, dict[str, int]]:
+    """The names that mean each part, ranges among the keys of a table included.
+
+    Raises:
+        DeclarationError: a key is no text.
+    """
+    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
+    for key in table:
+        if not isinstance(key, str):
+            raise DeclarationError(f"names of parts are text. Received: {key!r}.")
+        first, dots, last = key.partition(" .. ")
+        if key in names or not dots or not {first, last} <= graph.call.keys():
+            continue
+        order = graph.networkx()
+        after = nx.descendants(order, first) | {first}
+        for call in after & (nx.ancestors(order, last) | {last}):
+            names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
+    return names
+
+
 def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> str:
     """A name or pattern that matches no part, with what may have been meant."""
     if key in graph.part:
         return f"{key!r} is an input; inputs are fed from the host, never pinned"
+    if " .. " in key:
+        return (
+            f"range {key!r} holds no call: no way leads from its first to its last. Of "
+            "a part with several ends, name the layers; or give the plan itself"
+        )
     known = list(dict.fromkeys(name for each in names.values() for name in each))
     folded = {name.casefold(): name for name in reversed(known)}
     close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)
@@ -197,7 +236,7 @@ def _devices(what: str, name: str, on: On) -> tuple[str, ...]:
         raise DeviceError(f"{what} {name!r}: {error}") from None
 
 
-def pins_of(plan: Plan, graph: Graph) -> Pins:
+def pins_of(plan: Plan, graph: Graph) -> Callable[[Part], str | None]:
     """The devices of another plan as pins: of its parts, or else of its calls.
 
     A part of the graph that the other plan does not have is free.

@@ -1,14 +1,16 @@
 """Evaluate placements with the simulator: what a plan costs, and what another would."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
-from splitnet.core.graph import Graph, parts_called
-from splitnet.core.plan import Memory, Placement, Plan, PlanOptions
+from splitnet.core.graph import Call, Graph, parts_called
+from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
@@ -17,6 +19,7 @@ from splitnet.planner.constraints import (
     resolve,
     select,
 )
+from splitnet.planner.partitioning import partition
 from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
@@ -25,12 +28,14 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "change_text",
+    "checked",
     "evaluator_of",
     "free_groups",
     "groups_of",
     "moved_with",
     "reasons_of",
     "score",
+    "weights",
 ]
 
 
@@ -61,6 +66,18 @@ class Evaluator:
     optimizer: str = "adam"
     training: bool = True
 
+    @classmethod
+    def of(cls, graph: Graph, cluster: Cluster, options: PlanOptions) -> "Evaluator":
+        """The evaluator for planning with some options."""
+        return cls(
+            graph,
+            cluster,
+            options.objective,
+            options.costs or Roofline(),
+            optimizer_name(options.optimizer),
+            options.training,
+        )
+
     @cached_property
     def step(self) -> StepGraph:
         """The step of the parts, before anything is placed."""
@@ -72,16 +89,23 @@ class Evaluator:
             optimizer=self.optimizer,
         )
 
+    def problem_of(
+        self, groups: Sequence[Group], step: StepGraph | None = None
+    ) -> Problem:
+        """The placement problem of some groups of parts, without a cut penalty."""
+        step = step or self.step
+        number = {part: i for i, group in enumerate(groups) for part in group.parts}
+        return problem_of(
+            step,
+            self.cluster,
+            groups,
+            group_of_unit=[number[part] for part in step.parts],
+        )
+
     @cached_property
     def problem(self) -> Problem:
         """The placement problem of the parts without constraints."""
-        number = {part.name: i for i, part in enumerate(self.graph.parts)}
-        return problem_of(
-            self.step,
-            self.cluster,
-            free_groups(self.graph, self.cluster),
-            group_of_unit=[number[part] for part in self.step.parts],
-        )
+        return self.problem_of(free_groups(self.graph, self.cluster))
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part.
@@ -202,52 +226,118 @@ def evaluator_of(plan: Plan) -> Evaluator:
     )
 
 
+def checked(options: PlanOptions | None, changes: Mapping[str, Any]) -> PlanOptions:
+    """Options with single ones changed by name.
+
+    Raises:
+        DeclarationError: unknown names, or what `PlanOptions` refuses.
+    """
+    known = [field.name for field in fields(PlanOptions)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        hint = f" Did you mean {near[0]}=?" if near else ""
+        raise DeclarationError(
+            f"there is no option {', '.join(f'{name}=' for name in unknown)}.{hint} "
+            f"Options: {', '.join(f'{name}=' for name in known)}."
+        )
+    return replace(options or PlanOptions(), **changes)
+
+
 def score(
     graph: Graph,
     cluster: Cluster,
-    device_of: Mapping[str, str],
-    *,
-    objective: str = "latency",
-    costs: CostModel | None = None,
-    optimizer: object = "adam",
-    training: bool = True,
+    device_of: Mapping[str, str] | Plan,
+    options: PlanOptions | None = None,
+    **changes: Any,
 ) -> Plan:
     """Score a given placement; nothing is improved, or refused for what it costs.
 
     Args:
         graph: What runs.
         cluster: The machine.
-        device_of: Names of parts, calls or layers, or patterns -> device; every part
-            must be named, inputs may be left out. An exact name beats a pattern, among
-            patterns the first wins.
-        objective: As `plan_graph`.
-        costs: As `plan_graph`.
-        optimizer: As `plan_graph`.
-        training: As `plan_graph`.
+        device_of: Names of parts, calls or layers, ranges of calls, or patterns ->
+            device, as `select` understands them; every part must be named, inputs may
+            be left out. Or a plan, whose parts are used.
+        options: As `plan_graph`. With `parts`, the graph has a part per call, and calls
+            are brought to parts where the devices demand it.
+        **changes: Single options by name.
 
     Raises:
         DeclarationError: names that are not there, or parts that are left out.
         DeviceError: a device that is not in the cluster.
     """
-    PlanOptions(objective=objective, training=training)  # checks them
-    costs = costs or Roofline()
-    optimizer = optimizer_name(optimizer)
-    evaluator = Evaluator(graph, cluster, objective, costs, optimizer, training)
-    full = _full_placement(graph, cluster, device_of)
-    plan = evaluator.plan(
+    options = checked(options, changes)
+    if isinstance(device_of, DeviceOf):
+        device_of = device_of.plan
+    if isinstance(device_of, Plan):
+        graph, table = _as_planned(graph, device_of), dict(device_of.device_of)
+        full = _full_placement(graph, cluster, table)
+    else:
+        full = _full_placement(graph, cluster, device_of)
+        if options.parts:
+            graph, full = _in_parts(graph, cluster, full, options)
+    plan = Evaluator.of(graph, cluster, options).plan(
         tuple(
             Placement(p.name, full[p.name], ", ".join(p.on), "given")
             for p in graph.parts
         )
     )
-    bound = lower_bound(evaluator.problem, objective)
+    bound = lower_bound(evaluator_of(plan).problem, plan.objective)
     return replace(plan, strategy="given", bound=min(bound, plan.value))
+
+
+def _as_planned(graph: Graph, plan: Plan) -> Graph:
+    """The graph with the parts of a plan, if it is of the same calls."""
+    theirs = plan.graph
+    if graph.call.keys() != theirs.call.keys():
+        return graph
+    calls = tuple(replace(graph.call[c.name], part=c.part) for c in theirs.calls)
+    return replace(graph, calls=calls, parts=theirs.parts)
+
+
+def _in_parts(
+    graph: Graph, cluster: Cluster, device_of: Mapping[str, str], options: PlanOptions
+) -> tuple[Graph, dict[str, str]]:
+    """A placement of calls as one of parts, cut in the better of two ways."""
+    found: list[tuple[float, int, Graph, dict[str, str]]] = []
+    for cut_at_sends in (True, False):
+        parted, where = partition(
+            graph,
+            device_of,
+            options.parts or 1,
+            weights(cluster, options),
+            cut_at_sends=cut_at_sends,
+        )
+        value = Evaluator.of(parted, cluster, options).evaluate(where).value
+        found.append((value, len(found), parted, where))
+    _, _, best, where = min(found)
+    return best, where
+
+
+def weights(cluster: Cluster, options: PlanOptions) -> Callable[[Call], float]:
+    """Seconds of a call on the fastest device, to make parts of like weight."""
+    fast = max(cluster, key=lambda device: device.flops_per_second)
+    costs = options.costs or Roofline()
+    return lambda call: (
+        costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
+    )
 
 
 def _full_placement(
     graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """A device per part, from exact names and patterns."""
+    """A device per part, from exact names, ranges and patterns.
+
+    Raises:
+        DeclarationError: it is no table, or names of it or parts are missing.
+        DeviceError: a device that is not in the cluster.
+    """
+    if not isinstance(device_of, Mapping):
+        raise DeclarationError(
+            "device_of must be a table of names and devices, such as {'*': 'gpu:0'}, "
+            f"or a plan. Received: {device_of!r}."
+        )
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     table = {key: device for key, device in device_of.items() if key not in inputs}
     keys = select(graph, table)

@@ -3,49 +3,67 @@
 Every remedy is planned before it is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Protocol
+from time import monotonic
 
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.errors import InfeasibleError, format_bytes
+from splitnet.core.graph import Part
 from splitnet.core.plan import Memory
-from splitnet.planner.constraints import Constraint, Group
+from splitnet.planner.constraints import Constraint, Group, Pins, requests_of, resolve
+from splitnet.planner.engine.solve import solve
 from splitnet.planner.evaluate import Evaluator
 from splitnet.simulator.microbatch import largest_true, scaled_graph
 
-__all__ = ["Case", "infeasible_error"]
+__all__ = ["fits_somewhere", "infeasible_error"]
 
+_TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
+"""How long a placement that fits is looked for, and how long where it is worth more."""
+_REMEDY_SECONDS = 3.0
+"""How long each kind of remedy may be looked for."""
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find the largest batch: a second or two."""
-_MOST_DEVICES_MORE = 8
+_MOST_DEVICES_MORE = 64
 _ROWS = 8
 
 
-class Fits(Protocol):
-    """Whether a changed problem has a solution."""
+def fits_somewhere(
+    evaluator: Evaluator, pins: Pins | None = None, *, seconds: float = _TRY_SECONDS
+) -> bool:
+    """Whether a placement that fits is found in a moment.
 
-    def __call__(
-        self,
-        evaluator: Evaluator,
-        *,
-        pins: Mapping[str, str] | None = None,
-        hard: bool = False,
-    ) -> bool:
-        """Plan for a moment, with other requests for some parts; longer if `hard`."""
-        ...
+    Raises:
+        DeclarationError: as `resolve`.
+        DeviceError: as `resolve`.
+    """
+    _, groups = resolve(
+        evaluator.graph,
+        evaluator.cluster,
+        pins=pins,
+        load_of=evaluator.load,
+        whole_lists=True,
+    )
+    problem = evaluator.problem_of(groups)
+    need, room = problem.graph.size_bytes, problem.graph.capacity_bytes
+    number = {device.name: i for i, device in enumerate(evaluator.cluster)}
+    for allowed in dict.fromkeys(group.allowed for group in groups):
+        inside = [i for i, g in enumerate(groups) if set(g.allowed) <= set(allowed)]
+        if need[inside].sum() > room[[number[device] for device in allowed]].sum():
+            return False
+    return solve(problem, objective="memory", time_limit=seconds).feasible
 
 
 @dataclass(frozen=True)
-class Case:
+class _Case:
     """A problem without a solution, and the least broken placement that was found."""
 
     evaluator: Evaluator
     groups: Sequence[Group]
     constraints: Mapping[str, Constraint]
     device_of: Mapping[str, str]
-    fits: Fits
+    pins: Pins | None
 
     @property
     def cluster(self) -> Cluster:
@@ -66,9 +84,43 @@ class Case:
         """Whether a part of the group is pinned."""
         return any(self.constraints[p].reason == "pin" for p in group.parts)
 
+    def fits(
+        self,
+        evaluator: Evaluator,
+        pins: Mapping[str, str] | None = None,
+        *,
+        hard: bool = False,
+    ) -> bool:
+        """Whether it fits with other requests for some parts; sought longer if hard."""
+        requests = requests_of(self.evaluator.graph, self.pins)
 
-def infeasible_error(case: Case) -> InfeasibleError:
-    """The error for a case: what does not fit, what is where, and what to try."""
+        def on(part: Part) -> tuple[str, ...] | None:
+            if pins and part.name in pins:
+                return (pins[part.name],)
+            requested, pinned = requests[part.name]
+            return requested if pinned else None
+
+        seconds = _HARD_SECONDS if hard else _TRY_SECONDS
+        return fits_somewhere(evaluator, on, seconds=seconds)
+
+
+def infeasible_error(
+    evaluator: Evaluator,
+    groups: Sequence[Group],
+    constraints: Mapping[str, Constraint],
+    device_of: Mapping[str, str],
+    pins: Pins | None,
+) -> InfeasibleError:
+    """The error for a problem: what does not fit, what is where, and what to try.
+
+    `device_of` is the least broken placement that was found.
+    """
+    there = {
+        part: device_of[part] if device_of[part] in group.allowed else group.allowed[0]
+        for group in groups
+        for part in group.parts
+    }
+    case = _Case(evaluator, groups, constraints, there, pins)
     number = {part: i for i, group in enumerate(case.groups) for part in group.parts}
     for i, group in enumerate(case.groups):
         for j in group.apart:
@@ -91,7 +143,7 @@ def infeasible_error(case: Case) -> InfeasibleError:
 
 
 def _row(name: str, count: int, text: str) -> str:
-    return f"  {name:<8} {format_bytes(max(0, count)):>9}  {text}".rstrip()
+    return f"  {name:<8} {format_bytes(count):>9}  {text}".rstrip()
 
 
 def _breakdown(memory: Memory) -> str:
@@ -105,15 +157,20 @@ def _breakdown(memory: Memory) -> str:
     return ", ".join(f"{name} {format_bytes(n)}" for name, n in shown if n)
 
 
-def _sum_line(case: Case, needs: Mapping[tuple[str, ...], Memory]) -> str:
+def _sum_line(case: _Case, needs: Mapping[tuple[str, ...], Memory]) -> str:
     """What all parts need together, and what all devices have."""
     total = sum(memory.total for memory in needs.values())
-    room = sum(device.memory_bytes for device in case.cluster)
-    text = f"for all parts, without copies; the devices have {format_bytes(room)}"
-    return _row("in all", total, text)
+    allowed = {
+        device for g in case.groups if needs[g.parts].total for device in g.allowed
+    }
+    room = sum(d.memory_bytes for d in case.cluster if d.name in allowed)
+    text = f"for all parts, without copies; {format_bytes(room)} on "
+    names = [device.name for device in case.cluster if device.name in allowed]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return _row("in all", total, f"{text}{', '.join(names[:8])}{more}")
 
 
-def _headline(case: Case, culprit: Group, full: str, need: Memory) -> str:
+def _headline(case: _Case, culprit: Group, full: str, need: Memory) -> str:
     name = case.name(culprit)
     graph = case.evaluator.graph
     what = f"{graph.part[name].kind} {name!r}"
@@ -134,7 +191,7 @@ def _headline(case: Case, culprit: Group, full: str, need: Memory) -> str:
 
 
 def _rooms(
-    case: Case,
+    case: _Case,
     culprit: Group,
     full: str,
     needs: Mapping[tuple[str, ...], Memory],
@@ -152,16 +209,16 @@ def _rooms(
         filled = _filled_by(case, others, needs)
         if rest > 0:
             filled.append(f"copies and workspace take {format_bytes(rest)}")
-        text = f"free of {format_bytes(room)}"
+        text = f"{'free' if taken <= room else 'missing'} of {format_bytes(room)}"
         text += f"; {', '.join(filled)}" if filled else ""
-        lines.append(_row(name, room - taken, text))
+        lines.append(_row(name, abs(room - taken), text))
     if len(shown) > _ROWS:
         lines.append(f"  ... and {len(shown) - _ROWS} devices more")
     return lines
 
 
 def _filled_by(
-    case: Case, others: Sequence[Group], needs: Mapping[tuple[str, ...], Memory]
+    case: _Case, others: Sequence[Group], needs: Mapping[tuple[str, ...], Memory]
 ) -> list[str]:
     ranked = sorted(others, key=lambda g: -needs[g.parts].total)
     texts = []
@@ -180,7 +237,7 @@ def _filled_by(
     return texts
 
 
-def _apart_text(case: Case, a: int, b: int) -> str:
+def _apart_text(case: _Case, a: int, b: int) -> str:
     """Too many parts that must be apart for the devices they may use."""
     first, second = case.groups[a], case.groups[b]
     found = [*_more_devices(case), "fewer apart=, or wider on="]
@@ -194,7 +251,7 @@ def _apart_text(case: Case, a: int, b: int) -> str:
     )
 
 
-def _remedies(case: Case, culprit: Group, full: str, lack: int) -> list[str]:
+def _remedies(case: _Case, culprit: Group, full: str, lack: int) -> list[str]:
     """The changes that would do, the one that costs least first."""
     found = [*_fewer_pins(case, culprit, full)]
     batch = _smaller_batch(case)
@@ -207,7 +264,7 @@ def _remedies(case: Case, culprit: Group, full: str, lack: int) -> list[str]:
     return found or [_larger_everywhere(case)]
 
 
-def _fewer_pins(case: Case, culprit: Group, full: str) -> list[str]:
+def _fewer_pins(case: _Case, culprit: Group, full: str) -> list[str]:
     """The fewest pins of the full device that are too many, the culprit's first."""
     kind = case.cluster[full].kind
     pinned = [group for group in case.on(full) if case.pinned(group)]
@@ -218,9 +275,9 @@ def _fewer_pins(case: Case, culprit: Group, full: str) -> list[str]:
         freed = {part: kind for group in pinned[:count] for part in group.parts}
         return not case.fits(case.evaluator, pins=freed)
 
-    if not pinned or short(len(pinned)):
+    count = _least(short, len(pinned))
+    if count is None:
         return []
-    count = 1 + largest_true(short, len(pinned) - 1)
     names = [case.name(group) for group in pinned[:count]]
     requested = case.constraints[names[0]].requested
     text = f'on="{kind}" instead of on="{requested}"'
@@ -230,33 +287,76 @@ def _fewer_pins(case: Case, culprit: Group, full: str) -> list[str]:
     return [f"{text} for {', '.join(map(repr, names[:3]))}{more}"]
 
 
-def _smaller_batch(case: Case) -> int:
+def _smaller_batch(case: _Case) -> int:
     """The largest batch found to fit: a quick search, then a longer one above it."""
     graph = case.evaluator.graph
     tries = max(4, _MOST_PLAYS // max(1, len(graph.calls)) // 4)
     if tries < 2 * graph.batch.bit_length():
         return 0
-    known = 0
+    known, clock = 0, _Clock(2 * _REMEDY_SECONDS)
 
     def holds(more: int) -> bool:
         smaller = replace(case.evaluator, graph=scaled_graph(graph, known + more))
-        return case.fits(smaller, hard=known > 0)
+        return not clock.over and clock.timed(
+            lambda: case.fits(smaller, hard=known > 0)
+        )
 
     known = largest_true(holds, graph.batch - 1)
     return known + largest_true(holds, graph.batch - 1 - known) if known else 0
 
 
-def _more_devices(case: Case) -> list[str]:
-    """The fewest devices like the largest GPU that would do, in words."""
-    cluster = case.cluster
-    for count in range(1, _MOST_DEVICES_MORE + 1):
-        cluster = _with_one_more(cluster)
-        if case.fits(replace(case.evaluator, cluster=cluster)):
-            new = [device.name for device in cluster.devices[-count:]]
-            if count == 1:
-                return [f"one device more ({new[0]})"]
-            return [f"{count} devices more ({new[0]} .. {new[-1]})"]
-    return []
+def _more_devices(case: _Case) -> list[str]:
+    """How many devices like the largest GPU would do, in words."""
+    before = {device.name for device in case.cluster}
+    clusters = [case.cluster]
+    for _ in range(_MOST_DEVICES_MORE):
+        clusters.append(_with_one_more(clusters[-1]))
+
+    def short(count: int) -> bool:
+        return not case.fits(replace(case.evaluator, cluster=clusters[count]))
+
+    count = _least(short, _MOST_DEVICES_MORE)
+    if count is None:
+        return []
+    new = [device.name for device in clusters[count] if device.name not in before]
+    same = len(clusters[count].of_kind(clusters[count][new[0]].kind))
+    if count == 1:
+        return [f"one device more ({new[0]})"]
+    return [f"{count} devices more ({new[0]} .. {new[-1]}), {same} of the kind in all"]
+
+
+def _least(short: Callable[[int], bool], most: int) -> int | None:
+    """The least number, from 1, that was found not to fall short; None if none was."""
+    clock = _Clock(_REMEDY_SECONDS)
+    enough: list[int] = []
+
+    def still(number: int) -> bool:
+        if clock.over or clock.timed(lambda: short(number)):
+            return True
+        enough.append(number)
+        return False
+
+    largest_true(still, most)
+    return min(enough, default=None)
+
+
+class _Clock:
+    """Seconds that tries may take; compiling the search, once, does not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether no time is left."""
+        return self._left <= 0
+
+    def timed(self, tried: Callable[[], bool]) -> bool:
+        """The result of a try, the time of which is taken off."""
+        began = monotonic()
+        result = tried()
+        self._left -= min(monotonic() - began, 2 * _HARD_SECONDS)
+        return result
 
 
 def _with_one_more(cluster: Cluster) -> Cluster:
@@ -271,39 +371,31 @@ def _with_one_more(cluster: Cluster) -> Cluster:
     return replace(cluster, devices=(*cluster.devices, another))
 
 
-def _more_memory(case: Case, full: str, lack: int) -> int:
+def _more_memory(case: _Case, full: str, lack: int) -> int:
     """The least bytes on one device that help, to a sixteenth of the lack; or 0."""
 
     def short(sixteenths: int) -> bool:
         more = ceil(lack * sixteenths / 16)
-        devices = tuple(
-            replace(d, memory_bytes=d.memory_bytes + more * (d.name == full))
-            for d in case.cluster
-        )
-        return not _fits_on(case, devices)
+        return not _fits_with(case, lambda d: more * (d.name == full))
 
-    if lack <= 0 or short(16):
-        return 0
-    return ceil(lack * (1 + largest_true(short, 15)) / 16)
+    sixteenths = _least(short, 16) if lack > 0 else None
+    return ceil(lack * sixteenths / 16) if sixteenths else 0
 
 
-def _larger_everywhere(case: Case) -> str:
+def _larger_everywhere(case: _Case) -> str:
     """The least factor, to a twentieth, by which all memory would have to grow."""
 
     def short(twentieths: int) -> bool:
-        grow = 1 + twentieths / 20
-        devices = tuple(
-            replace(d, memory_bytes=int(d.memory_bytes * grow)) for d in case.cluster
-        )
-        return not _fits_on(case, devices)
+        return not _fits_with(case, lambda d: int(d.memory_bytes * twentieths / 20))
 
-    most = 20 * 32
-    steps = 1 + largest_true(short, most)
-    if steps > most:
+    steps = _least(short, 20 * 32)
+    if steps is None:
         return "a smaller model, much larger devices, or fewer pins"
     return f"{1 + steps / 20:.3g} times the memory on every device"
 
 
-def _fits_on(case: Case, devices: tuple[Device, ...]) -> bool:
-    cluster = replace(case.cluster, devices=devices)
+def _fits_with(case: _Case, more: Callable[[Device], int]) -> bool:
+    """Whether it fits with more bytes on the devices."""
+    devices = (replace(d, memory_bytes=d.memory_bytes + more(d)) for d in case.cluster)
+    cluster = replace(case.cluster, devices=tuple(devices))
     return case.fits(replace(case.evaluator, cluster=cluster))

@@ -22,7 +22,7 @@ from itertools import groupby, pairwise
 
 import networkx as nx
 
-from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.graph import Call, Graph
 from splitnet.planner.constraints import Pins, requests_of
 
 __all__ = ["bind_shared_weights", "clusters", "partition", "with_requests"]
@@ -32,19 +32,15 @@ _LIGHT = 0.25
 
 
 def with_requests(graph: Graph, pins: Pins | None) -> Graph:
-    """Write pins, and the CPU for calls without a GPU kernel, into the parts.
+    """Write pins into the parts.
 
     Raises:
         DeclarationError: as `requests_of`.
     """
-    requests = requests_of(graph, pins)
-
-    def on(part: Part) -> tuple[str, ...]:
-        asked = requests[part.name][0]
-        bound = any(call.cpu_only for call in graph.calls_of[part.name])
-        return ("cpu",) if bound and asked == ("auto",) else asked
-
-    return replace(graph, parts=tuple(replace(p, on=on(p)) for p in graph.parts))
+    on = requests_of(graph, pins)
+    return replace(
+        graph, parts=tuple(replace(p, on=on[p.name][0]) for p in graph.parts)
+    )
 
 
 def bind_shared_weights(graph: Graph) -> Graph:
@@ -115,8 +111,15 @@ class _Calls:
         self.is_input = [part.kind == "input" for part in parts]
         self.device = [(device_of or {}).get(part.name, "") for part in parts]
         self.key: list[Hashable] = [
-            (part.kind == "input", part.on, part.near, part.apart, device)
-            for part, device in zip(parts, self.device)
+            (
+                part.kind == "input",
+                call.cpu_only,
+                part.on,
+                part.near,
+                part.apart,
+                device,
+            )
+            for call, part, device in zip(graph.calls, parts, self.device)
         ]
         self.after: list[list[int]] = [[] for _ in graph.calls]
         self.before: list[list[int]] = [[] for _ in graph.calls]

@@ -7,60 +7,49 @@ graph, cluster, options
 -> Plan                 with reasons, fallbacks, bound and verdict
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from time import monotonic
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import Roofline, optimizer_name
-from splitnet.core.errors import DeclarationError, InfeasibleError
-from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.errors import InfeasibleError
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
-    Pins,
     fallbacks_of,
-    requests_of,
     resolve,
 )
 from splitnet.planner.engine import Solution, solve
 from splitnet.planner.engine.solve import value_of
-from splitnet.planner.evaluate import Evaluator, reasons_of
-from splitnet.planner.infeasibility import Case, infeasible_error
+from splitnet.planner.evaluate import Evaluator, checked, reasons_of, weights
+from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import (
     bind_shared_weights,
     clusters,
     partition,
     with_requests,
 )
-from splitnet.planner.problem import Ints, Problem, cut_size, problem_of
-from splitnet.simulator.step_graph import StepGraph, step_graph
+from splitnet.planner.problem import Ints, Problem, cut_size
+from splitnet.simulator.step_graph import step_graph
 
 __all__ = [
     "default_parts",
     "find_plan",
-    "fits_somewhere",
     "in_clusters",
     "plan_graph",
     "proven_bound",
 ]
 
-_CUT_PENALTY = 0.02
-"""Of the value: what a plan gives up, by default, for fewer device crossings."""
 _FIT_SECONDS = 1.0
 """How long at least a placement that fits is looked for, whatever the time limit."""
 _FEW = 200
 """Assignments that are tried one by one to prove the bound of a plan from a file."""
-_REMEDY_SECONDS = 3.0
-"""How long remedies for a problem without a solution may be tried."""
-_TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
-"""How long each of them may take, and how long where it is worth more."""
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
 _CLUSTER_SHARE = 0.4
@@ -107,7 +96,7 @@ def find_plan(
     **changes: object,
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
-    options = _checked(options or PlanOptions(), changes)
+    options = checked(options, changes)
     seconds = options.time_limit
     if options.parts is None:
         found = _search_parts(graph, cluster, options, seconds)
@@ -129,74 +118,28 @@ def default_parts(cluster: Cluster) -> int:
 
 def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
     """The calls of an undeclared model in few parts, which keep the pins."""
-    options = _checked(options, {})
     most = options.parts or default_parts(cluster)
     base = with_requests(graph, options.pins)
-    return clusters(base, most, _weight_of(cluster, options))
-
-
-def fits_somewhere(
-    evaluator: Evaluator, pins: Pins | None = None, *, seconds: float = _TRY_SECONDS
-) -> bool:
-    """Whether a placement that fits is found in a moment.
-
-    Raises:
-        DeclarationError: as `resolve`.
-        DeviceError: as `resolve`.
-    """
-    _, groups = resolve(
-        evaluator.graph,
-        evaluator.cluster,
-        pins=pins,
-        load_of=evaluator.load,
-        whole_lists=True,
-    )
-    problem = _problem(evaluator, evaluator.step, groups)
-    need, room = problem.graph.size_bytes, problem.graph.capacity_bytes
-    if need.sum() > room.sum():
-        return False
-    return solve(problem, objective="memory", time_limit=seconds).feasible
+    return clusters(base, most, weights(cluster, options))
 
 
 def proven_bound(evaluator: Evaluator, groups: Sequence[Group]) -> float:
     """What no placement of the groups can be below, after a second's work at most."""
-    problem = _problem(evaluator, evaluator.step, groups)
+    problem = evaluator.problem_of(groups)
     if prod(len(group.allowed) for group in groups) <= _FEW:
         return solve(problem, objective=evaluator.objective).bound
     return lower_bound(problem, evaluator.objective, hard=True)
 
 
-def _checked(options: PlanOptions, changes: Mapping[str, object]) -> PlanOptions:
-    """The options with changes, each of them one of its choices."""
-    known = [field.name for field in fields(PlanOptions)]
-    unknown = [name for name in changes if name not in known]
-    if unknown:
-        raise DeclarationError(
-            f"there is no option {', '.join(map(repr, unknown))}. Options: "
-            f"{', '.join(known)}."
-        )
-    options = replace(options, **changes)  # type: ignore[arg-type]  # it checks itself
-    penalty = _CUT_PENALTY if options.cut_penalty is None else options.cut_penalty
-    return replace(
-        options,
-        cut_penalty=penalty,
-        costs=options.costs or Roofline(),
-        optimizer=optimizer_name(options.optimizer),
-    )
-
-
 @dataclass(frozen=True)
 class _Found:
-    """A placement of the parts of a graph, and how it was found."""
+    """A placement of the parts of a graph, and the solution that it comes from."""
 
     evaluator: Evaluator
     constraints: Mapping[str, Constraint]
     groups: Sequence[Group]
     device_of: Mapping[str, str]
-    value: float
-    algorithm: str
-    bound: float
-    ended_by_clock: bool
+    solution: Solution
 
 
 def _plan_of(found: _Found, options: PlanOptions) -> Plan:
@@ -218,20 +161,9 @@ def _plan_of(found: _Found, options: PlanOptions) -> Plan:
     return replace(
         plan,
         fallbacks=fallbacks_of(found.constraints, device_of),
-        strategy=found.algorithm,
-        bound=min(found.bound, plan.value),
-        options=_kept_options(options, ended_by_clock=found.ended_by_clock),
-    )
-
-
-def _evaluator(graph: Graph, cluster: Cluster, options: PlanOptions) -> Evaluator:
-    return Evaluator(
-        graph,
-        cluster,
-        options.objective,
-        options.costs,
-        options.optimizer,
-        options.training,
+        strategy=found.solution.algorithm,
+        bound=min(found.solution.bound, plan.value),
+        options=_kept_options(options, found.solution),
     )
 
 
@@ -243,7 +175,7 @@ def _search_parts(
     Raises:
         InfeasibleError: nothing fits.
     """
-    evaluator = _evaluator(graph, cluster, options)
+    evaluator = Evaluator.of(graph, cluster, options)
     constraints, groups = _resolved(evaluator, options)
     if any(one.listed for one in constraints.values()):
         first = _solved(evaluator, groups, options, _FIRST_SHARE * seconds)
@@ -254,14 +186,9 @@ def _search_parts(
     solution = _solved(evaluator, groups, options, seconds)
     found = _found(evaluator, constraints, groups, solution)
     if not solution.feasible:
-        device_of = {
-            part: where if where in group.allowed else group.allowed[0]
-            for group in groups
-            for part in group.parts
-            for where in [found.device_of[part]]
-        }
-        fits = _Fits(graph, options)
-        raise infeasible_error(Case(evaluator, groups, constraints, device_of, fits))
+        raise infeasible_error(
+            evaluator, groups, constraints, found.device_of, options.pins
+        )
     return found
 
 
@@ -290,16 +217,7 @@ def _found(
         for group, device in zip(groups, solution.assignment, strict=True)
         for part in group.parts
     }
-    return _Found(
-        evaluator,
-        constraints,
-        groups,
-        device_of,
-        solution.value,
-        solution.algorithm,
-        solution.bound,
-        solution.ended_by_clock,
-    )
+    return _Found(evaluator, constraints, groups, device_of, solution)
 
 
 def _search_calls(
@@ -316,12 +234,12 @@ def _search_calls(
     """
     base = with_requests(graph, options.pins)
     options = replace(options, pins=None)
-    weight = _weight_of(cluster, options)
+    weight = weights(cluster, options)
     most = options.parts or default_parts(cluster)
     coarse = _search_parts(
         clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
     )
-    evaluator = _evaluator(bind_shared_weights(base), cluster, options)
+    evaluator = Evaluator.of(bind_shared_weights(base), cluster, options)
     whole_lists = not _keeps_first_requests(evaluator, options, coarse)
     constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
     start = _start_from(coarse, evaluator, groups)
@@ -330,30 +248,21 @@ def _search_calls(
     if not fine.feasible:
         return coarse
     placed = _found(evaluator, constraints, groups, fine)
-    candidates = [replace(coarse, bound=fine.bound)]
+    solution = replace(coarse.solution, bound=fine.bound)
+    candidates = [replace(coarse, solution=solution)]
     for cut_at_sends in (True, False):
         parted, device_of = partition(
             base, placed.device_of, most, weight, cut_at_sends=cut_at_sends
         )
-        judge = _evaluator(parted, cluster, options)
+        judge = Evaluator.of(parted, cluster, options)
         found = judge.evaluate(device_of)
         if found.fits:
             constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
-            candidates.append(
-                _Found(
-                    judge,
-                    constraints,
-                    groups,
-                    device_of,
-                    found.value,
-                    fine.algorithm,
-                    fine.bound,
-                    fine.ended_by_clock,
-                )
-            )
-    limit = min(c.value for c in candidates) * (1 + (options.cut_penalty or 0.0))
-    good = [c for c in candidates if c.value <= limit]
-    return min(good, key=lambda c: (_transfers(c), c.value))
+            solution = replace(fine, value=found.value)
+            candidates.append(_Found(judge, constraints, groups, device_of, solution))
+    limit = min(c.solution.value for c in candidates) * (1 + options.cut_penalty)
+    good = [c for c in candidates if c.solution.value <= limit]
+    return min(good, key=lambda c: (_transfers(c), c.solution.value))
 
 
 def _transfers(found: _Found) -> int:
@@ -384,32 +293,6 @@ def _start_from(coarse: _Found, evaluator: Evaluator, groups: Sequence[Group]) -
     return np.array(start, np.int32)
 
 
-def _weight_of(cluster: Cluster, options: PlanOptions) -> Callable[[Call], float]:
-    """Seconds of a call on the fastest device, to make parts of like weight."""
-    fast = max(cluster, key=lambda device: device.flops_per_second)
-    costs = options.costs
-    return lambda call: (
-        costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
-    )
-
-
-def _problem(
-    evaluator: Evaluator,
-    step: StepGraph,
-    groups: Sequence[Group],
-    *,
-    cut_penalty: float = 0.0,
-) -> Problem:
-    number = {part: i for i, group in enumerate(groups) for part in group.parts}
-    return problem_of(
-        step,
-        evaluator.cluster,
-        groups,
-        group_of_unit=[number[part] for part in step.parts],
-        cut_penalty=cut_penalty,
-    )
-
-
 def _solved(
     evaluator: Evaluator,
     groups: Sequence[Group],
@@ -435,7 +318,7 @@ def _solved(
             optimizer=evaluator.optimizer,
             units="calls",
         )
-    problem = _problem(evaluator, step, groups)
+    problem = evaluator.problem_of(groups, step)
     effort = options.effort
     if effort is not None and options.time_limit > 0:
         effort = int(effort * seconds / options.time_limit)
@@ -452,7 +335,7 @@ def _solved(
             on_progress=options.on_progress,
         )
 
-    penalty = options.cut_penalty or 0.0
+    penalty = options.cut_penalty
     best = solved(0.0, _FREE_SHARE if penalty else 1.0, starts)
     if not best.feasible:
         best = _made_to_fit(problem, options, seconds, best)
@@ -464,33 +347,6 @@ def _solved(
     if not calmer or cut_size(problem.graph, fewer.assignment) >= cuts:
         return best
     return replace(fewer, bound=max(best.bound, 0.0))
-
-
-class _Fits:
-    """Whether a changed problem has a solution that is found in a moment."""
-
-    def __init__(self, graph: Graph, options: PlanOptions) -> None:
-        self._requests = requests_of(graph, options.pins)
-        self._ends = monotonic() + _REMEDY_SECONDS
-
-    def __call__(
-        self,
-        evaluator: Evaluator,
-        *,
-        pins: Mapping[str, str] | None = None,
-        hard: bool = False,
-    ) -> bool:
-        if monotonic() > self._ends:
-            return False
-
-        def on(part: Part) -> tuple[str, ...] | None:
-            if pins and part.name in pins:
-                return (pins[part.name],)
-            requested, pinned = self._requests[part.name]
-            return requested if pinned else None
-
-        seconds = _HARD_SECONDS if hard else _TRY_SECONDS
-        return fits_somewhere(evaluator, on, seconds=seconds)
 
 
 def _made_to_fit(
@@ -521,7 +377,7 @@ def _made_to_fit(
     return replace(found, value=value, bound=min(again.bound, value))
 
 
-def _kept_options(options: PlanOptions, *, ended_by_clock: bool) -> dict[str, object]:
+def _kept_options(options: PlanOptions, solution: Solution) -> dict[str, object]:
     """What a plan remembers of how it was made; a function cannot be kept."""
     kept: dict[str, object] = {"missing": options.missing, "seed": options.seed}
     if isinstance(options.pins, Mapping):
@@ -531,6 +387,6 @@ def _kept_options(options: PlanOptions, *, ended_by_clock: bool) -> dict[str, ob
         }
     if options.contiguity:
         kept["contiguity"] = options.contiguity
-    if ended_by_clock:
+    if solution.ended_by_clock:
         kept["ended_by_clock"] = True
     return kept

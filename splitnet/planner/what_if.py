@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.costs.model import CostModel, optimizer_name
+from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import Plan
-from splitnet.planner.constraints import Pins
+from splitnet.core.plan import Plan, PlanOptions
 from splitnet.planner.evaluate import Evaluator, evaluator_of, score
-from splitnet.planner.planner import find_plan, fits_somewhere
+from splitnet.planner.infeasibility import fits_somewhere
+from splitnet.planner.planner import find_plan, in_clusters
 from splitnet.simulator.microbatch import largest_true, scaled_graph
 
 __all__ = ["Sensitivity", "largest_batch", "sensitivity"]
@@ -152,11 +152,8 @@ def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
 def largest_batch(
     source: Graph | Callable[[int], Graph],
     cluster: Cluster,
-    *,
-    device_of: Mapping[str, str] | None = None,
-    pins: Pins | None = None,
-    optimizer: object = "adam",
-    training: bool = True,
+    device_of: Mapping[str, str] | Plan | None = None,
+    options: PlanOptions | None = None,
     most: int = 1 << 20,
 ) -> int:
     """The largest batch that fits the memories; 0 if not even one sample does.
@@ -167,26 +164,25 @@ def largest_batch(
         cluster: The machine.
         device_of: Keep this placement, as in `score`; otherwise each batch is placed
             anew in half a second, so a longer search may find room for more.
-        pins: As `plan_graph`.
-        optimizer: As `plan_graph`.
-        training: As `plan_graph`.
+        options: As `plan_graph`.
         most: Look no further.
 
     Raises:
-        DeclarationError: a placement that misses a part.
+        DeclarationError: a placement that misses a part, or a limit below 1.
     """
-    graph_of = source if callable(source) else lambda batch: scaled_graph(source, batch)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise DeclarationError(f"most= must be 1 or more. Received: {most!r}.")
+    options = options or PlanOptions()
+    if isinstance(source, Graph) and options.parts and device_of is None:
+        source = in_clusters(source, cluster, options)
+        options = replace(options, pins=None)
 
     def fits(batch: int) -> bool:
-        graph = graph_of(batch)
+        graph = source(batch) if callable(source) else scaled_graph(source, batch)
         if device_of is not None:
-            plan = score(
-                graph, cluster, device_of, optimizer=optimizer, training=training
-            )
+            plan = score(graph, cluster, device_of, options)
             return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
-        evaluator = Evaluator(
-            graph, cluster, optimizer=optimizer_name(optimizer), training=training
-        )
-        return fits_somewhere(evaluator, pins, seconds=_SECONDS_PER_BATCH)
+        evaluator = Evaluator.of(graph, cluster, options)
+        return fits_somewhere(evaluator, options.pins, seconds=_SECONDS_PER_BATCH)
 
     return largest_true(fits, most)

@@ -6,6 +6,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.planner.constraints import pins_of
+from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan
 from tests.zoo import chain, shared, two_towers, wide
 
@@ -287,3 +288,46 @@ def test_a_plan_of_another_model_is_refused_with_suggestions():
     """Names that are not here are listed, with those that are near."""
     with pytest.raises(DeclarationError, match=r"(?s)cannot be kept.*did you mean"):
         pins_of(find_plan(chain(8), BOX), chain(5))
+
+
+CALLS = chain(4)
+"""A chain of calls with a part each, as a Keras model is read."""
+
+
+def test_a_range_of_calls_is_a_name() -> None:
+    """The names of a plan's parts, "a .. b", do in pins; a call's own name beats it."""
+    pins = {"c0 .. c2": "gpu:1", "c1": "gpu:0", "*": "cpu"}
+    plan = find_plan(CALLS, BOX, pins=pins)
+
+    assert [plan.device_of[f"c{i}"] for i in range(4)] == [
+        *("gpu:1", "gpu:0", "gpu:1", "cpu:0")
+    ]
+
+
+def test_a_range_without_a_way_through_it_is_refused() -> None:
+    """It says what to do, as for parts of several branches."""
+    with pytest.raises(DeclarationError, match="no way leads from its first"):
+        find_plan(CALLS, BOX, pins={"c2 .. c0": "gpu:1"})
+
+
+def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
+    """As `device_of` of a plan, the plan itself, or its table by names."""
+    plan = find_plan(CALLS, BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"}, parts=2)
+    assert list(plan.device_of) == ["x", "c0 .. c1", "c2 .. c3"]
+    assert plan.device_of["c2"] == plan["c2"].device == "gpu:1"
+
+    for pins in (plan, plan.device_of, dict(plan.device_of)):
+        again = find_plan(CALLS, BOX, pins=pins, parts=2)
+        assert again.device_of == plan.device_of
+        scored = score(CALLS, BOX, pins, parts=2)
+        assert scored.device_of == plan.device_of
+        assert scored.value == plan.value
+
+
+def test_a_call_without_a_kernel_says_so() -> None:
+    """Not that somebody preferred the CPU."""
+    calls = tuple(replace(c, cpu_only=c.name == "c1") for c in CALLS.calls)
+    plan = find_plan(replace(CALLS, calls=calls), BOX, parts=4)
+
+    assert plan["c1"].reason == "no kernel"
+    assert plan["c1"].requested == "auto"

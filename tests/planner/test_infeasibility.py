@@ -225,3 +225,20 @@ def test_infeasible_names_how_many_devices_more():
     find_plan(chain(8), Cluster.of(f"{1 + int(found[1])}*gpu", memory="12 MiB"))
     with pytest.raises(InfeasibleError):
         find_plan(chain(8), Cluster.of(f"{int(found[1])}*gpu", memory="12 MiB"))
+
+
+def test_infeasible_counts_only_devices_that_may_be_used():
+    """A large CPU is no room for parts that ask for GPUs; many GPUs are found at once.
+
+    Ten parts of 5 MiB, most of them weights, with Adam about 20 MiB each.
+    """
+    box = Cluster.of("2*gpu", "cpu", memory="21 MiB", cpu_memory="64 GiB")
+    text = refusal(pinned(chain(30), "gpu"), box)
+
+    assert "on gpu:0, gpu:1\n" in text
+    count = int(re.search(r"(\d+) devices more", text)[1])
+    find_plan(
+        pinned(chain(30), "gpu"),
+        Cluster.of(f"{2 + count}*gpu", "cpu", memory="21 MiB"),
+        time_limit=1.0,
+    )
