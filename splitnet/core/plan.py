@@ -385,6 +385,8 @@ class Plan:
     lower bound of it under the same constraints. `home` maps each weight to the device
     that owns it. `options` are those that a plan file keeps ("pins", "missing", "seed"
     and so on). `verdict` compares the plan with one device; the planner fills it in.
+    `reused` has the layers of the source that an emitted model uses itself, since they
+    cannot be rebuilt, and why.
     """
 
     graph: Graph
@@ -404,6 +406,7 @@ class Plan:
     options: Mapping[str, object] | None = None
     costs: CostModel = field(default_factory=Roofline)
     verdict: Verdict | None = None
+    reused: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def device_of(self) -> "DeviceOf":

@@ -51,6 +51,7 @@ class _File:
     graph: Graph
     placements: tuple[_Placed, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
+    reused: dict[str, str] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     bound: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
@@ -91,6 +92,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
             encode(_Placed(p.part, p.requested, p.reason)) for p in plan.placements
         ],
         "fallbacks": encode(plan.fallbacks),
+        **({"reused": dict(plan.reused)} if plan.reused else {}),
         "summary": {
             "seconds": plan.seconds,
             "value": plan.value,
@@ -134,6 +136,7 @@ def plan_from_dict(values: object) -> Plan:
         fallbacks=tuple(
             f for f in file.fallbacks if device_of.get(f.part) == f.assigned
         ),
+        reused=file.reused,
         strategy=file.strategy,
         options=options,
     )

@@ -3,6 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -73,6 +74,8 @@ def emit(
     targets, fallbacks = targets_of(plan)
     cloned = clone(blueprint, _device_of_layers(sites, plan, targets), copy=copy)
     model = cloned.model
+    if cloned.reused:
+        plan = replace(plan, reused=cloned.reused)
     placed = placement(plan, cloned.flow, sites, cloned.nodes, targets, fallbacks)
     wait_for_workers()
     _spare_cudnn(sites, plan, cloned)

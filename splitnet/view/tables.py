@@ -176,6 +176,11 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
             ("fallback", "requested", "assigned", "reason"),
             [(f.part, f.requested, f.assigned, f.reason) for f in plan.fallbacks],
         )
+    if plan.reused:
+        grids["reused"] = Grid(
+            ("the source's own layer", "why it cannot be rebuilt"),
+            list(plan.reused.items()),
+        )
     return grids
 
 

@@ -2,8 +2,10 @@
 
 import functools
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -163,15 +165,20 @@ def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
     ],
 )
 def test_layer_that_its_configuration_forgets_is_used_itself(
-    make: Any, why: str, cluster: sn.Cluster
+    make: Any, why: str, cluster: sn.Cluster, tmp_path: Path
 ) -> None:
-    """The very layer runs in the placed model, and one warning says so."""
+    """The very layer runs in the placed model; one warning and the plan say so."""
     model = around(make())
     x = np.ones((2, 3), "float32")
     plain = model.predict(x, verbose=0)
     with pytest.warns(UserWarning, match=f"(?s)cannot be rebuilt.*{why}"):
         placed = sn.place(model, cluster, batch=4, time_limit=0.1)
 
+    plan = sn.plan_of(placed)
+    plan.save(tmp_path / "plan.json")
+    assert re.match(why, f"odd: {plan.reused['odd']}")
+    assert sn.load_plan(tmp_path / "plan.json").reused == plan.reused
+    assert "the source's own layer" in sn.table(plan)
     assert placed.get_layer("odd") is model.get_layer("odd")
     np.testing.assert_array_equal(placed.predict(x, verbose=0), plain)
 

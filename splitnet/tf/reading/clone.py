@@ -20,15 +20,15 @@ class Clone:
     """A model over copies of a blueprint's layers.
 
     `flow` is what it runs, node for node as the blueprint's; `nodes` and `layers` map
-    the ids of the blueprint's nodes and layers to those of the model. `reused` has the
-    names of layers that could not be rebuilt and are the user's own.
+    the ids of the blueprint's nodes and layers to those of the model. `reused` says by
+    name which layers are the user's own, and why they could not be rebuilt.
     """
 
     model: Any
     flow: Flow
     nodes: dict[int, Any]
     layers: dict[int, Any]
-    reused: tuple[str, ...] = ()
+    reused: dict[str, str]
 
 
 def clone(
@@ -73,7 +73,7 @@ def clone(
             )
         )
     layers = {id(old): new for old, new in cloner.layers()}
-    return Clone(model, flow, nodes, layers, tuple(cloner.reused))
+    return Clone(model, flow, nodes, layers, cloner.reused)
 
 
 def _give_value(old: Any, new: Any, held: set[int]) -> None:

@@ -162,7 +162,7 @@ def test_layer_that_cannot_be_rebuilt_is_used_and_moved(kind: Any) -> None:
 
     assert len(caught) == 1
     assert source.layers[2].name in str(caught[0].message)
-    assert made.reused == (source.layers[2].name,)
+    assert list(made.reused) == [source.layers[2].name]
     assert made.model.layers[2] is source.layers[2]
     assert made.model.layers[1] is not source.layers[1]
     assert all(w.value.device.endswith("CPU:1") for w in made.model.weights)
@@ -189,7 +189,7 @@ def test_without_copies_the_layers_are_the_users() -> None:
     weights = source.weights
     made = cloned(source, copy=False)
 
-    assert made.reused == ()
+    assert made.reused == {}
     assert all(a is b for a, b in zip(weights, made.model.weights, strict=True))
     assert all(w.value.device.endswith("CPU:1") for w in weights)
     np.testing.assert_array_equal(made.model.predict(X, verbose=0), plain)
