@@ -174,7 +174,7 @@ def _carry_optimizers(source: Any, model: Any) -> None:
         if not isinstance(theirs, keras.optimizers.Optimizer) or not theirs.built:
             continue
         mine = getattr(model, name)
-        trained = getattr(all_optimizers(theirs)[-1], "_trainable_variables", [])
+        trained = keras_api.trained_by(all_optimizers(theirs)[-1])
         known = [copied[id(v)] for v in trained if id(v) in copied]
         mine.build(known or model.trainable_variables)
         copy_state(theirs, mine)

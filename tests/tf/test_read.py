@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.reading.net import trace_of
 from splitnet.tf.reading.source import blueprint_of
-from splitnet.tf.reading.trace import trace_of
 from tests.tf.zoo import ZOO
 
 pytestmark = pytest.mark.tf
@@ -173,7 +173,7 @@ def test_read_and_plan_make_no_variable(
 
 
 STORY = """
-import json, keras
+import json, keras, resource
 import splitnet as sn
 from keras import layers
 from splitnet.tf.runtime.configure import started
@@ -188,13 +188,26 @@ graph = sn.read(net)
 answer["read"] = started()
 sn.plan(graph, sn.Cluster.of("2*gpu", "cpu"))
 answer["planned"] = started()
+def build():
+    x = y = keras.Input((64, 8192))
+    for _ in range(26):
+        y = y + layers.MultiHeadAttention(64, 128)(y, y)
+        y = y + layers.Dense(8192)(layers.Dense(16384, activation="gelu")(y))
+    return keras.Model(x, layers.Dense(32000)(y))
+plan = sn.plan(build, sn.Cluster.of("4*gpu", "cpu", memory="80 GiB"), batch=2,
+               training=False, time_limit=0.1)
+answer["weights"] = sum(one.bytes for one in plan.graph.weights) / 2**30 > 50
+answer["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20
 answer["later"] = [d.name for d in sn.local_cluster(stand_in_gpus=2)]
 print(json.dumps(answer))
 """
 
 
 def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
-    """Settings stay open until emission: no device was claimed by then."""
+    """Settings stay open until emission: no device was claimed by then.
+
+    C6: 53 GiB of weights that a function makes are planned in less than 2 GiB.
+    """
     done = subprocess.run(
         [sys.executable, "-c", STORY],
         capture_output=True,
@@ -213,6 +226,8 @@ def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
         "declared": False,
         "read": False,
         "planned": False,
+        "weights": True,
+        "resident": True,
     }
 
 

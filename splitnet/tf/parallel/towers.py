@@ -205,7 +205,7 @@ class _Moments:
         self._found: Any = None
 
     def __call__(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        """As `BatchNormalization._moments`, whatever tower asks."""
+        """As a BatchNormalization computes them, whatever tower asks."""
         if self._found is None:
             towers = self._towers
             each = []

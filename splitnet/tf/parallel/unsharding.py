@@ -14,8 +14,7 @@ import tensorflow as tf
 from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
-from splitnet.tf.reading.cloner import Cloner, input_like
-from splitnet.tf.reading.model_class import functional
+from splitnet.tf.reading.cloner import Cloner, functional, input_like
 from splitnet.tf.sharding.cut import cut_axis, matched
 from splitnet.tf.sharding.widths import COUNTED
 

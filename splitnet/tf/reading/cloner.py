@@ -7,6 +7,7 @@ rebuilt is used as it is.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from types import MethodType
 from typing import Any
 
 import keras
@@ -14,7 +15,6 @@ import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.reading.model_class import functional
 from splitnet.tf.reading.rebuild import (
     NotRebuiltError,
     carry_assets,
@@ -23,8 +23,20 @@ from splitnet.tf.reading.rebuild import (
 )
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["Cloner", "input_like"]
+__all__ = ["STEPS", "Cloner", "functional", "input_like"]
 
+# Attributes that Keras sets when a model is compiled, trained or called.
+_TRANSIENT = (
+    "history",
+    "loss",
+    "optimizer",
+    "stop_evaluating",
+    "stop_predicting",
+    "stop_training",
+)
+_OWN = ("_auto_config",)  # what __init__ was given: saved in place of the graph
+STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
+_KERAS = ("_compile", "_eval_epoch", "_saved_model", "_self_", "_splitnet", "_symbolic")
 _MODELS = (keras.Sequential, keras_api.Functional)
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 
@@ -356,3 +368,102 @@ def _attach_masks(nodes: list[Any], tensors: dict[int, Any]) -> None:
             mask = keras_api.mask_of(old)
             if id(mask) in tensors:
                 keras_api.set_mask(tensors[id(old)], tensors[id(mask)])
+
+
+# Models of a user's class
+
+
+def functional(
+    model: Any,
+    inputs: Any,
+    outputs: Any,
+    *,
+    nodes: Mapping[int, Any] | None = None,
+    copy_of: Callable[[Any], Any] | None = None,
+) -> Any:
+    """A functional model of the same class and name, over other tensors.
+
+    Args:
+        model: the original.
+        inputs: symbolic tensors, in the model's structure.
+        outputs: symbolic tensors, in the model's structure.
+        nodes: the new node of each old one by its id, for attributes that are tensors.
+        copy_of: the copy of a layer, for attributes that are layers.
+    """
+    kind = keras_api.Functional if isinstance(model, keras.Sequential) else type(model)
+    made = kind.__new__(kind)
+    keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
+    if not model.trainable:
+        made.trainable = False
+    if not isinstance(model, keras.Sequential):
+        _carry(model, made, _Parts(model, made, nodes or {}, copy_of))
+    return made
+
+
+def _carry(model: Any, made: Any, parts: "_Parts") -> None:
+    """Give the copy the attributes of the model that are not Keras' own."""
+    for name in _OWN:
+        if name in vars(model):
+            vars(made)[name] = vars(model)[name]
+    for name, value in vars(model).items():
+        if name in vars(made) or name in _TRANSIENT or name.startswith(_KERAS):
+            continue
+        bound = isinstance(value, MethodType) and "_splitnet" not in vars(model)
+        if not hasattr(type(model), name) or (name in STEPS and bound):
+            setattr(made, name, parts.of(value))
+
+
+class _Parts:
+    """What stands in a copy for an attribute of the original."""
+
+    def __init__(
+        self,
+        model: Any,
+        made: Any,
+        nodes: Mapping[int, Any],
+        copy_of: Callable[[Any], Any] | None,
+    ) -> None:
+        self._model, self._made, self._copy_of = model, made, copy_of
+        pairs = [
+            (node, nodes[id(node)])
+            for node in keras_api.nodes_of(model)
+            if nodes.get(id(node)) is not None
+        ]
+        self._tensors = {
+            id(old): new
+            for old, new in [
+                *zip(model.inputs, made.inputs),
+                *(pair for a, b in pairs for pair in zip(a.outputs, b.outputs)),
+            ]
+        }
+
+    def of(self, value: Any) -> Any:
+        """A copy of what belongs to the model; anything else as it is."""
+        if isinstance(value, keras.KerasTensor):
+            return self._tensors.get(id(value), value)
+        if isinstance(value, keras.Variable):
+            return _copied(value)
+        if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
+            with keras_api.with_values():
+                return type(value).from_config(value.get_config())
+        if isinstance(value, keras.layers.Layer) and self._copy_of is not None:
+            return self._copy_of(value)
+        if isinstance(value, MethodType) and value.__self__ is self._model:
+            return MethodType(value.__func__, self._made)
+        if isinstance(value, dict):
+            return {key: self.of(item) for key, item in value.items()}
+        if type(value).__name__ in ("list", "TrackedList"):
+            return [self.of(item) for item in value]
+        if type(value) is tuple:
+            return tuple(self.of(item) for item in value)
+        return value
+
+
+def _copied(variable: Any) -> Any:
+    with keras_api.with_values():
+        return keras.Variable(
+            tf.identity(variable.value),
+            dtype=variable.dtype,
+            trainable=variable.trainable,
+            name=variable.name,
+        )

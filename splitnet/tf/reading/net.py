@@ -1,22 +1,330 @@
-"""The functional model of a net: a template of copies without values."""
+"""The functional model of a net, over copies of its layers that have no values.
 
+Bodies are called on symbolic tensors, branch by branch; nothing is given memory.
+"""
+
+import contextlib
+import inspect
 import re
+import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
 
+from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.graph import Part
-from splitnet.core.net import Branch, Net, raise_faults
+from splitnet.core.net import Branch, Net, Ref, raise_faults
 from splitnet.core.replication import tower_part
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.trace import Trace, trace_of
+from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.reading.rebuild import held_layers
+from splitnet.tf.sharding.cut import cut_layer
+from splitnet.tf.sharding.heads import ATTENTION
 
-__all__ = ["NetModel", "model_of"]
+__all__ = ["NetModel", "Trace", "model_of", "trace_of"]
 
 _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
+_TRACES: "weakref.WeakKeyDictionary[Net, Trace]" = weakref.WeakKeyDictionary()
+
+
+def trace_of(net: Net, upto: int) -> "Trace":
+    """The trace of a net with its branches up to number `upto`; each is called once.
+
+    Variables that are made from a value instead of an initializer need a graph of
+    their own; then the net is traced once more, in one.
+    """
+    trace = _TRACES.setdefault(net, Trace())
+    try:
+        trace.follow(net, upto)
+    except ValueError as error:
+        if not keras_api.needs_memory(error):
+            raise
+        trace = _TRACES[net] = Trace(in_graph=True)
+        trace.follow(net, upto)
+    return trace
+
+
+class Trace:
+    """What the branches of one net returned, and which nodes each of them made.
+
+    `results[number]` is a structure of symbolic tensors, or None where it failed;
+    `part_of` maps a node's id to its branch's name.
+    """
+
+    def __init__(self, *, in_graph: bool = False) -> None:
+        self.cloner = Cloner()
+        self.results: list[Any] = []
+        self.part_of: dict[int, str] = {}
+        self.faults: list[str] = []
+        self._in_graph = in_graph
+        self._known: set[int] = set()
+        self._tensors: list[Any] = []
+        self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
+
+    def follow(self, net: Net, upto: int) -> None:
+        """Call the bodies of all branches up to number `upto` that were not called."""
+        with self.building():
+            for branch in net.branches[len(self.results) : upto + 1]:
+                self.results.append(self._result(branch))
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Make layers whose variables have no memory, and no seeds of their own."""
+        scope = (
+            keras_api.in_scratch_graph if self._in_graph else keras_api.without_values
+        )
+        with keras_api.random_states_kept(), scope():
+            yield
+        if self._in_graph:
+            for _, copy in self.cloner.layers():
+                for variable in getattr(copy, "variables", ()):
+                    keras_api.drop_value(variable)
+        for old, new in self.cloner.pairs():
+            if keras_api.has_value(old):
+                keras_api.borrow_value(new, old)
+
+    def _result(self, branch: Branch) -> Any:
+        if branch.kind == "input":
+            return self._input(branch)
+        inputs = self.look_up(branch.inputs)
+        if inputs is None or not branch.sources:
+            return None
+        try:
+            if branch.slices:
+                outputs = self._split(branch, inputs)
+            else:
+                outputs = self._apply(branch.body, inputs)
+        except SplitnetError as error:
+            return self._fail(branch, str(error))
+        except Exception as error:  # whatever a layer or a user's function raises
+            if not self._in_graph and keras_api.needs_memory(error):
+                raise
+            return self._fail(branch, _why(branch, inputs, error))
+        flat = keras.tree.flatten(outputs)
+        if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
+            return self._fail(
+                branch,
+                f"its body returned {outputs!r}; it must return a tensor, or a tuple, "
+                "list or dict of tensors.",
+            )
+        for node in _nodes_between(flat, self._known):
+            self.part_of.setdefault(id(node), branch.name)
+            self._learn(node.outputs)
+        return outputs
+
+    def _split(self, branch: Branch, inputs: Any) -> Any:
+        """The slices of a layer, each a part of its own, and their join."""
+        made, joined = cut_layer(
+            branch.body,
+            len(branch.slices),
+            inputs,
+            self.cloner,
+            lambda layer, given: _call(layer, layer.call, given),
+        )
+        for number, tensor in enumerate(made):
+            node = keras_api.producer(tensor)
+            self.part_of[id(node)] = tower_part(branch.name, number)
+        return joined
+
+    def _input(self, branch: Branch) -> Any:
+        try:
+            tensor = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
+        except Exception as error:  # Keras names what is wrong with shape or dtype
+            self.faults.append(
+                f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
+                f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
+            )
+            return None
+        self.part_of[id(keras_api.producer(tensor))] = branch.name
+        self._learn([tensor])
+        return tensor
+
+    def _learn(self, tensors: list[Any]) -> None:
+        self._tensors += tensors
+        self._known.update(id(tensor) for tensor in tensors)
+
+    def _fail(self, branch: Branch, text: str) -> None:
+        self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {text}")
+
+    def look_up(self, value: Any) -> Any:
+        """Replace references by their tensors; None where one of them failed."""
+        if isinstance(value, Ref):
+            return self._tensor(value)
+        if isinstance(value, dict):
+            made = {key: self.look_up(item) for key, item in value.items()}
+            return None if any(v is None for v in made.values()) else made
+        if isinstance(value, list | tuple):
+            items = [self.look_up(item) for item in value]
+            if any(item is None for item in items):
+                return None
+            return items[0] if len(items) == 1 else items
+        return value
+
+    def _tensor(self, ref: Ref) -> Any:
+        if ref.number >= len(self.results):
+            return None
+        found = self.results[ref.number]
+        for key in ref.path:
+            try:
+                found = found[key]
+            except (KeyError, IndexError, TypeError):
+                if found is not None:
+                    self.faults.append(
+                        f"branch {ref.name!r} has no output {key!r}; it returned "
+                        f"{keras.tree.map_structure(lambda t: tuple(t.shape), found)}."
+                    )
+                return None
+        return found
+
+    def _apply(self, body: Any, inputs: Any) -> Any:
+        if isinstance(body, list | tuple):
+            if not body:
+                raise SplitnetError("its body is an empty list; name a layer.")
+            for one in body:
+                inputs = self._apply(one, inputs)
+            return inputs
+        if isinstance(body, keras.Operation):
+            return _call(self._calls(body), body.call, inputs)
+        if inspect.isclass(body):
+            raise SplitnetError(
+                f"its body is the class {body.__name__}; give an instance, such as "
+                f"{body.__name__}(...)."
+            )
+        if not callable(body):
+            raise SplitnetError(
+                f"its body is {body!r}; it must be a layer, a list of layers, a "
+                "keras.Model, or a function of symbolic tensors."
+            )
+        return self._apply_function(body, inputs)
+
+    def _calls(self, operation: Any) -> Callable[..., Any]:
+        """A function that calls the copy of an operation."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.cloner.call(operation, args, kwargs)
+
+        return call
+
+    def _apply_function(self, body: Any, inputs: Any) -> Any:
+        """Call a function once; a second branch with it repeats what it did."""
+        if id(body) in self._bodies:
+            _, taken, nodes, outputs = self._bodies[id(body)]
+            return _repeat(nodes, taken, inputs, outputs)
+        with _redirected(held_layers(body), self._calls):
+            outputs = _call(body, body, inputs)
+        flat = keras.tree.flatten(outputs)
+        if all(isinstance(t, keras.KerasTensor) for t in flat):
+            nodes = _nodes_between(flat, self._known)
+            self._bodies[id(body)] = (body, inputs, nodes, outputs)
+        return outputs
+
+
+@contextlib.contextmanager
+def _redirected(
+    layers: list[Any], calls: Callable[[Any], Callable[..., Any]]
+) -> Iterator[None]:
+    """While a function runs, calls of the layers that it holds go to their copies.
+
+    Python looks for `__call__` on a class, so each of these objects is of a subclass
+    for the moment; no class of Keras is changed.
+    """
+    kinds = [type(layer) for layer in layers]
+    for layer, kind in zip(layers, kinds):
+        redirected = _redirection(kind, calls(layer))
+        object.__setattr__(layer, "__class__", redirected)
+    try:
+        yield
+    finally:
+        for layer, kind in zip(layers, kinds):
+            object.__setattr__(layer, "__class__", kind)
+
+
+def _redirection(kind: type, call: Callable[..., Any]) -> type:
+    """A subclass whose objects are called by `call`, as objects of the plain class."""
+
+    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = type(self)
+        object.__setattr__(self, "__class__", kind)  # what is copied is the plain class
+        try:
+            return call(*args, **kwargs)
+        finally:
+            object.__setattr__(self, "__class__", own)
+
+    plain = {"__call__": redirected, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), plain)
+
+
+def _call(function: Any, signature: Any, inputs: Any) -> Any:
+    """Call with the inputs as the body takes them: spread if it names that many."""
+    try:
+        parameters = list(inspect.signature(signature).parameters.values())
+    except (TypeError, ValueError):
+        return function(inputs)
+    plain = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    needed = [p for p in parameters if p.kind in plain and p.default is p.empty]
+    most = sum(p.kind in plain for p in parameters)
+    spread = len(needed) > 1 and len(needed) <= len(inputs) <= most
+    if isinstance(inputs, list) and (len(needed) == len(inputs) or spread):
+        return function(*inputs)
+    names = {p.name for p in parameters}
+    if isinstance(inputs, dict) and len(inputs) > 0 and set(inputs) <= names:
+        return function(**inputs)
+    return function(inputs)
+
+
+def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
+    """Call the same operations again, on other inputs."""
+    tensors = {
+        id(old): new
+        for old, new in zip(keras.tree.flatten(taken), keras.tree.flatten(inputs))
+    }
+    for node in nodes:
+        for tensor in node.input_tensors:
+            tensors.setdefault(id(tensor), tensor)
+        args, kwargs = node.arguments.fill_in(tensors)
+        results = keras.tree.flatten(node.operation(*args, **kwargs))
+        tensors.update({id(old): new for old, new in zip(node.outputs, results)})
+    return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
+
+
+def _nodes_between(outputs: list[Any], known: set[int]) -> list[Any]:
+    """The nodes that lead from known tensors to these outputs, in running order."""
+    order: list[Any] = []
+    done: set[int] = set()
+    stack = [(tensor, False) for tensor in reversed(outputs)]
+    while stack:
+        tensor, seen = stack.pop()
+        node = keras_api.producer(tensor)
+        if node is None or id(tensor) in known:
+            continue
+        if seen:
+            if id(node) not in done:
+                done.add(id(node))
+                order.append(node)
+        elif id(node) not in done:
+            stack.append((tensor, True))
+            stack += [(t, False) for t in reversed(node.input_tensors)]
+    return order
+
+
+def _why(branch: Branch, inputs: Any, error: Exception) -> str:
+    shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
+    reads = ""
+    if type(branch.body).__name__ in ATTENTION:
+        reads = ". It reads [query, value], [query, value, key], or both by name"
+    return (
+        f"its body cannot be applied to inputs of shape {shapes}: "
+        f"{type(error).__name__}: {first_line(error)}{reads}"
+    )
+
+
+# The model of all branches
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,8 @@ from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
 from splitnet.core.net import Net, Ref, Towers, raise_faults
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.cloner import STEPS
 from splitnet.tf.reading.flatten import Flow, Nested, flow_of
-from splitnet.tf.reading.model_class import check_class, check_steps
 from splitnet.tf.reading.net import NetModel, model_of, trace_of
 
 __all__ = ["Blueprint", "Site", "blueprint_of", "functional_of", "output_keys"]
@@ -102,10 +102,10 @@ def functional_of(model: Any) -> Any:
                 f"the Sequential model {model.name!r} is not built, so its shapes are "
                 "not known. Start it with keras.Input(shape), or call model.build()."
             )
-        check_steps(model)
+        _check_steps(model)
         return keras.Model(model.inputs, model.outputs, name=model.name)
     if isinstance(model, keras_api.Functional):
-        check_class(model)
+        _check_class(model)
         return model
     raise DeclarationError(
         f"model {getattr(model, 'name', model)!r} ({type(model).__qualname__}) is "
@@ -113,6 +113,49 @@ def functional_of(model: Any) -> Any:
         "model, keras.Model(inputs, outputs), or declare a net with one branch for "
         "each of its sublayers, which may be subclassed."
     )
+
+
+def _check_class(model: Any) -> None:
+    """Refuse a functional model whose class or instance has a `call` of its own.
+
+    Raises:
+        DeclarationError: names the model and its class, and the ways out.
+    """
+    kind, own = type(model), []
+    if kind.call is not keras_api.Functional.call:
+        own.append(f"{kind.__qualname__}.call")
+    if kind.__call__ is not keras.layers.Layer.__call__:
+        own.append(f"{kind.__qualname__}.__call__")
+    if "call" in vars(model) and "_splitnet" not in vars(model):
+        own.append("model.call")
+    if own:
+        raise DeclarationError(
+            f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
+            f"{' and '.join(own)} hides calls in Python code that its graph does not "
+            "have. Move that code into a layer of the graph, or declare a net with "
+            "this model as the body of a branch."
+        )
+
+
+def _check_steps(model: Any) -> None:
+    """Refuse a Sequential model with steps of its own: its copy is functional.
+
+    Raises:
+        DeclarationError: names the model and its steps, and the way out.
+    """
+    kind = type(model)
+    own = [
+        name
+        for name in STEPS
+        if getattr(kind, name) is not getattr(keras.Sequential, name)
+        or name in vars(model)
+    ]
+    if own:
+        raise DeclarationError(
+            f"the Sequential model {model.name!r} ({kind.__qualname__}) has "
+            f"{' and '.join(own)} of its own. Derive the class from keras.Model and "
+            "make it from (inputs, outputs); such a model keeps its steps when placed."
+        )
 
 
 def _built_by(function: Callable[[], Any]) -> Any:

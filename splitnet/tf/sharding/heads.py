@@ -47,7 +47,7 @@ def _slice_class(whole: Any) -> Any:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Attention takes the masks off what it reads; so may the last slice."""
             seen = keras.tree.flatten((args, kwargs))
-            masks = [(t, getattr(t, "_keras_mask", None)) for t in seen]
+            masks = [(t, keras_api.mask_of(t)) for t in seen]
             made = super().__call__(*args, **kwargs)
             if self.slice_number < self.slice_count - 1:
                 for tensor, mask in masks:
