@@ -1,10 +1,10 @@
 """Fold what repeats, so that a diagram of 300 branches stays readable.
 
 Works on names and edges alone. Three things fold: a run on one device whose members
-repeat ("block_0 … block_11 ×12"), members of one device that read from the same parts
-and feed the same ("tower_0 … tower_74 ×75"), and modules that follow one another, each
-on several devices ("mixed0_join … mixed5_join ×6"). Equal members fold first; unequal
-ones only if the picture is still too large, and last by device and depth.
+repeat ("block_0 … block_11 ×12"), equal members of one device that read from the same
+parts and feed the same ("tower_0 … tower_74 ×75"), and modules that follow one another,
+each on several devices ("mixed0_join … mixed5_join ×6"). If the picture is still too
+large, neighbours of one device share a box.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 __all__ = ["Fold", "fold"]
 
-_LONGEST_PERIOD = 8
-_LONGEST_MOTIF = 24
+_LONGEST_RUN = 8  # members of a pattern that repeats on one place
+_LONGEST_MODULE = 24
+_MOST_ROWS = 12  # with more places there are fewer boxes on each
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,10 @@ def fold(
         most: how many boxes a picture can show; fewer names are not folded.
     """
     state = _Folding(names, edges, place, look)
-    for equal in (True, False):
-        changed = True
-        while changed and len(state.groups) > most:
-            changed = (
-                state.fold_runs(equal=True)
-                or state.fold_siblings(equal=True)
-                or state.fold_motifs()
-                or (not equal and state.fold_runs(equal=False))
-                or (not equal and state.fold_siblings(equal=False))
-            )
-    if len(state.groups) > 2 * most:
+    changed = True
+    while changed and len(state.groups) > most:
+        changed = state.fold_runs() or state.fold_siblings() or state.fold_modules()
+    if len(state.groups) > most:
         state.fold_by_depth()
     return [state.groups[vertex] for vertex in sorted(state.groups)]
 
@@ -91,7 +85,7 @@ class _Folding:
         """Replace vertices by the first of them; the order of members is kept."""
         first, inside = members[0], set(members)
         names = tuple(n for m in members for n in self.groups[m].members)
-        look = (way, times, tuple(self.look[m] for m in members[:_LONGEST_PERIOD]))
+        look = (way, times, tuple(self.look[m] for m in members[:_LONGEST_RUN]))
         for ends, back in ((self.after, self.before), (self.before, self.after)):
             outside = set().union(*(ends[m] for m in members)) - inside
             for other in outside:
@@ -103,31 +97,29 @@ class _Folding:
         self.groups[first] = Fold(names, times)
         self.look[first] = look
 
-    def fold_siblings(self, *, equal: bool) -> bool:
-        """Fold members of one place with the same neighbours before and after."""
+    def fold_siblings(self) -> bool:
+        """Fold equal members of one place with the same neighbours."""
         classes: dict[Hashable, list[int]] = {}
         for vertex in sorted(self.groups):
-            key: Hashable = (
-                self.place[vertex],
-                self.look[vertex] if equal else None,
-                frozenset(self.before[vertex]),
-                frozenset(self.after[vertex]),
-            )
+            around = frozenset(self.before[vertex]), frozenset(self.after[vertex])
+            key = self.place[vertex], self.look[vertex], *around
             classes.setdefault(key, []).append(vertex)
         found = [members for members in classes.values() if len(members) > 1]
         for members in found:
-            same = len({self.look[m] for m in members}) == 1
-            self.join(members, len(members) if same else 0, "side by side")
+            self.join(members, len(members), "side by side")
         return bool(found)
 
-    def fold_runs(self, *, equal: bool) -> bool:
-        """Fold runs of one place: repeated patterns, or else the whole run."""
+    def fold_runs(self) -> bool:
+        """Fold repeated patterns of chains in which each member feeds only the next."""
         changed = False
         for run in self._runs():
-            for members, times in self._patterns(run) if equal else [(run, 0)]:
-                if len(members) > 1:
-                    self.join(members, times, "in a row")
+            looks, at = [self.look[vertex] for vertex in run], 0
+            while at < len(run):
+                period, times = _repetition(looks, at, _LONGEST_RUN)
+                if times > 1:
+                    self.join(run[at : at + period * times], times, "in a row")
                     changed = True
+                at += period * times
         return changed
 
     def _runs(self) -> list[list[int]]:
@@ -147,44 +139,25 @@ class _Folding:
             runs.append(run)
         return runs
 
-    def fold_motifs(self) -> bool:
-        """Fold modules that follow one another, each on several places.
+    def fold_modules(self) -> bool:
+        """Fold equal modules that follow one another, each on several places.
 
         A module reads what the one before it gives, so members feed each other.
         """
         order = sorted(self.groups)
         number = {vertex: at for at, vertex in enumerate(order)}
-        looks: list[Hashable] = [
-            (
-                self.place[vertex],
-                self.look[vertex],
-                frozenset(
-                    number[vertex] - number[other] for other in self.before[vertex]
-                ),
-            )
-            for vertex in order
-        ]
-        at = 0
-        while at < len(order):
-            period, times = _repetition(looks, at, _LONGEST_MOTIF)
+        looks: list[Hashable] = []
+        for vertex in order:
+            reads = frozenset(number[vertex] - number[n] for n in self.before[vertex])
+            looks.append((self.place[vertex], self.look[vertex], reads))
+        for at in range(len(order)):
+            period, times = _repetition(looks, at, _LONGEST_MODULE)
             if times > 1 and period > 1:
                 for first in range(at, at + period):
                     members = order[first : at + period * times : period]
                     self.join(members, times, "in turn")
                 return True
-            at += 1
         return False
-
-    def _patterns(self, run: list[int]) -> list[tuple[list[int], int]]:
-        """Cut a run into repeated patterns, the one that covers most first."""
-        looks = [self.look[vertex] for vertex in run]
-        pieces: list[tuple[list[int], int]] = []
-        at = 0
-        while at < len(run):
-            period, times = _repetition(looks, at)
-            pieces.append((run[at : at + period * times], times))
-            at += period * times
-        return pieces
 
     def fold_by_depth(self) -> None:
         """Fold into a grid: a row per place, a column per range of depths."""
@@ -193,21 +166,20 @@ class _Folding:
             above = (depth.get(other, 0) + 1 for other in self.before[vertex])
             depth[vertex] = max(above, default=0)
         deepest = max(depth.values(), default=0) + 1
-        columns = 4 if len(set(self.place.values())) <= 12 else 2
+        columns = 4 if len(set(self.place.values())) <= _MOST_ROWS else 2
         cells: dict[tuple[Hashable, int], list[int]] = {}
         for vertex in sorted(self.groups):
             column = depth[vertex] * columns // deepest
             cells.setdefault((self.place[vertex], column), []).append(vertex)
         for (_, column), members in cells.items():
             if len(members) > 1:
-                self.join(members, 0, "mixed")
+                same = len({self.look[m] for m in members}) == 1
+                self.join(members, len(members) if same else 0, "mixed")
             first = members[0]
             self.groups[first] = replace(self.groups[first], column=column + 1)
 
 
-def _repetition(
-    looks: list[Hashable], at: int, longest: int = _LONGEST_PERIOD
-) -> tuple[int, int]:
+def _repetition(looks: list[Hashable], at: int, longest: int) -> tuple[int, int]:
     """The pattern at a position that covers most: its length and how often it comes."""
     best = (1, 1)
     for period in range(1, min(longest, (len(looks) - at) // 2) + 1):

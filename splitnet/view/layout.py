@@ -103,7 +103,7 @@ def arrange(
                 half = length[name] / 2
                 boxes[name] = middle - half, at, middle + half, at + width[name]
                 at += width[name] + _STACK
-    boxes |= _label_places(boxes, spans, columns, labels, length, width)
+    boxes |= _label_places(boxes, spans, columns, labels, length, width, whole)
 
     def rect(left: float, top: float, right: float, bottom: float) -> Rect:
         edges = (top, left, bottom, right) if upright else (left, top, right, bottom)
@@ -193,6 +193,7 @@ def _label_places(
     labels: Mapping[str, tuple[str, str]],
     length: Mapping[str, float],
     width: Mapping[str, float],
+    whole: float,
 ) -> dict[str, tuple[float, float, float, float]]:
     """Labels between columns, near the straight line, one beside the other."""
     found: dict[str, tuple[float, float, float, float]] = {}
@@ -206,10 +207,17 @@ def _label_places(
         later = [spans[c][0] for c in spans if c > column]
         start = spans[column][1]
         stop = min(later, default=start + max(length[n] for _, n in row) + 40)
+        tops: list[float] = []
+        row.sort()
         free = 0.0
-        for middle, name in sorted(row):
-            top = max(middle - width[name] / 2, free)
-            free = top + width[name] + 3
+        for middle, name in row:
+            tops.append(max(middle - width[name] / 2, free))
+            free = tops[-1] + width[name] + 3
+        free = whole
+        for at, (_, name) in reversed(list(enumerate(row))):  # back into the picture
+            tops[at] = min(tops[at], free - width[name])
+            free = tops[at] - 3
             left = (start + stop - length[name]) / 2
-            found[name] = left, top, left + length[name], top + width[name]
+            ends = left + length[name], tops[at] + width[name]
+            found[name] = left, tops[at], *ends
     return found
