@@ -8,6 +8,7 @@ what `splitnet demo` runs; it prints nothing itself.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +183,7 @@ def run(
     net = declare()
     plan = sn.plan(net, cluster, batch=BATCH)
     say(sn.table(plan))
-    files = _draw(plan, _folder(out))
+    files = _save(plan, Path(out))
 
     training, validation = pairs_of_digits()
     model = sn.emit(net, plan)
@@ -225,8 +226,10 @@ def _machine(gpus: int) -> Cluster:
     return Cluster((*real[:gpus], *here.of_kind("cpu")), here.links)
 
 
-def _folder(out: str | Path) -> Path:
-    folder = Path(out)
+def _save(plan: Plan, folder: Path) -> tuple[Path, ...]:
+    """Draw and save the plan into a folder, which is made if it is not there."""
+    import splitnet as sn
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -234,39 +237,29 @@ def _folder(out: str | Path) -> Path:
             f"cannot make the folder {str(folder)!r}: {error.strerror}. Name another "
             "with --out."
         ) from None
-    return folder
-
-
-def _draw(plan: Plan, folder: Path) -> tuple[Path, ...]:
-    import splitnet as sn
-
-    pictures = (folder / "placement.svg", folder / "placement.png")
-    for path in pictures:
+    files = tuple(folder / f"placement.{kind}" for kind in ("svg", "png"))
+    for path in files:
         sn.draw(plan, path)
     plan.save(folder / "plan.json")
-    return (*pictures, folder / "plan.json")
+    return (*files, folder / "plan.json")
 
 
 def _progress(say: Callable[[str], None], on_step: Callable[[int, str], None]) -> Any:
-    """A callback that reports training steps and epochs."""
+    """A callback that reports the steps over all epochs, and each epoch's figures."""
     import keras
 
-    class Progress(keras.callbacks.Callback):
-        """Counts steps over all epochs."""
+    steps = count(1)
 
-        done = 0
+    def epoch_ended(epoch: int, logs: Any) -> None:
+        figures = [100 * logs[name] for name in ("accuracy", "val_accuracy")]
+        say(
+            f"epoch {epoch + 1}: loss {logs['loss']:.3f}, accuracy {figures[0]:.1f} %, "
+            f"validation accuracy {figures[1]:.1f} %"
+        )
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Report the step and the loss so far."""
-            self.done += 1
-            on_step(self.done, f"loss {logs['loss']:.3f}" if logs else "")
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            """Report training and validation accuracy."""
-            say(
-                f"epoch {epoch + 1}: loss {logs['loss']:.3f}, accuracy "
-                f"{100 * logs['accuracy']:.1f} %, validation accuracy "
-                f"{100 * logs['val_accuracy']:.1f} %"
-            )
-
-    return Progress()
+    return keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: on_step(
+            next(steps), f"loss {logs['loss']:.3f}"
+        ),
+        on_epoch_end=epoch_ended,
+    )

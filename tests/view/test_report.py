@@ -155,7 +155,7 @@ def test_report_refuses_what_is_no_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "shape"), [(plans.tangle(300), "wide"), (plans.tangle(30), "tall")]
+    ("plan", "shape"), [(plans.siamese(), "wide"), (plans.towers(20), "tall")]
 )
 def test_report_fits_its_frame_and_its_paper_to_the_diagram(
     plan: Plan, shape: str
