@@ -12,6 +12,7 @@ from splitnet.planner.evaluate import (
     evaluator_of,
     moved_with,
 )
+from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.strategies import compare_strategies
 
 __all__ = [
@@ -58,7 +59,11 @@ def verdict_of(plan: Plan) -> Verdict:
         bound=plan.bound,
         transfer_bytes=sum(t.bytes for t in plan.transfers),
         idle=sum(idle) / len(idle) if idle else 0.0,
-        advice=(*_advice(plan, evaluator), *_slow_step(plan, evaluator)),
+        advice=(
+            *_advice(plan, evaluator),
+            *_slow_step(plan, evaluator),
+            *_not_contiguous(plan),
+        ),
         objective=plan.objective,
         strategies=strategies,
         overfull=tuple(
@@ -139,6 +144,25 @@ def _slow_step(plan: Plan, evaluator: Evaluator) -> list[str]:
     ]
 
 
+def _not_contiguous(plan: Plan) -> list[str]:
+    """That pins break the contiguity that was asked for."""
+    asked = (plan.options or {}).get("contiguity")
+    keeps = {"convex": is_convex, "pipeline": is_pipeline}.get(str(asked))
+    graph = plan.graph
+    where = {
+        call.name: plan.device_of[call.part]
+        for call in graph.calls
+        if graph.part[call.part].kind != "input"
+    }
+    edges = [(t.source, t.target) for t in graph.tensors if t.source in where]
+    if keeps is None or keeps(edges, where):
+        return []
+    return [
+        f"contiguity={asked!r} is kept by what the planner may place; because of what "
+        "is pinned or must be elsewhere, data return to a device"
+    ]
+
+
 def _changeable(plan: Plan) -> list[Placement]:
     """Parts that a person placed, by names that pins know; not bound to another."""
     asked = [
@@ -146,7 +170,7 @@ def _changeable(plan: Plan) -> list[Placement]:
         for p in plan.placements
         if p.reason in ("pin", "merge", "preference", "given", "fallback")
         and plan.graph.calls_of[p.part]
-        and plan.graph.part[p.part].kind != "input"
+        and plan.graph.part[p.part].kind in ("branch", "merge")
         and " .. " not in p.part
         and not any(call.cpu_only for call in plan.graph.calls_of[p.part])
     ]

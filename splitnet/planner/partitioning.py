@@ -16,16 +16,27 @@ every part is convex, and the graph of the parts has no cycle.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import TypeVar
 
 import networkx as nx
 
 from splitnet.core.graph import Call, Graph
 from splitnet.planner.constraints import Pins, requests_of
 
-__all__ = ["bind_shared_weights", "clusters", "partition", "with_requests"]
+__all__ = [
+    "bind_shared_weights",
+    "clusters",
+    "is_convex",
+    "is_pipeline",
+    "partition",
+    "with_requests",
+]
+
+T = TypeVar("T", bound=Hashable)
+D = TypeVar("D", bound=Hashable)
 
 _LIGHT = 0.25
 """Of the mean weight of a part: a lighter one is merged with a neighbour it reads."""
@@ -370,3 +381,27 @@ def _prefixes(name: str) -> list[str]:
     """What a name begins with, step by step: "a", "a_b", "a_b/c" of "a_b/c"."""
     ends = [match.start() for match in re.finditer(r"[/_]", name) if match.start()]
     return [name[:end] for end in ends] + [name]
+
+
+def is_convex(edges: Iterable[tuple[T, T]], device: Mapping[T, D]) -> bool:
+    """Whether no path of edges leaves a device and comes back to it."""
+    graph = nx.DiGraph(edges)
+    order = list(nx.topological_sort(graph))
+    for place in {device[node] for node in order}:
+        left: set[T] = set()
+        for node in order:
+            if device[node] != place and node not in left:
+                continue
+            for target in graph.successors(node):
+                if device[target] != place:
+                    left.add(target)
+                elif node in left:
+                    return False
+    return True
+
+
+def is_pipeline(edges: Iterable[tuple[T, T]], device: Mapping[T, D]) -> bool:
+    """Whether the devices can stand in a line on which no edge goes back."""
+    pairs = ((device[a], device[b]) for a, b in edges)
+    graph = nx.DiGraph([(a, b) for a, b in pairs if a != b])
+    return bool(nx.is_directed_acyclic_graph(graph))

@@ -22,6 +22,7 @@ from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine import solve
+from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.problem import Problem, load_problem
 
 __all__ = [
@@ -395,8 +396,8 @@ def score_split(workload: Workload, split: Mapping[str, object]) -> SplitScore:
     device = [where[i] for i in range(len(workload.nodes))]
     return SplitScore(
         _max_load(workload, device),
-        _is_convex(workload, device),
-        _is_pipeline(workload, device),
+        is_convex(_forward_edges(workload), where),
+        is_pipeline(_forward_edges(workload), where),
         tuple(faults),
     )
 
@@ -486,25 +487,3 @@ def _forward_edges(workload: Workload) -> list[tuple[int, int]]:
         for a, b in workload.edges
         if not (nodes[a].backward or nodes[b].backward)
     ]
-
-
-def _is_convex(workload: Workload, device: Sequence[Place]) -> bool:
-    graph = nx.DiGraph(_forward_edges(workload))
-    order = list(nx.topological_sort(graph))
-    for place in set(device):
-        left: set[int] = set()
-        for node in order:
-            if device[node] != place and node not in left:
-                continue
-            for target in graph.successors(node):
-                if device[target] != place:
-                    left.add(target)
-                elif node in left:
-                    return False
-    return True
-
-
-def _is_pipeline(workload: Workload, device: Sequence[Place]) -> bool:
-    pairs = ((device[a], device[b]) for a, b in _forward_edges(workload))
-    graph = nx.DiGraph([(a, b) for a, b in pairs if a != b])
-    return bool(nx.is_directed_acyclic_graph(graph))

@@ -230,3 +230,16 @@ def test_compare_tells_what_the_objective_counts():
 
     assert comparison.values == (plan.value, other.value)
     assert "busiest   " in str(comparison)
+
+
+@pytest.mark.parametrize("contiguity", ["convex", "pipeline"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_contiguity_that_pins_break_is_told(objective, contiguity):
+    """Pins are kept; that data return to a device is in the verdict."""
+    pins = {"c0": "gpu:0", "c1": "gpu:1", "c2": "gpu:0"}
+    options = {"objective": objective, "contiguity": contiguity}
+    broken = plan_graph(chain(3), BOX, pins=pins, **options).verdict
+    kept = plan_graph(chain(3), BOX, **options).verdict
+
+    assert f"contiguity='{contiguity}' is kept by what the planner may" in str(broken)
+    assert "contiguity" not in str(kept)

@@ -65,6 +65,18 @@ def test_plan_file_says_nothing_that_is_not_so():
     assert plan.bound <= plan.value
 
 
+def test_plan_file_keeps_the_bound_of_its_search(tmp_path):
+    """Loading proves no such bound; a file that was edited has one proven anew."""
+    plan = plan_graph(diamond(), BOX)
+    plan = replace(plan, bound=0.97 * plan.value)
+    plan.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").bound == plan.bound
+
+    values = json.loads((tmp_path / "plan.json").read_text())
+    values["graph"]["name"] = "other"
+    assert plan_from_dict(values).bound != plan.bound
+
+
 def test_plan_file_is_written_beside_and_renamed(tmp_path):
     """A failed write leaves the old file, and no half of the new one."""
     path = tmp_path / "plan.json"
