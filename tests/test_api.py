@@ -104,3 +104,10 @@ def test_pins_of_another_plan_are_kept() -> None:
     again = sn.plan(chain(), BOX, pins=first, time_limit=0.2)
 
     assert again.device_of == first.device_of
+
+
+@pytest.mark.parametrize("source", [None, 3, "model", [], BOX])
+def test_a_source_that_is_none_is_refused(source: Any) -> None:
+    """What can be read is named."""
+    with pytest.raises(sn.SplitnetError, match="model"):
+        sn.plan(source, BOX)

@@ -7,8 +7,9 @@ explain, compare, save and draw a plan call other packages through `core/hooks`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from math import inf
+from os import PathLike
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
 from splitnet.core import hooks
@@ -38,6 +39,7 @@ __all__ = [
     "StrategyComparison",
     "Transfer",
     "Verdict",
+    "as_plan",
     "value_text",
 ]
 
@@ -94,7 +96,7 @@ class PlanOptions:
         yield "parts", f"{whole}, or None", fits
         fits = self.effort is None or _is_whole(self.effort) and self.effort >= 1
         yield "effort", f"{whole}, or None", fits
-        seconds = _is_number(self.time_limit) and 0 <= self.time_limit < inf
+        seconds = _is_number(self.time_limit) and 0 <= self.time_limit <= float_info.max
         yield "time_limit", "a finite number of seconds, 0 or more", seconds
         share = _is_number(self.cut_penalty) and 0 <= self.cut_penalty < 1
         yield "cut_penalty", "a share, at least 0 and below 1", share
@@ -106,6 +108,11 @@ class PlanOptions:
             one_of = f"one of {', '.join(map(repr, choices))}"
             yield name, one_of, getattr(self, name) in choices
         yield "training", "True or False", isinstance(self.training, bool)
+        model = self.costs is None or hasattr(self.costs, "forward_seconds")
+        model = model or isinstance(self.costs, str | PathLike)
+        yield "costs", "a cost model, the file of one, or None", model
+        shows = self.on_progress is None or callable(self.on_progress)
+        yield "on_progress", "a function, or None", shows
         expands = isinstance(self.nested, str | Sequence)
         yield "nested", "'expand', 'keep' or patterns", expands
 
@@ -348,6 +355,20 @@ class Verdict:
         return self.objective == "memory"
 
 
+def as_plan(value: object) -> "Plan":
+    """The value, if it is a plan.
+
+    Raises:
+        DeclarationError: it is none.
+    """
+    if not isinstance(value, Plan):
+        raise DeclarationError(
+            "expected a plan, such as splitnet.plan(source, cluster) or "
+            f"splitnet.load_plan(path) returns. Received: {value!r}."
+        )
+    return value
+
+
 def value_text(objective: str, value: float, *, long: bool = True) -> str:
     """Write an objective's value: "12 ms a step", "3.2 GiB on the fullest device".
 
@@ -423,7 +444,7 @@ class Plan:
         Raises:
             PlanFileError: the plan has no such part, or several.
         """
-        parts = parts_called(self.graph, name)
+        parts = parts_called(self.graph, name) if isinstance(name, str) else ()
         if len(parts) != 1:
             here = list(parts or self._placement)[:12]
             fault = f"calls {name!r} in several parts" if parts else f"has no {name!r}"

@@ -122,7 +122,7 @@ def _parsed(
         reason = "it is nested too deeply"
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         reason = f"it is not {language} (cut off, or edited wrongly?): {error}"
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     else:
         faults = _value_faults(values, negative=True)
@@ -302,7 +302,7 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
     """
     try:
         _replace(Path(os.path.realpath(path)), content)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise PlanFileError(
             f"cannot write the {what} {str(path)!r}: {reason}. Name a file in a folder "

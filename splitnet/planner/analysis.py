@@ -5,7 +5,14 @@ from dataclasses import dataclass, replace
 
 from splitnet.core.costs.model import Roofline
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.plan import Placement, Plan, StrategyComparison, Verdict, value_text
+from splitnet.core.plan import (
+    Placement,
+    Plan,
+    StrategyComparison,
+    Verdict,
+    as_plan,
+    value_text,
+)
 from splitnet.planner.evaluate import (
     Evaluator,
     change_text,
@@ -344,8 +351,12 @@ def _row(name: str, objective: str, values: tuple[float, float]) -> str:
 
 
 def compare(plan: Plan, other: Plan) -> Comparison:
-    """Say what moved from one plan to another, and what that changed."""
-    same = plan.objective == other.objective
+    """Say what moved from one plan to another, and what that changed.
+
+    Raises:
+        DeclarationError: the other is no plan.
+    """
+    same = plan.objective == as_plan(other).objective
     return Comparison(
         moved=tuple(_moved(plan, other)),
         seconds=(plan.seconds, other.seconds),

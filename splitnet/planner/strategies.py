@@ -10,7 +10,7 @@ from dataclasses import replace
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.net import Towers
-from splitnet.core.plan import Placement, Plan, Strategy, StrategyComparison
+from splitnet.core.plan import Placement, Plan, Strategy, StrategyComparison, as_plan
 from splitnet.core.replication import (
     batch_shares,
     collapse,
@@ -42,7 +42,7 @@ def compare_strategies(plan: Plan) -> StrategyComparison:
     the whole model, over the first two, three ... GPUs (where there is one at most, the
     devices beside the first), with weights on the CPU or on the first of them.
     """
-    whole = collapse(plan.graph)
+    whole = collapse(as_plan(plan).graph)
     evaluator = replace(evaluator_of(plan), graph=whole, objective="latency")
     found = [
         *_single_devices(evaluator),

@@ -10,7 +10,7 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import Plan, PlanOptions
+from splitnet.core.plan import Plan, PlanOptions, as_plan
 from splitnet.planner.evaluate import Evaluator, evaluator_of, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, in_clusters
@@ -84,15 +84,16 @@ def sensitivity(
         seed: Of the draws.
 
     Raises:
-        DeclarationError: a perturbation outside [0, 1), or no draws.
+        DeclarationError: it is no plan, a perturbation outside [0, 1), or no draws.
     """
-    if not 0 <= perturbation < 1 or draws < 1:
+    numbers = isinstance(perturbation, int | float) and isinstance(draws, int)
+    if not numbers or not 0 <= perturbation < 1 or draws < 1:
         raise DeclarationError(
             "perturbation= must be in [0, 1) and draws= at least 1. Received: "
             f"{perturbation!r}, {draws!r}."
         )
     draw = random.Random(seed)
-    evaluator = evaluator_of(plan)
+    evaluator = evaluator_of(as_plan(plan))
     moved: dict[str, int] = {}
     changed, regret = 0, 0.0
     for _ in range(draws):
@@ -179,6 +180,11 @@ def largest_batch(
 
     def fits(batch: int) -> bool:
         graph = source(batch) if callable(source) else scaled_graph(source, batch)
+        if not isinstance(graph, Graph):
+            raise DeclarationError(
+                "a function given as source= must return the Graph of a batch. "
+                f"Received: {graph!r}."
+            )
         if device_of is not None:
             plan = score(graph, cluster, device_of, options)
             return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)

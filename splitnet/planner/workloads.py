@@ -116,8 +116,8 @@ def parse_workload(path: str | Path) -> Workload:
     Raises:
         PlanFileError: with every fault of the file, the field named.
     """
-    path = Path(path)
-    return load_json(path, "workload", lambda data: workload_of(data, name=path.stem))
+    name = Path(str(path)).stem
+    return load_json(path, "workload", lambda data: workload_of(data, name=name))
 
 
 def workload_of(data: object, *, name: str = "workload") -> Workload:

@@ -14,7 +14,7 @@ the sum of the earlier micro-batches as they are made, where they are made.
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import networkx as nx
 
@@ -23,12 +23,10 @@ from splitnet.core.costs.model import CostModel
 from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
+from splitnet.core.plan import Plan, as_plan
 from splitnet.core.replication import batch_shares
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
-
-if TYPE_CHECKING:
-    from splitnet.core.plan import Plan
 
 __all__ = [
     "SCHEDULES",
@@ -65,14 +63,14 @@ class Pipeline:
         return 1 + max(number for number, _ in self.stage_of.values()) - stage
 
 
-def pipeline_of(plan: "Plan", microbatches: int, schedule: str) -> Pipeline:
+def pipeline_of(plan: Plan, microbatches: int, schedule: str) -> Pipeline:
     """Check what is asked of a pipeline, and find the stages of the plan.
 
     Raises:
         DeclarationError: with every fault.
     """
     faults = []
-    batch = plan.batch
+    batch = as_plan(plan).batch
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         faults.append(f"microbatches= must be a whole number, not {microbatches!r}")
     elif not 1 <= microbatches <= batch:
