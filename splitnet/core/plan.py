@@ -92,10 +92,9 @@ class PlanOptions:
         whole = "a whole number, 1 or more"
         yield "batch", whole, _is_whole(self.batch) and self.batch >= 1
         yield "seed", "a whole number", _is_whole(self.seed)
-        fits = self.parts is None or _is_whole(self.parts) and self.parts >= 1
-        yield "parts", f"{whole}, or None", fits
-        fits = self.effort is None or _is_whole(self.effort) and self.effort >= 1
-        yield "effort", f"{whole}, or None", fits
+        for name, count in (("parts", self.parts), ("effort", self.effort)):
+            fits = count is None or _is_whole(count) and count >= 1
+            yield name, f"{whole}, or None", fits
         seconds = _is_number(self.time_limit) and 0 <= self.time_limit <= float_info.max
         yield "time_limit", "a finite number of seconds, 0 or more", seconds
         share = _is_number(self.cut_penalty) and 0 <= self.cut_penalty < 1
@@ -356,17 +355,11 @@ class Verdict:
 
 
 def as_plan(value: object) -> "Plan":
-    """The value, if it is a plan.
-
-    Raises:
-        DeclarationError: it is none.
-    """
-    if not isinstance(value, Plan):
-        raise DeclarationError(
-            "expected a plan, such as splitnet.plan(source, cluster) or "
-            f"splitnet.load_plan(path) returns. Received: {value!r}."
-        )
-    return value
+    """The value, if it is a plan; else a DeclarationError."""
+    if isinstance(value, Plan):
+        return value
+    makers = "splitnet.plan(source, cluster) or splitnet.load_plan(path)"
+    raise DeclarationError(f"expected a plan, from {makers}. Received: {value!r}.")
 
 
 def value_text(objective: str, value: float, *, long: bool = True) -> str:
