@@ -205,17 +205,3 @@ def test_opening_waits_where_inputs_are_changed() -> None:
     model = keras.Model(top, [casts(top), own(top)])
 
     assert sorted(names(sn.read(model))) == ["casts", "own"]
-
-
-def test_a_rebuilt_model_is_emitted_by_an_older_plan(cluster: sn.Cluster) -> None:
-    """Names that Keras counts on are matched by position, inside as outside."""
-
-    def build() -> Any:
-        x = keras.Input((4,))
-        inner = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(4)])
-        return keras.Model(x, layers.Dense(2)(inner(x)))
-
-    plan = sn.plan(build(), cluster, batch=4, time_limit=0.1)
-    model = sn.emit(build(), plan)
-
-    assert len(model.get_weights()) == 6

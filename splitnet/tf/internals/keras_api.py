@@ -33,7 +33,6 @@ __all__ = [
     "Functional",
     "Operation",
     "SymbolicArguments",
-    "collected_losses",
     "compile_arguments",
     "compiled_loss",
     "borrow_value",
@@ -41,7 +40,6 @@ __all__ = [
     "drop_value",
     "forget_initial_epoch",
     "functional_inside",
-    "gated",
     "has_value",
     "in_scratch_graph",
     "in_stateless_scope",
@@ -65,7 +63,6 @@ __all__ = [
     "producer",
     "random_states_kept",
     "rename_variable",
-    "run_through_graph",
     "set_mask",
     "set_producer",
     "standardized_inputs",
@@ -89,19 +86,18 @@ CARRIED = ("_keras_mask", "_keras_logits")
 _NEEDED: Needed = (
     (
         Functional,
-        ("_standardize_inputs", "_run_through_graph", "_nodes_by_depth")
+        ("_standardize_inputs", "_nodes_by_depth")
         + ("_inputs_struct", "_outputs_struct", "call"),
     ),
     (keras.Sequential, ("_functional",)),
     (
         keras.layers.Layer,
-        ("_get_regularization_losses", "_flatten_layers", "_layers", "_losses")
+        ("_get_regularization_losses", "_flatten_layers", "_layers")
         + ("_trainable_variables",),
     ),
     (keras.layers.BatchNormalization, ("_moments",)),
     (keras.layers.Lambda, ("_output_shape",)),
     (keras.layers.Dense, ("_kernel",)),
-    (keras.layers.MultiHeadAttention, ("_use_gate",)),
     (Operation, ("_inbound_nodes", "_outbound_nodes")),
     (KerasHistory, ("operation", "node_index")),
     (
@@ -197,11 +193,6 @@ def standardized_inputs(model: Any, inputs: Any) -> list[Any]:
     return flat
 
 
-def run_through_graph(model: Any, inputs: Any, call: Callable[[Any], Any]) -> Any:
-    """The outputs of a functional model; `call(operation)` gives what runs each."""
-    return model._run_through_graph(inputs, operation_fn=call)
-
-
 # Layers --------------------------------------------------------------------------
 
 
@@ -227,20 +218,10 @@ def own_trainable_variables(layer: Any) -> list[Any]:
     return list(layer._trainable_variables)
 
 
-def collected_losses(layer: Any) -> list[Any]:
-    """The losses that a layer's last calls added."""
-    return list(layer._losses)
-
-
 def kernel_variable(layer: Any) -> Any:
     """The variable of a kernel, which the property `kernel` may wrap (LoRA)."""
     variable = getattr(layer, "_kernel", None)
     return layer.kernel if variable is None else variable
-
-
-def gated(layer: Any) -> bool:
-    """Whether an attention layer multiplies its result by a gate."""
-    return bool(getattr(layer, "_use_gate", False))
 
 
 def lambda_output_shape(layer: Any) -> Any:

@@ -19,15 +19,14 @@ __all__ = ["Clone", "clone"]
 class Clone:
     """A model over copies of a blueprint's layers.
 
-    `flow` is what it runs, node for node as the blueprint's; `nodes` and `layers` map
-    the ids of the blueprint's nodes and layers to those of the model. `reused` says by
-    name which layers are the user's own, and why they could not be rebuilt.
+    `flow` is what it runs, node for node as the blueprint's; `nodes` has the model's
+    node of each of the blueprint's, by its id. `reused` says by name which layers are
+    the user's own, and why they could not be rebuilt.
     """
 
     model: Any
     flow: Flow
     nodes: dict[int, Any]
-    layers: dict[int, Any]
     reused: dict[str, str]
 
 
@@ -72,8 +71,7 @@ def clone(
                 [f"{name}: {why}" for name, why in cloner.reused.items()],
             )
         )
-    layers = {id(old): new for old, new in cloner.layers()}
-    return Clone(model, flow, nodes, layers, cloner.reused)
+    return Clone(model, flow, nodes, cloner.reused)
 
 
 def _give_value(old: Any, new: Any, held: set[int]) -> None:
