@@ -92,9 +92,11 @@ class Device:
         faults = [
             f"{name} must be {least}. Received: {getattr(self, name)!r}"
             for name, least, fits in (
-                ("memory_bytes", "0 or more", self.memory_bytes >= 0),
-                ("flops_per_second", "more than 0", self.flops_per_second > 0),
-                ("bytes_per_second", "more than 0", self.bytes_per_second > 0),
+                ("memory_bytes", "0 to 2**60", 0 <= self.memory_bytes <= 2**60),
+                ("flops_per_second", "1 to 1e30", 1 <= self.flops_per_second <= 1e30),
+                ("bytes_per_second", "1 to 1e30", 1 <= self.bytes_per_second <= 1e30),
+                ("call_seconds", "0 to 1e9", 0 <= self.call_seconds <= 1e9),
+                ("part_seconds", "0 to 1e9", 0 <= self.part_seconds <= 1e9),
             )
             if not fits
         ]
@@ -251,7 +253,8 @@ class Link:
 
     def faults(self) -> list[str]:
         """Its impossible figures, in a line if there are any."""
-        if self.bytes_per_second > 0 and 0 <= self.gap <= self.latency_seconds:
+        fits = 1 <= self.bytes_per_second <= 1e30
+        if fits and 0 <= self.gap <= self.latency_seconds <= 1e9:
             return []
         return [
             f"link {self.source} -> {self.target} has impossible figures: "

@@ -16,6 +16,8 @@ from splitnet.core.errors import DeclarationError, listed
 
 __all__ = ["Call", "Graph", "Part", "Tensor", "Weights", "names_of", "parts_called"]
 
+_MOST_BYTES = 2**58
+
 Shape = tuple[int | None, ...]
 
 
@@ -141,6 +143,8 @@ class Graph:
         faults = [*_name_faults(self), *_reference_faults(self)]
         if self.batch < 1:
             faults.append(f"batch must be 1 or more. Received: {self.batch!r}")
+        if _bytes_of(self) > _MOST_BYTES:
+            faults.append("its tensors and weights have more than 2**58 bytes together")
         if not faults:
             faults = _cycle_faults(self)
         if faults:
@@ -220,6 +224,19 @@ def _add_bytes(graph: "nx.DiGraph[str]", source: str, target: str, count: int) -
         graph.edges[source, target]["bytes"] += count
     else:
         graph.add_edge(source, target, bytes=count)
+
+
+def _bytes_of(graph: Graph) -> int:
+    """All bytes that its calls, tensors and weights name."""
+    own = sum(
+        call.output_bytes
+        + call.activation_bytes
+        + call.workspace_bytes
+        + (call.inner_bytes or 0)
+        + call.size_bytes
+        for call in graph.calls
+    )
+    return own + sum(one.bytes for one in (*graph.tensors, *graph.weights))
 
 
 def _name_faults(graph: Graph) -> list[str]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from errno import EACCES
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -49,7 +48,9 @@ Value = TypeVar("Value")
 
 _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
-_MOST_NUMBER = 1e300
+_MOST_NUMBER = 1e30
+_MOST_WHOLE = 2**60
+_MOST_LETTERS = 10_000
 _MOST_FAULTS = 8
 _HOST_NAME = re.compile(r"([a-z]\w*)(?::(\d{1,4}))?")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*)):(\d{1,5})")
@@ -162,10 +163,13 @@ def _value_faults(values: Any, *, negative: bool, where: str = "") -> list[str]:
         if isinstance(value, str):
             if _CONTROL.search(value):
                 faults.append(f"{path}: control characters in {_short(value)}")
+            elif len(value) > _MOST_LETTERS:
+                faults.append(f"{path}: a text of {len(value)} characters")
         elif isinstance(value, bool) or value is None:
             continue
         elif isinstance(value, int | float):
-            if not (abs(value) <= _MOST_NUMBER and isfinite(value)):
+            most = _MOST_WHOLE if isinstance(value, int) else _MOST_NUMBER
+            if not abs(value) <= most:
                 faults.append(f"{path}: the number is out of range")
             elif value < 0 and not negative:
                 faults.append(f"{path}: a negative number, {value!r}")

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from splitnet.core.errors import ConfigError, SplitnetError, listed, parse_bytes
+from splitnet.core.errors import (
+    ConfigError,
+    PlanFileError,
+    SplitnetError,
+    listed,
+    parse_bytes,
+)
+from splitnet.core.serialization import read_toml
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -316,13 +323,12 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
 
 def _has_settings(project: Path) -> bool:
     """Whether a project file has a table for splitnet, however TOML spells it."""
+    text = ""
     try:
-        text = project.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    try:
+        if project.is_file():
+            text = project.read_text(encoding="utf-8")
         tool = tomllib.loads(text).get("tool")
-    except tomllib.TOMLDecodeError:
+    except (OSError, ValueError, RecursionError):
         return "[tool.splitnet]" in text
     return isinstance(tool, dict) and "splitnet" in tool
 
@@ -334,15 +340,13 @@ def _from_file(
     if path is None:
         return []
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        faults.append(f"cannot read the settings file {str(path)!r}: {error.strerror}")
-        return []
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        faults.append(f"the settings file {str(path)!r} is not TOML: {error}")
+        table = read_toml(path, "settings file")
+    except PlanFileError as error:
+        faults.append(str(error))
         return []
     if path.name == "pyproject.toml":
-        table = table.get("tool", {}).get("splitnet", {})
+        tool = table.get("tool")
+        table = tool.get("splitnet", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         faults.append(f"tool.splitnet ({path.name}) must be a table, not {table!r}")
         return []

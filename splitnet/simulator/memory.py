@@ -3,7 +3,8 @@
     weights          at home, for the whole step
     slots            of the optimizer, beside trained weights
     gradients        of weights, from the backward task that makes them to the end
-    activations      outputs while they are read, and what is saved for backward tasks
+    activations      outputs while they are read, and what is saved for backward tasks:
+                     a function holds all of it until its backward pass ends
     receive buffers  copies of tensors, weights and gradients from other devices
     workspace        temporaries of tasks, and gradients of activations
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from splitnet.core.plan import Memory
 from splitnet.simulator.event_loop import Run
+from splitnet.simulator.functions import cut_run
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (
     ACTIVATION,
@@ -27,7 +29,7 @@ from splitnet.simulator.task_graph import (
     SharedWeight,
 )
 
-__all__ = ["Curve", "memory_of", "standing_bytes"]
+__all__ = ["Curve", "memory_of"]
 
 _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _RECEIVED, _WORKSPACE = range(6)
 
@@ -36,21 +38,6 @@ Interval = tuple[int, int, float, float, int]
 
 Curve = tuple[tuple[float, int], ...]
 """Bytes in use after each moment at which they change."""
-
-
-def standing_bytes(step: StepGraph, device: Sequence[int]) -> list[int]:
-    """A lower bound of the peak of each device, whatever the schedule.
-
-    Weights and slots, and either all gradients, as at the end of the step, or the saved
-    activations at the turn from forward to backward.
-    """
-    held, gradients, saved = ([0] * step.device_count for _ in range(3))
-    for unit, where in enumerate(device):
-        trained = step.trained_bytes[unit] if step.training else 0
-        held[where] += step.weight_bytes[unit] + step.slot_copies * trained
-        gradients[where] += trained
-        saved[where] += step.saved_floor[unit]
-    return [h + max(g, s) for h, g, s in zip(held, gradients, saved)]
 
 
 def memory_of(
@@ -67,6 +54,51 @@ def memory_of(
             found[one[0]].append(one)
     sums = [_sum(intervals) for intervals in found]
     return [memory for memory, _ in sums], [curve for _, curve in sums]
+
+
+def _functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
+    """The units of each function, with unit u on device number `device[u]`.
+
+    Units of a function are connected on one device and have the same number of hops
+    before them and after them. O(units + edges).
+    """
+    n = step.count
+    sources: list[list[int]] = [[] for _ in range(n)]
+    reads: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    for number, edge in enumerate(step.edges):
+        if step.has_backward[edge.source] or step.forward[0][edge.source]:
+            for reader in edge.readers:  # an input of the model is no function
+                sources[reader].append(edge.source)
+                reads[reader].append((edge.source, number))
+    before, after, leader = [0] * n, [0] * n, list(range(n))
+    for unit in range(n):
+        for source in sources[unit]:
+            hops = before[source] + (device[source] != device[unit])
+            before[unit] = max(before[unit], hops)
+    for unit in reversed(range(n)):
+        for source in sources[unit]:
+            hops = after[unit] + (device[source] != device[unit])
+            after[source] = max(after[source], hops)
+
+    def find(unit: int) -> int:
+        while leader[unit] != unit:
+            leader[unit] = unit = leader[leader[unit]]
+        return unit
+
+    rank = list(zip(device, before, after))
+    for unit in range(n):
+        for source in sources[unit]:
+            if rank[source] == rank[unit]:
+                leader[find(unit)] = find(source)
+    runs: dict[int, list[int]] = {}
+    for unit in range(n):
+        runs.setdefault(find(unit), []).append(unit)
+    sizes = dict(enumerate(step.calls))
+    return [
+        list(function)
+        for run in runs.values()
+        for function in cut_run(run, {unit: reads[unit] for unit in run}, sizes)
+    ]
 
 
 def _sum(intervals: Sequence[Interval]) -> tuple[Memory, Curve]:
@@ -98,6 +130,7 @@ class _Intervals:
             for copy in run.copies
             if copy.kind in (GRADIENT, WEIGHTS_GRADIENT)
         }
+        self.begins, self.ends = self._functions()
         self.last_read = self._last_reads()
 
     def all(self) -> Iterator[Interval]:
@@ -114,6 +147,16 @@ class _Intervals:
 
     def _backward(self, unit: int) -> tuple[float, float]:
         return self.run.start[self.n + unit], self.run.stop[self.n + unit]
+
+    def _functions(self) -> tuple[list[float], list[float]]:
+        """Per unit, when the backward pass of its function begins and ends."""
+        begins, ends = list(self.run.start[self.n :]), list(self.run.stop[self.n :])
+        for units in _functions_of(self.step, self.device):
+            back = [u for u in units if self.run.ran[self.n + u]]
+            for u in back:
+                begins[u] = min(self.run.start[self.n + v] for v in back)
+                ends[u] = max(self.run.stop[self.n + v] for v in back)
+        return begins, ends
 
     def _units(self) -> Iterator[Interval]:
         """What belongs to units: weights, slots, gradients, saved and passing bytes."""
@@ -132,9 +175,11 @@ class _Intervals:
                     where,
                     _ACTIVATIONS,
                     self.run.start[u],
-                    back[1],
+                    self.ends[u],
                     step.saved_bytes[u],
                 )
+                early = step.early_workspace[u]
+                yield where, _WORKSPACE, self.begins[u], back[0], early
                 yield where, _WORKSPACE, *back, step.backward_workspace[u]
                 yield where, _GRADIENTS, back[0], end, trained - shared[u]
             if self.run.ran[2 * n + u]:
@@ -148,7 +193,7 @@ class _Intervals:
         for edge in self.step.edges:
             last = {self.device[edge.source]: self.run.stop[edge.source]}
             reads = [(r, self.run.stop[r]) for r in edge.readers]
-            reads += [(u, self.run.stop[self.n + u]) for u in edge.saved_by]
+            reads += [(u, self.ends[u]) for u in edge.saved_by]
             for unit, time in reads:
                 where = self.device[unit]
                 last[where] = max(last.get(where, 0.0), time)

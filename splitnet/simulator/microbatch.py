@@ -280,6 +280,8 @@ def _joined(pieces: Sequence[StepGraph], sums: Sequence[Sequence[float]]) -> Ste
         saved_floor=first.saved_floor + rest,
         forward_workspace=sum((piece.forward_workspace for piece in pieces), ()),
         backward_workspace=sum((piece.backward_workspace for piece in pieces), ()),
+        early_workspace=sum((piece.early_workspace for piece in pieces), ()),
+        calls=first.calls * count,
         microbatches=count,
     )
 

@@ -65,6 +65,9 @@ class StepGraph:
             moment, assigned to the unit that saves them.
         forward_workspace: Bytes needed beside while the forward task runs.
         backward_workspace: Bytes needed beside while the backward task runs.
+        early_workspace: Those of them that are there when the backward pass of the
+            unit's function begins.
+        calls: How many calls the unit has.
         latency: Seconds before the first byte of a copy arrives.
         gap: Seconds of these for which the copy occupies its link (LogGP).
         seconds_per_byte: Seconds for which each further byte occupies it.
@@ -92,6 +95,8 @@ class StepGraph:
     saved_floor: tuple[int, ...]
     forward_workspace: tuple[int, ...]
     backward_workspace: tuple[int, ...]
+    early_workspace: tuple[int, ...]
+    calls: tuple[int, ...]
     latency: Table
     gap: Table
     seconds_per_byte: Table
@@ -228,6 +233,8 @@ def step_graph(
         saved_floor=_saved_floor(edges, has_backward, memory.saved),
         forward_workspace=tuple(memory.forward),
         backward_workspace=tuple(memory.backward),
+        early_workspace=tuple(memory.early),
+        calls=tuple(map(len, grouping.calls)),
         latency=tuple(tuple(one.latency_seconds for one in row) for row in links),
         gap=tuple(tuple(one.gap for one in row) for row in links),
         seconds_per_byte=tuple(

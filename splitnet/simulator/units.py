@@ -12,7 +12,7 @@ import networkx as nx
 
 from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.graph import Call, Graph
-from splitnet.simulator.functions import cut_calls
+from splitnet.simulator.functions import cut_run
 from splitnet.simulator.task_graph import Edge
 
 __all__ = ["Grouping", "UnitMemory", "edges_and_memory", "group_calls", "group_parts"]
@@ -47,7 +47,7 @@ def group_parts(graph: Graph) -> Grouping:
     for tensor in graph.tensors:
         source = index[tensor.source], tensor.index
         reads.setdefault(index[tensor.target], []).append(source)
-    pieces = [tuple(run) for calls in grouping.calls for run in cut_calls(calls, reads)]
+    pieces = [tuple(run) for calls in grouping.calls for run in cut_run(calls, reads)]
     unit_of = {call: unit for unit, calls in enumerate(pieces) for call in calls}
     return Grouping(tuple(unit_of[i] for i in range(len(unit_of))), tuple(pieces))
 
@@ -92,12 +92,14 @@ class UnitMemory:
     """Bytes that each unit needs beside its weights and the tensors of its edges.
 
     `saved` is kept from its forward to its backward task, `forward` and `backward` are
-    needed while those tasks run.
+    needed while those tasks run. `early` is what the backward pass computes from saved
+    tensors alone: TensorFlow does so as soon as the function's backward pass begins.
     """
 
     saved: list[int]
     forward: list[int]
     backward: list[int]
+    early: list[int]
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ def _memory(
 ) -> UnitMemory:
     """Saved and passing bytes of every unit, from the tensors inside of it."""
     count = len(grouping.calls)
-    saved, forward, backward = [0] * count, [0] * count, [0] * count
+    saved, forward, backward, early = ([0] * count for _ in range(4))
     passing: list[list[tuple[int, _Output]]] = [[] for _ in range(count)]
     gradients: list[list[tuple[int, _Output]]] = [[] for _ in range(count)]
     for call, one in inside:
@@ -274,8 +276,14 @@ def _memory(
             max(size - made[i], 0) if has_backward[i] else 0
             for i, size in zip(calls, room)
         ]
+        made_early = [
+            min(size, _inner_bytes(graph.calls[i])) for i, size in zip(calls, rest)
+        ]
+        before = accumulate(made_early, initial=0)
+        rest = [size + waiting for size, waiting in zip(rest, before)]
         backward[u] = _peak(calls, gradients[u], rest)
-    return UnitMemory(saved, forward, backward)
+        early[u] = sum(made_early)
+    return UnitMemory(saved, forward, backward, early)
 
 
 def _recomputed(
@@ -299,7 +307,8 @@ def _recomputed(
             memory.forward, memory.saved, outputs, memory.backward
         )
     ]
-    return UnitMemory([0] * len(forward), forward, backward)
+    early = [sum(bytes) for bytes in zip(memory.saved, outputs, memory.early)]
+    return UnitMemory([0] * len(forward), forward, backward, early)
 
 
 def _peak(

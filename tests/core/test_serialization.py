@@ -176,7 +176,7 @@ def test_a_cluster_is_the_same_after_a_round_trip() -> None:
         ("target", "/device:GPU:0; rm -rf /", "there is no device"),
         ("kind", "cpu", "it cannot be of kind 'cpu'"),
         ("name", "GPU:0", "its name must be 'gpu:0'"),
-        ("flops_per_second", 0.0, "flops_per_second must be more than 0"),
+        ("flops_per_second", 0.0, "flops_per_second must be 1 to 1e30"),
     ],
 )
 def test_a_device_of_a_file_is_checked(field: str, value: Any, message: str) -> None:

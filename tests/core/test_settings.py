@@ -268,11 +268,11 @@ def test_settings_file_can_be_named(tmp_path: Path) -> None:
 
 def test_settings_file_that_is_missing_is_a_fault(tmp_path: Path) -> None:
     """A file that was named and is not there is not passed over."""
-    with pytest.raises(ConfigError, match="cannot read the settings file"):
+    with pytest.raises(ConfigError, match="cannot load the settings file"):
         settled(tmp_path, environ={"SPLITNET_CONFIG": str(tmp_path / "none.toml")})
 
 
 def test_settings_file_that_is_broken_is_a_fault(tmp_path: Path) -> None:
     """The message names the file and what is wrong with it."""
-    with pytest.raises(ConfigError, match=r"splitnet\.toml' is not TOML"):
+    with pytest.raises(ConfigError, match=r"splitnet\.toml': it is not TOML"):
         settled(tmp_path, file="cpu_threads = = 1")

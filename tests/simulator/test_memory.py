@@ -7,7 +7,7 @@ import pytest
 from splitnet.core.costs.roofline import VIEWS
 from splitnet.core.plan import Memory
 from splitnet.simulator.event_loop import run_step
-from splitnet.simulator.memory import memory_of, standing_bytes
+from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, view
 
@@ -31,12 +31,13 @@ def test_outputs_that_backward_tasks_read_stay_until_then():
 
     At 2.5 the outputs of a (read by b'), b (read by c') and c (read by the loss) are
     there. At 8 only a' runs: the gradients of c and b are there, and a's arises; the
-    gradient of a's output came from b'.
+    gradient of a's output came from b'. What was saved is still there, because the
+    three parts run as one function.
     """
     found = outcome(chain(), box(1), "000")
 
     assert at(found, "gpu:0", 2.5) == 3000 + 111
-    assert at(found, "gpu:0", 8) == 3000 + 3000 + 100
+    assert at(found, "gpu:0", 8) == 3000 + 3000 + 100 + 111
 
 
 def test_outputs_that_no_backward_task_reads_are_freed_after_their_readers():
@@ -155,22 +156,24 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     assert again.backward[0][1] == plain.backward[0][1] + plain.forward[0][1]
 
 
-def test_standing_bytes_are_weights_with_gradients_or_with_saved_activations():
-    """Gradients are there at the end, saved activations at the turn."""
-    for weight, most in ((1000, 1000), (1, 110 + 1)):
-        calls = [dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
-        one = graph(calls, "a-b b-c", weight_bytes=weight)
-        step = step_graph(one, box(1), Seconds(), optimizer="adam")
-
-        gradients = 3 * weight
-        assert standing_bytes(step, [0]) == [9 * weight + max(gradients, most)]
-
-
-def test_standing_bytes_count_the_fullest_of_several_ends():
+def test_what_is_surely_saved_is_that_of_the_fullest_of_several_ends():
     """Two losses over one trunk: one may be done before the other begins."""
     one = graph([dense("t", out=8), dense("l", out=10), dense("r", out=100)], "t-l t-r")
     step = step_graph(one, box(1), Seconds())
 
     assert step.saved_floor == (0, 0, 100)
-    peak = memory_of(step, [0, 0, 0], run_step(step, [0, 0, 0]))[0][0].total
-    assert standing_bytes(step, [0, 0, 0])[0] <= peak
+
+
+def test_parts_of_one_function_hold_what_they_saved_to_its_end():
+    """On one device a and b run as one function; on two each frees its own."""
+    calls = [dense(n, out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
+    one = graph(calls, "a-b b-c", weight_bytes=0)
+    step = step_graph(one, box(2), Seconds(), optimizer="sgd")
+    stops = {}
+    for where in ([0, 0, 0], [0, 0, 1]):
+        run = run_step(step, where)
+        curve = memory_of(step, where, run)[1][0]
+        at = run.stop[step.count + 1]  # the end of the backward task of b
+        stops[tuple(where)] = next(held for moment, held in curve if moment == at)
+
+    assert stops == {(0, 0, 0): 100 + 10 + 1 + 100, (0, 0, 1): 100 + 100}

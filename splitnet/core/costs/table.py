@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from splitnet.core.cluster import Cluster, Link
+from splitnet.core.cluster import Cluster, Link, device_name
 from splitnet.core.costs.model import CostModel, Measured, Roofline
-from splitnet.core.errors import PlanFileError, listed
+from splitnet.core.errors import DeviceError, PlanFileError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import decode, encode, load_json, write_json
 
@@ -58,6 +58,14 @@ def _measured_file(values: Any) -> Measured:
     if not isinstance(found, Measured):
         raise PlanFileError("it holds no measurements.")
     return found
+
+
+def _is_device(name: str) -> bool:
+    """Whether it is the canonical name of a device, or a kind."""
+    try:
+        return device_name(name) == name
+    except DeviceError:
+        return False
 
 
 def costs_to_dict(
@@ -118,6 +126,11 @@ def costs_from_dict(values: object) -> Measured | Roofline:
         if not speed
     ]
     faults += [f"costs.links: {fault}" for one in table.links for fault in one.faults()]
+    places = [where for _, where, _ in (*table.forward, *table.backward)]
+    ends = [end for one in table.links for end in (one.source, one.target)]
+    for name in dict.fromkeys((*places, *ends, *table.update_bytes_per_second)):
+        if name != "*" and not _is_device(name):
+            faults.append(f"costs: there is no device {name!r}")
     if faults:
         raise PlanFileError(
             listed("the costs cannot be read.", faults)

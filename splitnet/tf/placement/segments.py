@@ -6,7 +6,7 @@ from typing import Any
 
 import networkx as nx
 
-from splitnet.simulator.functions import cut_calls
+from splitnet.simulator.functions import cut_run
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.variables import states_of
@@ -80,7 +80,7 @@ def _cut(nodes: Sequence[Any]) -> Iterator[Sequence[Any]]:
         i: [made[id(t)] for t in node.input_tensors if id(t) in made]
         for i, node in enumerate(nodes)
     }
-    for run in cut_calls(range(len(nodes)), reads):
+    for run in cut_run(range(len(nodes)), reads):
         yield [nodes[i] for i in run]
 
 
