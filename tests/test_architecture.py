@@ -61,11 +61,15 @@ def imports_of(name: str, path: Path, known: Mapping[str, Path]) -> Iterator[str
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *([node.module] if node.module else [])])
             inner = [f"{base}.{alias.name}" for alias in node.names]
-            yield from (one if one in known else base for one in inner)
+            yield from (one for one in inner if one in known)
+            yield base
 
 
 def graph_of(package: Path) -> "nx.DiGraph[str]":
-    """Modules of a package and what they import of it; its front door is left out."""
+    """Modules of a package and what they import of it; its `__init__` is left out.
+
+    `from package.folder import module` imports the folder's `__init__` as well.
+    """
     known = modules_in(package)
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(name for name in known if name != package.name)
@@ -147,6 +151,7 @@ def test_packages_of_tf_have_no_circle() -> None:
             "if TYPE_CHECKING:\n    from sample.core.plan import Plan",
             "circle",
         ),
+        ("planner/planner.py", "from sample.planner import solve", "circle"),
     ],
 )
 def test_one_import_turned_round_is_found(
@@ -157,6 +162,7 @@ def test_one_import_turned_round_is_found(
         "__init__.py": "",
         "core/graph.py": "",
         "core/plan.py": "from sample.core.graph import Graph",
+        "planner/__init__.py": "from sample.planner.planner import solve",
         "planner/planner.py": "from sample.core.plan import Plan",
         "view/draw.py": "from sample.core.plan import Plan",
         "tf/emit.py": "import sample.core.plan",

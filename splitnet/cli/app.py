@@ -14,8 +14,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import splitnet.cli.device_commands as device_commands
+import splitnet.cli.plan_commands as plan_commands
+import splitnet.cli.training as training
+import splitnet.cli.worker_commands as worker_commands
 from splitnet._version import __version__
-from splitnet.cli import device_commands, plan_commands, training, worker_commands
 from splitnet.cli.console import say
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 

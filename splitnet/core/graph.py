@@ -146,7 +146,7 @@ class Graph:
         if _bytes_of(self) > _MOST_BYTES:
             faults.append("its tensors and weights have more than 2**58 bytes together")
         if not faults:
-            faults = _cycle_faults(self)
+            faults = [*_output_faults(self), *_cycle_faults(self)]
         if faults:
             raise DeclarationError(
                 listed(f"the graph of {self.name!r} is broken.", faults)
@@ -289,6 +289,21 @@ def _reference_faults(graph: Graph) -> list[str]:
         ]
     return faults + [
         f"output {name!r} is not a call" for name in graph.outputs if name not in calls
+    ]
+
+
+def _output_faults(graph: Graph) -> list[str]:
+    """Calls of other dtypes than shapes, and tensors that no call has."""
+    faults = [
+        f"call {call.name!r} has {len(call.output_shapes)} output shapes and "
+        f"{len(call.output_dtypes)} dtypes"
+        for call in graph.calls
+        if call.output_shapes and len(call.output_dtypes) != len(call.output_shapes)
+    ]
+    return faults + [
+        f"tensor {tensor.source} -> {tensor.target}: there is no output {tensor.index}"
+        for tensor in graph.tensors
+        if not 0 <= tensor.index < (len(graph.call[tensor.source].output_shapes) or 64)
     ]
 
 

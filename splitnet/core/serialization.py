@@ -13,7 +13,7 @@ import secrets
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from errno import EACCES
 from functools import cache
 from pathlib import Path
@@ -434,7 +434,7 @@ def _cluster_of(table: _ClusterFile) -> Cluster:
             faults.append(str(error))
             return []
 
-    devices = [made for row in table.device for made in tried(_device, row)]
+    devices = [made for row in table.device for made in tried(_device, asdict(row))]
     links = [made for row in table.links for made in tried(_links, row)]
     usual = tried(default_link, table.link, table.latency)
     hosts = tried(hosts_from, table.hosts)
@@ -444,15 +444,8 @@ def _cluster_of(table: _ClusterFile) -> Cluster:
     return Cluster(tuple(devices), (*named, *usual), hosts[0])
 
 
-def _device(row: _DeviceTable) -> Device:
-    return Device.of(
-        row.name,
-        memory=row.memory,
-        speed=row.speed,
-        bandwidth=row.bandwidth,
-        overhead=row.overhead,
-        preset=row.preset,
-    )
+def _device(row: dict[str, Any]) -> Device:
+    return Device.of(**row)
 
 
 def _links(row: _LinkTable) -> list[Link]:

@@ -95,7 +95,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
     flatters small batches; reading the model again is more exact.
 
     >>> from splitnet.core.graph import Part
-    >>> call = Call("a", "a", "Dense", output_shapes=((4, 2),), output_bytes=32)
+    >>> call = Call("a", "a", "Dense", output_bytes=32)
     >>> graph = Graph("g", 4, (call,), parts=(Part("a"),))
     >>> scaled_graph(graph, 6).calls[0].output_bytes
     48

@@ -23,6 +23,7 @@ def towers() -> Graph:
                 name,
                 "Dense",
                 output_shapes=((32, 64),),
+                output_dtypes=("float32",),
                 output_bytes=1 << 20,
                 forward_flops=1e9,
                 backward_flops=2e9,

@@ -256,7 +256,7 @@ def _prepare(objective: str) -> None:
     """Load the compiled search; say so if it has to be compiled."""
     if objective in _PREPARED:
         return
-    from splitnet.planner.engine import compiler
+    import splitnet.planner.engine.compiler as compiler
 
     if not compiler.is_compiled(objective):
         _LOGGER.warning("compiling the planner, once (this takes about 20 s)")
@@ -265,7 +265,7 @@ def _prepare(objective: str) -> None:
 
 def warm_up(objectives: Iterable[str] = OBJECTIVES) -> None:
     """Compile the search for these objectives; keep the machine code if possible."""
-    from splitnet.planner.engine import compiler
+    import splitnet.planner.engine.compiler as compiler
 
     problem = _sample()
     for objective in objectives:
