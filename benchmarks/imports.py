@@ -31,10 +31,7 @@ def saved_plan(folder):
     graph = Graph(
         name="chain",
         batch=32,
-        calls=tuple(
-            Call(n, n, "Dense", forward_flops=1e6)
-            for n in names
-        ),
+        calls=tuple(Call(n, n, "Dense", forward_flops=1e6) for n in names),
         tensors=tuple(
             Tensor(a, b, 0, (32, 64), "float32", 8192) for a, b in zip(names, names[1:])
         ),

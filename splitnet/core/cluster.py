@@ -15,6 +15,7 @@ from splitnet.core.errors import (
     parse_bytes,
     parse_flops,
     parse_seconds,
+    repeated,
 )
 
 __all__ = [
@@ -318,7 +319,7 @@ class Cluster:
             faults.append("it has no device; name at least one, such as 'cpu'")
         if len(names) > _MOST_DEVICES:
             faults.append(f"it has {len(names)} devices; at most {_MOST_DEVICES}")
-        faults += [f"device {n!r} is repeated" for n in _repeated(names)]
+        faults += [f"device {n!r} is repeated" for n in repeated(names)]
         known = {*names, "*"}
         for link in self.links:
             faults += [
@@ -460,12 +461,6 @@ class Cluster:
             if key in ends:
                 return ends[key]
         return default_link(None, None)
-
-
-def _repeated(names: list[str]) -> list[str]:
-    return [
-        n for i, n in enumerate(names) if n in names[:i] and n not in names[i + 1 :]
-    ]
 
 
 def _expanded(text: object, taken: set[str]) -> list[str]:

@@ -4,6 +4,7 @@ import math
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "parse_bytes",
     "parse_flops",
     "parse_seconds",
+    "repeated",
     "warn",
 ]
 
@@ -80,6 +82,15 @@ def listed(headline: str, faults: Iterable[str]) -> str:
       - second
     """
     return "\n".join([headline, *(f"  - {fault}" for fault in faults)])
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """The names that occur more than once, each once.
+
+    >>> repeated(["a", "b", "a", "a"])
+    ['a']
+    """
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def first_line(error: BaseException) -> str:

@@ -5,14 +5,13 @@ a graph of layers could have a cycle. Weights are stored once, however many call
 them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import networkx as nx
 
-from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.errors import DeclarationError, listed, repeated
 
 __all__ = ["Call", "Graph", "Part", "Tensor", "Weights", "names_of", "parts_called"]
 
@@ -236,7 +235,8 @@ def _bytes_of(graph: Graph) -> int:
         + call.size_bytes
         for call in graph.calls
     )
-    return own + sum(one.bytes for one in (*graph.tensors, *graph.weights))
+    own += sum(tensor.bytes for tensor in graph.tensors)
+    return own + sum(weight.bytes for weight in graph.weights)
 
 
 def _name_faults(graph: Graph) -> list[str]:
@@ -246,18 +246,9 @@ def _name_faults(graph: Graph) -> list[str]:
         ("part", graph.parts),
         ("weight", graph.weights),
     ):
-        faults += [f"{what} {name!r} is repeated" for name in _twice(things)]
+        names = (thing.name for thing in things)
+        faults += [f"{what} {name!r} is repeated" for name in repeated(names)]
     return faults
-
-
-def _twice(things: Iterable[Any]) -> list[str]:
-    seen: set[str] = set()
-    twice: dict[str, None] = {}
-    for thing in things:
-        if thing.name in seen:
-            twice[thing.name] = None
-        seen.add(thing.name)
-    return list(twice)
 
 
 def _reference_faults(graph: Graph) -> list[str]:

@@ -29,7 +29,13 @@ from splitnet.core.cluster import (
     default_link,
     device_name,
 )
-from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError, listed
+from splitnet.core.errors import (
+    DeviceError,
+    PlanFileError,
+    SplitnetError,
+    listed,
+    repeated,
+)
 
 __all__ = [
     "decode",
@@ -87,12 +93,9 @@ def read_json(path: str | Path, what: str) -> Any:
         raise ValueError(f"it holds {name}, which is not a number")
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(n for i, n in enumerate(names) if n in names[:i])
-            raise ValueError(f"a table has the key {twice!r} twice")
-        return made
+        if twice := repeated(name for name, _ in pairs):
+            raise ValueError(f"a table has the key {twice[0]!r} twice")
+        return dict(pairs)
 
     def parse(text: str) -> Any:
         return json.loads(text, parse_constant=refused, object_pairs_hook=table)
@@ -485,8 +488,7 @@ def hosts_from(values: object) -> tuple[Host, ...]:
     names = [host.name for host in hosts]
     addresses = [host.address for host in hosts]
     for what, found in (("host", names), ("address", addresses)):
-        twice = dict.fromkeys(x for x in found if found.count(x) > 1)
-        faults += [f"{what} {x!r} is repeated" for x in twice]
+        faults += [f"{what} {one!r} is repeated" for one in repeated(found)]
     tasks = sorted(host.task for host in hosts if host.job == "worker")
     if tasks != list(range(len(tasks))):
         faults.append(

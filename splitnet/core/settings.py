@@ -107,14 +107,10 @@ def _log(value: object) -> str | bool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that can be set. `late` options may change after TensorFlow started.
-
-    A default of None leaves TensorFlow's own.
-    """
+    """One thing that can be set. `late` options may change after TensorFlow started."""
 
     name: str
     parse: Callable[[object], object]
-    default: object
     call: str
     about: str
     late: bool = False
@@ -134,63 +130,54 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "visible",
             _visible,
-            None,
             "tf.config.set_visible_devices",
             "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
         ),
         Option(
             "memory_growth",
             _flag,
-            None,
             "tf.config.experimental.set_memory_growth",
             "take GPU memory as it is needed; all visible GPUs alike",
         ),
         Option(
             "memory_limit",
             _amount,
-            None,
             _LOGICAL,
             "memory of each GPU that may be used: '4 GiB'",
         ),
         Option(
             "memory_fraction",
             _share,
-            None,
             _LOGICAL,
             "the same as a share of each card: 0.5 (needs nvidia-ml-py)",
         ),
         Option(
             "logical_gpus",
             _count,
-            None,
             _LOGICAL,
             "cut each GPU into so many; needs a memory limit or fraction",
         ),
         Option(
             "cpu_devices",
             _count,
-            None,
             _LOGICAL,
             "how many CPU devices; stand-ins for GPUs are made of them",
         ),
         Option(
             "cpu_threads",
             _count,
-            None,
             f"{_THREADS.format('intra')}, OMP_NUM_THREADS",
             "threads within an operation, and across unless said otherwise",
         ),
         Option(
             "inter_op_threads",
             _count,
-            None,
             _THREADS.format("inter"),
             "threads across operations",
         ),
         Option(
             "soft_placement",
             _flag,
-            None,
             "tf.config.set_soft_device_placement",
             "may TensorFlow silently use another device if one is missing",
             late=True,
@@ -198,7 +185,6 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "log_placement",
             _log,
-            None,
             "tf.debugging.set_log_device_placement",
             "'branches': a line per branch when a model is emitted; 'ops': every op",
             late=True,
@@ -206,7 +192,6 @@ OPTIONS: Mapping[str, Option] = {
         Option(
             "determinism",
             _flag,
-            None,
             "tf.config.experimental.enable_op_determinism",
             "the same bits in every run; slower",
             late=True,
@@ -254,7 +239,7 @@ class Settings:
     def __getitem__(self, name: str) -> object:
         """The value that counts: None where TensorFlow's own is left."""
         setting = self.of(name)
-        return OPTIONS[name].default if setting.set_aside else setting.value
+        return None if setting.set_aside else setting.value
 
     def __iter__(self) -> Iterator[Setting]:
         """The settings, in the order of `OPTIONS`."""
@@ -300,8 +285,8 @@ def resolve(
         raise ConfigError(listed("invalid runtime settings.", faults))
     return Settings(
         tuple(
-            found.get(name, Setting(name, option.default, "default", "TensorFlow"))
-            for name, option in OPTIONS.items()
+            found.get(name, Setting(name, None, "default", "TensorFlow"))
+            for name in OPTIONS
         )
     )
 

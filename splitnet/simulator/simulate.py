@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import CostModel, Roofline
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Memory, Transfer
@@ -13,7 +12,7 @@ from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.simulator.event_loop import Moved, Run, run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.microbatch import microbatch_step, pipeline_of
-from splitnet.simulator.step_graph import StepGraph, step_graph
+from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ __all__ = [
     "outcome_of",
     "simulate",
     "simulate_microbatches",
-    "simulate_step",
     "unit_devices",
 ]
 
@@ -84,37 +82,6 @@ def simulate_microbatches(
         optimizer=plan.optimizer,
     )
     return outcome_of(plan.graph, plan.cluster, step, plan.device_of)
-
-
-def simulate_step(
-    graph: Graph,
-    cluster: Cluster,
-    device_of: Mapping[str, str],
-    costs: CostModel | None = None,
-    *,
-    training: bool = True,
-    optimizer: str = "adam",
-) -> Timeline:
-    """Simulate a step of a graph; each part runs as one function on its device.
-
-        gpu:0  |==== image ====|..|= head =|
-        gpu:1  |= text =|~~~~~~~~~^             ~ copy   . idle
-
-    Args:
-        graph: What runs.
-        cluster: The machine.
-        device_of: Part -> name of a device of the cluster; every part of the graph.
-        costs: Seconds; `Roofline()` if not given.
-        training: Whether backward and update tasks follow.
-        optimizer: Its name, for slots and the time of updates.
-
-    Raises:
-        PlanFileError: a part has no device, or one that is not in the cluster.
-    """
-    step = step_graph(
-        graph, cluster, costs or Roofline(), training=training, optimizer=optimizer
-    )
-    return outcome_of(graph, cluster, step, device_of).timeline
 
 
 def outcome_of(

@@ -10,7 +10,6 @@ from splitnet.simulator.simulate import (
     outcome_of,
     simulate,
     simulate_microbatches,
-    simulate_step,
 )
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import call, chain, graph_of, shared, source
@@ -22,16 +21,19 @@ SHARED = {"a": "cpu:0", "b": "cpu:0", "left": "gpu:0", "right": "gpu:1"}
 
 def test_simulate_names_parts_without_a_device():
     """A placement that forgets a part is refused by name."""
-    with pytest.raises(PlanFileError, match=r"part 'c2' is on 'no device'"):
-        simulate_step(chain(), BOX, {"x": "cpu:0", "c0": "gpu:0", "c1": "gpu:0"})
+    with pytest.raises(PlanFileError, match=r"part 'c1' is on 'no device'"):
+        outcome_of(
+            chain(), BOX, step_graph(chain(), BOX), {"x": "cpu:0", "c0": "gpu:0"}
+        )
 
 
 def test_simulate_names_devices_that_the_cluster_does_not_have():
     """And so is one on a device that is not there, with those that are."""
+    step = step_graph(chain(), BOX)
     with pytest.raises(
         PlanFileError, match=r"\(gpu:0, gpu:1, cpu:0\); part 'c2' is on"
     ):
-        simulate_step(chain(), BOX, CHAIN | {"c2": "gpu:7"})
+        outcome_of(chain(), BOX, step, CHAIN | {"c2": "gpu:7"})
 
 
 def test_outcome_lists_transfers_in_the_words_of_a_plan():
@@ -53,7 +55,8 @@ def test_timeline_calls_explicit_backward_calls_backward():
     calls = [source("x"), call("f", weights=("w",)), call("b", "f", backward=True)]
     parts = [Part("x", "input"), Part("f")]
     one = graph_of("explicit", calls, [("x", "f"), ("f", "b")], parts=parts)
-    timeline = simulate_step(one, BOX, {"x": "cpu:0", "f": "gpu:0"})
+    device_of = {"x": "cpu:0", "f": "gpu:0"}
+    timeline = outcome_of(one, BOX, step_graph(one, BOX), device_of).timeline
 
     assert [(t.part, t.phase) for t in timeline.tasks] == [
         ("x", "forward"),

@@ -65,7 +65,6 @@ class Draft:
                 layer=weight or f"{name}_{layer.lower()}",
                 output_shapes=((self.batch, *shape),),
                 output_dtypes=("float32",),
-                output_dtypes=("float32",),
                 output_bytes=size,
                 activation_bytes=0 if kind == "input" else size,
                 forward_flops=1e6,
