@@ -291,7 +291,7 @@ def _merged(pieces: list[_Piece], calls: _Calls) -> list[_Piece]:
     Two that stand next to each other in a running order can always be one part. Those
     that run side by side are merged last: several devices are for them.
     """
-    limit = 2 * _LIGHT * calls.grain
+    limit = 2 * _LIGHT * calls.grain or calls.grain  # not 0 by underflow
     pieces = _swept(pieces, calls, limit, connected=True)
     while _free(pieces) > calls.most and limit < calls.most * calls.grain:
         limit *= 2

@@ -214,6 +214,14 @@ def test_partition_makes_convex_parts_of_one_device(graph, most, seed, cut):
     assert nx.is_directed_acyclic_graph(parted.by_part())
 
 
+def test_partition_ends_for_the_smallest_of_weights():
+    """Half of the smallest number is 0, and doubling 0 would never end."""
+    graph = graph_of([(0, 2), (1, 2)], count=3)
+    device_of = {"c0": "gpu:1", "c1": "gpu:0", "c2": "gpu:1"}
+
+    partition(graph, device_of, 1, lambda call: 5e-324, cut_at_sends=False)
+
+
 def test_partition_cuts_where_something_arrives_or_is_sent():
     """A chain that visits another device is three parts, and a fourth that waits."""
     #  gpu:0  c0 - c1 ------- c4 - c5
