@@ -37,10 +37,8 @@ _NO_DETAILS: dict[str, Any] = {
 
 
 def devices(
-    watch: Annotated[bool, Option("--watch", help="Look again and again.")] = False,
-    every: Annotated[
-        float, Option(metavar="S", help="Seconds between two looks.")
-    ] = 2.0,
+    watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    every: Annotated[float, Option(metavar="S", help="Seconds between repeats.")] = 2.0,
     stand_ins: opt.StandIns = 0,
     json_: opt.Json = False,
 ) -> int:
@@ -104,10 +102,10 @@ def config(
     json_: opt.Json = False,
     check: Annotated[
         bool,
-        Option("--check", help="Check them against this machine's GPUs."),
+        Option("--check", help="Check the settings against this machine."),
     ] = False,
 ) -> int:
-    """Show every runtime setting, its value, its origin and its TensorFlow call."""
+    """Show every runtime setting with its value and its origin."""
     settings = resolve({}, os.environ, Path.cwd())
     notes = _check_here(settings) if check else ()
     if json_:
@@ -166,10 +164,10 @@ def run(
     ] = None,
     cpu: Annotated[bool, Option("--cpu", help="Use no GPU.")] = False,
     memory_fraction: Annotated[
-        str | None, Option(metavar="F", help="Share of each GPU: 0.5.")
+        str | None, Option(metavar="F", help="Share of each GPU's memory: 0.5.")
     ] = None,
     memory_limit: Annotated[
-        str | None, Option(metavar="SIZE", help="Of each GPU: '4 GiB'.")
+        str | None, Option(metavar="SIZE", help="Memory of each GPU: '4 GiB'.")
     ] = None,
     memory_growth: Annotated[
         bool, Option("--memory-growth", help="Take memory as needed.")
@@ -185,7 +183,7 @@ def run(
         Option(help="Log where each branch, or each operation, is placed."),
     ] = None,
     determinism: Annotated[
-        bool, Option("--determinism", help="The same bits in every run.")
+        bool, Option("--determinism", help="Make operations deterministic.")
     ] = False,
     tf_log: opt.TfLog = False,
 ) -> int:
@@ -228,15 +226,15 @@ def run(
 def measure(
     target: opt.Target,
     out: Annotated[
-        Path, Option("--out", "-o", metavar="FILE", help="Where to save them.")
+        Path, Option("--out", "-o", metavar="FILE", help="Save the costs here.")
     ] = Path("costs.json"),
     batch: opt.Batch = 32,
     optimizer: Annotated[
-        str, Option(metavar="NAME", help="Whose update to time.")
+        str, Option(metavar="NAME", help="Keras optimizer whose update is timed.")
     ] = "adam",
     stand_ins: opt.StandIns = 0,
 ) -> int:
-    """Time every call of a model and the links on this machine, for plan --costs."""
+    """Measure calls and links on this machine, for `plan --costs`."""
     check_target(target)
     import_tensorflow()
     from splitnet.tf.runtime.devices import local_cluster

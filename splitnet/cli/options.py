@@ -12,54 +12,66 @@ TARGET_HELP = (
 Target = Annotated[str, Argument(metavar="TARGET", help=TARGET_HELP)]
 SavedPlan = Annotated[str, Argument(metavar="PLAN.json", help="A saved plan.")]
 
-Batch = Annotated[int, Option(metavar="N", help="Samples per step.")]
+Batch = Annotated[int, Option(metavar="N", help="Batch size: samples per step.")]
 Contiguity = Annotated[
     Literal["free", "convex", "pipeline"] | None,
-    Option(help="Which sets of calls may share a device."),
+    Option(help="Which sets of calls may share a device; for workloads."),
 ]
-Costs = Annotated[str | None, Option(metavar="FILE", help="Measured costs.")]
+Costs = Annotated[
+    str | None, Option(metavar="FILE", help="Costs from `splitnet measure`.")
+]
 Inference = Annotated[bool, Option("--inference", help="Forward pass only.")]
 Json = Annotated[bool, Option("--json", help="Machine-readable output.")]
 Missing = Annotated[
     Literal["fallback", "warn", "error"] | None,
-    Option(help="If a requested device does not exist: replace it, or refuse."),
+    Option(help="If a requested device does not exist: replace it, warn, or fail."),
 ]
 Objective = Annotated[
     Literal["latency", "throughput", "memory"] | None,
-    Option(help="Optimise one step, a pipeline, or the fullest device."),
+    Option(help="Shortest step, fastest pipeline, or lowest memory peak."),
 ]
-Optimizer = Annotated[str | None, Option(metavar="NAME", help="Whose slots count.")]
+Optimizer = Annotated[
+    str | None,
+    Option(metavar="NAME", help="Keras optimizer, for the memory of its slots."),
+]
 Other = Annotated[
     str | None, Option(metavar="PLAN.json", help="Show what moved since this plan.")
 ]
-Out = Annotated[Path | None, Option("--out", "-o", metavar="FILE", help="Save here.")]
+Out = Annotated[
+    Path | None, Option("--out", "-o", metavar="FILE", help="Save the plan here.")
+]
 Pin = Annotated[
     list[str] | None,
     Option(metavar="PATTERN=DEVICE", help="Keep parts on a device; repeatable."),
 ]
-Seed = Annotated[int | None, Option(metavar="N", help="Of the search (0).")]
-TimeLimit = Annotated[float | None, Option(metavar="S", help="Search at most (5).")]
+Seed = Annotated[int | None, Option(metavar="N", help="Random seed of the search (0).")]
+TimeLimit = Annotated[
+    float | None, Option(metavar="S", help="Seconds to search at most (5).")
+]
 
 ClusterName = Annotated[
-    str | None, Option(metavar="WHAT", help="Machine: box.toml, or '2*gpu,cpu'.")
+    str | None, Option(metavar="WHAT", help="The machine: box.toml, or '2*gpu,cpu'.")
 ]
 Preset = Annotated[
-    str | None, Option(metavar="CARD", help="GPUs of --cluster: A100, H100 ...")
+    str | None, Option(metavar="CARD", help="Model of its GPUs: A100, H100 ...")
 ]
 GpuMemory = Annotated[
     str | None, Option(metavar="SIZE", help="Memory of each of its GPUs: '16 GiB'.")
 ]
 LinkSpeed = Annotated[
-    str | None, Option(metavar="SPEED", help="Between its devices: '25 GB/s'.")
+    str | None,
+    Option(metavar="SPEED", help="Bandwidth between its devices: '25 GB/s'."),
 ]
 StandIns = Annotated[
-    int, Option(metavar="N", help="Let N CPU devices here stand in for GPUs.")
+    int, Option(metavar="N", help="Use N CPU devices here in place of GPUs.")
 ]
 
 AllowRemote = Annotated[
     bool, Option("--allow-remote", help="Allow a network that others can reach.")
 ]
-MemoryLimit = Annotated[str | None, Option(metavar="SIZE", help="Refuse more: '2 GB'.")]
+MemoryLimit = Annotated[
+    str | None, Option(metavar="SIZE", help="Memory limit of each worker: '2 GB'.")
+]
 Program = Annotated[list[str] | None, Argument(metavar="-- COMMAND ...")]
-Threads = Annotated[int | None, Option(metavar="N", help="Threads of TensorFlow.")]
+Threads = Annotated[int | None, Option(metavar="N", help="TensorFlow threads.")]
 TfLog = Annotated[bool, Option("--tf-log", help="Show TensorFlow's start-up lines.")]

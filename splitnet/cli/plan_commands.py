@@ -68,7 +68,9 @@ def plan(
     memory: opt.GpuMemory = None,
     link: opt.LinkSpeed = None,
     stand_ins: opt.StandIns = 0,
-    warm_up: Annotated[bool, Option("--warm-up", help="Compile the search.")] = False,
+    warm_up: Annotated[
+        bool, Option("--warm-up", help="Compile the search loops in advance.")
+    ] = False,
 ) -> int:
     """Choose a device for every part, and show what it costs."""
     if warm_up:
@@ -251,7 +253,7 @@ def compare(
     link: opt.LinkSpeed = None,
     stand_ins: opt.StandIns = 0,
 ) -> int:
-    """Compare strategies: one device, this plan, data parallelism, a pipeline."""
+    """Compare one device, this plan, data parallelism and a pipeline."""
     machine = Machine(cluster, preset, memory, link, stand_ins)
     options = given_options(
         batch=batch, optimizer=optimizer, costs=costs, time_limit=time_limit
@@ -286,7 +288,7 @@ def score(
     link: opt.LinkSpeed = None,
     stand_ins: opt.StandIns = 0,
 ) -> int:
-    """Evaluate a placement that you made yourself; exit code 1 if it is not allowed."""
+    """Evaluate your own placement; exit code 1 if it breaks a rule."""
     check_target(target)
     if target.endswith(".json") and kind_of_file(target)[0] == "workload":
         return score_workload(target, placement, json_)
@@ -333,13 +335,13 @@ def simulate(
         Path | None, Option(metavar="FILE", help="Write a Perfetto trace (JSON).")
     ] = None,
     microbatches: Annotated[
-        int, Option(metavar="M", help="Shares of the batch in a pipeline.")
+        int, Option(metavar="M", help="Number of micro-batches of a pipeline.")
     ] = 1,
     schedule: Annotated[
         Literal["gpipe", "1f1b"], Option(help="Order of the micro-batches.")
     ] = "gpipe",
     recompute: Annotated[
-        bool, Option("--recompute", help="Save inputs only; compute twice.")
+        bool, Option("--recompute", help="Recompute activations in the backward pass.")
     ] = False,
     json_: opt.Json = False,
 ) -> int:
@@ -379,13 +381,13 @@ def draw(
         ),
     ] = Path("placement.svg"),
     other: Annotated[
-        str | None, Option(metavar="PLAN.json", help="Mark what moved since.")
+        str | None, Option(metavar="PLAN.json", help="Mark what moved since this plan.")
     ] = None,
     calls: Annotated[
-        str | None, Option(metavar="PART", help="Open one part into its calls.")
+        str | None, Option(metavar="PART", help="Show the calls of one part.")
     ] = None,
     timeline: Annotated[
-        bool, Option("--timeline", help="Draw when things run, not where.")
+        bool, Option("--timeline", help="Draw the timeline instead of the placement.")
     ] = False,
 ) -> int:
     """Draw a saved plan as SVG, PNG, PDF or DOT."""

@@ -72,7 +72,7 @@ def demo(
 def audit(
     target: opt.Target,
     plan: Annotated[
-        str | None, Option(metavar="PLAN.json", help="A saved plan of it.")
+        str | None, Option(metavar="PLAN.json", help="A saved plan of TARGET.")
     ] = None,
     loss: Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")] = "mse",
     batch: opt.Batch = 32,
@@ -84,10 +84,10 @@ def audit(
     cluster: opt.ClusterName = None,
     stand_ins: opt.StandIns = 0,
 ) -> int:
-    """Run one training step on synthetic data, and check that it ran as planned.
+    """Run one training step and check that it ran as planned.
 
-    Reads the devices back from the graphs that TensorFlow executed. Exit code 1 if
-    anything ran elsewhere.
+    The data are synthetic. The devices are read back from the graphs that TensorFlow
+    executed. Exit code 1 if anything ran elsewhere.
     """
     if target.endswith(".json"):
         raise DeclarationError(

@@ -25,9 +25,14 @@ _EXPOSED = (
 
 def worker(
     cluster: Annotated[
-        str, Option(metavar="FILE.toml", help="It has all hosts' addresses.")
+        str,
+        Option(
+            metavar="FILE.toml", help="Cluster file with the addresses of all hosts."
+        ),
     ],
-    index: Annotated[int, Option(metavar="K", help="This is its worker:K.")],
+    index: Annotated[
+        int, Option(metavar="K", help="Number of this worker in the file.")
+    ],
     core: Annotated[
         int | None, Option(metavar="C", help="Use this processor core only.")
     ] = None,
@@ -38,7 +43,7 @@ def worker(
         bool, Option("--owned", help="End when standard input is closed.")
     ] = False,
 ) -> int:
-    """Serve this machine's devices to a program elsewhere, until killed.
+    """Serve this machine's devices to a remote program, until killed.
 
     Refuses a network that others can reach, unless allowed.
     """
@@ -63,8 +68,8 @@ def worker(
 
 def up(
     program: opt.Program = None,
-    workers: Annotated[int, Option(metavar="N", help="How many.")] = 2,
-    pin: Annotated[bool, Option("--pin", help="One core for each.")] = False,
+    workers: Annotated[int, Option(metavar="N", help="Number of workers.")] = 2,
+    pin: Annotated[bool, Option("--pin", help="Pin each worker to one core.")] = False,
     threads: opt.Threads = None,
     memory: opt.MemoryLimit = None,
     allow_remote: opt.AllowRemote = False,
