@@ -7,14 +7,16 @@ says which node is on which device. Times are in the file's unit (milliseconds).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from math import fsum, inf, isfinite
+from math import fsum, inf
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import networkx as nx
+from msgspec import Meta, field
 
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import InfeasibleError, PlanFileError, listed
@@ -39,66 +41,58 @@ __all__ = [
     "workload_problem",
 ]
 
-_MOST_DEVICES = 100_000
 _MOST_FAULTS = 20
 _MOST_DIGITS = 9
 _UNLIMITED_BYTES = 1 << 60
 
 Place = tuple[str, int]
 """A device of a split: ("gpu", 0) or ("cpu", 0)."""
+_Number = Annotated[float, Meta(ge=0)]
+_Count = Annotated[float, Meta(ge=0, le=100_000, multiple_of=1)]
+_Flag = bool | Annotated[int, Meta(ge=0, le=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One operator; times and `transfer` in the file's unit (milliseconds)."""
+class Node(msgspec.Struct, frozen=True):
+    """One operator; times are in the file's unit (milliseconds)."""
 
     id: int
-    accelerator: float
-    cpu: float
-    size_bytes: float
-    supported: bool
-    backward: bool
-    color: int | None
-    transfer: float
+    cpu: _Number = field(name="cpuLatency")
+    accelerator: _Number = field(name="fpgaLatency")
+    supported: _Flag = field(name="supportedOnFpga")
+    backward: _Flag = field(name="isBackwardNode", default=False)
+    size_bytes: _Number = field(name="size", default=0.0)
+    color: int | None = field(name="colorClass", default=None)
+
+
+class _Edge(msgspec.Struct, frozen=True):
+    source: int = field(name="sourceId")
+    target: int = field(name="destId")
+    cost: _Number
+
+
+class _File(msgspec.Struct, frozen=True):
+    nodes: tuple[Node, ...]
+    edges: tuple[_Edge, ...]
+    accelerators: _Count = field(name="maxFPGAs")
+    cpus: _Count = field(name="maxCPUs")
+    memory_bytes: _Number = field(name="maxSizePerFPGA")
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A graph of operators and `accelerators` + `cpus` identical devices of each kind.
 
-    `edges` are pairs of positions in `nodes`, without repetitions.
+    `edges` are pairs of positions in `nodes`, without repetitions; `transfer` is the
+    time in which each node's output is sent once.
     """
 
     name: str
     nodes: tuple[Node, ...]
     edges: tuple[tuple[int, int], ...]
+    transfer: tuple[float, ...]
     accelerators: int
     cpus: int
     memory_bytes: float
-
-
-class _NodeRow(msgspec.Struct, rename="camel"):
-    id: int
-    cpu_latency: float
-    fpga_latency: float
-    supported_on_fpga: bool | int
-    is_backward_node: bool | int = False
-    size: float = 0.0
-    color_class: int | None = None
-
-
-class _EdgeRow(msgspec.Struct, rename="camel"):
-    source_id: int
-    dest_id: int
-    cost: float
-
-
-class _File(msgspec.Struct):
-    nodes: list[_NodeRow]
-    edges: list[_EdgeRow]
-    accelerators: float = msgspec.field(name="maxFPGAs")
-    cpus: float = msgspec.field(name="maxCPUs")
-    memory: float = msgspec.field(name="maxSizePerFPGA")
 
 
 def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
@@ -130,99 +124,52 @@ def workload_of(data: object, *, name: str = "workload") -> Workload:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
         raise PlanFileError(f"it is not a valid workload: {error}") from None
-    position = {row.id: i for i, row in enumerate(file.nodes)}
-    faults = [
-        *_machine_faults(file),
-        *_node_faults(file),
-        *_edge_faults(file, position),
-    ]
-    edges = {(e.source_id, e.dest_id): e.cost for e in file.edges}
-    if not faults:
-        try:
-            cycle = nx.find_cycle(nx.DiGraph(list(edges)))
-            ids = [source for source, _ in cycle]
-            faults.append(
-                f"edges form a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"
-            )
-        except (nx.NetworkXNoCycle, nx.NetworkXPointlessConcept):
-            pass
+    position = {node.id: i for i, node in enumerate(file.nodes)}
+    edges = {(edge.source, edge.target): edge.cost for edge in file.edges}
+    faults = list(_faults(file, position)) or _cycle_faults(edges)
     if faults:
         shown = faults[:_MOST_FAULTS]
         rest = [f"and {len(faults) - len(shown)} more"] if faults[_MOST_FAULTS:] else []
         headline = f"it is not a valid workload (faults: {len(faults)}):"
         raise PlanFileError(listed(headline, [*shown, *rest]))
-    transfer = {e.source_id: e.cost for e in reversed(file.edges)}
+    cost = {edge.source: edge.cost for edge in reversed(file.edges)}
     return Workload(
         name,
-        tuple(
-            Node(
-                row.id,
-                row.fpga_latency,
-                row.cpu_latency,
-                row.size,
-                bool(row.supported_on_fpga),
-                bool(row.is_backward_node),
-                row.color_class,
-                transfer.get(row.id, 0.0),
-            )
-            for row in file.nodes
-        ),
+        file.nodes,
         tuple((position[a], position[b]) for a, b in edges),
+        tuple(cost.get(node.id, 0.0) for node in file.nodes),
         int(file.accelerators),
         int(file.cpus),
-        file.memory,
+        file.memory_bytes,
     )
 
 
-def _machine_faults(file: _File) -> Iterator[str]:
-    for field, count in (("maxFPGAs", file.accelerators), ("maxCPUs", file.cpus)):
-        if not (0 <= count <= _MOST_DEVICES and count % 1 == 0):
-            yield (
-                f"{field}: expected a whole number from 0 to {_MOST_DEVICES}, found "
-                f"{count:g}"
-            )
-    if file.accelerators == 0 and file.cpus == 0:
+def _faults(file: _File, position: Mapping[int, int]) -> Iterator[str]:
+    if file.accelerators == file.cpus == 0:
         yield "maxFPGAs and maxCPUs are both 0: there is no device"
-    yield from _number_faults("maxSizePerFPGA", file.memory)
-
-
-def _number_faults(where: str, number: float) -> Iterator[str]:
-    if not isfinite(number) or number < 0:
-        yield f"{where}: expected a finite number >= 0, found {number}"
-
-
-def _node_faults(file: _File) -> Iterator[str]:
-    twice = Counter(row.id for row in file.nodes)
-    for i, row in enumerate(file.nodes):
-        where = f"nodes[{i}]"
-        if twice[row.id] > 1:
-            yield f"{where}.id: {row.id} is the id of {twice[row.id]} nodes"
-        yield from _number_faults(f"{where}.fpgaLatency", row.fpga_latency)
-        yield from _number_faults(f"{where}.cpuLatency", row.cpu_latency)
-        yield from _number_faults(f"{where}.size", row.size)
-        flags = {
-            "supportedOnFpga": row.supported_on_fpga,
-            "isBackwardNode": row.is_backward_node,
-        }
-        for field, flag in flags.items():
-            if flag not in (0, 1):
-                yield f"{where}.{field}: expected true, false, 0 or 1, found {flag}"
-
-
-def _edge_faults(file: _File, position: Mapping[int, int]) -> Iterator[str]:
-    cost: dict[int, tuple[int, float]] = {}
-    for i, row in enumerate(file.edges):
-        where = f"edges[{i}]"
-        for field, end in (("sourceId", row.source_id), ("destId", row.dest_id)):
+    twice = Counter(node.id for node in file.nodes)
+    for i, node in enumerate(file.nodes):
+        if twice[node.id] > 1:
+            yield f"nodes[{i}].id: {node.id} is the id of {twice[node.id]} nodes"
+    first: dict[int, tuple[int, float]] = {}
+    for i, edge in enumerate(file.edges):
+        for name, end in (("sourceId", edge.source), ("destId", edge.target)):
             if end not in position:
-                yield f"{where}.{field}: no node has id {end}"
-        yield from _number_faults(f"{where}.cost", row.cost)
-        first, known = cost.setdefault(row.source_id, (i, row.cost))
-        if abs(known - row.cost) > 1e-6:
+                yield f"edges[{i}].{name}: no node has id {end}"
+        number, known = first.setdefault(edge.source, (i, edge.cost))
+        if abs(known - edge.cost) > 1e-6:
             yield (
-                f"{where}.cost: {row.cost} differs from {known} in edges[{first}]; "
-                f"node {row.source_id} has one output cost"
+                f"edges[{i}].cost: {edge.cost} differs from {known} in "
+                f"edges[{number}]; node {edge.source} has one output cost"
             )
+
+
+def _cycle_faults(edges: Iterable[tuple[int, int]]) -> list[str]:
+    graph = nx.DiGraph(list(edges))
+    if nx.is_directed_acyclic_graph(graph):
+        return []
+    ids = [source for source, _ in nx.find_cycle(graph)]
+    return [f"edges form a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +228,12 @@ def workload_problem(workload: Workload) -> Problem:
         seconds=[(n.accelerator if n.supported else inf, n.cpu) for n in nodes],
         size_bytes=[node.size_bytes for node in nodes],
         edges=workload.edges,
-        transfer_seconds=[(node.transfer, 0.0) for node in nodes],
+        transfer_seconds=[(one, 0.0) for one in workload.transfer],
         kind=[0] * workload.accelerators + [1] * workload.cpus,
         capacity_bytes=[workload.memory_bytes] * workload.accelerators
         + [inf] * workload.cpus,
         group=_groups(workload),
-        backward=[node.backward for node in nodes],
+        backward=[bool(node.backward) for node in nodes],
     )
 
 
@@ -307,7 +254,7 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
     digits = _digits(workload)
     leader: dict[int, str] = {}
     parts, calls = [], []
-    for node in workload.nodes:
+    for node, transfer in zip(workload.nodes, workload.transfer):
         name = str(node.id)
         first = name if node.color is None else leader.setdefault(node.color, name)
         parts.append(Part(name, near=() if first == name else (first,)))
@@ -317,10 +264,10 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
                 part=name,
                 kind="Node",
                 cpu_only=not node.supported,
-                backward=node.backward,
+                backward=bool(node.backward),
                 size_bytes=_whole(node.size_bytes, digits, ROUND_CEILING),
                 seconds_on=(("gpu", node.accelerator), ("cpu", node.cpu)),
-                transfer_seconds=node.transfer,
+                transfer_seconds=transfer,
             )
         )
     order = nx.DiGraph()
@@ -476,7 +423,7 @@ def _max_load(workload: Workload, device: Sequence[Place]) -> float:
         others = readers[i] - {here}
         for place in {here, *others} if others else ():
             if place[0] == "gpu":
-                seconds.setdefault(place, []).append(node.transfer)
+                seconds.setdefault(place, []).append(workload.transfer[i])
     return max((fsum(each) for each in seconds.values()), default=0.0)
 
 

@@ -31,7 +31,7 @@ def workload(tmp_path):
     path = tmp_path / "diamond.json"
     edges = [(3, 5), (3, 7), (5, 9), (7, 9)]
     data = {
-        "maxFPGAs": 2,
+        "maxFPGAs": 2.0,
         "maxCPUs": 1,
         "maxSizePerFPGA": 9,
         "nodes": [
@@ -142,7 +142,8 @@ def test_planned_workload_scores_what_it_says(workload, contiguity):
     ("change", "message"),
     [
         (lambda w: w.update(maxFPGAs="two"), r"Expected `float`.*maxFPGAs"),
-        (lambda w: w.update(maxFPGAs=2.5), "maxFPGAs: expected a whole number"),
+        (lambda w: w.update(maxFPGAs=2.5), r"multiple of 1.0.*maxFPGAs"),
+        (lambda w: w.update(maxFPGAs=-1), r"Expected `float` >= 0.*maxFPGAs"),
         (lambda w: w.update(maxFPGAs=0, maxCPUs=0), "there is no device"),
         (
             lambda w: w["nodes"][1].update(id=9),
@@ -150,10 +151,13 @@ def test_planned_workload_scores_what_it_says(workload, contiguity):
         ),
         (
             lambda w: w["nodes"][1].update(size=-1),
-            r"nodes\[1\].size: expected",
+            r"Expected `float` >= 0.*nodes\[1\].size",
         ),
         (lambda w: w["nodes"][1].pop("cpuLatency"), "cpuLatency"),
-        (lambda w: w["nodes"][1].update(supportedOnFpga=2), "true, false, 0 or 1"),
+        (
+            lambda w: w["nodes"][1].update(supportedOnFpga=2),
+            r"Expected `int` <= 1.*nodes\[1\].supportedOnFpga",
+        ),
         (lambda w: w["edges"][0].update(destId=4), "no node has id 4"),
         (lambda w: w["edges"][1].update(cost=9.0), "node 3 has one output cost"),
         (lambda w: w["edges"][0].update(sourceId=9, destId=3, cost=0), "a cycle"),
