@@ -97,15 +97,6 @@ def test_plans_have_their_verdict(made: Callable[[], sn.Plan]) -> None:
     assert plan.verdict.single_device in ("gpu:0", "gpu:1")
 
 
-def test_pins_of_another_plan_are_kept() -> None:
-    """A plan, or its file, may stand for its own pins."""
-    first = sn.score(chain(), BOX, {f"c{i}": "gpu:1" for i in range(3)})
-
-    again = sn.plan(chain(), BOX, pins=first, time_limit=0.2)
-
-    assert again.device_of == first.device_of
-
-
 @pytest.mark.parametrize("source", [None, 3, "model", [], BOX])
 def test_a_source_that_is_none_is_refused(source: Any) -> None:
     """What can be read is named."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from splitnet.core.costs.model import Roofline
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import parts_called
 from splitnet.core.plan import (
     Placement,
     Plan,
@@ -13,12 +14,8 @@ from splitnet.core.plan import (
     as_plan,
     value_text,
 )
-from splitnet.planner.evaluate import (
-    Evaluator,
-    change_text,
-    evaluator_of,
-    moved_with,
-)
+from splitnet.planner.constraints import near_groups
+from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.strategies import compare_strategies
 
@@ -121,7 +118,7 @@ def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
                 if tries <= 0:
                     break
                 tries -= 1
-                moved = moved_with(plan, one.part, device)
+                moved = _moved_with(plan, one.part, device)
                 changed = {p: d for p, d in moved.items() if d != plan.device_of[p]}
                 there = evaluator.evaluate(device_of | changed)
                 saved = 1 - there.value / value
@@ -266,7 +263,7 @@ class Explanation:
             )
             lines += [
                 f"  {a.device:<{width}}  {value_text(self.objective, a.value)}, "
-                f"{change_text(self.objective, self.value, a.value)}"
+                f"{_change_text(self.objective, self.value, a.value)}"
                 f"{'' if a.fits else '; does not fit its memory'}"
                 for a in self.alternatives
             ]
@@ -294,7 +291,7 @@ def explain(plan: Plan, name: str) -> Explanation:
     alternatives = []
     for device in plan.cluster:
         if device.name != one.device:
-            there = evaluator.evaluate(moved_with(plan, one.part, device.name))
+            there = evaluator.evaluate(_moved_with(plan, one.part, device.name))
             alternatives.append(Alternative(device.name, there.value, there.fits))
     fallback = next((f for f in plan.fallbacks if f.part == one.part), None)
     known = _REASONS.get(one.reason, one.reason)
@@ -347,7 +344,7 @@ class Comparison:
 
 def _row(name: str, objective: str, values: tuple[float, float]) -> str:
     a, b = (value_text(objective, value, long=False) for value in values)
-    return f"{name:<9} {a} -> {b}, {change_text(objective, *values)}"
+    return f"{name:<9} {a} -> {b}, {_change_text(objective, *values)}"
 
 
 def compare(plan: Plan, other: Plan) -> Comparison:
@@ -403,3 +400,30 @@ def _moved(plan: Plan, other: Plan) -> list[tuple[str, str, str]]:
 
 def _by_call(plan: Plan) -> dict[str, str]:
     return {call.name: plan.device_of[call.part] for call in plan.graph.calls}
+
+
+def _moved_with(plan: Plan, name: str, device: str) -> dict[str, str]:
+    """The plan's placement with some parts, and what near= binds to them, elsewhere.
+
+    Args:
+        plan: The placement to change.
+        name: A part, or the parts with that call or layer.
+        device: Where they go.
+    """
+    names = parts_called(plan.graph, name)
+    together = [
+        part
+        for parts in near_groups(plan.graph)
+        if any(one in parts for one in names)
+        for part in parts
+    ]
+    return dict(plan.device_of) | dict.fromkeys(together, device)
+
+
+def _change_text(objective: str, before: float, after: float) -> str:
+    """Write a change of what an objective counts: "3.2% longer"."""
+    if before <= 0 or abs(after / before - 1) < 5e-4:
+        return "no change"
+    words = ("more", "less") if objective == "memory" else ("longer", "shorter")
+    share = after / before - 1
+    return f"{abs(share):.1%} {words[share < 0]}"

@@ -8,15 +8,13 @@ from typing import Any
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
-from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
-from splitnet.core.graph import Call, Graph, parts_called
+from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
-    near_groups,
-    resolve,
     select,
 )
 from splitnet.planner.partitioning import partition
@@ -27,13 +25,11 @@ from splitnet.simulator.step_graph import StepGraph, step_graph
 __all__ = [
     "Evaluation",
     "Evaluator",
-    "change_text",
     "checked",
     "evaluator_of",
     "free_groups",
-    "groups_of",
-    "moved_with",
     "reasons_of",
+    "requests_in",
     "score",
     "weights",
 ]
@@ -371,29 +367,10 @@ def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
     return [Group((part.name,), everywhere) for part in graph.parts]
 
 
-def groups_of(plan: Plan) -> list[Group]:
-    """The groups of a plan's constraints, read back from `Placement.requested`.
-
-    A group that is where its request does not allow counts as free.
-    """
+def requests_in(plan: Plan) -> Callable[[Part], list[str] | None]:
+    """The requests of a plan, as pins with which to plan again."""
     requested = {p.part: p.requested.split(", ") for p in plan.placements}
-    evaluator = evaluator_of(plan)
-    try:
-        _, groups = resolve(
-            plan.graph,
-            plan.cluster,
-            pins=lambda part: [on for on in requested[part.name] if on] or "auto",
-            load_of=evaluator.load,
-        )
-    except SplitnetError:
-        return free_groups(plan.graph, plan.cluster)
-    everywhere = tuple(device.name for device in plan.cluster)
-    return [
-        group
-        if all(plan.device_of[part] in group.allowed for part in group.parts)
-        else replace(group, allowed=everywhere, apart=())
-        for group in groups
-    ]
+    return lambda part: [on for on in requested[part.name] if on] or None
 
 
 def reasons_of(
@@ -480,30 +457,3 @@ def _without_memory(
         if not there.fits and there.value < value * (1 - 1e-9):
             best, value = device, there.value
     return best
-
-
-def moved_with(plan: Plan, name: str, device: str) -> dict[str, str]:
-    """The plan's placement with some parts, and what near= binds to them, elsewhere.
-
-    Args:
-        plan: The placement to change.
-        name: A part, or the parts with that call or layer.
-        device: Where they go.
-    """
-    names = parts_called(plan.graph, name)
-    together = [
-        part
-        for parts in near_groups(plan.graph)
-        if any(one in parts for one in names)
-        for part in parts
-    ]
-    return dict(plan.device_of) | dict.fromkeys(together, device)
-
-
-def change_text(objective: str, before: float, after: float) -> str:
-    """Write a change of what an objective counts: "3.2% longer"."""
-    if before <= 0 or abs(after / before - 1) < 5e-4:
-        return "no change"
-    words = ("more", "less") if objective == "memory" else ("longer", "shorter")
-    share = after / before - 1
-    return f"{abs(share):.1%} {words[share < 0]}"

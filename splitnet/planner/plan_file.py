@@ -23,7 +23,7 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.evaluate import evaluator_of, groups_of, score
+from splitnet.planner.evaluate import score
 from splitnet.planner.planner import proven_bound
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
@@ -155,7 +155,7 @@ def plan_from_dict(values: object) -> Plan:
     )
     bound = file.bound
     if edited:
-        bound = proven_bound(evaluator_of(plan), groups_of(plan))
+        bound = proven_bound(plan)
     return with_verdict(replace(plan, bound=min(plan.value, bound)))
 
 

@@ -8,13 +8,14 @@ graph, cluster, options
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import InfeasibleError
+from splitnet.core.errors import InfeasibleError, SplitnetError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
@@ -27,7 +28,15 @@ from splitnet.planner.constraints import (
 )
 from splitnet.planner.engine import Solution, solve
 from splitnet.planner.engine.solve import value_of
-from splitnet.planner.evaluate import Evaluator, checked, reasons_of, weights
+from splitnet.planner.evaluate import (
+    Evaluator,
+    checked,
+    evaluator_of,
+    free_groups,
+    reasons_of,
+    requests_in,
+    weights,
+)
 from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import (
     bind_shared_weights,
@@ -123,8 +132,24 @@ def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
     return clusters(base, most, weights(cluster, options))
 
 
-def proven_bound(evaluator: Evaluator, groups: Sequence[Group]) -> float:
-    """What no placement of the groups can be below, after a second's work at most."""
+def proven_bound(plan: Plan) -> float:
+    """What no plan with the requests of this one can be below, after a second's work.
+
+    A group that is where its request does not allow counts as free.
+    """
+    evaluator, graph = evaluator_of(plan), plan.graph
+    groups = free_groups(graph, plan.cluster)
+    everywhere = groups[0].allowed if groups else ()
+    with suppress(SplitnetError):
+        _, asked = resolve(
+            graph, plan.cluster, pins=requests_in(plan), load_of=evaluator.load
+        )
+        groups = [
+            group
+            if all(plan.device_of[part] in group.allowed for part in group.parts)
+            else replace(group, allowed=everywhere, apart=())
+            for group in asked
+        ]
     problem = evaluator.problem_of(groups)
     if prod(len(group.allowed) for group in groups) <= _FEW:
         return solve(problem, objective=evaluator.objective).bound

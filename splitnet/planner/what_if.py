@@ -11,7 +11,7 @@ from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan, PlanOptions, as_plan
-from splitnet.planner.evaluate import Evaluator, evaluator_of, score
+from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, in_clusters
 from splitnet.simulator.microbatch import largest_true, scaled_graph
@@ -134,14 +134,13 @@ def _moved(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
 
 
 def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
-    requested = {p.part: p.requested.split(", ") for p in plan.placements}
     contiguity = (plan.options or {}).get("contiguity")
     return find_plan(
         plan.graph,
         plan.cluster,
         objective=plan.objective,
         contiguity=str(contiguity) if contiguity else None,
-        pins=lambda part: [on for on in requested[part.name] if on] or None,
+        pins=requests_in(plan),
         costs=costs,
         optimizer=plan.optimizer,
         training=plan.training,

@@ -50,10 +50,6 @@ CALLS: list[tuple[str, Any]] = [
         for name, values in OPTIONS.items()
         for value in values
     ],
-    *[
-        (f"plan(cluster={x!r})", lambda x=x: sn.plan(GRAPH, x))
-        for x in ("2*gpu", 3, [], GRAPH)
-    ],
     *[(f"score({x!r})", lambda x=x: sn.score(GRAPH, BOX, x)) for x in PLACEMENTS],
     *[
         (f"largest_batch({x})", lambda x=x: sn.largest_batch(GRAPH, BOX, **x))

@@ -114,7 +114,7 @@ def test_infeasible_names_one_device_more():
 
 def test_plan_keeps_room_for_copies():
     """Cuts that fill a device to the brim leave no room for what arrives there."""
-    for megabytes in range(60, 90, 5):
+    for megabytes in (60, 70, 85):
         box = Cluster.of("3*gpu", memory=f"{megabytes} MiB")
         plan = find_plan(chain(30), box, time_limit=0.2)
 
