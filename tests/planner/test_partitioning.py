@@ -219,7 +219,8 @@ def test_partition_ends_for_the_smallest_of_weights():
     graph = graph_of([(0, 2), (1, 2)], count=3)
     device_of = {"c0": "gpu:1", "c1": "gpu:0", "c2": "gpu:1"}
 
-    partition(graph, device_of, 1, lambda call: 5e-324, cut_at_sends=False)
+    one = {"c0": 5e-324}
+    partition(graph, device_of, 1, lambda c: one.get(c.name, 0.0), cut_at_sends=False)
 
 
 def test_partition_cuts_where_something_arrives_or_is_sent():
