@@ -6,7 +6,7 @@ from pathlib import Path
 
 from splitnet._version import __version__
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError, format_bytes
+from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
@@ -77,13 +77,19 @@ def report_html(
     timelines = {"planned": plan.timeline}
     if measured is not None:
         timelines["measured"] = measured
+    compared = plan.verdict.strategies if plan.verdict is not None else None
+    strategies = compared.all if compared is not None else ()
     gantt = gantt_of(timelines, cluster=plan.cluster, title="")
     diagram = svg_of_plan(plan, audit, headed=False)
     size = _SIZE.search(diagram)
     return environment.get_template("report.html.j2").render(
         version=__version__,
         name=clean(plan.graph.name),
-        verdict=[clean(line) for line in (*verdict_lines(plan), bottleneck_text(plan))],
+        verdict=[
+            clean(line)
+            for line in (*verdict_lines(plan), bottleneck_text(plan))
+            if not line.startswith("strategies: ")  # they are bars
+        ],
         worth=plan.verdict is None or plan.verdict.worth_distributing,
         figures=_figures(plan),
         diagram=Markup(_SIZE.sub("<svg", diagram, count=1)),
@@ -99,6 +105,9 @@ def report_html(
         audit=audit,
         audited=audit_grids(audit) if audit is not None else {},
         clean=clean,
+        strategies=strategies,
+        slowest=max((one.seconds for one in strategies), default=0.0) or 1.0,
+        seconds=format_seconds,
     )
 
 

@@ -1,9 +1,11 @@
 """Files: every format, whole or not at all, from names that nobody would choose."""
 
 import os
+import struct
 import subprocess
 import warnings
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -23,20 +25,15 @@ MAGIC = {"png": b"\x89PNG\r\n", "pdf": b"%PDF-", "svg": b"<", "dot": b"digraph"}
 def test_draw_writes_the_format_that_the_suffix_says(
     suffix: str, tmp_path: Path
 ) -> None:
-    """The file begins as files of its kind do, and nothing is left beside it."""
-    path = draw(plans.siamese(), tmp_path / f"x.{suffix}")
+    """Files of plans, charts and timelines begin as their kind does; no other file."""
+    path = tmp_path / f"x.{suffix}"
+    draw(plans.siamese(), path)
     assert path.read_bytes().startswith(MAGIC[suffix])
+    chart = (MAGIC | {"dot": b"graph"})[suffix]
+    for thing in (plans.siamese().timeline, plans.siamese()):
+        draw(thing, path, what="timeline")
+        assert path.read_bytes().startswith(chart)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "dot"])
-def test_draw_writes_a_timeline_in_every_format(suffix: str, tmp_path: Path) -> None:
-    """A timeline is a chart, with or without a plan around it."""
-    magic = MAGIC | {"dot": b"graph"}
-    one = draw(plans.siamese().timeline, tmp_path / f"a.{suffix}")
-    two = draw(plans.siamese(), tmp_path / f"b.{suffix}", what="timeline")
-    assert one.read_bytes().startswith(magic[suffix])
-    assert two.read_bytes().startswith(magic[suffix])
 
 
 def test_draw_writes_the_same_svg_twice(tmp_path: Path) -> None:
@@ -45,48 +42,40 @@ def test_draw_writes_the_same_svg_twice(tmp_path: Path) -> None:
     assert one == draw(plans.towers(30), tmp_path / "b.svg").read_bytes()
 
 
-def test_draw_refuses_an_unknown_suffix(tmp_path: Path) -> None:
-    """The message lists what is allowed, and no file appears."""
-    with pytest.raises(SplitnetError, match=r"\.jpeg is unknown.*\.svg, \.png, \.pdf"):
-        draw(plans.one(), tmp_path / "x.jpeg")
+@pytest.mark.parametrize(
+    ("thing", "name", "options", "said"),
+    [
+        (plans.one(), "x.jpeg", {}, r"\.jpeg is unknown.*\.svg, \.png, \.pdf"),
+        (plans.one(), "picture", {}, "no suffix"),
+        (plans.one(), "nowhere/x.dot", {}, "No such file or directory"),
+        ("plan", "x.svg", {}, "cannot draw a str"),
+        (plans.one(), "x.svg", {"what": "memory"}, "'placement', 'timeline'"),
+        (plans.one().timeline, "x.svg", {"calls": "only"}, "this is a timeline"),
+        (
+            plans.one(),
+            "x.svg",
+            {"other": plans.one().timeline},
+            "`other` is of the same kind",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_draw_refuses_what_cannot_be_drawn(
+    thing: Any, name: str, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """The message says what is allowed, and no file appears."""
+    with pytest.raises(SplitnetError, match=said):
+        draw(thing, tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
 
 
-def test_draw_refuses_a_path_without_suffix(tmp_path: Path) -> None:
-    """The format cannot be guessed."""
-    with pytest.raises(SplitnetError, match="no suffix"):
-        draw(plans.one(), tmp_path / "picture")
-
-
-def test_draw_says_when_the_folder_is_not_there(tmp_path: Path) -> None:
-    """No traceback from the operating system."""
-    with pytest.raises(SplitnetError, match="No such file or directory"):
-        draw(plans.one(), tmp_path / "nowhere" / "x.dot")
-
-
-def test_draw_refuses_what_is_no_plan(tmp_path: Path) -> None:
-    """A string cannot be drawn."""
-    with pytest.raises(SplitnetError, match="cannot draw a str"):
-        draw("plan", tmp_path / "x.svg")  # type: ignore[arg-type]  # the fault on trial
-
-
-def test_draw_refuses_an_unknown_picture(tmp_path: Path) -> None:
-    """What= is one of two words."""
-    with pytest.raises(SplitnetError, match="'placement', 'timeline'"):
-        draw(plans.one(), tmp_path / "x.svg", what="memory")
-
-
-def test_draw_refuses_to_open_a_part_of_a_timeline(tmp_path: Path) -> None:
-    """calls= belongs to placement diagrams."""
-    with pytest.raises(SplitnetError, match="this is a timeline"):
-        draw(plans.one().timeline, tmp_path / "x.svg", calls="only")
-
-
-def test_draw_refuses_to_compare_a_plan_with_a_timeline(tmp_path: Path) -> None:
-    """Other= is of the same kind."""
-    plan = plans.one()
-    with pytest.raises(SplitnetError, match="`other` is of the same kind"):
-        draw(plan, tmp_path / "x.svg", other=plan.timeline)
+def test_draw_takes_a_resolution(tmp_path: Path) -> None:
+    """Twice the dots per inch are twice the pixels."""
+    wide = []
+    for dpi in (96, 192):
+        png = draw(plans.one(), tmp_path / "x.png", dpi=dpi).read_bytes()
+        wide.append(struct.unpack(">I", png[16:20])[0])
+    assert wide[1] == pytest.approx(2 * wide[0], abs=2)
 
 
 def test_draw_takes_an_audit(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """The report: one page, complete, without a network, safe against names."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from splitnet.core.errors import SplitnetError
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.view.report import report, report_html
 from tests.view import plans
 from tests.view.test_tables import strayed
@@ -103,6 +104,23 @@ def test_report_leaves_out_what_there_is_not() -> None:
     """No fallback, no such section; no audit, no such section."""
     page = Page(report_html(plans.chain(3)))
     assert not {"fallbacks", "audit"} & set(page.ids)
+
+
+def test_report_compares_strategies_with_bars() -> None:
+    """Lengths are times; what does not fit says so; without a comparison, no bars."""
+    plan = plans.siamese()
+    compared = StrategyComparison(
+        (
+            Strategy("plan", 1.0, "sn.emit(net, plan)"),
+            Strategy("towers", 2.0, "sn.data_parallel(model)", fits=False),
+        )
+    )
+    verdict = replace(plan.verdict, strategies=compared)
+    text = report_html(replace(plan, verdict=verdict))
+    widths = re.findall(r'<i style="width: ([\d.]+)%">', text)
+    assert widths == ["50.0", "100.0"]
+    assert "2.00 s, does not fit" in text
+    assert "strategies" not in Page(report_html(plan)).ids
 
 
 def test_report_of_an_audit_lists_its_findings() -> None:
