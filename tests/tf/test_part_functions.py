@@ -362,3 +362,76 @@ def test_every_stage_keeps_the_order_of_its_schedule(
             done = [waits_for(one, other) for other in backward]
             expected = max(0, m - window + 1) if schedule == "1f1b" else 0
             assert done == [i < expected for i in range(3)]
+
+
+class Recomputed(layers.Dense):
+    """Keeps nothing for its backward pass."""
+
+    def call(self, inputs: Any) -> Any:
+        """A dense layer that is computed again in its gradient."""
+        again = tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
+        return again(inputs)
+
+
+class Doubled(layers.Dense):
+    """Has a gradient of its own: twice the true one, for its input and its weights."""
+
+    def call(self, inputs: Any) -> Any:
+        """A product whose gradients are doubled."""
+
+        @tf.custom_gradient
+        def doubled(x: Any) -> Any:
+            def back(dy: Any, variables: Any = None) -> Any:
+                over_x = 2.0 * tf.matmul(dy, self.kernel, transpose_b=True)
+                return over_x, [2.0 * tf.matmul(x, dy, transpose_a=True)]
+
+            return tf.matmul(x, self.kernel), back
+
+        return doubled(inputs)
+
+
+class Compiled(layers.Dense):
+    """Calls a function of its own, which is traced once."""
+
+    def build(self, shape: Any) -> None:
+        """Make the function with the weights."""
+        super().build(shape)
+        self.function = tf.function(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
+
+    def call(self, inputs: Any) -> Any:
+        """What the function gives."""
+        return self.function(inputs)
+
+
+OWN = [
+    (kind, how) for kind in (Recomputed, Doubled, Compiled) for how in ("", "towers")
+]
+OWN += [(Recomputed, "recompute"), (Doubled, "recompute"), (Doubled, "microbatches")]
+
+
+@pytest.mark.parametrize(("kind", "how"), OWN)
+def test_a_gradient_of_a_layers_own_reaches_weights_of_another_device(
+    kind: type, how: str, cluster: sn.Cluster
+) -> None:
+    """Such a gradient knows variables, and no values that a function captures."""
+    keras.utils.set_random_seed(1)
+    net = sn.Net("shared")
+    x, shared = net.input("x", (6,)), kind(6, use_bias=False, name="shared")
+    if how == "towers":
+        here = net.towers("here", x, shared, on=["gpu:0", "gpu:1"])
+    else:
+        here = net.branch("here", x, shared, on="gpu:0")
+        here = net.branch("there", here, shared, on="gpu:1")
+    net.output(net.branch("head", here, layers.Dense(1, name="out"), on="gpu:1"))
+    option = {"recompute": True, "microbatches": 2}
+    options = {how: option[how]} if how in option else {}
+    placed = sn.emit(net, sn.plan(net, cluster, batch=8), **options)
+    plain = sn.unplace(placed)
+    compiled(placed, plain)
+    for one in (placed, plain):
+        one.fit(numbers(16, 6), numbers(16, 1), batch_size=8, shuffle=False, verbose=0)
+        one.evaluate(numbers(16, 6), numbers(16, 1), batch_size=8, verbose=0)
+
+    assert_near(placed.get_weights(), plain.get_weights())
+    if how != "microbatches":  # each of which reads such weights itself
+        sn.audit(placed, None, (numbers(8, 6), numbers(8, 1))).check()

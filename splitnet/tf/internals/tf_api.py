@@ -1,13 +1,17 @@
 """Private names of TensorFlow, each behind a function that says what it is for."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.ops import custom_gradient
 
 from splitnet.tf.internals.checks import Needed, missing, refuse
 
@@ -16,6 +20,7 @@ __all__ = [
     "current_device",
     "function_body",
     "function_nodes",
+    "functions_entered",
     "join_again",
     "keep_as_written",
     "partition_graphs",
@@ -36,7 +41,10 @@ _NEEDED: Needed = (
     ),
     (tf_record, ("record_operation", "stop_recording")),
     (tf.Graph, ("_get_function",)),
+    (polymorphic_function, ("Function",)),
+    (custom_gradient, ("custom_gradient", "recompute_grad")),
 )
+_FUNCTIONS = (polymorphic_function.__name__, custom_gradient.__name__)
 
 
 def check_versions() -> None:
@@ -83,6 +91,20 @@ def current_device() -> str:
 def function_body(graph: Any, name: str) -> Any:
     """The graph of a function that an op of `graph` calls."""
     return graph._get_function(name).graph
+
+
+def functions_entered() -> int:
+    """Frames on the stack of functions that capture variables but no other tensor.
+
+    Those of `tf.function`, which may be called again in another graph, and of
+    `tf.custom_gradient` and `tf.recompute_grad`, whose gradients know variables only.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
+    while frame is not None:
+        count += frame.f_globals.get("__name__") in _FUNCTIONS
+        frame = frame.f_back
+    return count
 
 
 def with_gradient(

@@ -90,7 +90,7 @@ class PartFunction:
         """
         weights, states = self._arguments(device if captures else "")
         trace = self._traced(run, given, weights, states)
-        values = [run.weight(v, device) for v in weights]
+        values = [run.weight(v, device) for v in trace.weights]
         current = [run.state(v, first=i in trace.early) for i, v in enumerate(states)]
         masks = [keras_api.mask_of(value) for value in given]
         turns = run.shared.turns
@@ -142,7 +142,8 @@ class PartFunction:
 class Trace:
     """A part's body, traced for one signature.
 
-    `early` are the numbers of the states that the body may read as they were at the
+    `weights` are the arguments among the weights: without those that a function of a
+    layer's own reads. `early` are the numbers of the states that the body may read as they were at the
     start of the step, `unmasked` those of the reads whose mask a call took off;
     `owners` the operations that made the losses, `kept` the layers and attributes that
     keep tensors.
@@ -157,11 +158,14 @@ class Trace:
         states: Sequence[Any],
     ) -> None:
         self._part, self._context = part, context
-        self._weights, self._states = list(weights), list(states)
+        self.weights, self._states = list(weights), list(states)
         self._read_first: list[Any] = []
+        self._captured: set[int] = set()
         self._trace(signature)
-        if found := _in_loops(self.function.graph):
-            self._read_first = [v for v in part.weights() if id(v.value) in found]
+        looped = _in_loops(self.function.graph)
+        if looped or self._captured:
+            self._read_first = [v for v in part.weights() if id(v.value) in looped]
+            self.weights = [v for v in weights if id(v) not in self._captured]
             self._trace(signature)
 
     def _trace(self, signature: tuple[Any, Any]) -> None:
@@ -178,7 +182,7 @@ class Trace:
             jit_compile=True if how == "xla" else None,
             experimental_attributes={"_noinline": True},
         )
-        specs = [[_spec(v) for v in vs] for vs in (self._weights, self._states)]
+        specs = [[_spec(v) for v in vs] for vs in (self.weights, self._states)]
         with tf.init_scope():  # without the devices of the step that is being made
             self.function = function.get_concrete_function(*signature, *specs)
 
@@ -213,13 +217,14 @@ class Trace:
                 _set(value, CARRIED[0], mask)
             local[id(old)] = value
         read = [(v, tf.convert_to_tensor(v.value)) for v in self._read_first]
-        mapping = [*read, *zip(self._weights, weights), *zip(self._states, states)]
+        given_weights = [*read, *zip(self.weights, weights)]
         owners: list[Any] = []
-        with StateScope(mapping) as scope:
+        with StateScope(zip(self._states, states), given_weights) as scope:
             for key, node in zip(part.keys, part.nodes):
                 with tf.name_scope(scope_of(key)):
                     run_node(node, local, self._context)
                 owners += [node.operation] * (len(scope.losses) - len(owners))
+        self._captured |= scope.captured
         outputs = [local.get(id(old)) for old in part.gives]
         made = {
             "outputs": outputs,

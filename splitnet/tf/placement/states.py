@@ -13,6 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from splitnet.tf.internals import tf_api
+
 __all__ = ["StateScope", "Update", "affine", "depends"]
 
 
@@ -20,12 +22,27 @@ class StateScope(keras.StatelessScope):
     """A stateless scope that lists the variables that calls assign.
 
     No gradient flows through an assigned value, as none does through a variable that
-    is assigned and read again.
+    is assigned and read again. Inside a `tf.function`, `tf.custom_gradient` or
+    `tf.recompute_grad` of a layer's own, `weights` are the variables themselves:
+    TensorFlow would give no gradient to a value that such a function captures. The ids
+    of those are `captured`.
     """
 
-    def __init__(self, mapping: Any) -> None:
+    def __init__(self, states: Any, weights: Any = ()) -> None:
+        mapping = [*states, *weights]
         super().__init__(mapping, collect_losses=True, initialize_variables=False)
         self.assigned: dict[int, Any] = {}
+        self.captured: set[int] = set()
+        self._weights = {id(variable) for variable, _ in weights}
+        self._entered = tf_api.functions_entered()
+
+    def get_current_value(self, variable: Any) -> Any:
+        """The value of a variable in this scope; None for that of the variable."""
+        own = id(variable) in self._weights
+        if own and tf_api.functions_entered() > self._entered:
+            self.captured.add(id(variable))
+            return None
+        return super().get_current_value(variable)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Note what a variable is assigned."""
