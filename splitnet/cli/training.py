@@ -96,7 +96,7 @@ def audit(
         )
     check_target(target)
     if plan:
-        source, made = _source_of_plan(target, plan)
+        source, made = _source_of_plan(target, plan, stand_ins)
     else:
         options = given_options(
             batch=batch,
@@ -122,13 +122,14 @@ def audit(
     return 0 if found.ok else 1
 
 
-def _source_of_plan(target: str, path: str) -> tuple[Any, Any]:
+def _source_of_plan(target: str, path: str, stand_ins: int) -> tuple[Any, Any]:
     plan = load_plan_file(path)
     import_tensorflow()
     from splitnet.tf.runtime.devices import local_cluster
 
     # Its stand-ins must exist before the program builds its first layer.
-    local_cluster(stand_in_gpus=sum(device.stand_in for device in plan.cluster))
+    planned = sum(device.stand_in for device in plan.cluster)
+    local_cluster(stand_in_gpus=stand_ins or planned)
     return load_source(target), plan
 
 

@@ -174,41 +174,30 @@ class Audit:
         return listed(head, [finding.text for finding in self.findings])
 
 
-def audit_of(
-    plan: Plan,
-    seen: Observation,
-    expected: Mapping[str, str] | None = None,
-) -> Audit:
-    """Compare an observation with its plan.
-
-    Args:
-        plan: what was planned.
-        seen: what ran.
-        expected: part -> device, where fallbacks changed the plan.
-    """
-    expected = dict(plan.device_of) | dict(expected or {})
+def audit_of(plan: Plan, seen: Observation) -> Audit:
+    """Compare an observation with its plan."""
     moved = _moved(plan, seen)
-    unproven, notes = _unproven(plan, seen, expected)
+    unproven, notes = _unproven(plan, seen)
     findings = [
-        *_strayed_ops(seen, expected),
+        *_strayed_ops(plan, seen),
         *unproven,
-        *_strayed_variables(plan, seen, expected),
-        *_strayed_copies(plan, seen, moved, expected),
+        *_strayed_variables(plan, seen),
+        *_strayed_copies(plan, seen, moved),
     ]
     return Audit(
         plan,
-        tuple(_rows(plan, seen, expected)),
+        tuple(_rows(plan, seen)),
         tuple(findings),
         moved,
         (*seen.notes, *notes, *_left_out(seen)),
     )
 
 
-def _strayed_ops(seen: Observation, expected: Mapping[str, str]) -> list[Finding]:
+def _strayed_ops(plan: Plan, seen: Observation) -> list[Finding]:
     """One finding per part, phase and wrong device, with a count and an example."""
     wrong: dict[tuple[str, str, str, str], list[SeenOp]] = {}
     for op in seen.ops:
-        planned = op.expected or expected.get(op.part, "")
+        planned = op.expected or plan.device_of.get(op.part, "")
         if planned and op.device != planned:
             key = (op.part, op.phase, planned, op.device)
             wrong.setdefault(key, []).append(op)
@@ -239,9 +228,7 @@ def _left_out(seen: Observation) -> list[str]:
     return [f"nothing in this step needs {', '.join(map(repr, seen.unneeded))}."]
 
 
-def _unseen(
-    plan: Plan, seen: Observation, expected: Mapping[str, str]
-) -> Iterator[tuple[str, str, str]]:
+def _unseen(plan: Plan, seen: Observation) -> Iterator[tuple[str, str, str]]:
     """Each (phase, part, device) with work to do of which nothing was seen.
 
     Where no gradient reaches a part it has neither backward ops nor updates.
@@ -264,12 +251,10 @@ def _unseen(
             due += ["backward", "update"]
         for phase in due:
             if phase in seen.phases and part.name not in there[phase]:
-                yield phase, part.name, expected[part.name]
+                yield phase, part.name, plan.device_of[part.name]
 
 
-def _unproven(
-    plan: Plan, seen: Observation, expected: Mapping[str, str]
-) -> tuple[list[Finding], list[str]]:
+def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
     """Findings and notes on parts of which nothing was seen.
 
     TensorFlow fuses and merges what runs on one device, so a part may show under the
@@ -278,7 +263,7 @@ def _unproven(
     """
     busy = {(op.phase, op.device) for op in seen.ops if op.part}
     findings, notes = [], []
-    for phase, part, device in _unseen(plan, seen, expected):
+    for phase, part, device in _unseen(plan, seen):
         if (phase, device) in busy:
             notes.append(
                 f"{phase} of {part!r}: TensorFlow merged it with other work on "
@@ -297,23 +282,21 @@ def _unproven(
     return findings, notes
 
 
-def _strayed_variables(
-    plan: Plan, seen: Observation, expected: Mapping[str, str]
-) -> list[Finding]:
+def _strayed_variables(plan: Plan, seen: Observation) -> list[Finding]:
     users = plan.graph.parts_of_weights
     findings = []
     for variable in seen.variables:
         parts = users.get(variable.weight, ())
-        if parts and variable.device != expected[parts[0]]:
+        if parts and variable.device != plan.device_of[parts[0]]:
             what = "slot" if variable.kind == "slot" else "variable"
             findings.append(
                 Finding(
                     f"{what}s",
                     parts[0],
-                    expected[parts[0]],
+                    plan.device_of[parts[0]],
                     variable.device,
                     f"{what} {variable.name!r} of {parts[0]!r} is on "
-                    f"{variable.device}, planned on {expected[parts[0]]}.",
+                    f"{variable.device}, planned on {plan.device_of[parts[0]]}.",
                 )
             )
     return findings
@@ -333,7 +316,6 @@ def _strayed_copies(
     plan: Plan,
     seen: Observation,
     moved: Mapping[tuple[str, str, str], tuple[int, int]],
-    expected: Mapping[str, str],
 ) -> list[Finding]:
     """Tensors that cross where the plan has no crossing, or in every iteration."""
     findings = [
@@ -348,11 +330,9 @@ def _strayed_copies(
         for copy in seen.copies
         if copy.each_time
     ]
-    if dict(expected) != dict(plan.device_of):
-        return findings
     grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
     for (source, target, kind), (planned, actual) in moved.items():
-        if kind in ("mask", "target", "state", "other"):
+        if kind in ("mask", "target", "state"):
             continue
         most = max(planned, grown.get((source, target, kind), 0))
         crossed = [
@@ -399,7 +379,7 @@ def _kind(copy: SeenCopy) -> str:
     return "activation" if copy.kind == "input" else copy.kind
 
 
-def _rows(plan: Plan, seen: Observation, expected: Mapping[str, str]) -> Iterable[Row]:
+def _rows(plan: Plan, seen: Observation) -> Iterable[Row]:
     ops: dict[str, list[SeenOp]] = {}
     for op in seen.ops:
         ops.setdefault(op.part, []).append(op)
@@ -415,7 +395,7 @@ def _rows(plan: Plan, seen: Observation, expected: Mapping[str, str]) -> Iterabl
         }
         yield Row(
             part.name,
-            expected[part.name],
+            plan.device_of[part.name],
             where["forward"],
             where["backward"],
             _devices(held.get((part.name, "variable"), [])),

@@ -1,7 +1,6 @@
 """Plans to models: copies of the source's layers, born and run where the plan says."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import PlanFileError
+from splitnet.core.errors import DeclarationError, PlanFileError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.tf.internals import keras_api
@@ -21,7 +20,7 @@ from splitnet.tf.placement.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement.overlay import lay_over
 from splitnet.tf.placement.placed import placed_of
 from splitnet.tf.placement.summary import with_devices
-from splitnet.tf.placement.targets import targets_of
+from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.clone import Clone, clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import Site, blueprint_of
@@ -51,7 +50,9 @@ def emit(
 
     Args:
         source: the `Net` or `keras.Model` that the plan was made from, or an equal one.
-        plan: a plan whose parts are the source's; its devices need not all be here.
+        plan: a plan whose parts are the source's. Devices keep their names: gpu:0 is
+            a stand-in where there is no GPU. Parts on devices that are not here fall
+            back as in planning, with a warning; `plan_of(model)` records it.
         microbatches: how many pieces each training batch goes through the parts in, so
             that parts in a chain work at the same time; see `docs/parallelism.md`.
         schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
@@ -67,16 +68,23 @@ def emit(
             cannot be cut as asked.
         WorkerError: a worker that was joined is lost.
     """
+    if not isinstance(plan, Plan):
+        raise DeclarationError(
+            "emit(source, plan) takes a net or a Keras model, and then its plan, as "
+            "splitnet.plan(source, cluster) returns it. Received as plan: "
+            f"{type(plan).__name__}."
+        )
     wait_for_workers(ask=True)
+    plan = planned_here(plan)
     way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
     blueprint = planned_blueprint(source, plan)
     sites = planned_sites(blueprint, plan)
-    targets, fallbacks = targets_of(plan)
-    cloned = clone(blueprint, _device_of_layers(sites, plan, targets), copy=copy)
+    cloned = clone(blueprint, _device_of_layers(sites, plan), copy=copy)
     model = cloned.model
     if cloned.reused:
         plan = replace(plan, reused=cloned.reused)
-    placed = placement(plan, cloned.flow, sites, cloned.nodes, targets, fallbacks)
+    mine = [replace(site, node=cloned.nodes[id(site.node)]) for site in sites]
+    placed = placement(plan, cloned.flow, mine)
     wait_for_workers()
     _spare_cudnn(sites, plan, cloned)
     placed = lay_out(model, placed, way)
@@ -88,20 +96,13 @@ def emit(
     if names := split_layers(plan.graph):
         files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)
-    for one in fallbacks:
-        warnings.warn(
-            f"part {one.part!r} was planned for {one.requested} and runs on "
-            f"{one.assigned}: {one.reason}.",
-            stacklevel=2,
-        )
     announce(plan)
     return model
 
 
-def _device_of_layers(
-    sites: list[Site], plan: Plan, targets: dict[str, str]
-) -> Callable[[Any], str | None]:
+def _device_of_layers(sites: list[Site], plan: Plan) -> Callable[[Any], str | None]:
     """The device of each layer's weights: that of the first part that calls it."""
+    targets = {p.part: plan.cluster[p.device].target for p in plan.placements}
     replicated = towers_in(plan.graph)
     found: dict[int, str] = {}
     for site in sites:
@@ -158,10 +159,9 @@ def _carry_compilation(source: Any, model: Any) -> None:
     try:
         model.compile(**keras_api.compile_arguments(source))
     except Exception as error:  # a stranger's optimizer, loss or metric may refuse
-        warnings.warn(
+        warn(
             f"the copy of model {source.name!r} is not compiled: {error}. Call "
-            "model.compile() on it.",
-            stacklevel=3,
+            "model.compile() on it."
         )
         return
     _carry_optimizers(source, model)

@@ -1,13 +1,11 @@
 """Emitted models: whose layers they have, when memory is used, how they run."""
 
 import gc
-import warnings
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
@@ -177,27 +175,6 @@ def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
     assert model.get_layer("home").forward_layer.use_cudnn is False
     assert model.get_layer("home").backward_layer.use_cudnn is False
     assert model.get_layer("away").use_cudnn == "auto"
-
-
-def test_emit_records_a_fallback(cluster: sn.Cluster) -> None:
-    """A device that is not here is replaced, and said; the audit follows."""
-    case = two_branches(layers.Dense(4), layers.Dense(4))
-    box = sn.Cluster.of("32*gpu", "cpu")
-    pins = {"left": "gpu:30", "right": "gpu:31"}
-    plan = sn.plan(case.net, box, batch=BATCH, pins=pins, time_limit=0.1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = sn.emit(case.net, plan)
-    model.compile("adam", "mse")
-    said = [str(one.message) for one in caught]
-    assert any(
-        "part 'left' was planned for gpu:30 and runs on" in text for text in said
-    )
-
-    logical = tf.config.list_logical_devices()
-    here = {device.name.rpartition("device:")[2] for device in logical}
-    assert set(devices(model.variables)) <= here
-    sn.audit(model, None, (case.x, case.y)).check()
 
 
 def test_emit_refuses_a_plan_of_another_model(cluster: sn.Cluster) -> None:

@@ -1,9 +1,9 @@
 """Saved on four devices, loaded on eight, two and one; planned for what is not here."""
 
+import json
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import keras
@@ -12,6 +12,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.cli import main
 from tests.tf.test_transparency import assert_near
 
 pytestmark = pytest.mark.tf
@@ -42,29 +43,101 @@ def test_training_goes_on_elsewhere_as_if_never_moved(tmp_path: Path) -> None:
         assert count == 8 or any(moved in told for moved in gone)
 
 
-@pytest.mark.xfail(strict=False, reason="emission does not plan missing devices anew")
-def test_a_plan_for_eight_gpus_runs_on_a_laptop(
-    cluster: sn.Cluster, tmp_path: Path
-) -> None:
-    """Missing devices are replaced and recorded, and the numbers stay."""
-    x = keras.Input((6,))
-    branches = [layers.Dense(3, name=f"branch_{i}")(x) for i in range(8)]
-    model = keras.Model(x, layers.Add(name="sum")(branches))
-    box = sn.Cluster.of("8*gpu", "cpu", memory="16 GiB")
-    pins = {f"branch_{i}": f"gpu:{i}" for i in range(8)} | {"sum": "cpu"}
-    sn.plan(model, box, batch=4, pins=pins, time_limit=0.1).save(tmp_path / "plan.json")
-    plan = sn.load_plan(tmp_path / "plan.json")
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        placed = sn.emit(model, plan)
+@pytest.fixture(scope="module")
+def far() -> tuple[sn.Net, sn.Plan]:
+    """A net of four branches, planned for four GPUs."""
+    net = sn.Net("far")
+    x = net.input("x", (6,))
+    branches = [
+        net.branch(f"b{i}", x, layers.Dense(3, name=f"d{i}"), on=f"gpu:{i}")
+        for i in range(4)
+    ]
+    net.output(net.merge("sum", branches, layers.Add(), on="gpu:3"))
+    box = sn.Cluster.of("5*gpu", "cpu", memory="16 GiB")
+    return net, sn.plan(net, box, batch=4, time_limit=0.1)
 
-    told = [str(one.message) for one in seen]
-    for number in range(8):
-        words = f"'branch_{number}' was planned for gpu:{number} and runs on cpu:"
-        assert sum(words in one for one in told) == 1
-    batch = np.ones((4, 6), "float32"), np.ones((4, 3), "float32")
-    for one in (placed, model):
-        one.compile("adam", "mse")
-        one.train_on_batch(*batch)
-    assert_near(placed.get_weights(), model.get_weights())
-    sn.audit(placed, plan, batch).check()
+
+MOVED = ("b3", "sum")  # there are three stand-ins here
+BATCH_HERE = np.ones((4, 6), "float32"), np.ones((4, 3), "float32")
+
+
+@pytest.mark.parametrize("road", ["plan", "file", "place"])
+def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(
+    road: str, far: tuple[sn.Net, sn.Plan], cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """Names are kept, what moved is recorded, and an audit by the old plan names it."""
+    net, plan = far
+    if road == "file":
+        plan.save(tmp_path / "plan.json")
+        plan = sn.load_plan(tmp_path / "plan.json")
+    with pytest.warns(UserWarning, match="not on this machine") as caught:
+        placed = (
+            sn.place(net, plan.cluster, batch=4, time_limit=0.1)
+            if (road == "place")
+            else sn.emit(net, plan)
+        )
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert all(f"{part} (gpu:3 -> gpu:" in str(caught[0].message) for part in MOVED)
+
+    here = sn.plan_of(placed)
+    assert {one.part: one.requested for one in here.fallbacks} == dict.fromkeys(
+        MOVED, "gpu:3"
+    )
+    assert len({here.device_of[part] for part in MOVED}) == 1
+    for i in range(3):
+        assert here.device_of[f"b{i}"] == f"gpu:{i}"
+        kernel = placed.get_layer(f"d{i}").kernel
+        assert kernel.value.device.endswith(f"CPU:{i + 1}")
+    assert "gpu:3" in sn.table(here).partition("fallback")[2]
+
+    placed.compile("sgd", "mse")
+    sn.audit(placed, None, BATCH_HERE).check()
+    found = sn.audit(placed, plan, BATCH_HERE).findings
+    assert {one.part for one in found if one.part} == set(MOVED)
+
+
+def test_a_moved_plan_gives_the_numbers_of_the_plain_model(
+    far: tuple[sn.Net, sn.Plan], cluster: sn.Cluster
+) -> None:
+    """Where a part runs changes nothing of what it computes."""
+    with pytest.warns(UserWarning, match="not on this machine"):
+        placed = sn.emit(*far)
+    plain = sn.unplace(placed)
+    for one in (placed, plain):
+        one.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        one.train_on_batch(*BATCH_HERE)
+    assert_near(placed.get_weights(), plain.get_weights())
+
+
+def test_a_plan_whose_devices_have_stand_ins_moves_nothing(cluster: sn.Cluster) -> None:
+    """gpu:0 of a plan for another machine is the stand-in of that name."""
+    net = sn.Net("near")
+    made = net.branch("b", net.input("x", (6,)), layers.Dense(3, name="d"), on="gpu:2")
+    net.output(made)
+    plan = sn.plan(net, sn.Cluster.of("4*gpu", "cpu"), batch=4, time_limit=0.1)
+    placed = sn.emit(net, plan)
+
+    assert sn.plan_of(placed).device_of == plan.device_of
+    assert placed.get_layer("d").kernel.value.device.endswith("CPU:3")
+    placed.compile("sgd", "mse")
+    sn.audit(placed, plan, BATCH_HERE).check()
+
+
+@pytest.mark.filterwarnings("always:not on this machine")
+def test_the_command_audits_by_the_plan_of_the_file(
+    far: tuple[sn.Net, sn.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`splitnet audit --plan --stand-ins` names every part that was moved."""
+    far[1].save(tmp_path / "plan.json")
+    (tmp_path / "far.py").write_text(
+        "from tests.tf.test_moved import far\ndeclare = lambda: far.__wrapped__()[0]\n"
+    )
+    arguments = ["audit", f"{tmp_path / 'far.py'}:declare", "--json"]
+    plan = ["--plan", str(tmp_path / "plan.json"), "--stand-ins", "2"]
+    assert main([*arguments, *plan]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("not on this machine: gpu:3.") == 1
+    found = json.loads(said.out)["findings"]
+    assert any("'b3'" in one for one in found)
+    assert any("'sum'" in one for one in found)

@@ -138,4 +138,5 @@ def test_placed_equals_plain_with_every_optimizer(
     placed, plain = placed_and_plain(case, cluster)
 
     assert_transparent(case, placed, plain)
-    sn.audit(placed, None, first_batch(case)).check()
+    audit = sn.audit(placed, None, first_batch(case)).check()
+    assert not [key for key, (_, sent) in audit.moved.items() if key[2] == "other"]

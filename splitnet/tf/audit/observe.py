@@ -24,10 +24,11 @@ from splitnet.tf.audit.partition_graphs import (
     unneeded_parts,
 )
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.placement.binding import bare_placement
+from splitnet.tf.placement.binding import placement
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.placement.overlay import marked
 from splitnet.tf.placement.placed import Placed, placed_of
+from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.variables import variables_of
 
 __all__ = ["audit", "state_restored", "train_step", "watching"]
@@ -62,9 +63,9 @@ def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
             "that it should keep."
         )
     inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    with _alone(), _placement(model, kept, placed) as placement:
-        observed = _observe(model, kept, placement, inputs, targets, weights)
-    return audit_of(kept, observed, _moved(placement) if plan is None else {})
+    with _alone(), _placement(model, kept, placed) as lowered:
+        observed = _observe(model, kept, lowered, inputs, targets, weights)
+    return audit_of(kept, observed)
 
 
 def _checked(model: Any, plan: Any, batch: Any) -> Any:
@@ -106,7 +107,8 @@ def _placement(model: Any, plan: Plan, placed: Placed | None) -> Iterator[Placed
     if placed is not None:
         yield placed
         return
-    bare = bare_placement(model, plan)
+    blueprint = planned_blueprint(model, plan)
+    bare = placement(plan, blueprint.flow, planned_sites(blueprint, plan))
     with marked(model, bare):
         yield bare
 
@@ -134,14 +136,9 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
         def verdict() -> Audit:
             graphs, notes = _graphs(placed), _eager_notes(model)
             observed = _seen(model, plan, placed, functions, graphs, plan.batch, notes)
-            return audit_of(plan, observed, _moved(placed))
+            return audit_of(plan, observed)
 
         yield verdict
-
-
-def _moved(placed: Placed) -> dict[str, str]:
-    """Parts that emission put elsewhere than its plan says, with their devices."""
-    return {fallback.part: fallback.assigned for fallback in placed.fallbacks}
 
 
 def _graphs(placed: Placed) -> list[Any]:

@@ -54,7 +54,7 @@ _RECEIVES = ("_Recv", "_HostRecv")
 _GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
 _PASSING = ("Identity", "IdentityN")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile")
-_SUMMING = (*_PASSING, "AddN")
+_SUMMING = (*_PASSING, "AddN", "AddV2")
 _UPDATING = (*_PASSING, "AddV2", "Mul", "Sub", "Cast")
 _ACCUMULATED = "/tmp_var_"  # in the names of ops that TensorFlow makes of one AddN
 _IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
@@ -84,8 +84,6 @@ class Names:
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self._known: dict[str, str] = {}
         self._part_of = placed.part_of
-        moved = {fallback.part: fallback.assigned for fallback in placed.fallbacks}
-        self._device_of = dict(plan.device_of) | moved
         self._weight_of = placed.weight_of
 
     def device(self, name: str) -> str:
@@ -97,10 +95,6 @@ class Names:
     def part(self, op_name: str) -> str:
         """The part in whose scope an op is; "" if none."""
         return self._part_of.get(key_in(op_name) or "", "")
-
-    def planned(self, op_name: str) -> str:
-        """Where the part is in whose scope an op is; "" if none."""
-        return self._device_of.get(self.part(op_name), "")
 
     def part_called(self, key: str) -> str:
         """The part of a function's key."""
@@ -341,7 +335,7 @@ def _kind(
         return "state"
     if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
         return "target"
-    if "__backward_" in function or "gradient_tape/" in name or name.startswith("AddN"):
+    if "gradient_tape/" in name or _sums_gradients(step, producer):
         backward = _leads_to(step, readers, _of_backward, _SUMMING)
         return "gradient" if backward else "weights gradient"
     if key_of_function(function) or key_in(name):
@@ -393,6 +387,22 @@ def _leads_to(
         if (summed or node.op in through) and node.name not in done:
             done.add(node.name)
             ahead += step.readers.get(total, [])
+    return False
+
+
+def _sums_gradients(step: ExecutedStep, node: Any) -> bool:
+    """Whether an op is a backward call, or a sum of what such calls give."""
+    ahead, done = [node], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node.name in done:
+            continue
+        done.add(node.name)
+        if _of_backward(node) or node.name.startswith("AddN"):
+            return True
+        if node.op in _SUMMING:
+            sources = [step.sent_as.get(_op_of(s)) or s for s in _inputs(node)]
+            ahead += [step.by_name.get(_op_of(source)) for source in sources]
     return False
 
 

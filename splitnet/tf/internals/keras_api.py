@@ -63,6 +63,7 @@ __all__ = [
     "producer",
     "random_states_kept",
     "rename_variable",
+    "reset_accumulators_by",
     "set_mask",
     "set_producer",
     "standardized_inputs",
@@ -108,7 +109,8 @@ _NEEDED: Needed = (
     (
         TFOptimizer,
         ("_all_reduce_sum_gradients", "_distributed_tf_update_step")
-        + ("add_variable_from_reference", "_iterations", "_trainable_variables"),
+        + ("add_variable_from_reference", "_iterations", "_trainable_variables")
+        + ("_backend_reset_gradient_accumulators", "_accumulated_gradients"),
     ),
     (keras.Variable, ("_value", "_name", "_path", "_initializer")),
     (keras_common, ("variables",)),
@@ -439,6 +441,16 @@ def update_each_device(optimizer: Any, update: Callable[..., None]) -> None:
     """Let one optimizer apply its gradients by `update`, without summing replicas."""
     optimizer._all_reduce_sum_gradients = list
     optimizer._distributed_tf_update_step = update
+
+
+def reset_accumulators_by(optimizer: Any, reset: Callable[[Any], None]) -> None:
+    """Let one optimizer set each gradient accumulator to zero by `reset`."""
+
+    def reset_all() -> None:
+        for accumulator in optimizer._accumulated_gradients:
+            reset(accumulator)
+
+    optimizer._backend_reset_gradient_accumulators = reset_all
 
 
 def step_counter(optimizer: Any) -> Any:

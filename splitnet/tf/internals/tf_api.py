@@ -22,9 +22,9 @@ __all__ = [
     "function_nodes",
     "functions_entered",
     "join_again",
-    "keep_as_written",
     "partition_graphs",
     "started",
+    "sum_as_written",
     "wait_for_eager_operations",
     "watch_graphs",
     "with_gradient",
@@ -40,7 +40,7 @@ _NEEDED: Needed = (
         + ("get_function_def",),
     ),
     (tf_record, ("record_operation", "stop_recording")),
-    (tf.Graph, ("_get_function",)),
+    (tf.Graph, ("_get_function", "_attr_scope")),
     (polymorphic_function, ("Function",)),
     (custom_gradient, ("custom_gradient", "recompute_grad")),
 )
@@ -121,14 +121,16 @@ def with_gradient(
     return made
 
 
-def keep_as_written(value: Any) -> Any:
-    """The same tensor, whose op TensorFlow's graph optimizer leaves as it is.
+def sum_as_written(one: Any, other: Any) -> Any:
+    """The sum of two tensors, in an op that TensorFlow's graph optimizer leaves.
 
     It makes one AddN of a chain of sums, which holds all of its terms at once.
     """
-    if not tf.executing_eagerly():
-        value.op._set_attr("_grappler_do_not_remove", AttrValue(b=True))
-    return value
+    if tf.executing_eagerly():
+        return one + other
+    kept = {"_grappler_do_not_remove": AttrValue(b=True)}
+    with tf.compat.v1.get_default_graph()._attr_scope(kept):
+        return one + other
 
 
 def function_nodes(name: str) -> list[Any]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.tf_api import keep_as_written
+from splitnet.tf.internals.tf_api import sum_as_written
 from splitnet.tf.parallel.batch_shards import Shards, as_tensor
 from splitnet.tf.parallel.loss_report import noted_once
 from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
@@ -167,7 +167,7 @@ def _added(one: Any, other: Any) -> Any:
         )
     if any(sparse):
         one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
-    return keep_as_written(one + other)
+    return sum_as_written(one, other)
 
 
 def _split(rows: Shards, data: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 Keras' TensorFlow optimizer sums gradients over replicas even where there is one, which
 takes every gradient of every device through the default device, and makes its slots
-there as well. Five methods of the instance are replaced; its class, configuration,
+there as well. Six methods of the instance are replaced; its class, configuration,
 variables and arithmetic stay as they are.
 """
 
@@ -76,10 +76,15 @@ def _place(inner: Any) -> None:
                     with tf.name_scope(update_scope(device, number)):
                         update_there(gradient, variable, rate)
 
+    def reset_there(accumulator: Any) -> None:
+        with tf.device(device_of(accumulator)):  # zeros are not shared over devices
+            accumulator.assign(tf.zeros(accumulator.shape, accumulator.dtype))
+
     inner.add_variable_from_reference = add_beside
     inner.update_step = update_there
     inner.build = build_beside
     keras_api.update_each_device(inner, update_all)
+    keras_api.reset_accumulators_by(inner, reset_there)
     inner.splitnet_placed = True
     _move_slots(inner)
 

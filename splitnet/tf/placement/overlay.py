@@ -7,7 +7,6 @@ device function, and `compile` hands the optimizer over.
 
 import contextlib
 import functools
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import DeviceFunction, canonical, scope_of
 from splitnet.tf.placement.optimizer import place_optimizer
@@ -115,10 +115,9 @@ def _optimizers(model: Any) -> list[Any]:
 def _refuse_xla(model: Any) -> None:
     """Keep a placed model out of XLA, which would run it whole on one device."""
     if getattr(model, "jit_compile", False):
-        warnings.warn(
+        warn(
             f"model {model.name!r} is placed on several devices, and XLA would compile "
-            "it for one (jit_compile=True drops device scopes); it runs without XLA.",
-            stacklevel=2,
+            "it for one (jit_compile=True drops device scopes); it runs without XLA."
         )
         keras_api.turn_off_xla(model)
 

@@ -143,10 +143,10 @@ class Trace:
     """A part's body, traced for one signature.
 
     `weights` are the arguments among the weights: without those that a function of a
-    layer's own reads. `early` are the numbers of the states that the body may read as they were at the
-    start of the step, `unmasked` those of the reads whose mask a call took off;
-    `owners` the operations that made the losses, `kept` the layers and attributes that
-    keep tensors.
+    layer's own reads. `early` are the numbers of the states that the body may read as
+    they were at the start of the step, `unmasked` those of the reads whose mask a call
+    took off; `owners` the operations that made the losses, `kept` the layers and
+    attributes that keep tensors.
     """
 
     def __init__(

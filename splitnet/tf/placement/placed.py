@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from splitnet.core.plan import Fallback, Plan
+from splitnet.core.plan import Plan
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.placement.run import Run, Shared
 from splitnet.tf.reading.flatten import Flow
@@ -41,7 +41,6 @@ class Placed:
     target_of: Mapping[str, str]
     part_of: Mapping[str, str]
     weight_of: Mapping[int, str]
-    fallbacks: tuple[Fallback, ...] = ()
     runners: tuple[Runner, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
     graphs: list[weakref.ref[Any]] = field(default_factory=list)

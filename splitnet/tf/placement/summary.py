@@ -70,7 +70,6 @@ def _devices(model: Any) -> dict[str, str]:
     placed = placed_of(model)
     assert placed is not None
     plan = placed.plan
-    moved = {fallback.part: fallback.assigned for fallback in placed.fallbacks}
     found: dict[str, dict[str, None]] = {
         call.layer or call.name: {plan.device_of[call.part]: None}
         for call in plan.graph.calls
@@ -80,7 +79,7 @@ def _devices(model: Any) -> dict[str, str]:
         opened = getattr(node, "path", "").partition("/")[0].partition("@")[0]
         for key in placed.keys_of.get(id(node), (placed.key_of[id(node)],)):
             part = placed.part_of[key]
-            device = moved.get(part) or plan.device_of[part]
+            device = plan.device_of[part]
             found.setdefault(opened or node.operation.name, {})[device] = None
     return {name: ", ".join(devices) for name, devices in found.items()}
 

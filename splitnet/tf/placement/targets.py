@@ -1,72 +1,68 @@
-"""A plan's devices on this machine, with a fallback for each that is missing."""
+"""A plan on the machine that is here: devices by name, substitutes for missing ones."""
 
-from collections import Counter
+from dataclasses import replace
 
 import tensorflow as tf
 
-from splitnet.core.cluster import Device
-from splitnet.core.plan import Fallback, Plan
-from splitnet.tf.placement.device_function import canonical, spoken
+from splitnet.core.cluster import Cluster, Device
+from splitnet.core.errors import warn
+from splitnet.core.plan import Plan
+from splitnet.planner.relocate import relocate
+from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.runtime.configure import cpu_devices
+from splitnet.tf.runtime.devices import local_cluster
 
-__all__ = ["targets_of"]
+__all__ = ["planned_here"]
 
 
-def targets_of(plan: Plan) -> tuple[dict[str, str], list[Fallback]]:
-    """The device TensorFlow is told for each part, and what fell back.
+def planned_here(plan: Plan) -> Plan:
+    """The plan with devices that are here; the same plan if all of them are.
 
-    A device that is not here falls back to the least loaded one of its kind that is
-    (a stand-in counts for what it stands in for), else to the CPU.
+    A device keeps its name: gpu:0 of a plan for another machine is gpu:0 of this one,
+    or the stand-in of that name. Parts on other missing devices fall back as in
+    planning, with one warning.
+
+    Raises:
+        DeviceError: constraints cannot be kept on the devices that are here.
     """
-    here = {canonical(d.name) for d in tf.config.list_logical_devices()}
-    present = [d for d in plan.cluster if canonical(d.target) in here]
-    load = Counter(dict.fromkeys((d.name for d in present), 0))
-    for part, device in plan.device_of.items():
-        if device in load:
-            load[device] += len(plan.graph.calls_of[part])
-    standing = dict(_stand_ins(plan, here))
-    instead: dict[str, tuple[str, str]] = {}
-    targets: dict[str, str] = {}
-    fallbacks: list[Fallback] = []
-    for part, name in plan.device_of.items():
-        device = plan.cluster[name]
-        if device in present:
-            targets[part] = device.target
-            continue
-        if name in standing:
-            instead[name] = (spoken(standing[name]), standing[name])
-        elif name not in instead:
-            instead[name] = _least_loaded(device.kind, present, load)
-        got, targets[part] = instead[name]
-        fallbacks.append(
-            Fallback(part, name, got, f"{device.target} is not on this machine")
-        )
-    return targets, fallbacks
-
-
-def _least_loaded(
-    kind: str, present: list[Device], load: Counter[str]
-) -> tuple[str, str]:
-    """The name and target of a present device of this kind, else of the CPU."""
-    same = [device for device in present if device.kind == kind]
-    if not same:
-        home = next((d for d in present if d.kind == "cpu"), None)
-        return (home.name, home.target) if home else ("cpu:0", "/device:CPU:0")
-    best = min(same, key=lambda device: load[device.name])
-    load[best.name] += 1
-    return best.name, best.target
-
-
-def _stand_ins(plan: Plan, here: set[str]) -> list[tuple[str, str]]:
-    """Logical CPUs 1, 2, ... stand in for planned GPUs where no GPU is here."""
-    if any("GPU" in name for name in here):
-        return []
-    spare = [f"/device:CPU:{i}" for i in range(1, len(here) + 1)]
-    spare = [name for name in spare if canonical(name) in here]
-    taken = {canonical(d.target) for d in plan.cluster}
-    spare = [name for name in spare if canonical(name) not in taken]
-    missing = [
-        d.name
-        for d in plan.cluster
-        if d.kind == "gpu" and not d.host and canonical(d.target) not in here
+    logical = {canonical(d.name) for d in tf.config.list_logical_devices()}
+    used = set(plan.device_of.values())
+    if all(canonical(plan.cluster[name].target) in logical for name in used):
+        return plan
+    taken = {canonical(d.target) for d in plan.cluster} & logical
+    local = {d.name: d for d in _local_devices() if canonical(d.target) not in taken}
+    devices = [_as_here(d, logical, local) for d in plan.cluster]
+    here = {d.name for d in devices if canonical(d.target) in logical}
+    if used <= here:
+        return replace(plan, cluster=replace(plan.cluster, devices=tuple(devices)))
+    names = {d.name for d in devices}
+    devices += [d for name, d in local.items() if name not in names]
+    cluster = replace(plan.cluster, devices=tuple(devices))
+    missing = [d.name for d in devices if canonical(d.target) not in logical]
+    found = relocate(plan, cluster.without(*missing))
+    moved = [
+        f"{part} ({device} -> {found.device_of[part]})"
+        for part, device in plan.device_of.items()
+        if found.device_of[part] != device
     ]
-    return [(name, spare[i % len(spare)]) for i, name in enumerate(missing) if spare]
+    warn(
+        f"not on this machine: {', '.join(n for n in missing if n in used)}. "
+        f"{len(moved)} of {len(plan.placements)} parts of {plan.graph.name!r} run "
+        f"elsewhere than planned: {', '.join(moved)}. plan_of(model) has the plan with "
+        "these fallbacks."
+    )
+    return found
+
+
+def _local_devices() -> Cluster:
+    """The devices of this machine; without a GPU, CPUs after the first stand in."""
+    gpus = tf.config.list_logical_devices("GPU")
+    return local_cluster(stand_in_gpus=0 if gpus else cpu_devices() - 1)
+
+
+def _as_here(device: Device, logical: set[str], local: dict[str, Device]) -> Device:
+    """A planned device with the target of the local one of its name."""
+    mine = local.get(device.name)
+    if mine is None or canonical(device.target) in logical:
+        return device
+    return replace(device, target=mine.target, stand_in=mine.stand_in)
