@@ -68,7 +68,20 @@ def size_of(tensor: Any, batch: int) -> Size:
         for axis, extent in enumerate(tensor.shape)
     )
     dtype = tensor.dtype
+    if _is_encoded_lookup(tensor):  # Keras declares float32 and returns int64
+        dtype = "int64"
     return Size(shape, dtype if isinstance(dtype, str) else dtype.name)
+
+
+def _is_encoded_lookup(tensor: Any) -> bool:
+    """Whether a lookup layer makes this tensor, as one-hot rows or counts."""
+    node = keras_api.producer(tensor)
+    lookups = keras.layers.StringLookup | keras.layers.IntegerLookup
+    return (
+        node is not None
+        and isinstance(node.operation, lookups)
+        and node.operation.output_mode in ("one_hot", "multi_hot", "count")
+    )
 
 
 @dataclass(frozen=True, slots=True)
