@@ -16,10 +16,10 @@ import tensorflow as tf
 from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
 from splitnet.core.errors import AuditError, first_line
 from splitnet.core.plan import Plan
+from splitnet.tf.audit.copies import seen_copies
 from splitnet.tf.audit.partition_graphs import (
     ExecutedStep,
     Names,
-    seen_copies,
     seen_ops,
     unneeded_parts,
 )

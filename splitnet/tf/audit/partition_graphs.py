@@ -1,4 +1,4 @@
-"""Executed partition graphs in the plan's words: ops and copies between devices.
+"""Executed partition graphs in the plan's words: the ops, and where they ran.
 
 TensorFlow exports the graphs that it partitioned and ran. A part of an emitted model
 stands there as one call per pass with its device; its ops stand in the function that is
@@ -7,22 +7,22 @@ function holds, such as updates, stand in the graphs themselves.
 """
 
 import contextlib
-import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import tensorflow as tf
-
-from splitnet.core.audit import SeenCopy, SeenOp
+from splitnet.core.audit import SeenOp
 from splitnet.core.plan import Plan
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.device_function import (
+    CALLS,
     canonical,
+    function_of,
     key_in,
+    key_of_function,
     spoken,
     update_target,
 )
@@ -30,10 +30,15 @@ from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.placed import Placed
 
 __all__ = [
+    "PASSING",
+    "PREFIX",
+    "SENDS",
     "ExecutedStep",
     "Names",
-    "count_of",
-    "seen_copies",
+    "called",
+    "inputs_of",
+    "key_called",
+    "op_of",
     "seen_ops",
     "unneeded_parts",
     "works",
@@ -47,20 +52,12 @@ _IDLE_OPS = (
     "Switch NextIteration LoopCond Assert StopGradient PreventGradient"
 )
 _NOT_WORK = frozenset(_IDLE_OPS.split())
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-_PART_FUNCTION = re.compile(r"(?:^|_)sn_(k\d+)_")
-_SENDS = ("_Send", "_HostSend")
+SENDS = ("_Send", "_HostSend")
 _RECEIVES = ("_Recv", "_HostRecv")
-_GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
-_PASSING = ("Identity", "IdentityN")
+PASSING = ("Identity", "IdentityN")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile")
-_SUMMING = (*_PASSING, "AddN", "AddV2")
-_UPDATING = (*_PASSING, "AddV2", "Mul", "Sub", "Cast")
-_ACCUMULATED = "/tmp_var_"  # in the names of ops that TensorFlow makes of one AddN
-_IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
 _INSIDE = re.compile(r"^.*/(?:then|else|body|cond)/_\d+/")
-_ARGUMENT = re.compile(r"^input/_\d+$")  # of a call that was inlined
-_PREFIX = re.compile(  # the calls that a step is inlined from, and the loop of steps
+PREFIX = re.compile(  # the calls that a step is inlined from, and the loop of steps
     r"^(?:Func/)?(?:(?!(?:^|/)sn-|gradient_tape/).)*?PartitionedCall(?:_\d+)?/"
     r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)*"
 )
@@ -138,7 +135,7 @@ class ExecutedStep:
         sent = {
             node.attr["tensor_name"].s: node.input[0]
             for node in self.nodes
-            if node.op in _SENDS and node.input
+            if node.op in SENDS and node.input
         }
         return {
             node.name: sent.get(node.attr["tensor_name"].s, "")
@@ -160,9 +157,8 @@ class ExecutedStep:
         """Nodes that read an op's outputs, here or on another device, by its name."""
         found: dict[str, list[Any]] = defaultdict(list)
         for node in self.nodes:
-            for source in _inputs(node) if node.op not in _SENDS else ():
-                origin = self.sent_as.get(_op_of(source)) or source
-                found[_op_of(origin)].append(node)
+            for origin in self.origins(node) if node.op not in SENDS else ():
+                found[op_of(origin)].append(node)
         return found
 
     @cached_property
@@ -176,18 +172,22 @@ class ExecutedStep:
                     found += [tf_api.function_body(graph, name) for name in names]
         return found
 
+    def origins(self, node: Any) -> list[str]:
+        """The tensors that a node reads, by the names of the ops that made them."""
+        return [self.sent_as.get(op_of(one)) or one for one in inputs_of(node)]
+
     def receivers(self, send: Any) -> list[Any]:
         """Nodes that read what a node sends."""
         here = self.received_as[send.attr["tensor_name"].s]
         return [
             node
-            for node in self.readers.get(_op_of(send.input[0]), ())
-            if any(_op_of(source) in here for source in _inputs(node))
+            for node in self.readers.get(op_of(send.input[0]), ())
+            if any(op_of(source) in here for source in inputs_of(node))
         ]
 
     def traced(self, name: str) -> Any:
         """The traced op of an executed one, in a step's graph or a branch inside."""
-        name = _PREFIX.sub("", name)
+        name = PREFIX.sub("", name)
         for known in dict.fromkeys((name, _INSIDE.sub("", name))):
             for graph in self.all_graphs:
                 with contextlib.suppress(KeyError, ValueError):
@@ -199,10 +199,10 @@ def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
     """The working ops of parts and of the optimizer, with their devices."""
     names = step.names
     for node in step.nodes:
-        if _part_key(node) is not None:
+        if key_called(node) is not None:
             yield from _body(step, node)
         elif node.op not in _NOT_WORK and node.device:
-            name = _PREFIX.sub("", node.name)
+            name = PREFIX.sub("", node.name)
             device = names.device(node.device)
             part, (which, target) = names.part(name), update_target(name)
             if part:
@@ -218,7 +218,7 @@ def _body(step: ExecutedStep, call: Any) -> Iterator[SeenOp]:
 
     Towers share a function, which has the key of one of them.
     """
-    names, function = step.names, _function(call)
+    names, function = step.names, called(call)
     traced_as = key_of_function(function)
     key = next(filter(None, _keys(step, call)), traced_as) or ""
     phase = "backward" if "__backward_" in function else "forward"
@@ -239,21 +239,10 @@ def _body(step: ExecutedStep, call: Any) -> Iterator[SeenOp]:
 def _keys(step: ExecutedStep, call: Any) -> Iterator[str | None]:
     """Keys in the scope of a call, and of the forward calls that it reads."""
     yield key_in(call.name)
-    for source in _inputs(call):
-        producer = step.by_name.get(_op_of(source))
-        if producer is not None and _part_key(producer) is not None:
+    for source in inputs_of(call):
+        producer = step.by_name.get(op_of(source))
+        if producer is not None and key_called(producer) is not None:
             yield key_in(producer.name)
-
-
-def function_of(op: Any) -> str:
-    """The name of the function that a traced op calls; "" for any other op."""
-    return str(op.get_attr("f").name) if op.type in CALLS else ""
-
-
-def key_of_function(name: str) -> str | None:
-    """The key of the part whose function, or gradient function, has this name."""
-    found = _PART_FUNCTION.search(name)
-    return found[1] if found else None
 
 
 def works(kind: str) -> bool:
@@ -288,249 +277,24 @@ def _parts_in(op: Any, names: Names) -> set[str]:
     return {names.part_called(one) for one in found}
 
 
-def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
-    """Tensors of more than one element that crossed devices, with kind and bytes."""
-    for node in step.nodes:
-        if node.op not in _SENDS or not node.input or node.input[0].startswith("^"):
-            continue
-        source, target = (
-            step.names.device(node.attr[key].s.decode())
-            for key in ("send_device", "recv_device")
-        )
-        name = _PREFIX.sub("", node.input[0])
-        dtype = tf.as_dtype(node.attr["T"].type)
-        if source == target or "/ctrl/" in name:
-            continue
-        readers = step.receivers(node)
-        if dtype == tf.resource:
-            if any(_part_key(reader) for reader in readers):
-                yield SeenCopy(name, "weights", source, target, None)
-            continue
-        elements = _elements(step, node.input[0], readers)
-        each_time = _each_time(step, name, readers)
-        if each_time or elements is None or elements > 1:
-            size = None if elements is None else elements * dtype.size
-            kind = _kind(step, name, node, readers, dtype)
-            yield SeenCopy(name, kind, source, target, size, each_time)
-
-
-def _kind(
-    step: ExecutedStep, name: str, send: Any, readers: Sequence[Any], dtype: Any
-) -> str:
-    """The kind of a copy, in the words of `SeenCopy`."""
-    producer = step.by_name.get(_op_of(send.input[0]))
-    function = "" if producer is None else _function(producer)
-    if dtype == tf.bool:
-        return "mask"
-    if _ARGUMENT.match(name) or (producer is not None and producer.op in _GIVEN):
-        marked = not readers or _leads_to(step, readers, _of_part, _PASSING)
-        return "input" if marked else "target"
-    if producer is not None and producer.op == "Const":
-        return "other"  # computed before the step ran
-    if step.names.of_update(name):
-        return "update"
-    if producer is not None and _reads_variable(step, producer):
-        return "weights"
-    if _leads_to(step, readers, _assigns, _UPDATING):
-        return "state"
-    if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
-        return "target"
-    if "gradient_tape/" in name or _sums_gradients(step, producer):
-        backward = _leads_to(step, readers, _of_backward, _SUMMING)
-        return "gradient" if backward else "weights gradient"
-    if key_of_function(function) or key_in(name):
-        return "activation"
-    if not any(map(_part_key, readers)):
-        return "other"
-    return "input" if _of_data(step, producer) else "state"
-
-
-def _reads_variable(step: ExecutedStep, node: Any) -> bool:
-    """Whether an op hands on the value of a variable."""
-    while node is not None and node.op in _PASSING and node.input:
-        node = step.by_name.get(_op_of(node.input[0]))
-    return node is not None and (
-        node.op == "ReadVariableOp" or node.name.endswith("ReadVariableOp")
-    )
-
-
-def _of_data(step: ExecutedStep, node: Any) -> bool:
-    """Whether an op outside of parts computes from the step's data, as slices do."""
-    ahead, done = [node], set()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node.name in done or node.op in CALLS:
-            continue
-        done.add(node.name)
-        if node.op in _GIVEN and not _PREFIX.sub("", node.name).startswith("unknown"):
-            return True
-        for source in _inputs(node):
-            origin = step.sent_as.get(_op_of(source)) or source
-            ahead.append(step.by_name.get(_op_of(origin)))
-    return False
-
-
-def _leads_to(
-    step: ExecutedStep,
-    readers: Sequence[Any],
-    wanted: Callable[[Any], bool],
-    through: Collection[str],
-) -> bool:
-    """Whether a wanted node is among the readers, or behind ops of some types."""
-    ahead, done = list(readers), set()
-    while ahead:
-        node = ahead.pop()
-        if wanted(node):
-            return True
-        total = node.name.partition(_ACCUMULATED)[0]
-        summed = total != node.name and "AddN" in through
-        if (summed or node.op in through) and node.name not in done:
-            done.add(node.name)
-            ahead += step.readers.get(total, [])
-    return False
-
-
-def _sums_gradients(step: ExecutedStep, node: Any) -> bool:
-    """Whether an op is a backward call, or a sum of what such calls give."""
-    ahead, done = [node], set()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node.name in done:
-            continue
-        done.add(node.name)
-        if _of_backward(node) or node.name.startswith("AddN"):
-            return True
-        if node.op in _SUMMING:
-            sources = [step.sent_as.get(_op_of(s)) or s for s in _inputs(node)]
-            ahead += [step.by_name.get(_op_of(source)) for source in sources]
-    return False
-
-
-def _assigns(node: Any) -> bool:
-    return node.op == "AssignVariableOp" and not key_in(node.name)
-
-
-def _of_backward(node: Any) -> bool:
-    """Whether a node is a part's backward call, or an op of a backward pass."""
-    return _of_part(node) and (
-        "__backward_" in _function(node) or "gradient_tape/" in node.name
-    )
-
-
-def _of_part(node: Any) -> bool:
-    return _part_key(node) is not None or bool(key_in(node.name))
-
-
-def _each_time(step: ExecutedStep, name: str, readers: Sequence[Any]) -> bool:
-    """Whether a loop makes or reads this value in every iteration."""
-    producer = step.by_name.get(_op_of(name))
-    if producer is not None and producer.op in ("Exit", "Enter"):
-        return False
-    names = [_PREFIX.sub("", reader.name) for reader in readers]
-    return bool(_IN_LOOP.search(name)) and any(map(_IN_LOOP.search, names))
-
-
-def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Any]) -> int | None:
-    """How many elements a tensor has that was sent; None if it is not known.
-
-    TensorFlow drops outputs of a function that nothing reads, so an output of a call
-    may have another number than when it was traced. Then a reader tells.
-    """
-    producer = step.by_name.get(_op_of(tensor))
-    if producer is None or producer.op not in CALLS:
-        elements = _traced_elements(step, tensor)
-        if elements is None and producer is not None:
-            elements = _given_elements(producer, tensor, step.batch)
-        if elements is not None:
-            return elements
-    for reader in readers:
-        found = _as_read(step, tensor, reader)
-        if found is not None and (count := count_of(found, step.batch)) is not None:
-            return count
-    return _traced_elements(step, tensor)
-
-
-def _traced_elements(step: ExecutedStep, tensor: str) -> int | None:
-    op = step.traced(_op_of(tensor))
-    index = int(tensor.partition(":")[2] or 0)
-    if op is None or index >= len(op.outputs):
-        return None
-    return count_of(op.outputs[index], step.batch)
-
-
-def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> Any:
-    """The traced tensor that a reader has in place of an executed one; None if none.
-
-    Inputs from one op keep their order when TensorFlow rewrites what is around them.
-    """
-    origins = [step.sent_as.get(_op_of(source)) or source for source in _inputs(reader)]
-    same = [one for one in origins if _op_of(one) == _op_of(tensor)]
-    op = step.traced(reader.name)
-    if op is None or tensor not in same:
-        return None
-    name = _PREFIX.sub("", _op_of(tensor))
-    found = [one for one in map(_behind, op.inputs) if one.op.name == name]
-    if len(found) == len(same):
-        return found[same.index(tensor)]
-    if op.type == "AddN":
-        return op.outputs[0]
-    held = {inside.name for _, inside in op.graph.captures}
-    outside = [
-        one
-        for one in map(_behind, op.inputs)
-        if one.op.type == "Placeholder"
-        and one.dtype != tf.resource
-        and (one.name in held) == name.startswith("unknown")
-    ]
-    known = [one for one in outside if count_of(one, step.batch) is not None]
-    return max(known, key=lambda one: count_of(one, step.batch) or 0, default=None)
-
-
-def _behind(tensor: Any) -> Any:
-    """The tensor that identities hand on; TensorFlow prunes them when it runs."""
-    while tensor.op.type in _PASSING:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
-
-
-def _given_elements(producer: Any, tensor: str, batch: int) -> int | None:
-    """The elements of what a dataset or a caller gives, with the shapes it states."""
-    stated = (producer.attr[key] for key in ("output_shapes", "_output_shapes"))
-    shapes = next((one.list.shape for one in stated if one.list.shape), ())
-    index = int(tensor.partition(":")[2] or 0)
-    if index >= len(shapes):
-        return None
-    extents = [extent.size for extent in shapes[index].dim]
-    if shapes[index].unknown_rank or -1 in extents[1:]:
-        return None
-    return math.prod(batch if extent < 0 else extent for extent in extents)
-
-
-def count_of(tensor: Any, batch: int) -> int | None:
-    """How many elements a traced tensor has at this batch; None if it is not known."""
-    if tensor.shape.rank is None or None in tensor.shape[1:]:
-        return None
-    return math.prod(
-        batch if extent is None else int(extent) for extent in tensor.shape
-    )
-
-
-def _inputs(node: Any) -> list[str]:
+def inputs_of(node: Any) -> list[str]:
+    """The tensors ("op:index") that a node reads."""
     return [source for source in node.input if not source.startswith("^")]
 
 
-def _op_of(tensor: str) -> str:
+def op_of(tensor: str) -> str:
+    """The name of the op that makes a tensor."""
     return tensor.partition(":")[0]
 
 
-def _function(node: Any) -> str:
+def called(node: Any) -> str:
     """The name of the function that a node calls; "" for any other op."""
     return str(node.attr["f"].func.name) if node.op in CALLS else ""
 
 
-def _part_key(node: Any) -> str | None:
+def key_called(node: Any) -> str | None:
     """The key of the part whose function a node calls; None for any other."""
-    return key_of_function(_function(node))
+    return key_of_function(called(node))
 
 
 def _functions(node: Any) -> list[str]:

@@ -21,14 +21,14 @@ from splitnet.core.errors import AuditError, DeviceError, listed
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Task, Timeline
 from splitnet.tf.audit.observe import state_restored, train_step
-from splitnet.tf.audit.partition_graphs import (
-    Names,
-    function_of,
-    key_of_function,
-    works,
-)
+from splitnet.tf.audit.partition_graphs import Names, works
 from splitnet.tf.emit import plan_of
-from splitnet.tf.placement.device_function import key_in, update_target
+from splitnet.tf.placement.device_function import (
+    function_of,
+    key_in,
+    key_of_function,
+    update_target,
+)
 from splitnet.tf.placement.placed import Placed, placed_of
 
 __all__ = ["StepProfiler", "profile_step", "timeline_of"]

@@ -1,0 +1,256 @@
+"""Copies between devices in executed partition graphs: their kinds and bytes."""
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from splitnet.core.audit import SeenCopy
+from splitnet.tf.audit.partition_graphs import (
+    PASSING,
+    PREFIX,
+    SENDS,
+    ExecutedStep,
+    called,
+    inputs_of,
+    key_called,
+    op_of,
+)
+from splitnet.tf.placement.device_function import CALLS, key_in, key_of_function
+
+__all__ = ["count_of", "seen_copies"]
+
+_GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
+_SUMMING = (*PASSING, "AddN", "AddV2")
+_UPDATING = (*PASSING, "AddV2", "Mul", "Sub", "Cast")
+_ACCUMULATED = "/tmp_var_"  # in the names of ops that TensorFlow makes of one AddN
+_IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
+_ARGUMENT = re.compile(r"^input/_\d+$")  # of a call that was inlined
+
+
+def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
+    """Tensors of more than one element that crossed devices, with kind and bytes."""
+    for node in step.nodes:
+        if node.op not in SENDS or not node.input or node.input[0].startswith("^"):
+            continue
+        source, target = (
+            step.names.device(node.attr[key].s.decode())
+            for key in ("send_device", "recv_device")
+        )
+        name = PREFIX.sub("", node.input[0])
+        dtype = tf.as_dtype(node.attr["T"].type)
+        if source == target or "/ctrl/" in name:
+            continue
+        readers = step.receivers(node)
+        if dtype == tf.resource:
+            if any(key_called(reader) for reader in readers):
+                yield SeenCopy(name, "weights", source, target, None)
+            continue
+        elements = _elements(step, node.input[0], readers)
+        each_time = _each_time(step, name, readers)
+        if each_time or elements is None or elements > 1:
+            size = None if elements is None else elements * dtype.size
+            kind = _kind(step, name, node, readers, dtype)
+            yield SeenCopy(name, kind, source, target, size, each_time)
+
+
+def _kind(
+    step: ExecutedStep, name: str, send: Any, readers: Sequence[Any], dtype: Any
+) -> str:
+    """The kind of a copy, in the words of `SeenCopy`."""
+    producer = step.by_name.get(op_of(send.input[0]))
+    function = "" if producer is None else called(producer)
+    if dtype == tf.bool:
+        return "mask"
+    if _ARGUMENT.match(name) or (producer is not None and producer.op in _GIVEN):
+        marked = not readers or _leads_to(step, readers, _of_part, PASSING)
+        return "input" if marked else "target"
+    if producer is not None and producer.op == "Const":
+        return "other"  # computed before the step ran
+    if step.names.of_update(name):
+        return "update"
+    if producer is not None and _reads_variable(step, producer):
+        return "weights"
+    if _leads_to(step, readers, _assigns, _UPDATING):
+        return "state"
+    if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
+        return "target"
+    if "gradient_tape/" in name or _sums_gradients(step, producer):
+        backward = _leads_to(step, readers, _of_backward, _SUMMING)
+        return "gradient" if backward else "weights gradient"
+    if key_of_function(function) or key_in(name):
+        return "activation"
+    if not any(map(key_called, readers)):
+        return "other"
+    return "input" if _of_data(step, producer) else "state"
+
+
+def _reads_variable(step: ExecutedStep, node: Any) -> bool:
+    """Whether an op hands on the value of a variable."""
+    while node is not None and node.op in PASSING and node.input:
+        node = step.by_name.get(op_of(node.input[0]))
+    return node is not None and (
+        node.op == "ReadVariableOp" or node.name.endswith("ReadVariableOp")
+    )
+
+
+def _of_data(step: ExecutedStep, node: Any) -> bool:
+    """Whether an op outside of parts computes from the step's data, as slices do."""
+    ahead, done = [node], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node.name in done or node.op in CALLS:
+            continue
+        done.add(node.name)
+        if node.op in _GIVEN and not PREFIX.sub("", node.name).startswith("unknown"):
+            return True
+        ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
+    return False
+
+
+def _leads_to(
+    step: ExecutedStep,
+    readers: Sequence[Any],
+    wanted: Callable[[Any], bool],
+    through: Collection[str],
+) -> bool:
+    """Whether a wanted node is among the readers, or behind ops of some types."""
+    ahead, done = list(readers), set()
+    while ahead:
+        node = ahead.pop()
+        if wanted(node):
+            return True
+        total = node.name.partition(_ACCUMULATED)[0]
+        summed = total != node.name and "AddN" in through
+        if (summed or node.op in through) and node.name not in done:
+            done.add(node.name)
+            ahead += step.readers.get(total, [])
+    return False
+
+
+def _sums_gradients(step: ExecutedStep, node: Any) -> bool:
+    """Whether an op is a backward call, or a sum of what such calls give."""
+    ahead, done = [node], set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node.name in done:
+            continue
+        done.add(node.name)
+        if _of_backward(node) or node.name.startswith("AddN"):
+            return True
+        if node.op in _SUMMING:
+            ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
+    return False
+
+
+def _assigns(node: Any) -> bool:
+    return node.op == "AssignVariableOp" and not key_in(node.name)
+
+
+def _of_backward(node: Any) -> bool:
+    """Whether a node is a part's backward call, or an op of a backward pass."""
+    return _of_part(node) and (
+        "__backward_" in called(node) or "gradient_tape/" in node.name
+    )
+
+
+def _of_part(node: Any) -> bool:
+    return key_called(node) is not None or bool(key_in(node.name))
+
+
+def _each_time(step: ExecutedStep, name: str, readers: Sequence[Any]) -> bool:
+    """Whether a loop makes or reads this value in every iteration."""
+    producer = step.by_name.get(op_of(name))
+    if producer is not None and producer.op in ("Exit", "Enter"):
+        return False
+    names = [PREFIX.sub("", reader.name) for reader in readers]
+    return bool(_IN_LOOP.search(name)) and any(map(_IN_LOOP.search, names))
+
+
+def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Any]) -> int | None:
+    """How many elements a tensor has that was sent; None if it is not known.
+
+    TensorFlow drops outputs of a function that nothing reads, so an output of a call
+    may have another number than when it was traced. Then a reader tells.
+    """
+    producer = step.by_name.get(op_of(tensor))
+    if producer is None or producer.op not in CALLS:
+        elements = _traced_elements(step, tensor)
+        if elements is None and producer is not None:
+            elements = _given_elements(producer, tensor, step.batch)
+        if elements is not None:
+            return elements
+    for reader in readers:
+        found = _as_read(step, tensor, reader)
+        if found is not None and (count := count_of(found, step.batch)) is not None:
+            return count
+    return _traced_elements(step, tensor)
+
+
+def _traced_elements(step: ExecutedStep, tensor: str) -> int | None:
+    op = step.traced(op_of(tensor))
+    index = int(tensor.partition(":")[2] or 0)
+    if op is None or index >= len(op.outputs):
+        return None
+    return count_of(op.outputs[index], step.batch)
+
+
+def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> Any:
+    """The traced tensor that a reader has in place of an executed one; None if none.
+
+    Inputs from one op keep their order when TensorFlow rewrites what is around them.
+    """
+    origins = [
+        step.sent_as.get(op_of(source)) or source for source in inputs_of(reader)
+    ]
+    same = [one for one in origins if op_of(one) == op_of(tensor)]
+    op = step.traced(reader.name)
+    if op is None or tensor not in same:
+        return None
+    name = PREFIX.sub("", op_of(tensor))
+    found = [one for one in map(_behind, op.inputs) if one.op.name == name]
+    if len(found) == len(same):
+        return found[same.index(tensor)]
+    if op.type == "AddN":
+        return op.outputs[0]
+    held = {inside.name for _, inside in op.graph.captures}
+    outside = [
+        one
+        for one in map(_behind, op.inputs)
+        if one.op.type == "Placeholder"
+        and one.dtype != tf.resource
+        and (one.name in held) == name.startswith("unknown")
+    ]
+    known = [one for one in outside if count_of(one, step.batch) is not None]
+    return max(known, key=lambda one: count_of(one, step.batch) or 0, default=None)
+
+
+def _behind(tensor: Any) -> Any:
+    """The tensor that identities hand on; TensorFlow prunes them when it runs."""
+    while tensor.op.type in PASSING:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+def _given_elements(producer: Any, tensor: str, batch: int) -> int | None:
+    """The elements of what a dataset or a caller gives, with the shapes it states."""
+    stated = (producer.attr[key] for key in ("output_shapes", "_output_shapes"))
+    shapes = next((one.list.shape for one in stated if one.list.shape), ())
+    index = int(tensor.partition(":")[2] or 0)
+    if index >= len(shapes):
+        return None
+    extents = [extent.size for extent in shapes[index].dim]
+    if shapes[index].unknown_rank or -1 in extents[1:]:
+        return None
+    return math.prod(batch if extent < 0 else extent for extent in extents)
+
+
+def count_of(tensor: Any, batch: int) -> int | None:
+    """How many elements a traced tensor has at this batch; None if it is not known."""
+    if tensor.shape.rank is None or None in tensor.shape[1:]:
+        return None
+    return math.prod(
+        batch if extent is None else int(extent) for extent in tensor.shape
+    )
