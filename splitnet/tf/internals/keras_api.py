@@ -45,6 +45,7 @@ __all__ = [
     "in_stateless_scope",
     "input_structure",
     "initializer_of",
+    "kernel_variable",
     "lambda_output_shape",
     "layers_in_order",
     "lives_on",
