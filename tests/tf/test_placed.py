@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -63,6 +65,52 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
         losses[number] = [float(step()) for _ in range(3)]
 
     assert_near(losses[0], losses[1])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("no scope", "records its gradients"),
+        ("no optimizer", "optimizer that is not placed"),
+        ("inside a model", "records its gradients"),
+        ("scope", ""),
+        ("eager", ""),
+    ],
+)
+def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
+    how: str, words: str, cluster: sn.Cluster
+) -> None:
+    """Nobody places the updates of a step of one's own unless it is asked for."""
+    case = two_branches(layers.Dense(4), layers.Dense(4))
+    model = emitted(case, cluster)
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    named = [optimizer] if how == "scope" else []
+    scope = how in ("scope", "no optimizer")
+
+    def step(x: Any, y: Any) -> None:
+        with sn.placement_scope(model, *named) if scope else nullcontext():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    x, y = tf.constant(case.x), tf.constant(case.y)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if how == "inside a model":
+            inputs = keras.Input((6,))
+            outer = keras.Model(inputs, model(inputs))
+            outer.compile("adam", "mse")
+            outer.train_on_batch(x, y)
+        else:
+            run = step if how == "eager" else tf.function(step)
+            run(x, y)
+            run(x[:5], y[:5])
+
+    said = [one for one in caught if "place" in str(one.message)]
+    assert [words in str(one.message) for one in said] == [True] * bool(words)
+    assert all("placement_scope" in str(one.message) for one in said)
 
 
 def test_placement_scope_around_a_plain_model_does_nothing() -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "functions_entered",
     "join_again",
     "partition_graphs",
+    "recording",
     "started",
     "sum_as_written",
     "wait_for_eager_operations",
@@ -39,7 +40,7 @@ _NEEDED: Needed = (
         + ("_context_handle", "sync_executors", "get_server_def", "update_server_def")
         + ("get_function_def",),
     ),
-    (tf_record, ("record_operation", "stop_recording")),
+    (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
     (tf.Graph, ("_get_function", "_attr_scope")),
     (polymorphic_function, ("Function",)),
     (custom_gradient, ("custom_gradient", "recompute_grad")),
@@ -86,6 +87,11 @@ def join_again(cluster_spec: Any) -> None:
 def current_device() -> str:
     """The device of the innermost `tf.device` outside of graphs; "" for none."""
     return str(tf_context.context().device_name or "")
+
+
+def recording() -> bool:
+    """Whether a gradient tape records what runs here."""
+    return bool(tf_record.could_possibly_record())
 
 
 def function_body(graph: Any, name: str) -> Any:

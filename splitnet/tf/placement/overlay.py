@@ -15,8 +15,13 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.errors import warn
-from splitnet.tf.internals import keras_api
-from splitnet.tf.placement.device_function import DeviceFunction, canonical, scope_of
+from splitnet.tf.internals import keras_api, tf_api
+from splitnet.tf.placement.device_function import (
+    DeviceFunction,
+    canonical,
+    scope_of,
+    update_target,
+)
 from splitnet.tf.placement.optimizer import place_optimizer
 from splitnet.tf.placement.part_function import run_node
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
@@ -48,6 +53,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
 
     @functools.wraps(model.call)
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
+        _warn_outside_of_scopes(model, placed)
         flat = keras_api.standardized_inputs(model, inputs)
         if mask is not None:
             for tensor, one in zip(flat, keras.tree.flatten(mask)):
@@ -66,6 +72,20 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
         return packed[0] if single else packed
 
     return call
+
+
+def _warn_outside_of_scopes(model: Any, placed: Placed) -> None:
+    """Warn once of gradients that are recorded where nothing would place them."""
+    if tf.executing_eagerly() or placed.scopes or not placed.runners:
+        return
+    if tf_api.recording() and "step" not in placed.warned:
+        placed.warned.add("step")
+        warn(
+            f"model {model.name!r} is placed, and a step that is not its own records "
+            "its gradients: updates and sums of gradients run where TensorFlow puts "
+            "them. Open `with splitnet.placement_scope(model, optimizer):` inside the "
+            "tf.function around tape, gradients and update, or place the whole model."
+        )
 
 
 def _run_marked(placed: Placed, run: Run) -> None:
@@ -130,8 +150,12 @@ def _graph_scope(placed: Placed) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
     placed.graphs.append(weakref.ref(graph))
-    with graph.device(DeviceFunction(placed.target_of, _device_of_outputs(placed))):
-        yield
+    placed.scopes.append(graph)
+    try:
+        with graph.device(DeviceFunction(placed.target_of, _device_of_outputs(placed))):
+            yield
+    finally:
+        placed.scopes.pop()
 
 
 def _device_of_outputs(placed: Placed) -> str:
@@ -188,6 +212,30 @@ def placement_scope(model: Any, *optimizers: Any) -> Iterator[None]:
         return
     with _graph_scope(placed):
         yield
+        if not tf.executing_eagerly() and not placed.warned:
+            _warn_of_updates(model, placed)
+
+
+def _warn_of_updates(model: Any, placed: Placed) -> None:
+    """Warn once if an optimizer that nobody placed updates a model's weights."""
+    graph = tf.compat.v1.get_default_graph()
+    handle_of = {id(inside): id(outside) for outside, inside in graph.captures}
+    weights = {id(v.value.handle): v.path for v in model.trainable_variables}
+    updated: dict[str, bool] = {}
+    for op in graph.get_operations():
+        if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
+            path = weights.get(handle_of.get(id(op.inputs[0]), 0))
+            if path is not None:
+                mine = bool(update_target(op.name)[0])
+                updated[path] = updated.get(path, False) or mine
+    strays = [path for path, mine in updated.items() if not mine]
+    if strays:
+        placed.warned.add("optimizer")
+        warn(
+            f"an optimizer that is not placed updates {len(strays)} weights of model "
+            f"{model.name!r} ({strays[0]}): its slots are on one device. Name it: "
+            "splitnet.placement_scope(model, optimizer)."
+        )
 
 
 def _regularization(model: Any) -> Callable[[], list[Any]]:
