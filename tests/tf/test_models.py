@@ -61,7 +61,7 @@ def test_a_model_that_nobody_declared_stays_itself(
     placed = sn.emit(one.model, plan)
     ours, theirs = (two_steps(model, one) for model in (placed, one.model))
 
-    assert_near(ours, theirs)
+    assert_near(ours, theirs, noise=1e-8)  # of the gradients of keys' biases
     assert set(plan.device_of.values()) >= {"gpu:0", "gpu:1", "gpu:2"}
     sn.audit(placed, plan, (one.x, one.y)).check()
 
@@ -93,7 +93,7 @@ def test_gradients_of_several_reads_over_devices_are_equal(
     placed = sn.emit(model, plan)
     ours, theirs = (two_steps(model, one) for model in (placed, one.model))
 
-    assert_near(ours, theirs)
+    assert_near(ours, theirs, noise=1e-8)  # of the gradients of keys' biases
     sn.audit(placed, plan, (x, y)).check()
 
 
@@ -142,7 +142,7 @@ def test_gradients_of_shared_weights_over_devices_are_equal(
         two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
     )
 
-    assert_near(ours, theirs)
+    assert_near(ours, theirs, noise=1e-8)  # of the gradients of keys' biases
     sn.audit(placed, plan, (x, y)).check()
 
 
@@ -175,5 +175,4 @@ def test_no_gradient_flows_through_a_state_that_is_away(cluster: sn.Cluster) -> 
         two_steps(one, Subject(model, x, y, "mse")) for one in (placed, model)
     )
 
-    for mine, its in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine, its, rtol=1e-6, atol=1e-7)
+    assert_near(ours, theirs)

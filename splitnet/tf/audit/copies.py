@@ -82,9 +82,10 @@ def _kind(
         return "gradient" if backward else "weights gradient"
     if key_of_function(function) or key_in(name):
         return "activation"
-    if not any(map(key_called, readers)):
-        return "other"
-    return "input" if _of_data(step, producer) else "state"
+    into_part = any(map(key_called, readers))
+    if _of_data(step, producer):
+        return "input" if into_part else "target"
+    return "state" if into_part else "other"
 
 
 def _reads_variable(step: ExecutedStep, node: Any) -> bool:
