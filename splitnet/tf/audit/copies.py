@@ -139,7 +139,7 @@ def _sums_gradients(step: ExecutedStep, node: Any) -> bool:
         if node is None or node.name in done:
             continue
         done.add(node.name)
-        if _of_backward(node) or node.name.startswith("AddN"):
+        if _of_backward(node) or PREFIX.sub("", node.name).startswith("AddN"):
             return True
         if node.op in _SUMMING:
             ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
