@@ -181,6 +181,8 @@ class DeviceFunction:
         It lives where the first part that reads it runs.
         """
         keys = [key_of_function(function_of(tensor.op)) for tensor in op.inputs]
+        if op.type == "AddN" and None in keys:
+            return ""
         found = [key for key in self._device_of_key if key in keys]
         return self._device_of_key[found[0]] if found else ""
 
