@@ -422,7 +422,8 @@ def test_a_gradient_of_a_layers_own_reaches_weights_of_another_device(
     else:
         here = net.branch("here", x, shared, on="gpu:0")
         here = net.branch("there", here, shared, on="gpu:1")
-    net.output(net.branch("head", here, layers.Dense(1, name="out"), on="gpu:1"))
+    head = layers.Dense(1, use_bias=False, name="out")
+    net.output(net.branch("head", here, head, on="gpu:1"))
     option = {"recompute": True, "microbatches": 2}
     options = {how: option[how]} if how in option else {}
     placed = sn.emit(net, sn.plan(net, cluster, batch=8), **options)
