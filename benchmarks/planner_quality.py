@@ -20,7 +20,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from splitnet.planner.engine import solve
+from splitnet.planner.engine.solve import solve
 from splitnet.planner.problem import Problem, load_problem, loads
 
 LINE = "{workload:44} {seed:>4} {value:12.6g} {above:>8} {bound:12.6g} {seconds:6.2f}"

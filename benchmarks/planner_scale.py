@@ -14,24 +14,16 @@ import platform
 import random
 import resource
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.planner.engine import solve, warm_up
+from splitnet.planner.constraints import Group
+from splitnet.planner.engine.solve import solve, warm_up
 from splitnet.planner.problem import Problem, problem_of
 from splitnet.simulator.step_graph import step_graph
 
 MACHINES = {30: (4, 5.0), 200: (4, 5.0), 2_000: (8, 5.0), 10_000: (16, 20.0)}
-
-
-@dataclass(frozen=True)
-class Anywhere:
-    """A group that may use every device."""
-
-    allowed: tuple[str, ...]
-    apart: tuple[int, ...] = ()
 
 
 def lanes(count: int, width: int, seed: int = 0) -> Graph:
@@ -69,7 +61,7 @@ def lanes_problem(count: int, gpus: int, seed: int) -> Problem:
     """Lanes on GPUs and a CPU, a group per call."""
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="12 GB/s")
     step = step_graph(lanes(count, gpus + gpus // 2, seed), cluster, units="calls")
-    anywhere = Anywhere(tuple(device.name for device in cluster))
+    anywhere = Group((), tuple(device.name for device in cluster))
     return problem_of(
         step, cluster, [anywhere] * count, group_of_unit=range(count), cut_penalty=0.0
     )

@@ -74,10 +74,10 @@ def plan(
 ) -> int:
     """Choose a device for every part, and show what it costs."""
     if warm_up:
-        from splitnet.planner import engine
+        from splitnet.planner.engine.solve import warm_up as warm_up_search
 
         with progress("compiling the search"):
-            engine.warm_up()
+            warm_up_search()
         if not target:
             return 0
     machine = Machine(cluster, preset, memory, link, stand_ins)

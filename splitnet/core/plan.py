@@ -270,7 +270,8 @@ class Verdict:
     the model fits no single device. `idle` is the mean idle share of the devices that
     the plan uses. `strategies` compares the plan with towers and pipelines; None if
     they were not simulated. `overfull` names the devices whose memory is too small.
-    `measured` says whether the costs were measured rather than estimated.
+    `measured` says whether the costs were measured rather than estimated, and
+    `ended_by_clock` that the time limit ended the search: the next one may differ.
     """
 
     value: float
@@ -284,6 +285,7 @@ class Verdict:
     strategies: StrategyComparison | None = None
     overfull: tuple[str, ...] = ()
     measured: bool = False
+    ended_by_clock: bool = False
 
     @property
     def speed_up(self) -> float | None:
@@ -345,6 +347,8 @@ class Verdict:
                 if gap < 5e-4
                 else f"; lower bound {low} (gap {gap:.0%})"
             )
+        if self.ended_by_clock:
+            found += "; the time limit ended the search"
         if self._counts_bytes or self.measured:
             return found
         return f"{found}; times are estimated, not measured"

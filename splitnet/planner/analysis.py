@@ -74,6 +74,7 @@ def verdict_of(plan: Plan) -> Verdict:
             d.name for d in plan.cluster if plan.memory[d.name].total > d.memory_bytes
         ),
         measured=not isinstance(plan.costs, Roofline),
+        ended_by_clock=bool((plan.options or {}).get("ended_by_clock")),
     )
 
 

@@ -1,6 +1,6 @@
 """Lower bounds of a placement problem: no assignment has a smaller value.
 
-    critical path   longest chain of tasks, each on its fastest device, copies free
+    critical path   longest chain of tasks, each on its fastest device
     work            all seconds (or bytes) shared by all devices, groups divisible
     program         mixed-integer program (HiGHS), stopped early; its dual bound
 
@@ -12,6 +12,7 @@ and, if the two groups are on different devices, the fastest copy has arrived. T
 devices and links do one thing at a time is left out.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -19,8 +20,9 @@ import numpy as np
 
 from splitnet.planner.problem import Floats, Problem, equivalent_devices
 from splitnet.simulator.step_graph import StepGraph
+from splitnet.simulator.task_graph import GRADIENT
 
-__all__ = ["lower_bound"]
+__all__ = ["CriticalPath", "cost_per_device", "lower_bound"]
 
 _MOST_GROUPS, _MOST_NODES = 50, 300
 """Size of a problem for the program, and nodes of its branch and bound."""
@@ -46,17 +48,17 @@ def lower_bound(
     graph = problem.graph
     if not problem.group_count or not graph.allowed.any(axis=1).all():
         return 0.0
-    cost = _cost(problem, objective)
+    cost = cost_per_device(problem, objective)
     found = [float(cost.min(axis=1).max()), _work(problem, cost)]
     if objective == "latency" and problem.step is not None:
-        found.append(_critical_path(problem, problem.step))
+        found.append(CriticalPath(problem).length([-1] * problem.group_count))
     best = max(found) * _SAFETY
     if hard and problem.group_count <= _MOST_GROUPS:
         best = max(best, _Program(problem, objective, cost).bound(time_limit))
     return best
 
 
-def _cost(problem: Problem, objective: str) -> Floats:
+def cost_per_device(problem: Problem, objective: str) -> Floats:
     """Per group and device, what it adds to the device's load or bytes."""
     graph = problem.graph
     if objective == "memory":
@@ -100,23 +102,91 @@ def _work(problem: Problem, cost: Floats) -> float:
     return max(plain, float(model.getInfo().objective_function_value) * plain)
 
 
-def _critical_path(problem: Problem, step: StepGraph) -> float:
-    """Longest chain of forward, backward and update tasks."""
-    n, tasks = step.count, step.tasks
-    allowed = problem.graph.allowed[problem.group_of_unit]
-    allowed = np.concatenate([allowed, allowed[::-1], allowed]).T
-    fastest = np.where(allowed, np.array(step.task_seconds), inf).min(axis=0)
-    start = np.zeros(3 * n)
-    for task in range(3 * n):
-        end = start[task] + fastest[task]
-        after = list(tasks.successors[task])
-        if task < n:
-            after += [r for e in tasks.outputs[task] for r in step.edges[e].readers]
-        after += [tasks.reductions[i].task for i in tasks.contributes[task]]
-        for other in after:
-            if other > task:
-                start[other] = max(start[other], end)
-    return float((start + fastest).max(initial=0.0))
+class CriticalPath:
+    """Longest chain of tasks and copies, as far as groups have devices.
+
+    Tasks of groups without a device are on their fastest one. A copy counts if both
+    ends have devices, or can never share one.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        step, graph = problem.step, problem.graph
+        assert step is not None, "a critical path is that of a step"
+        n, tasks = step.count, step.tasks
+        unit = [*range(n), *range(n - 1, -1, -1), *range(n)]
+        group = problem.group_of_unit[unit]
+        allowed = graph.allowed[group].T
+        self.group: list[int] = group.tolist()
+        self.seconds = step.task_seconds
+        times = np.where(allowed, np.array(step.task_seconds), inf)
+        self.fastest: list[float] = times.min(axis=0).tolist()
+        self.arcs: list[list[tuple[int, int, list[list[float]], float]]] = [
+            [] for _ in unit
+        ]
+        zero = [[0.0] * step.device_count] * step.device_count
+        known: dict[tuple[float, float | None], list[list[float]]] = {}
+
+        def arc(source: int, target: int, size: float, fixed: float | None) -> None:
+            if source >= target:
+                return  # as of a micro-batch that waits for another one
+            table = known.get((size, fixed))
+            if table is None:
+                seconds = np.array(step.latency)
+                seconds += size * np.array(step.seconds_per_byte)
+                if fixed is not None:
+                    seconds[:] = fixed
+                np.fill_diagonal(seconds, 0.0)
+                table = known[size, fixed] = seconds.tolist()
+            ends = allowed[:, source], allowed[:, target]
+            least = 0.0
+            if not (ends[0] & ends[1]).any():
+                least = min(
+                    (
+                        table[a][b]
+                        for a in ends[0].nonzero()[0]
+                        for b in ends[1].nonzero()[0]
+                    ),
+                    default=0.0,
+                )
+            self.arcs[target].append((source, self.group[source], table, least))
+
+        for task, after in enumerate(tasks.successors):
+            for other in after:
+                if other > task:
+                    self.arcs[other].append((task, self.group[task], zero, 0.0))
+        for edge in step.edges:
+            for reader in edge.readers:
+                arc(edge.source, reader, edge.bytes, edge.seconds)
+        for one in tasks.reductions:
+            fixed = step.edges[one.item].seconds if one.kind == GRADIENT else None
+            for task in one.contributors:
+                arc(task, one.task, 0 if one.row_bytes else one.bytes, fixed)
+
+    @property
+    def size(self) -> int:
+        """Number of tasks and arcs."""
+        return len(self.group) + sum(map(len, self.arcs))
+
+    def length(self, device_of: Sequence[int]) -> float:
+        """Seconds of the longest chain; -1 is the device of groups without one."""
+        ends: list[float] = []
+        for task, arcs in enumerate(self.arcs):
+            device, start = device_of[self.group[task]], 0.0
+            for source, group, table, least in arcs:
+                end = ends[source]
+                from_device = device_of[group]
+                end += (
+                    least
+                    if device < 0 or from_device < 0
+                    else table[from_device][device]
+                )
+                if end > start:
+                    start = end
+            ends.append(
+                start
+                + (self.fastest[task] if device < 0 else self.seconds[device][task])
+            )
+        return max(ends, default=0.0)
 
 
 def _model() -> Any:

@@ -26,8 +26,7 @@ from splitnet.planner.constraints import (
     fallbacks_of,
     resolve,
 )
-from splitnet.planner.engine import Solution, solve
-from splitnet.planner.engine.solve import value_of
+from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import (
     Evaluator,
     checked,
@@ -109,7 +108,7 @@ def find_plan(
     seconds = options.time_limit
     if options.parts is None:
         found = _search_parts(graph, cluster, options, seconds)
-    elif options.objective == "throughput" and options.contiguity is None:
+    elif options.objective != "latency" and options.contiguity is None:
         convex = replace(options, contiguity="convex")
         try:
             found = _search_calls(graph, cluster, convex, seconds)
@@ -315,7 +314,7 @@ def _start_from(coarse: _Found, evaluator: Evaluator, groups: Sequence[Group]) -
         near = [where[call.name] for part in group.parts for call in calls[part]]
         wanted = near[0] if near and near[0] in group.allowed else group.allowed[0]
         start.append(number[wanted])
-    return np.array(start, np.int32)
+    return np.array(start, np.int64)
 
 
 def _solved(

@@ -14,13 +14,15 @@ Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
+from splitnet.planner.constraints import Group
+from splitnet.planner.partitioning import is_convex
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
@@ -32,21 +34,21 @@ __all__ = [
     "Floats",
     "Ints",
     "LoadGraph",
-    "Longs",
     "Problem",
     "bytes_per_device",
     "cut_size",
+    "device_line",
     "equivalent_devices",
+    "is_allowed",
     "is_contiguous",
     "load_problem",
     "loads",
     "problem_of",
     "rows_of",
-    "violations",
 ]
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -91,16 +93,6 @@ class ForwardGraph(NamedTuple):
     group: Ints
 
 
-class PlacementGroup(Protocol):
-    """Parts that share a device: names of allowed devices, groups to be apart from."""
-
-    @property
-    def allowed(self) -> Sequence[str]: ...  # noqa: D102
-
-    @property
-    def apart(self) -> Iterable[int]: ...  # noqa: D102
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """What to place and under which constraints.
@@ -114,7 +106,7 @@ class Problem:
     forward: ForwardGraph
     cut_penalty: float = 0.0
     step: StepGraph | None = None
-    group_of_unit: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    group_of_unit: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def group_count(self) -> int:
@@ -144,8 +136,8 @@ class Problem:
 def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
     """Lists of integers as (start, items)."""
     filled = [list(one) for one in lists]
-    start = np.cumsum([0, *map(len, filled)]).astype(np.int32)
-    return start, np.array([item for one in filled for item in one], np.int32)
+    start = np.cumsum([0, *map(len, filled)]).astype(np.int64)
+    return start, np.array([item for one in filled for item in one], np.int64)
 
 
 def load_problem(
@@ -191,7 +183,7 @@ def load_problem(
         np.asarray(size_bytes, np.float64),
         [(u, read, transfer_seconds[u]) for u, read in enumerate(readers) if read],
         forward,
-        np.asarray(kind, np.int32),
+        np.asarray(kind, np.int64),
         np.asarray(capacity_bytes, np.float64),
         allowed or {},
         apart,
@@ -202,7 +194,7 @@ def load_problem(
 def problem_of(
     step: StepGraph,
     cluster: Cluster,
-    groups: Sequence[PlacementGroup],
+    groups: Sequence[Group],
     *,
     group_of_unit: Sequence[int],
     capacity: Sequence[float] | None = None,
@@ -248,7 +240,7 @@ def problem_of(
         {g: [device[n] for n in one.allowed] for g, one in enumerate(groups)},
         [(g, other) for g, one in enumerate(groups) for other in one.apart],
     )
-    return Problem(graph, forward, cut_penalty, step, group_of.astype(np.int32))
+    return Problem(graph, forward, cut_penalty, step, group_of.astype(np.int64))
 
 
 def _kinds(step: StepGraph, cluster: Cluster) -> tuple[Ints, list[int]]:
@@ -264,7 +256,7 @@ def _kinds(step: StepGraph, cluster: Cluster) -> tuple[Ints, list[int]]:
             seen[key] = len(seen)
             first.append(d)
         kind.append(seen[key])
-    return np.array(kind, np.int32), first
+    return np.array(kind, np.int64), first
 
 
 def _other_end(cluster: Cluster, device: int) -> int:
@@ -335,7 +327,7 @@ def _load_graph(
         kind,
         *rows_of(nets),
         np.array(costs, np.float64).reshape(len(costs), seconds.shape[1]),
-        np.ones(len(costs), np.int32),
+        np.ones(len(costs), np.int64),
         *rows_of(touching),
         *_group_edges(forward, groups),
         *_both_ways(apart, groups),
@@ -376,7 +368,7 @@ def _forward_graph(
                 order.append(target)
     start, items = rows_of(after)
     return ForwardGraph(
-        np.array(order, np.int32), start, items, group_of.astype(np.int32)
+        np.array(order, np.int64), start, items, group_of.astype(np.int64)
     )
 
 
@@ -435,33 +427,30 @@ def cut_size(graph: LoadGraph, assignment: npt.ArrayLike) -> int:
     )
 
 
-def violations(problem: Problem, assignment: npt.ArrayLike) -> list[str]:
-    """Every broken constraint in words; an empty list means feasible."""
-    graph = problem.graph
-    place = np.asarray(assignment)
-    if place.shape != (problem.group_count,):
-        return [f"{place.size} groups placed, {problem.group_count} expected"]
-    if place.size and not 0 <= place.min() <= place.max() < problem.device_count:
-        return ["a group is on an unknown device"]
-    faults = [
-        f"group {group} may not use device {place[group]}"
-        for group in np.flatnonzero(~graph.allowed[np.arange(place.size), place])
-    ]
-    for group in range(place.size):
-        for at in range(graph.apart_start[group], graph.apart_start[group + 1]):
-            other = graph.apart[at]
-            if group < other and place[group] == place[other]:
-                faults.append(f"groups {group} and {other} share a device")
-    held = problem.held_bytes(place)
-    for device in np.flatnonzero(held > graph.capacity_bytes * (1 + 1e-12)):
-        faults.append(
-            f"device {device} needs {held[device]:.12g} bytes, has "
-            f"{graph.capacity_bytes[device]:.12g}"
-        )
-    return faults
+def is_allowed(graph: LoadGraph, place: Ints) -> bool:
+    """Whether groups are on devices that they may use, and apart where they must be."""
+    group = np.repeat(np.arange(len(place)), np.diff(graph.apart_start))
+    together = np.any(place[group] == place[graph.apart])
+    return bool(graph.allowed[np.arange(len(place)), place].all()) and not together
 
 
-def is_contiguous(problem: Problem, assignment: npt.ArrayLike, contiguity: str) -> bool:
+def device_line(problem: Problem, place: Ints) -> Ints | None:
+    """Place of each device in a line that no forward edge goes back on, if any."""
+    forward = problem.forward
+    where = place[forward.group]
+    source = np.repeat(where, np.diff(forward.successor_start))
+    target = where[forward.successors]
+    away = source != target
+    flow = nx.DiGraph(zip(source[away].tolist(), target[away].tolist()))
+    flow.add_nodes_from(range(problem.device_count))
+    if not nx.is_directed_acyclic_graph(flow):
+        return None
+    line = np.empty(problem.device_count, np.int64)
+    line[list(nx.topological_sort(flow))] = np.arange(problem.device_count)
+    return line
+
+
+def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
     """Whether an assignment is in a set: "free", "convex" or "pipeline".
 
     Convex: no path of forward calls leaves a device and comes back. Pipeline: devices
@@ -469,27 +458,12 @@ def is_contiguous(problem: Problem, assignment: npt.ArrayLike, contiguity: str) 
     """
     if contiguity == "free":
         return True
-    place = np.asarray(assignment).tolist()
-    forward = problem.forward
-    group, start = forward.group.tolist(), forward.successor_start.tolist()
-    targets = forward.successors.tolist()
-    edges = [
-        (u, targets[e])
-        for u in forward.order.tolist()
-        for e in range(start[u], start[u + 1])
-    ]
-    where = [place[g] for g in group]
     if contiguity == "pipeline":
-        crossing = ((where[u], where[v]) for u, v in edges if where[u] != where[v])
-        return bool(nx.is_directed_acyclic_graph(nx.DiGraph(crossing)))
-    left: list[set[int]] = [set() for _ in group]  # devices left on a path to a call
-    for u, v in edges:
-        left[v] |= left[u]
-        if where[u] != where[v]:
-            left[v].add(where[u])
-            if where[v] in left[v]:
-                return False
-    return True
+        return device_line(problem, place) is not None
+    forward = problem.forward
+    source = np.repeat(np.arange(len(forward.group)), np.diff(forward.successor_start))
+    edges = list(zip(source.tolist(), forward.successors.tolist()))
+    return is_convex(edges, dict(enumerate(place[forward.group].tolist())))
 
 
 def equivalent_devices(problem: Problem) -> list[int]:

@@ -23,7 +23,7 @@ from splitnet.core.errors import InfeasibleError, PlanFileError, listed
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
 from splitnet.planner.bounds import lower_bound
-from splitnet.planner.engine import solve
+from splitnet.planner.engine.solve import solve
 from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.problem import Problem, load_problem
 

@@ -125,6 +125,7 @@ class _Intervals:
 
     def __init__(self, step: StepGraph, device: Sequence[int], run: Run) -> None:
         self.step, self.device, self.run, self.n = step, device, run, step.count
+        self.end = run.seconds
         self.sent = {  # when the copy of a gradient has left its device
             (copy.kind, copy.item, copy.source): copy.stop
             for copy in run.copies
@@ -160,7 +161,7 @@ class _Intervals:
 
     def _units(self) -> Iterator[Interval]:
         """What belongs to units: weights, slots, gradients, saved and passing bytes."""
-        step, n, end = self.step, self.n, self.run.seconds
+        step, n, end = self.step, self.n, self.end
         shared = [0] * n
         for weight in step.weights:
             shared[weight.users[0]] += weight.bytes if weight.gradients_from else 0
@@ -234,7 +235,7 @@ class _Intervals:
         home = self.device[weight.users[0]]
         for where, units in self._by_device(weight.gradients_from).items():
             times = sorted(self._backward(unit) for unit in units)
-            gone = self.sent.get((WEIGHTS_GRADIENT, number, where), self.run.seconds)
+            gone = self.sent.get((WEIGHTS_GRADIENT, number, where), self.end)
             kind = _GRADIENTS if where == home else _WORKSPACE
             yield where, kind, times[0][0], gone, weight.bytes
             for start, stop in times[1:]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from splitnet.cli import main
-from splitnet.planner.engine import solve
+from splitnet.planner.engine.solve import solve
 from tests.cli.given import answer
 
 

@@ -232,9 +232,6 @@ def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
-@pytest.mark.xfail(
-    strict=False, reason="memory plans return to a device since calls are searched"
-)
 def test_plans_of_a_keras_model_return_to_no_device(
     objective: str, cluster: sn.Cluster
 ) -> None:

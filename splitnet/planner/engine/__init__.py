@@ -1,9 +1,4 @@
-"""The compiled search: one problem, one engine, several objectives.
+"""The compiled search: one problem, one engine, several objectives (`solve.py`).
 
-Importing this package is light; numba is imported when a problem is too large for the
-exhaustive search.
+numba is imported when a problem is too large for branch and bound.
 """
-
-from splitnet.planner.engine.solve import OBJECTIVES, Solution, solve, warm_up
-
-__all__ = ["OBJECTIVES", "Solution", "solve", "warm_up"]

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "INTERPRETED",
     "RandomState",
     "below",
-    "cache_folder",
     "compiled",
+    "entry",
     "is_compiled",
     "mark_compiled",
     "random_state",
@@ -36,54 +37,49 @@ RandomState = npt.NDArray[np.uint64]
 _HERE = Path(__file__).parent
 
 
-def cache_folder() -> Path | None:
+def _cache_folder() -> Path | None:
     """Folder of the compiled code, made if needed; None if no place is writable."""
     digest = hashlib.sha256(numba.__version__.encode())
     for path in sorted(_HERE.glob("*.py")):
         digest.update(path.read_bytes())
     name = f"engine-{digest.hexdigest()[:12]}"
-    for parent in (_HERE / "__pycache__", _user_cache()):
-        if parent is not None and _writable(parent / name):
-            for other in parent.glob("engine-*"):
-                if other.name != name:
-                    shutil.rmtree(other, ignore_errors=True)
-            return parent / name
+    parents = [_HERE / "__pycache__"]
+    if home := os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"):
+        parents.append(Path(home) / "splitnet")
+    for parent in parents:
+        try:
+            (parent / name).mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=parent / name):
+                pass
+        except OSError:
+            continue
+        for other in parent.glob("engine-*"):
+            if other.name != name:
+                shutil.rmtree(other, ignore_errors=True)
+        return parent / name
     return None
-
-
-def _user_cache() -> Path | None:
-    """The user's cache folder for splitnet, if the user has a home."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(given or Path.home() / ".cache") / "splitnet"
-    except RuntimeError:
-        return None
-
-
-def _writable(folder: Path) -> bool:
-    """Whether a file can be made in the folder, which is made if needed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
 
 
 _CONFIG: Any = numba.config  # its fields are set when it is imported
 
-_CACHE = Path(_CONFIG.CACHE_DIR) if _CONFIG.CACHE_DIR else cache_folder()
+INTERPRETED = bool(_CONFIG.DISABLE_JIT)
+"""Whether functions are not compiled at all (NUMBA_DISABLE_JIT=1)."""
+
+_CACHE = Path(_CONFIG.CACHE_DIR) if _CONFIG.CACHE_DIR else _cache_folder()
 
 
-def compiled(function: Function) -> Function:
+def entry(function: Function, *, inner: bool = False) -> Function:
     """Compile a function at its first call for each tuple of argument types."""
     before = _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = str(_CACHE) if _CACHE else ""
     try:
-        return numba.njit(  # type: ignore[no-any-return]  # untyped upstream
+        njit: Any = numba.njit  # the stubs lack some options
+        return njit(  # type: ignore[no-any-return]
             function,
-            cache=_CACHE is not None,
+            cache=_CACHE is not None and not inner,
             nogil=True,
+            no_cfunc_wrapper=True,
+            no_cpython_wrapper=inner,
             error_model="numpy",
             fastmath={"nsz", "arcp", "contract", "afn"},
         )
@@ -91,15 +87,20 @@ def compiled(function: Function) -> Function:
         _CONFIG.CACHE_DIR = before
 
 
-def is_compiled(objective: str) -> bool:
-    """Whether the machine code for an objective is in the cache folder."""
-    return _CACHE is not None and (_CACHE / f"{objective}.compiled").exists()
+def compiled(function: Function) -> Function:
+    """Compile a function that only compiled functions call."""
+    return entry(function, inner=True)
 
 
-def mark_compiled(objective: str) -> None:
-    """Note that all machine code for an objective is in the cache folder."""
+def is_compiled(kernel: str) -> bool:
+    """Whether the machine code of a kernel is in the cache folder."""
+    return _CACHE is not None and (_CACHE / f"{kernel}.compiled").exists()
+
+
+def mark_compiled(kernel: str) -> None:
+    """Note that all machine code of a kernel is in the cache folder."""
     if _CACHE is not None:
-        (_CACHE / f"{objective}.compiled").touch()
+        (_CACHE / f"{kernel}.compiled").touch()
 
 
 def random_state(seed: int) -> RandomState:

@@ -4,153 +4,153 @@ Plain Python: small plans never wait for a compiler. Groups are assigned from th
 largest on (Land and Doig 1960); of equal devices only the first unused one is tried.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import factorial, inf
+from collections.abc import Callable, Iterable
+from math import inf
 
 import numpy as np
 
+from splitnet.planner.bounds import CriticalPath, cost_per_device
+from splitnet.planner.engine.budget import Budget
 from splitnet.planner.problem import Ints, Problem, cut_size, equivalent_devices
 
-__all__ = ["Tried", "exhaustive", "is_small"]
-
-_NODES = 50_000
+__all__ = ["BranchAndBound"]
 
 
-class _Tree:
-    """What is fixed while the tree is searched."""
+class BranchAndBound:
+    """The best of all assignments, O(devices ** groups) at worst.
+
+    Attributes:
+        place: The best assignment found.
+        value: Its value with the cut penalty; infinite if nothing is feasible.
+        complete: Whether no assignment has a smaller value.
+    """
 
     def __init__(
         self,
         problem: Problem,
+        objective: str,
         value_of: Callable[[Ints], float],
-        bound_rows: Sequence[Sequence[float]],
-        leaf_nodes: int,
-        late: Callable[[], bool],
+        budget: Budget,
     ) -> None:
-        graph = problem.graph
-        self.problem, self.value_of, self.late = problem, value_of, late
-        self.nodes, self.leaf_nodes, self.least = _NODES, leaf_nodes, inf
-        self.rows = bound_rows
-        self.size_bytes: list[float] = graph.size_bytes.tolist()
+        """Values are those of `value_of`: infinite for an assignment to refuse."""
+        graph, groups = problem.graph, problem.group_count
+        self.problem, self.value_of, self.budget = problem, value_of, budget
+        self.kind = graph.kind.tolist()
         self.capacity: list[float] = (graph.capacity_bytes * (1 + 1e-12)).tolist()
-        self.equal = equivalent_devices(problem)
-        groups, devices = problem.group_count, problem.device_count
-        self.allowed = [
-            [d for d in range(devices) if graph.allowed[g, d]] for g in range(groups)
-        ]
+        self.size_bytes: list[float] = graph.size_bytes.tolist()
+        cost = cost_per_device(problem, objective)
+        self.cost: list[list[float]] = cost.tolist()
+        self.allowed = [np.flatnonzero(row).tolist() for row in graph.allowed]
+        start = graph.apart_start
         self.apart = [
-            set(graph.apart[graph.apart_start[g] : graph.apart_start[g + 1]].tolist())
-            for g in range(groups)
+            set(graph.apart[start[g] : start[g + 1]].tolist()) for g in range(groups)
         ]
-        least = [
-            min((bound_rows[g][d] for d in self.allowed[g]), default=inf)
-            for g in range(groups)
+        self.nets = [
+            (graph.net_pins[first:last].tolist(), weight, seconds)
+            for first, last, weight, seconds in zip(
+                graph.net_start,
+                graph.net_start[1:],
+                graph.net_weight.tolist(),
+                graph.net_seconds.tolist(),
+            )
         ]
-        self.order = sorted(range(groups), key=lambda g: (-least[g], g))
-        self.rest = [0.0]  # least sum of all groups that are not assigned yet
-        for group in reversed(self.order):
-            self.rest.append(self.rest[-1] + least[group])
-        self.rest.reverse()
-        self.best, self.best_place = inf, np.zeros(groups, np.int32)
-        self.place = [-1] * groups
-        self.load, self.used = [0.0] * devices, [0.0] * devices
-        self.members: list[list[int]] = [[] for _ in range(devices)]
+        self.paid = objective == "throughput"
+        self.path = CriticalPath(problem) if objective == "latency" else None
+        self.equal = equivalent_devices(problem)
+        least = cost.min(axis=1)
+        free = graph.allowed.sum(axis=1) > 1
+        self.order = sorted(range(groups), key=lambda g: (free[g], -least[g], g))
+        rest = np.cumsum([0.0, *(least[g] for g in reversed(self.order))])
+        self.rest: list[float] = rest[::-1].tolist()
+        self.assigned = [-1] * groups
+        self.place, self.value, self.complete = np.zeros(groups, np.int64), inf, True
+        self.done = 0.0  # about the fraction of the tree that is searched
+        self.node_steps = 5 + len(graph.net_pins) / 3
+        if self.path is not None:
+            self.node_steps += 0.4 * self.path.size
+        units = len(problem.group_of_unit)
+        self.leaf_steps = 20 + (60 if objective == "memory" else 30) * units
 
-    def options(self, group: int) -> list[int]:
+    def search(self, starts: Iterable[Ints]) -> None:
+        """Try single devices, the starts, and then all assignments that may be better.
+
+        Ends early with the budget, or where the tree is too large for it.
+        """
+        for device in range(self.problem.device_count):
+            options = [d if device not in d else [device] for d in self.allowed]
+            self._evaluate(np.array([d[0] for d in options], np.int64))
+        for start in starts:
+            self._evaluate(start)
+        self._assign(0, 1.0)
+
+    def _evaluate(self, place: Ints) -> None:
+        self.budget.spend(self.leaf_steps)
+        value = self.value_of(place)
+        if value < inf:
+            cuts = cut_size(self.problem.graph, place)
+            value *= 1 + self.problem.cut_penalty * cuts
+        if value < self.value:
+            self.value, self.place = value, place
+            self.budget.report(value)
+
+    def _assign(self, depth: int, share: float) -> None:
+        """Assign the group at this depth in every way that may be better.
+
+        `share` is about the fraction of the tree that is below this node.
+        """
+        self.budget.spend(self.node_steps)
+        hopeless = (
+            self.done < 0.5 * self.budget.spent / max(1, self.budget.effort) - 0.1
+        )
+        if not self.complete or not self.budget.left or hopeless:
+            self.complete = False
+            return
+        options: list[int] = []
+        if self._bound(depth) < self.value * (1 - 1e-9):
+            if depth == len(self.order):
+                self._evaluate(np.array(self.assigned, np.int64))
+            else:
+                options = self._options(self.order[depth])
+        for device in options:
+            self.assigned[self.order[depth]] = device
+            self._assign(depth + 1, share / len(options))
+            self.assigned[self.order[depth]] = -1
+        if not options:
+            self.done += share
+
+    def _options(self, group: int) -> list[int]:
         """Devices that a group may use now, the least loaded first."""
-        found, unused = [], set()
+        load, used = [0.0] * len(self.kind), [0.0] * len(self.kind)
+        for other, device in enumerate(self.assigned):
+            if device >= 0:
+                load[device] += self.cost[other][device]
+                used[device] += self.size_bytes[other]
+        taken, unused, found = set(self.assigned), set(), []
+        refused = {self.assigned[other] for other in self.apart[group]}
         for d in self.allowed[group]:
-            if not self.members[d] and self.equal[d] in unused:
+            if d not in taken and self.equal[d] in unused:
                 continue
-            if self.used[d] + self.size_bytes[group] > self.capacity[d]:
+            if d in refused or used[d] + self.size_bytes[group] > self.capacity[d]:
                 continue
-            if self.apart[group] and not self.apart[group].isdisjoint(self.members[d]):
-                continue
-            if not self.members[d]:
+            if d not in taken:
                 unused.add(self.equal[d])
             found.append(d)
-        return sorted(found, key=lambda d: (self.load[d] + self.rows[group][d], d))
+        return sorted(found, key=lambda d: (load[d] + self.cost[group][d], d))
 
-    def search(self, depth: int) -> None:
-        """Assign the group at this depth in every way that may be better."""
-        self.nodes -= 1
-        if self.nodes < 0 or self.late():
-            self.nodes = -1
-            return
-        if depth == len(self.order):
-            place = np.array(self.place, np.int32)
-            self.nodes -= self.leaf_nodes
-            value = self.value_of(place)
-            self.least = min(self.least, value)
-            if self.problem.cut_penalty and value < inf:
-                cuts = cut_size(self.problem.graph, place)
-                value *= 1 + self.problem.cut_penalty * cuts
-            if value < self.best:
-                self.best, self.best_place = value, place
-            return
-        if (sum(self.load) + self.rest[depth]) / len(self.load) >= self.best:
-            return
-        group = self.order[depth]
-        for d in self.options(group):
-            seconds = self.rows[group][d]
-            if self.load[d] + seconds >= self.best:
-                continue
-            self.place[group] = d
-            self.load[d] += seconds
-            self.used[d] += self.size_bytes[group]
-            self.members[d].append(group)
-            self.search(depth + 1)
-            self.members[d].pop()
-            self.used[d] -= self.size_bytes[group]
-            self.load[d] -= seconds
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tried:
-    """The best assignment, the least plain value, and whether all was tried.
-
-    `value` counts the cut penalty; it is infinite if nothing is feasible.
-    """
-
-    value: float
-    place: Ints
-    least: float
-    complete: bool
-
-
-def exhaustive(
-    problem: Problem,
-    value_of: Callable[[Ints], float],
-    bound_rows: Sequence[Sequence[float]],
-    *,
-    leaf_nodes: int = 1,
-    late: Callable[[], bool] = lambda: False,
-) -> Tried:
-    """The best of all assignments, if they can be tried in about half a second.
-
-    O(devices ** groups) at worst.
-
-    Args:
-        problem: What to place.
-        value_of: Value without cut penalty; infinite for an assignment to refuse.
-        bound_rows: Per group and device, numbers whose sum over the groups of any
-            device is never above the value.
-        leaf_nodes: How many nodes of the tree take as long as `value_of`.
-        late: Whether the time is over.
-    """
-    tree = _Tree(problem, value_of, bound_rows, leaf_nodes, late)
-    tree.search(0)
-    return Tried(tree.best, tree.best_place, tree.least, tree.nodes >= 0)
-
-
-def is_small(problem: Problem, leaf_nodes: int) -> bool:
-    """Whether trying all assignments, equivalent devices once, may end in time."""
-    count = 1.0
-    for row in problem.graph.allowed:
-        count *= max(1, int(row.sum()))
-    for number in Counter(equivalent_devices(problem)).values():
-        count /= factorial(number)
-    # Bounds cut off most of the tree where they are tight and evaluations are cheap.
-    return count * leaf_nodes <= 10 * _NODES or (leaf_nodes < 10 and count < 1e9)
+    def _bound(self, depth: int) -> float:
+        """What no assignment of the other groups can be below."""
+        load, cuts = [0.0] * len(self.kind), 0
+        for group, device in enumerate(self.assigned):
+            if device >= 0:
+                load[device] += self.cost[group][device]
+        for pins, weight, seconds in self.nets:
+            here = {self.assigned[pin] for pin in pins} - {-1}
+            if len(here) > 1:
+                cuts += weight * (len(here) - 1)
+                if self.paid:
+                    for device in here:
+                        load[device] += seconds[self.kind[device]]
+        value = max(*load, (sum(load) + self.rest[depth]) / len(load))
+        if self.path is not None:
+            value = max(value, self.path.length(self.assigned))
+        return value * (1 + self.problem.cut_penalty * cuts)

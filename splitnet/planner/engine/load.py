@@ -1,11 +1,15 @@
-"""Loads of devices, kept up to date move by move, and one annealing schedule on them.
+"""Simulated annealing on the loads of devices, which are kept up to date move by move.
 
-Simulated annealing (Kirkpatrick, Gelatt and Vecchi 1983). The energy is the sum over
-devices of (load / largest load at the start) to the power 12 or 24, so that all busy
-devices count and the busiest most. Too little memory costs extra, by a factor that
-adapts until plans fit.
+Kirkpatrick, Gelatt and Vecchi (1983). The energy is the sum over devices of (load /
+largest load at the start) to the power 12 or 24, so that all busy devices count and the
+busiest most; with a cut penalty, times 1 + penalty x cut size to the same power. Too
+little memory costs extra, by a factor that adapts until plans fit.
+
+Compiled functions consist of loops over scalars: numba compiles them several times
+faster than array expressions.
 """
 
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +18,7 @@ from splitnet.planner.engine.compiler import (
     RandomState,
     below,
     compiled,
+    entry,
     uniform,
 )
 from splitnet.planner.problem import (
@@ -26,24 +31,34 @@ from splitnet.planner.problem import (
 )
 
 __all__ = [
+    "BEST",
     "CONVEX",
+    "CUTS",
     "FREE",
+    "MEMORY",
     "PIPELINE",
     "Cooling",
     "Rules",
+    "VALUE",
+    "State",
+    "change",
     "cool",
-    "fits",
-    "is_contiguous",
+    "cooling_of",
+    "fill",
+    "is_convex",
+    "may_go",
+    "move",
     "rules_of",
-    "load_tables",
+    "state_of",
 ]
 
 FREE, CONVEX, PIPELINE = 0, 1, 2
 """Sets of assignments: any; no device's forward calls are left and entered again;
 devices stand in a line that no forward edge goes back on."""
 
-Tables = tuple[Floats, Floats, Ints]
-"""Load and bytes of every device, and the number of pins of every net on each."""
+BEST, MEMORY, CUTS, VALUE = range(4)
+"""Numbers of a state: the best value so far, the memory penalty, the cut size, and the
+value (of a makespan)."""
 
 
 class Rules(NamedTuple):
@@ -58,40 +73,74 @@ class Rules(NamedTuple):
     left: Bools
 
 
-def rules_of(problem: Problem, contiguity: str) -> Rules:
-    """Rules for "free", "convex" or "pipeline"; the line is not known yet."""
+def rules_of(problem: Problem, contiguity: str, line: Ints | None = None) -> Rules:
+    """Rules for "free", "convex" or "pipeline" along a line of devices."""
     mode = ("free", "convex", "pipeline").index(contiguity)
+    if line is None:
+        line = np.arange(problem.device_count)
     forward = problem.forward
-    line = np.zeros(problem.device_count, np.int32)
     return Rules(mode, line, forward, np.zeros(len(forward.group), np.bool_))
 
 
-@compiled
-def load_tables(graph: LoadGraph, place: Ints) -> Tables:
-    """Tables of an assignment."""
+class State(NamedTuple):
+    """An assignment with load, bytes, energy per device, and pins per net and device.
+
+    `best` is the best assignment so far, `numbers` holds its value and more.
+    """
+
+    place: Ints
+    best: Ints
+    load: Floats
+    used: Floats
+    energy: Floats
+    pins: Ints
+    numbers: Floats
+
+
+def state_of(graph: LoadGraph, place: Ints) -> State:
+    """State of an assignment, which is the best one so far."""
     devices, nets = len(graph.capacity_bytes), len(graph.net_start) - 1
-    load, used = np.zeros(devices), np.zeros(devices)
-    pins = np.zeros((nets, devices), np.int32)
-    for group in range(len(place)):
-        load[place[group]] += graph.seconds[group, graph.kind[place[group]]]
-        used[place[group]] += graph.size_bytes[group]
-    for net in range(nets):
+    state = State(
+        place.copy(),
+        place.copy(),
+        np.zeros(devices),
+        np.zeros(devices),
+        np.zeros(devices),
+        np.zeros((nets, devices), np.int64),
+        np.array([inf, 1.0, 0.0, inf]),
+    )
+    fill(graph, state)
+    return state
+
+
+@entry
+def fill(graph: LoadGraph, state: State) -> None:
+    """Compute loads, bytes, pins and cut size, which are all zero so far."""
+    load, used, pins = state.load, state.used, state.pins
+    for group in range(len(state.place)):
+        device = state.place[group]
+        load[device] += graph.seconds[group, graph.kind[device]]
+        used[device] += graph.size_bytes[group]
+    for net in range(len(graph.net_start) - 1):
         size = graph.net_start[net + 1] - graph.net_start[net]
         for e in range(graph.net_start[net], graph.net_start[net + 1]):
-            pins[net, place[graph.net_pins[e]]] += 1
-        for device in range(devices):
+            pins[net, state.place[graph.net_pins[e]]] += 1
+        touched = 0
+        for device in range(len(load)):
+            touched += pins[net, device] > 0
             if 0 < pins[net, device] < size:
                 load[device] += graph.net_seconds[net, graph.kind[device]]
-    return load, used, pins
+        state.numbers[CUTS] += (touched - 1) * graph.net_weight[net]
 
 
 @compiled
 def change(
     graph: LoadGraph, pins: Ints, group: int, a: int, b: int
-) -> tuple[float, float]:
-    """What moving a group from device a to device b adds to their loads."""
+) -> tuple[float, float, float]:
+    """What moving a group from device a to b adds to their loads and to the cuts."""
     kind_a, kind_b = graph.kind[a], graph.kind[b]
     add_a, add_b = -graph.seconds[group, kind_a], graph.seconds[group, kind_b]
+    cuts = 0.0
     for e in range(graph.group_start[group], graph.group_start[group + 1]):
         net = graph.group_nets[e]
         size = graph.net_start[net + 1] - graph.net_start[net]
@@ -102,56 +151,58 @@ def change(
             add_a -= graph.net_seconds[net, kind_a]
         if on_b == 0:
             add_b += graph.net_seconds[net, kind_b]
+            cuts += graph.net_weight[net]
         elif on_b == size - 1:
             add_b -= graph.net_seconds[net, kind_b]
-    return add_a, add_b
+        if on_a == 1:
+            cuts -= graph.net_weight[net]
+    return add_a, add_b, cuts
 
 
 @compiled
 def move(
     graph: LoadGraph,
-    place: Ints,
-    load: Floats,
-    used: Floats,
-    pins: Ints,
+    state: State,
     group: int,
+    a: int,
     b: int,
-    add_a: float,
-    add_b: float,
+    added: tuple[float, float, float],
 ) -> None:
-    """Move a group to device b; what it adds to the two loads comes from `change`."""
-    a = place[group]
-    place[group] = b
-    load[a] += add_a
-    load[b] += add_b
-    used[a] -= graph.size_bytes[group]
-    used[b] += graph.size_bytes[group]
+    """Move a group from device a to b; what it adds comes from `change`."""
+    state.place[group] = b
+    state.load[a] += added[0]
+    state.load[b] += added[1]
+    state.numbers[CUTS] += added[2]
+    state.used[a] -= graph.size_bytes[group]
+    state.used[b] += graph.size_bytes[group]
     for e in range(graph.group_start[group], graph.group_start[group + 1]):
-        pins[graph.group_nets[e], a] -= 1
-        pins[graph.group_nets[e], b] += 1
+        state.pins[graph.group_nets[e], a] -= 1
+        state.pins[graph.group_nets[e], b] += 1
 
 
 @compiled
-def power(x: float, exponent: int) -> float:
-    """The 12th or the 24th power, 0 below 0."""
-    x = max(x, 0.0)
-    x2 = x * x
-    x4 = x2 * x2
-    x8 = x4 * x4
-    return x8 * x4 if exponent == 12 else x8 * x8 * x8
-
-
-@compiled
-def goes_forward(
-    graph: LoadGraph, place: Ints, line: Ints, group: int, device: int
+def may_go(
+    graph: LoadGraph, rules: Rules, place: Ints, group: int, device: int, leaving: int
 ) -> bool:
-    """Whether a group may go to a device without a forward edge back along the line."""
-    for e in range(graph.predecessor_start[group], graph.predecessor_start[group + 1]):
-        if line[place[graph.predecessors[e]]] > line[device]:
+    """Whether a group may be on a device that another group, if any, is leaving.
+
+    In a pipeline no forward edge may go back; `apart` groups may not meet.
+    """
+    if not graph.allowed[group, device]:
+        return False
+    for e in range(graph.apart_start[group], graph.apart_start[group + 1]):
+        if graph.apart[e] != leaving and place[graph.apart[e]] == device:
             return False
-    for e in range(graph.successor_start[group], graph.successor_start[group + 1]):
-        if line[place[graph.successors[e]]] < line[device]:
-            return False
+    if rules.mode == PIPELINE:
+        here = rules.line[device]
+        for e in range(
+            graph.predecessor_start[group], graph.predecessor_start[group + 1]
+        ):
+            if rules.line[place[graph.predecessors[e]]] > here:
+                return False
+        for e in range(graph.successor_start[group], graph.successor_start[group + 1]):
+            if rules.line[place[graph.successors[e]]] < here:
+                return False
     return True
 
 
@@ -159,15 +210,14 @@ def goes_forward(
 def is_convex(rules: Rules, place: Ints, device: int) -> bool:
     """Whether no path of forward calls leaves the device and comes back."""
     forward, left = rules.forward, rules.left
-    left[:] = False
-    for call in forward.order:
+    for call in range(len(left)):
+        left[call] = False
+    for i in range(len(forward.order)):
+        call = forward.order[i]
         inside = place[forward.group[call]] == device
         if inside or left[call]:
-            first, last = (
-                forward.successor_start[call],
-                forward.successor_start[call + 1],
-            )
-            for e in range(first, last):
+            first = forward.successor_start[call]
+            for e in range(first, forward.successor_start[call + 1]):
                 target = forward.successors[e]
                 if place[forward.group[target]] != device:
                     left[target] = True
@@ -177,174 +227,38 @@ def is_convex(rules: Rules, place: Ints, device: int) -> bool:
 
 
 @compiled
-def is_pipeline(graph: LoadGraph, place: Ints) -> bool:
-    """Whether devices can stand in a line that no forward edge goes back on."""
-    devices = len(graph.capacity_bytes)
-    feeds = np.zeros((devices, devices), np.bool_)
-    for u in range(len(place)):
-        for e in range(graph.successor_start[u], graph.successor_start[u + 1]):
-            feeds[place[u], place[graph.successors[e]]] = True
-    waits = np.zeros(devices, np.int32)
-    for a in range(devices):
-        feeds[a, a] = False
-        for b in range(devices):
-            waits[b] += feeds[a, b]
-    done = 0
-    for _ in range(devices):
-        for d in range(devices):
-            if waits[d] == 0:
-                waits[d] = -1
-                done += 1
-                for b in range(devices):
-                    waits[b] -= feeds[d, b]
-    return done == devices
+def power(x: float, exponent: int) -> float:
+    """The 12th or the 24th power, 0 below 0."""
+    if x <= 0.0:
+        return 0.0
+    x4 = x * x * x * x
+    x12 = x4 * x4 * x4
+    return x12 if exponent == 12 else x12 * x12
 
 
 @compiled
-def is_contiguous(graph: LoadGraph, rules: Rules, place: Ints) -> bool:
-    """Whether an assignment is in the set of the rules."""
-    if rules.mode == PIPELINE:
-        return is_pipeline(graph, place)
-    if rules.mode == CONVEX:
-        for device in range(len(graph.capacity_bytes)):
-            if not is_convex(rules, place, device):
-                return False
-    return True
-
-
-@compiled
-def is_apart(
-    graph: LoadGraph, place: Ints, group: int, device: int, leaving: int
-) -> bool:
-    """Whether nothing on the device, but for a leaving group, must be elsewhere."""
-    for e in range(graph.apart_start[group], graph.apart_start[group + 1]):
-        other = graph.apart[e]
-        if other != leaving and place[other] == device:
+def note_best(graph: LoadGraph, state: State, cut_penalty: float) -> bool:
+    """Keep the assignment if it fits and is better; whether it fits."""
+    top = 0.0
+    for device in range(len(state.load)):
+        if state.used[device] > graph.capacity_bytes[device]:
             return False
+        top = max(top, state.load[device])
+    top *= 1.0 + cut_penalty * state.numbers[CUTS]
+    gain = 1e-9 if len(state.place) < 5000 else 1e-4
+    if top < state.numbers[BEST] * (1 - gain):
+        state.numbers[BEST] = top
+        for group in range(len(state.place)):
+            state.best[group] = state.place[group]
     return True
-
-
-@compiled
-def fits(graph: LoadGraph, used: Floats) -> bool:
-    """Whether every device has room for what it holds."""
-    for device in range(len(used)):
-        if used[device] > graph.capacity_bytes[device]:
-            return False
-    return True
-
-
-@compiled
-def stride(
-    graph: LoadGraph,
-    rules: Rules,
-    place: Ints,
-    tables: Tables,
-    movable: Ints,
-    best: float,
-    best_place: Ints,
-    proposals: int,
-    heat: float,
-    exponent: int,
-    swaps: float,
-    stray: float,
-    penalty: float,
-    state: RandomState,
-) -> tuple[float, float]:
-    """Proposals at one temperature; the best value so far and the new penalty."""
-    load, used, pins = tables
-    mode, line, separate = rules.mode, rules.line, len(graph.apart) > 0
-    devices, count = len(load), len(movable)
-    scale = 1.0 / max(load.max(), 1e-300)
-    gain = 1e-9 if len(place) < 5000 else 1e-4
-    energy, total = np.empty(devices), 0.0
-    for d in range(devices):
-        energy[d] = power(load[d] * scale, exponent)
-        total += energy[d]
-        if used[d] > graph.capacity_bytes[d]:
-            energy[d] += penalty * (used[d] / graph.capacity_bytes[d] - 1.0)
-    heat *= total
-    for _ in range(proposals):
-        # A group goes mostly to where a group is that it shares a net with.
-        x, y = movable[below(state, count)], -1
-        a = place[x]
-        b = a
-        if uniform(state) < swaps:
-            y = movable[below(state, count)]
-            b = place[y]
-        else:
-            net_first = graph.group_start[x]
-            degree = graph.group_start[x + 1] - net_first
-            if degree and uniform(state) < 0.7:
-                net = graph.group_nets[net_first + below(state, degree)]
-                first, last = graph.net_start[net], graph.net_start[net + 1]
-                near = graph.net_pins[first + below(state, last - first - 1)]
-                if near == x:
-                    near = graph.net_pins[last - 1]
-                b = place[near]
-            if a == b and uniform(state) < stray:
-                b = below(state, devices)
-        if a == b or not graph.allowed[x, b] or (y >= 0 and not graph.allowed[y, a]):
-            continue
-        if mode == PIPELINE and not goes_forward(graph, place, line, x, b):
-            continue
-        if separate and not is_apart(graph, place, x, b, y):
-            continue
-        if separate and y >= 0 and not is_apart(graph, place, y, a, x):
-            continue
-        out, into = change(graph, pins, x, a, b)
-        load_a, load_b = load[a] + out, load[b] + into
-        used_a, used_b = used[a] - graph.size_bytes[x], used[b] + graph.size_bytes[x]
-        if y >= 0:
-            move(graph, place, load, used, pins, x, b, out, into)
-            if mode == PIPELINE and not goes_forward(graph, place, line, y, a):
-                out, into = change(graph, pins, x, b, a)
-                move(graph, place, load, used, pins, x, a, out, into)
-                continue
-            out, into = change(graph, pins, y, b, a)
-            load_a, load_b = load[a] + into, load[b] + out
-            used_a, used_b = (
-                used[a] + graph.size_bytes[y],
-                used[b] - graph.size_bytes[y],
-            )
-        energy_a = power(load_a * scale, exponent)
-        energy_b = power(load_b * scale, exponent)
-        if used_a > graph.capacity_bytes[a]:
-            energy_a += penalty * (used_a / graph.capacity_bytes[a] - 1.0)
-        if used_b > graph.capacity_bytes[b]:
-            energy_b += penalty * (used_b / graph.capacity_bytes[b] - 1.0)
-        rise = energy_a + energy_b - energy[a] - energy[b]
-        accepted = rise <= 0 or (
-            rise < 20.0 * heat and uniform(state) < np.exp(-rise / heat)
-        )
-        if accepted and y >= 0:
-            move(graph, place, load, used, pins, y, a, out, into)
-        elif accepted:
-            move(graph, place, load, used, pins, x, b, out, into)
-        if accepted and mode == CONVEX:
-            accepted = is_convex(rules, place, a) and is_convex(rules, place, b)
-            if not accepted and y >= 0:
-                out, into = change(graph, pins, y, a, b)
-                move(graph, place, load, used, pins, y, b, out, into)
-        if not accepted:
-            if place[x] == b:
-                out, into = change(graph, pins, x, b, a)
-                move(graph, place, load, used, pins, x, a, out, into)
-            continue
-        energy[a], energy[b] = energy_a, energy_b
-        if load[a] < best and load[b] < best:
-            top = load.max()
-            if top < best * (1 - gain) and fits(graph, used):
-                best = top
-                best_place[:] = place
-    enough = fits(graph, used)
-    if enough and load.max() < best:
-        best = load.max()
-        best_place[:] = place
-    return best, min(1e4, max(1e-3, penalty * (0.8 if enough else 1.5)))
 
 
 class Cooling(NamedTuple):
-    """An annealing schedule; `hot` and `cold` are fractions of the energy."""
+    """An annealing schedule; `hot` and `cold` are fractions of the energy.
+
+    Of the proposals, a fraction `swaps` exchanges two groups; `stray` of the moves
+    that have no neighbour to follow go to any device.
+    """
 
     strides: int
     proposals: int
@@ -353,40 +267,123 @@ class Cooling(NamedTuple):
     exponent: int
     swaps: float
     stray: float
+    cut_penalty: float
+
+
+def cooling_of(
+    steps: float, each: float, hot: float, exponent: int, cut_penalty: float
+) -> Cooling:
+    """A schedule of so many steps, if a proposal takes `each`."""
+    total = max(256.0, steps / each)
+    strides = int(min(200, max(8, total / 256)))
+    proposals = ceil(total / strides)
+    return Cooling(strides, proposals, hot, 0.002, exponent, 0.2, 1.0, cut_penalty)
 
 
 @compiled
+def stride(
+    graph: LoadGraph,
+    rules: Rules,
+    state: State,
+    movable: Ints,
+    cooling: Cooling,
+    heat: float,
+    random: RandomState,
+) -> None:
+    """Proposals at one temperature, a fraction of the energy."""
+    place, load, used, energy = state.place, state.load, state.used, state.energy
+    penalty, exponent = state.numbers[MEMORY], cooling.exponent
+    devices, count = len(load), len(movable)
+    scale, total, factor = 0.0, 0.0, 1.0
+    for d in range(devices):
+        scale = max(scale, load[d])
+    scale = 1.0 / max(scale, 1e-300)
+    for d in range(devices):
+        energy[d] = power(load[d] * scale, exponent)
+        total += energy[d]
+        if used[d] > graph.capacity_bytes[d]:
+            energy[d] += penalty * (used[d] / graph.capacity_bytes[d] - 1.0)
+    heat *= total
+    base = 1.0 + cooling.cut_penalty * state.numbers[CUTS]
+    for _ in range(cooling.proposals):
+        # A group goes mostly to where a group is that it shares a net with.
+        x, y = movable[below(random, count)], -1
+        a = place[x]
+        b = a
+        if uniform(random) < cooling.swaps:
+            y = movable[below(random, count)]
+            b = place[y]
+        else:
+            net_first = graph.group_start[x]
+            degree = graph.group_start[x + 1] - net_first
+            if degree and uniform(random) < 0.7:
+                net = graph.group_nets[net_first + below(random, degree)]
+                first, last = graph.net_start[net], graph.net_start[net + 1]
+                near = graph.net_pins[first + below(random, last - first - 1)]
+                if near == x:
+                    near = graph.net_pins[last - 1]
+                b = place[near]
+            if a == b and uniform(random) < cooling.stray:
+                b = below(random, devices)
+        if a == b or not may_go(graph, rules, place, x, b, y):
+            continue
+        z, s, t = x, a, b  # the last move of the proposal
+        if y >= 0:
+            move(graph, state, x, a, b, change(graph, state.pins, x, a, b))
+            if not may_go(graph, rules, place, y, a, x):
+                move(graph, state, x, b, a, change(graph, state.pins, x, b, a))
+                continue
+            z, s, t = y, b, a
+        added = change(graph, state.pins, z, s, t)
+        energy_s = power((load[s] + added[0]) * scale, exponent)
+        energy_t = power((load[t] + added[1]) * scale, exponent)
+        full_s = (used[s] - graph.size_bytes[z]) / graph.capacity_bytes[s]
+        full_t = (used[t] + graph.size_bytes[z]) / graph.capacity_bytes[t]
+        if full_s > 1.0:
+            energy_s += penalty * (full_s - 1.0)
+        if full_t > 1.0:
+            energy_t += penalty * (full_t - 1.0)
+        rise = energy_s + energy_t - energy[s] - energy[t]
+        scaled = factor
+        if cooling.cut_penalty > 0.0:
+            cuts = state.numbers[CUTS] + added[2]
+            scaled = power((1.0 + cooling.cut_penalty * cuts) / base, exponent)
+            whole = 0.0
+            for d in range(devices):
+                whole += energy[d]
+            rise = (whole + rise) * scaled - whole * factor
+        accepted = rise <= 0 or (
+            rise < 20.0 * heat and uniform(random) < np.exp(-rise / heat)
+        )
+        if accepted:
+            move(graph, state, z, s, t, added)
+            if rules.mode == CONVEX:
+                accepted = is_convex(rules, place, s) and is_convex(rules, place, t)
+                if not accepted:
+                    move(graph, state, z, t, s, change(graph, state.pins, z, t, s))
+        if not accepted:
+            if y >= 0:
+                move(graph, state, x, b, a, change(graph, state.pins, x, b, a))
+            continue
+        energy[s], energy[t], factor = energy_s, energy_t, scaled
+        if load[s] < state.numbers[BEST] and load[t] < state.numbers[BEST]:
+            note_best(graph, state, cooling.cut_penalty)
+    enough = note_best(graph, state, cooling.cut_penalty)
+    state.numbers[MEMORY] = min(1e4, max(1e-3, penalty * (0.8 if enough else 1.5)))
+
+
+@entry
 def cool(
     graph: LoadGraph,
     rules: Rules,
-    place: Ints,
-    tables: Tables,
+    state: State,
     movable: Ints,
-    best: float,
-    best_place: Ints,
-    penalty: float,
     cooling: Cooling,
     first: int,
     last: int,
-    state: RandomState,
-) -> tuple[float, float]:
-    """Strides `first` to `last` of a schedule; the best value and the penalty."""
+    random: RandomState,
+) -> None:
+    """Strides `first` to `last` of a schedule."""
     for number in range(first, last):
         heat = cooling.hot * (cooling.cold / cooling.hot) ** (number / cooling.strides)
-        best, penalty = stride(
-            graph,
-            rules,
-            place,
-            tables,
-            movable,
-            best,
-            best_place,
-            cooling.proposals,
-            heat,
-            cooling.exponent,
-            cooling.swaps,
-            cooling.stray,
-            penalty,
-            state,
-        )
-    return best, penalty
+        stride(graph, rules, state, movable, cooling, heat, random)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine.compiler import compiled
-from splitnet.planner.problem import Bools, Floats, Ints, Longs, rows_of
+from splitnet.planner.engine.compiler import compiled, entry
+from splitnet.planner.problem import Bools, Floats, Ints, rows_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
 
@@ -68,15 +68,15 @@ class Scratch(NamedTuple):
     pending: Ints
     place: Ints
     queue_time: Floats
-    queue_key: Longs
+    queue_key: Ints
     copies: Ints
     copy_bytes: Floats
     missing: Ints
     link_free: Floats
-    seen: Longs
+    seen: Ints
     free: Floats
     left: Floats
-    work: Longs
+    work: Ints
 
 
 def tasks_of(step: StepGraph, group: Ints) -> Tasks:
@@ -88,10 +88,10 @@ def tasks_of(step: StepGraph, group: Ints) -> Tasks:
         return np.nan if seconds is None else seconds
 
     return Tasks(
-        np.asarray(group, np.int32),
+        np.asarray(group, np.int64),
         np.array(step.task_seconds, np.float64),
         np.array(step.tails, np.float64),
-        np.array(tasks.pending, np.int32),
+        np.array(tasks.pending, np.int64),
         *rows_of(tasks.successors),
         *rows_of(tasks.outputs),
         *rows_of(edge.readers for edge in edges),
@@ -107,7 +107,7 @@ def tasks_of(step: StepGraph, group: Ints) -> Tasks:
             ],
             np.float64,
         ),
-        np.array([one.task for one in reductions], np.int32),
+        np.array([one.task for one in reductions], np.int64),
         np.array([one.bytes for one in reductions], np.float64),
         np.array(
             [
@@ -134,13 +134,13 @@ def scratch_for(tasks: Tasks) -> Scratch:
     return Scratch(
         np.zeros(count),
         np.zeros(count),
-        np.zeros(count, np.int32),
-        np.zeros(count, np.int32),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
         np.zeros(count + most),
         np.zeros(count + most, np.int64),
-        np.zeros((most, 4), np.int32),
+        np.zeros((most, 4), np.int64),
         np.zeros(most),
-        np.zeros((len(tasks.sum_task), devices), np.int32),
+        np.zeros((len(tasks.sum_task), devices), np.int64),
         np.zeros((devices, devices)),
         np.zeros(devices, np.int64),
         np.zeros(devices),
@@ -150,7 +150,7 @@ def scratch_for(tasks: Tasks) -> Scratch:
 
 
 @compiled
-def push(times: Floats, keys: Longs, size: int, time: float, key: int) -> int:
+def push(times: Floats, keys: Ints, size: int, time: float, key: int) -> int:
     """Add to a binary heap that is ordered by time, then key; its new size."""
     i = size
     while i:
@@ -166,7 +166,7 @@ def push(times: Floats, keys: Longs, size: int, time: float, key: int) -> int:
 
 
 @compiled
-def pop(times: Floats, keys: Longs, size: int) -> int:
+def pop(times: Floats, keys: Ints, size: int) -> int:
     """Remove the first of the heap, which the caller has read; its new size."""
     size -= 1
     time, key, i = times[size], keys[size], 0
@@ -196,7 +196,7 @@ def arrive(
     ready: Floats,
     pending: Ints,
     times: Floats,
-    keys: Longs,
+    keys: Ints,
     size: int,
 ) -> int:
     """Note that something a task depends on is there; the queue's new size."""
@@ -216,24 +216,21 @@ def note(
     copies[number, 3] = target
 
 
-@compiled
+@entry
 def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> float:
     """Seconds of the step with group g on `device_of[g]`; infinite above the limit."""
-    stop, ready, pending, place = (
-        scratch.stop,
-        scratch.ready,
-        scratch.pending,
-        scratch.place,
-    )
+    stop, ready = scratch.stop, scratch.ready
+    pending, place = scratch.pending, scratch.place
     times, keys, copies = scratch.queue_time, scratch.queue_key, scratch.copies
     copy_bytes, missing, seen = scratch.copy_bytes, scratch.missing, scratch.seen
     free, left, link_free = scratch.free, scratch.left, scratch.link_free
     units, last, size, count = len(tasks.group), 0.0, 0, 0
     limit *= 1 + 1e-9  # times and what is left are added up in different orders
-    left[:] = 0.0
-    free[:] = 0.0
-    link_free[:] = 0.0
-    seen[:] = 0
+    for device in range(len(free)):
+        left[device] = free[device] = 0.0
+        seen[device] = 0
+        for other in range(len(free)):
+            link_free[device, other] = 0.0
     for unit in range(units):
         device = device_of[tasks.group[unit]]
         place[unit] = device
@@ -246,16 +243,14 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
         pending[task] = tasks.pending[task]
     work = scratch.work
     work[0] += units
-    if left.max() > limit:
-        return np.inf
+    for device in range(len(free)):
+        if left[device] > limit:
+            return np.inf
     for number in range(len(tasks.sum_task)):
-        missing[number, :] = 0
-        task = tasks.sum_task[number]
-        first, end = (
-            tasks.contributor_start[number],
-            tasks.contributor_start[number + 1],
-        )
-        for e in range(first, end):
+        for device in range(len(free)):
+            missing[number, device] = 0
+        task, first = tasks.sum_task[number], tasks.contributor_start[number]
+        for e in range(first, tasks.contributor_start[number + 1]):
             device = place[tasks.contributors[e]]
             pending[task] += missing[number, device] == 0
             missing[number, device] += 1
@@ -301,16 +296,13 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
             if kind == _SUM:
                 task = tasks.sum_task[item]
                 size = arrive(task, time, ready, pending, times, keys, size)
-            elif kind == _OUTPUT:
-                for e in range(tasks.reader_start[item], tasks.reader_start[item + 1]):
-                    task = tasks.readers[e]
-                    if place[task] == target:
-                        size = arrive(task, time, ready, pending, times, keys, size)
-            else:
-                for e in range(tasks.user_start[item], tasks.user_start[item + 1]):
-                    task = tasks.users[e]
-                    if place[task] == target:
-                        size = arrive(task, time, ready, pending, times, keys, size)
+                continue
+            start, waiting = tasks.reader_start, tasks.readers
+            if kind == _WEIGHT:
+                start, waiting = tasks.user_start, tasks.users
+            for e in range(start[item], start[item + 1]):
+                if place[waiting[e]] == target:
+                    size = arrive(waiting[e], time, ready, pending, times, keys, size)
             continue
         device = place[key]
         seconds = tasks.seconds[device, key]
@@ -348,11 +340,8 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> f
             if missing[number, device]:
                 continue
             when, amount, all_rows = 0.0, 0.0, True
-            first, end = (
-                tasks.contributor_start[number],
-                tasks.contributor_start[number + 1],
-            )
-            for e in range(first, end):
+            first = tasks.contributor_start[number]
+            for e in range(first, tasks.contributor_start[number + 1]):
                 if place[tasks.contributors[e]] == device:
                     when = max(when, stop[tasks.contributors[e]])
                     amount += tasks.row_bytes[e]

@@ -1,4 +1,4 @@
-"""Solve a placement problem: exhaustively if it is small, else by compiled search.
+"""Solve a placement problem: by branch and bound if it is small, else by annealing.
 
 latency      makespan of one step
 throughput   load of the busiest device (maximum load)
@@ -10,24 +10,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.planner.bounds import lower_bound
+from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.exhaustive import exhaustive, is_small
+from splitnet.planner.engine.exhaustive import BranchAndBound
 from splitnet.planner.problem import (
     Floats,
     Ints,
     LoadGraph,
     Problem,
+    bytes_per_device,
+    equivalent_devices,
+    is_allowed,
     is_contiguous,
     loads,
     problem_of,
-    violations,
 )
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.step_graph import step_graph
@@ -41,8 +44,8 @@ _LOGGER = logging.getLogger("splitnet")
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
 """Groups up to which a program gives the bound, and its share of the time."""
 
-_SMALL = 14
-"""Groups up to which all assignments are tried."""
+_TREE_GROUPS, _TREE_STEPS = 40, 1_000_000
+"""Groups up to which branch and bound is tried, and how long at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,12 +69,17 @@ def value_of(
     problem: Problem, objective: str, assignment: Ints, contiguity: str | None = None
 ) -> float:
     """Value of an assignment without cut penalty; infinite if it is infeasible."""
-    if violations(problem, assignment):
+    if not problem.group_count:
+        return 0.0
+    if not is_allowed(problem.graph, assignment):
         return inf
     if not is_contiguous(problem, assignment, contiguity or "free"):
         return inf
+    held = problem.held_bytes(assignment)
+    if np.any(held > problem.graph.capacity_bytes * (1 + 1e-12)):
+        return inf
     if objective == "memory":
-        return float(problem.held_bytes(assignment).max(initial=0.0))
+        return float(held.max(initial=0.0))
     if objective == "throughput":
         return max(loads(problem.graph, assignment), default=0.0)
     assert problem.step is not None, "a makespan is that of a step"
@@ -98,7 +106,8 @@ def solve(
         problem: What to place.
         objective: What to minimise, times 1 + cut penalty x cut size.
         contiguity: "free" (or None), "convex" or "pipeline".
-        time_limit: Seconds after which the best so far is returned.
+        time_limit: Seconds after which the best so far is returned. Loading or
+            compiling the search is not counted.
         effort: Steps of about a microsecond; those of the time limit by default.
         seed: Of the random numbers.
         starts: Assignments to begin with.
@@ -107,68 +116,38 @@ def solve(
     groups, shape = problem.group_count, contiguity or "free"
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
     budget = Budget(seconds, effort, on_progress=on_progress)
-
-    def value(place: Ints) -> float:
-        return value_of(problem, objective, place, shape)
-
-    def solution(place: Ints, algorithm: str, bound: float = 0.0) -> Solution:
-        found = value(place)
-        if not bound and found < inf:
-            bound = lower_bound(problem, objective)
-            if bound < 0.999 * found and groups <= _PROGRAM_GROUPS:
-                seconds = _PROGRAM_SHARE * time_limit
-                bound = max(
-                    bound,
-                    lower_bound(problem, objective, hard=True, time_limit=seconds),
-                )
-        return Solution(
-            place,
-            found,
-            min(bound, found),
-            algorithm,
-            budget.ended_by_clock,
-            found < inf,
-        )
-
-    if not groups or not problem.graph.allowed.any(axis=1).all():
-        return solution(np.zeros(groups, np.int32), "none needed")
-    leaf = _leaf_nodes(problem, objective)
-    if groups <= _SMALL and is_small(problem, leaf):
-        tried = exhaustive(
-            problem,
-            value,
-            _bound_rows(problem, objective),
-            leaf_nodes=leaf,
-            late=lambda: not budget.left,
-        )
-        if tried.complete or not budget.left:
-            bound = tried.least if tried.complete and tried.value < inf else 0.0
-            return solution(tried.place, "exhaustive search", bound)
-        if tried.value < inf:
-            starts = [*starts, tried.place]
-    given = [np.asarray(start, np.int32) for start in starts]
-    place, algorithm = _compiled_search(problem, objective, shape, budget, seed, given)
-    return solution(place, algorithm)
+    given = [np.asarray(start, np.int64) for start in starts]
+    place, algorithm, proven = np.zeros(groups, np.int64), "none needed", False
+    if groups and problem.graph.allowed.any(axis=1).all():
+        if groups <= _TREE_GROUPS:
+            tree = BranchAndBound(
+                problem,
+                objective,
+                lambda place: value_of(problem, objective, place, shape),
+                budget.part(min(1.0, _TREE_STEPS / max(1, budget.left))),
+            )
+            tree.search(given)
+            place, algorithm, proven = tree.place, "branch and bound", tree.complete
+            if not proven and not problem.cut_penalty and tree.value < inf:
+                proven = tree.value <= lower_bound(problem, objective) * (1 + 2e-6)
+            given = [*given, place] if tree.value < inf else given
+        if not proven and (budget.left or not given):
+            place, algorithm = _searched(problem, objective, shape, budget, seed, given)
+    value = value_of(problem, objective, place, shape)
+    bound = 0.0
+    if value < inf and proven and not problem.cut_penalty:
+        bound = value
+    elif value < inf and groups:
+        bound = lower_bound(problem, objective)
+        if bound < 0.999 * value and groups <= _PROGRAM_GROUPS and not proven:
+            limit = _PROGRAM_SHARE * time_limit
+            hard = lower_bound(problem, objective, hard=True, time_limit=limit)
+            bound = max(bound, hard)
+    clock = budget.ended_by_clock
+    return Solution(place, value, min(bound, value), algorithm, clock, value < inf)
 
 
-def _bound_rows(problem: Problem, objective: str) -> list[list[float]]:
-    """Per group and device, what it adds at least to the value if it is there."""
-    graph = problem.graph
-    if objective == "memory":
-        rows = np.tile(graph.size_bytes[:, None], problem.device_count)
-    else:
-        rows = graph.seconds[:, graph.kind]
-    found: list[list[float]] = rows.tolist()
-    return found
-
-
-def _leaf_nodes(problem: Problem, objective: str) -> int:
-    """How many nodes of the tree take as long as the value of an assignment."""
-    units = len(problem.group_of_unit)
-    return 5 + (6 * units if objective == "memory" else 4 * units)
-
-
-def _compiled_search(
+def _searched(
     problem: Problem,
     objective: str,
     contiguity: str,
@@ -177,117 +156,134 @@ def _compiled_search(
     starts: list[Ints],
 ) -> tuple[Ints, str]:
     """Search with numba; the name of the algorithm is that of the main part."""
-    began = monotonic()
-    _prepare(objective)
-    budget.pause(monotonic() - began)
+    rules: dict[str, Any] = {"contiguity": contiguity, "seed": seed}
+    if objective == "memory" or (objective == "throughput" and problem.step):
+        _prepare("loads", budget)
+        place = _search_with_peaks(problem, objective, budget, starts, rules)
+        return place, "multilevel simulated annealing"
+    if objective == "throughput":
+        _prepare("loads", budget)
+        from splitnet.planner.engine.load_search import search_load
 
-    from splitnet.planner.engine.makespan_search import lower_peak, search_makespan
-
-    if objective == "latency":
-        found = search_makespan(
-            problem, budget, seed=seed, starts=starts, contiguity=contiguity
-        )
-        return found.place, "simulated annealing"
-    if objective == "memory":
-        target = replace(problem, graph=_bytes_graph(problem), step=None)
-        place = _search_loads(target, contiguity, budget.part(0.7), seed, starts)
-        if value_of(problem, objective, place, contiguity) == inf:
-            place = lower_peak(problem, place, budget.part(0.7), relative=True)
-        place = lower_peak(problem, place, budget, contiguity=contiguity)
-        return place, "simulated annealing and steepest descent"
-    algorithm = "multilevel simulated annealing"
-    if problem.step is None:
-        return _search_loads(problem, contiguity, budget, seed, starts), algorithm
-    # The peaks of devices are known only afterwards: take that much less and repeat.
-    target = replace(problem, step=None)
-    capacity = problem.graph.capacity_bytes
-    for fraction in (0.15, 0.2, 0.3):
-        place = _search_loads(target, contiguity, budget.part(fraction), seed, starts)
-        excess = np.maximum(problem.held_bytes(place) - capacity, 0.0)
-        if not excess.any():
-            starts = [*starts, place]
-            break
-        less = np.maximum(target.graph.capacity_bytes - 1.05 * excess, 0.0)
-        target = replace(target, graph=target.graph._replace(capacity_bytes=less))
-    last = _search_loads(target, contiguity, budget, seed, starts)
-    if value_of(problem, objective, last, contiguity) < inf:
-        return last, algorithm
-    if value_of(problem, objective, place, contiguity) < inf:
-        return place, algorithm
-    rest = budget.part(1.0) if budget.left else Budget(1.0, 200_000)
-    return lower_peak(problem, last, rest, relative=True), algorithm
-
-
-def _search_loads(
-    problem: Problem, contiguity: str, budget: Budget, seed: int, starts: list[Ints]
-) -> Ints:
-    """The least largest load, with the cut penalty; memory is sums of groups' bytes."""
-    from splitnet.planner.engine.load_search import search_load
+        found = search_load(problem, budget, starts=starts, **rules)
+        return found.place, "multilevel simulated annealing"
+    _prepare("makespan", budget)
     from splitnet.planner.engine.makespan_search import search_makespan
 
-    rules: dict[str, Any] = {"seed": seed, "contiguity": contiguity}
-    if not problem.cut_penalty:
-        return search_load(problem, budget, starts=starts, **rules).place
-    found = search_load(problem, budget.part(0.4), starts=starts, **rules)
-    line = search_load(problem, budget.part(0.3), seed=seed, contiguity="pipeline")
-    return search_makespan(
-        problem,
-        budget,
-        starts=[*starts, found.place, line.place],
-        data=problem.graph,
-        **rules,
-    ).place
+    found = search_makespan(problem, budget, starts=starts, **rules)
+    if found.value == inf:
+        _prepare("loads", budget)
+        rest = budget if budget.left else Budget(1.0, 300_000)
+        packed = _search_with_peaks(problem, "fit", rest.part(0.4), starts, rules)
+        found = search_makespan(problem, rest, starts=[packed], **rules)
+        if found.value == inf:
+            return packed, "simulated annealing"
+    return found.place, "simulated annealing"
 
 
-def _bytes_graph(problem: Problem) -> LoadGraph:
-    """The problem with bytes for seconds, so that the load is what devices hold."""
-    graph = problem.graph
-    kinds: Floats = np.tile(graph.size_bytes[:, None], graph.seconds.shape[1])
+def _search_with_peaks(
+    problem: Problem,
+    objective: str,
+    budget: Budget,
+    starts: list[Ints],
+    rules: dict[str, Any],
+) -> Ints:
+    """Search loads, or bytes as loads, and correct what sums of bytes leave out.
+
+    The peak of a device is known only afterwards: the next round takes the ratio of
+    peak and sum, or for throughput less capacity. With the objective "fit" bytes are
+    fractions of the memory.
+    """
+    from splitnet.planner.engine.load_search import search_load
+
+    graph, devices = problem.graph, problem.device_count
+    capacity, ratio = np.maximum(graph.capacity_bytes, 1.0), np.ones(devices)
+    kind = np.array(equivalent_devices(problem))
+    target = replace(problem, step=None)
+    best, best_key = np.zeros(problem.group_count, np.int64), (True, inf, inf)
+    for fraction in (0.2, 0.25, 0.33, 0.5, 1.0):
+        if objective != "throughput":
+            target = replace(
+                target, graph=_bytes_as_seconds(problem, objective, kind, ratio)
+            )
+        found = search_load(target, budget.part(fraction), starts=starts, **rules)
+        held = problem.held_bytes(found.place)
+        budget.spend(40 * len(problem.group_of_unit))
+        full = float((held / capacity).max())
+        value = found.value
+        if objective != "throughput":
+            value = full if objective == "fit" else float(held.max())
+        key = (full > 1.0 or found.value == inf, max(1.0, full), value)
+        if key < best_key:
+            best, best_key = found.place, key
+        if not budget.left or (objective == "fit" and not key[0]):
+            break
+        starts = [*starts, found.place]
+        sums = np.bincount(kind, bytes_per_device(graph, found.place), devices)
+        peaks = np.bincount(kind, held, devices)
+        ratio = np.where(peaks > sums, peaks / np.maximum(sums, 1.0), 1.0)
+        if objective == "throughput":
+            room = target.graph.capacity_bytes - 1.05 * np.maximum(held - capacity, 0.0)
+            room = np.maximum(room, 1.0)
+            target = replace(target, graph=target.graph._replace(capacity_bytes=room))
+    return best
+
+
+def _bytes_as_seconds(
+    problem: Problem, objective: str, kind: Ints, ratio: Floats
+) -> LoadGraph:
+    """The problem with bytes for seconds, so that the load is what devices hold.
+
+    Transfers cost next to nothing, so that among equal assignments few cross.
+    """
+    graph, devices, scale = problem.graph, problem.device_count, np.ones(len(ratio))
+    if objective == "fit":
+        scale[kind] = np.maximum(graph.capacity_bytes, 1.0)
+    seconds = graph.size_bytes[:, None] * (ratio / scale)
+    nets = np.tile(graph.net_seconds.max(axis=1, initial=0.0)[:, None], devices)
+    if nets.sum() > 0:
+        nets *= 0.01 * seconds.sum() / devices / nets.sum()
     return graph._replace(
-        seconds=np.ascontiguousarray(kinds),
-        net_seconds=np.zeros_like(graph.net_seconds),
+        seconds=seconds,
+        kind=kind,
+        net_seconds=nets,
+        capacity_bytes=np.full(devices, inf),
     )
 
 
 _PREPARED: set[str] = set()
 
 
-def _prepare(objective: str) -> None:
-    """Load the compiled search; say so if it has to be compiled."""
-    if objective in _PREPARED:
+def _prepare(kernel: str, budget: Budget) -> None:
+    """Load the compiled search outside the time limit; say so if it is compiled."""
+    if kernel in _PREPARED:
         return
+    began = monotonic()
     import splitnet.planner.engine.compiler as compiler
 
-    if not compiler.is_compiled(objective):
-        _LOGGER.warning("compiling the planner, once (this takes about 20 s)")
-    warm_up((objective,))
+    if compiler.INTERPRETED:
+        return
+    if not compiler.is_compiled(kernel):
+        _LOGGER.warning("compiling the planner, once (this takes about 10 s)")
+    _PREPARED.add(kernel)
+    problem, objective = _sample(), {"loads": "throughput"}.get(kernel, "latency")
+    for contiguity in ("free", "pipeline"):
+        sample = Budget(60.0, 20_000)
+        target = problem if kernel == "makespan" else replace(problem, step=None)
+        _searched(target, objective, contiguity, sample, 0, [])
+    compiler.mark_compiled(kernel)
+    budget.pause(monotonic() - began)
 
 
 def warm_up(objectives: Iterable[str] = OBJECTIVES) -> None:
     """Compile the search for these objectives; keep the machine code if possible."""
-    import splitnet.planner.engine.compiler as compiler
-
-    problem = _sample()
     for objective in objectives:
-        _PREPARED.add(objective)
-        for contiguity in ("free", "pipeline"):
-            for penalty in (0.0, problem.cut_penalty):
-                sample = replace(problem, cut_penalty=penalty)
-                budget = Budget(60.0, 20_000)
-                _compiled_search(sample, objective, contiguity, budget, 0, [])
-        compiler.mark_compiled(objective)
-
-
-class _Everywhere(NamedTuple):
-    """A group of the sample."""
-
-    allowed: tuple[str, ...]
-    apart: tuple[int, ...] = ()
+        _prepare("makespan" if objective == "latency" else "loads", Budget(1.0))
 
 
 def _sample() -> Problem:
-    """A problem to compile for: sixteen calls on three devices."""
-    names = [f"c{i}" for i in range(16)]
+    """A problem to compile for: a hundred calls on three devices."""
+    names = [f"c{i}" for i in range(100)]
     graph = Graph(
         "sample",
         1,
@@ -296,11 +292,11 @@ def _sample() -> Problem:
         parts=tuple(Part(name) for name in names),
     )
     cluster = Cluster.of("2*gpu", "cpu")
-    every = _Everywhere(tuple(device.name for device in cluster))
+    everywhere = tuple(device.name for device in cluster)
     return problem_of(
         step_graph(graph, cluster, units="calls"),
         cluster,
-        [every] * len(names),
+        [Group((name,), everywhere) for name in names],
         group_of_unit=range(len(names)),
         cut_penalty=1e-3,
     )

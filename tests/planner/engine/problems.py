@@ -2,24 +2,16 @@
 
 import itertools
 import random
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
+from splitnet.planner.constraints import Group
 from splitnet.planner.engine.solve import value_of
 from splitnet.planner.problem import Problem, cut_size, load_problem, problem_of
 from splitnet.simulator.step_graph import step_graph
-
-
-@dataclass(frozen=True)
-class Group:
-    """Names of allowed devices, and numbers of groups to be apart from."""
-
-    allowed: tuple[str, ...]
-    apart: tuple[int, ...] = ()
 
 
 def random_graph(count: int, seed: int) -> Graph:
@@ -72,6 +64,7 @@ def step_problem(
         apart[b].add(a)
     groups = [
         Group(
+            (),
             names[:-1] if draw.random() < 0.1 else names,
             tuple(sorted(others)),
         )
@@ -120,7 +113,7 @@ def best_of_all(problem: Problem, objective: str, contiguity: str) -> float:
     best = inf
     devices = range(problem.device_count)
     for place in itertools.product(devices, repeat=problem.group_count):
-        value = value_of(problem, objective, np.array(place, np.int32), contiguity)
+        value = value_of(problem, objective, np.array(place, np.int64), contiguity)
         if value < inf:
             cuts = cut_size(problem.graph, place)
             best = min(best, value * (1 + problem.cut_penalty * cuts))
