@@ -324,7 +324,9 @@ class Verdict:
         alone = value_text(self.objective, self.single_device_value, long=False)
         one = f"{self.single_device} alone ({alone})"
         times = self.speed_up or 1.0
-        better, worse = ("less", "more") if self._counts_bytes else ("faster", "slower")
+        better, worse = (
+            ("less", "more") if self.objective == "memory" else ("faster", "slower")
+        )
         if not self.worth_distributing:
             return (
                 f"{mine}, {1 / times - 1:.0%} {worse} than {one}; "
@@ -342,20 +344,13 @@ class Verdict:
         if self.bound > 0 and self.value > 0:
             gap = max(0.0, 1 - self.bound / self.value)
             low = value_text(self.objective, self.bound, long=False)
-            found += (
-                "; optimal under these constraints"
-                if gap < 5e-4
-                else f"; lower bound {low} (gap {gap:.0%})"
-            )
+            proof = f"lower bound {low} (gap {gap:.0%})"
+            found += f"; {'optimal under these constraints' if gap < 5e-4 else proof}"
         if self.ended_by_clock:
             found += "; the time limit ended the search"
-        if self._counts_bytes or self.measured:
+        if self.objective == "memory" or self.measured:
             return found
         return f"{found}; times are estimated, not measured"
-
-    @property
-    def _counts_bytes(self) -> bool:
-        return self.objective == "memory"
 
 
 def as_plan(value: object) -> "Plan":
