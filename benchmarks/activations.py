@@ -1,11 +1,11 @@
 """Compare predicted training memory with what TensorFlow's allocator saw.
 
-Question: is the simulated peak of one forward and backward pass (saved activations,
-gradients, temporaries) within 15 % of the measured one? The model is simulated as one
-part and as four on one device, and measured as one function. Weights and data are left
-out of both. Each model runs on the CPU in a process of its own, one thread between
-operations; the peak is `tf.config.experimental.get_memory_info`. TensorFlow's CPU
-allocator does not count what is smaller than 256 KiB, so batches are large.
+Question: is the peak of one training step that a plan predicts (saved activations,
+gradients, temporaries) within 15 % of the measured one? The model is planned for one
+device, emitted and trained by one step of SGD; weights and data are left out of both.
+Each model runs on the CPU in a process of its own, one thread between operations; the
+peak is `tf.config.experimental.get_memory_info`. TensorFlow's CPU allocator does not
+count what is smaller than 256 KiB, so batches are large.
 
     python benchmarks/activations.py [MODEL ...]
 """
@@ -114,34 +114,8 @@ def _u_net():
     return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
 
-def predict(graph, parts):
-    """Bytes that the simulator adds to the weights until the last backward task.
-
-    The model runs on one device, its calls in `parts` units of equal length.
-    """
-    from splitnet.core.cluster import Cluster
-    from splitnet.simulator.event_loop import run_step
-    from splitnet.simulator.memory import memory_of
-    from splitnet.simulator.step_graph import step_graph
-
-    count = len(graph.calls)
-    labels = [
-        "input" if call.kind == "InputLayer" else i * parts // count
-        for i, call in enumerate(graph.calls)
-    ]
-    step = step_graph(graph, Cluster.of("cpu"), units=labels, optimizer="sgd")
-    device = [0] * step.count
-    run = run_step(step, device)
-    _, [curve] = memory_of(step, device, run)
-    last = max(run.stop[step.count : 2 * step.count])
-    given = sum(c.output_bytes for c in graph.calls if c.kind == "InputLayer")
-    peak = max(held for moment, held in curve if moment <= last)
-    return peak - sum(step.weight_bytes) - given
-
-
 def compare(name):
     """Print one row: predicted and measured bytes, in MB."""
-    import keras
     import tensorflow as tf
 
     import splitnet as sn
@@ -149,32 +123,28 @@ def compare(name):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.experimental.get_memory_info("CPU:0")
     model, batch = build(name)
-    [entry] = model.inputs
-    shape = (batch, *entry.shape[1:])
-    graph = sn.read(model, batch=batch)
-    predicted = [predict(graph, parts) for parts in (1, 4)]
-    data = tf.constant(tf.ones(shape, entry.dtype))
-    weights = [v.value for v in model.trainable_variables]
-
-    @tf.function(experimental_attributes={"_noinline": True})
-    def part(values):
-        return model(values, training=True)
+    plan = sn.plan(model, sn.Cluster.of("cpu"), batch=batch, optimizer="sgd")
+    placed = sn.emit(model, plan)
+    placed.compile("sgd", "mse")
+    [entry], [end] = model.inputs, model.outputs
+    data = tf.ones((batch, *entry.shape[1:]), entry.dtype)
+    target = tf.ones((batch, *end.shape[1:]))
 
     @tf.function
     def step():
-        with tf.GradientTape() as tape:
-            loss = keras.ops.mean(part(data))
-        return tape.gradient(loss, weights)
+        return placed.train_step((data, target))
 
     step()
     before = tf.config.experimental.get_memory_info("CPU:0")["current"]
     tf.config.experimental.reset_memory_stats("CPU:0")
-    gradients = step()  # held, as a caller would
+    step()
     peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-    del gradients
+    memory = plan.memory["cpu:0"]
+    given = data.shape.num_elements() * data.dtype.size
+    predicted = memory.total - memory.weights - memory.slots - given
     print(
-        f"{name:16}{batch:6}{predicted[0] / 1e6:11.1f}{predicted[1] / 1e6:11.1f}"
-        f"{peak / 1e6:10.1f}{predicted[0] / peak:8.2f}{predicted[1] / peak:8.2f}",
+        f"{name:16}{batch:6}{predicted / 1e6:11.1f}{peak / 1e6:10.1f}"
+        f"{predicted / peak:8.2f}",
         flush=True,
     )
 
@@ -189,10 +159,7 @@ def main():
         for name in options.models:
             compare(name)
         return
-    print(
-        f"{'model':16}{'batch':>6}{'one part':>11}{'4 parts':>11}"
-        f"{'measured':>10}{'ratio':>8}{'of 4':>8}"
-    )
+    print(f"{'model':16}{'batch':>6}{'predicted':>11}{'measured':>10}{'ratio':>8}")
     environment = dict(
         os.environ, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="1"
     )  # whose allocator counts

@@ -34,8 +34,12 @@ LAYERS = (
 FRAMEWORKS = ("tensorflow", "keras")
 ABOVE_FRAMEWORKS = ("tf", "api", "callbacks", "demo", "cli")
 
-UNFINISHED = ("splitnet.planner", "splitnet.tf")
-"""Packages whose files and folders are still too large."""
+LONG = (
+    "splitnet.planner.evaluate",
+    "splitnet.planner.problem",
+    "splitnet.tf.audit.partition_graphs",
+)
+"""Files that are longer than 500 lines and still to be shortened."""
 
 
 def modules_in(package: Path) -> dict[str, Path]:
@@ -101,11 +105,6 @@ def circles_in(graph: "nx.DiGraph[str]") -> list[list[str]]:
     """Modules that import each other, directly or through others."""
     found = nx.strongly_connected_components(graph)
     return sorted(sorted(circle) for circle in found if len(circle) > 1)
-
-
-def is_unfinished(module: str) -> bool:
-    """Whether sizes are not checked in a module's package."""
-    return any(f"{module}.".startswith(f"{package}.") for package in UNFINISHED)
 
 
 def in_a_child(code: str) -> str:
@@ -200,11 +199,11 @@ def test_only_the_edge_names_a_framework() -> None:
 
 def test_files_and_folders_are_small() -> None:
     """A file has 500 lines at most, a folder 12 files."""
-    known = {n: p for n, p in modules_in(PACKAGE).items() if not is_unfinished(n)}
+    known = modules_in(PACKAGE)
     long = [n for n, p in known.items() if len(p.read_text().splitlines()) > 500]
     folders = Counter(p.parent for p in known.values() if p.name != "__init__.py")
 
-    assert long == []
+    assert [name for name in long if name not in LONG] == []
     assert [str(folder) for folder, count in folders.items() if count > 12] == []
 
 

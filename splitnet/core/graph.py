@@ -5,7 +5,7 @@ a graph of layers could have a cycle. Weights are stored once, however many call
 them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,15 @@ from splitnet.core.errors import DeclarationError, listed, repeated
 __all__ = ["Call", "Graph", "Part", "Tensor", "Weights", "names_of", "parts_called"]
 
 _MOST_BYTES = 2**58
+_MOST_STEPS = 10**6
+KERNEL_CLASSES = (
+    "product",
+    "convolution",
+    "depthwise",
+    "gather",
+    "recurrence",
+    "element-wise",
+)
 
 Shape = tuple[int | None, ...]
 
@@ -144,6 +153,7 @@ class Graph:
             faults.append(f"batch must be 1 or more. Received: {self.batch!r}")
         if _bytes_of(self) > _MOST_BYTES:
             faults.append("its tensors and weights have more than 2**58 bytes together")
+        faults += _cost_faults(self)
         if not faults:
             faults = [*_output_faults(self), *_cycle_faults(self)]
         if faults:
@@ -249,6 +259,16 @@ def _name_faults(graph: Graph) -> list[str]:
         names = (thing.name for thing in things)
         faults += [f"{what} {name!r} is repeated" for name in repeated(names)]
     return faults
+
+
+def _cost_faults(graph: Graph) -> Iterator[str]:
+    for call in graph.calls:
+        if call.efficiency not in ("", *KERNEL_CLASSES):
+            yield f"call {call.name!r}: there are no kernels {call.efficiency!r}"
+        if not 1 <= call.sequential_steps <= _MOST_STEPS:
+            yield f"call {call.name!r}: sequential_steps must be 1 to {_MOST_STEPS}"
+        if not 0 <= call.kernels <= _MOST_STEPS:
+            yield f"call {call.name!r}: kernels must be 0 to {_MOST_STEPS}"
 
 
 def _reference_faults(graph: Graph) -> list[str]:

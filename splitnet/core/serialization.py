@@ -143,10 +143,9 @@ def _content(path: str | Path) -> bytes:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"it is {_kind_of_file(status.st_mode)}, not a file")
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-    return content
+        if status.st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        return file.read(_MOST_BYTES)
 
 
 def _kind_of_file(mode: int) -> str:

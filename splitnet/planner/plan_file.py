@@ -20,7 +20,7 @@ from splitnet.core.costs.model import OPTIMIZER_SLOTS
 from splitnet.core.costs.table import costs_from_dict, costs_to_dict
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graph import Graph
-from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan
+from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan, PlanOptions
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import score
@@ -127,7 +127,7 @@ def plan_from_dict(values: object) -> Plan:
     """
     fields = _checked_version(values)
     edited = fields.get("checksum") != _checksum(fields)
-    options = decode(fields.pop("options", {}), dict, "options", negative=True)
+    options = _checked_options(fields.pop("options", {}))
     file = decode(fields, _File)
     device_of = _checked(file)
     plan = score(
@@ -157,6 +157,21 @@ def plan_from_dict(values: object) -> Plan:
     if edited:
         bound = proven_bound(plan)
     return with_verdict(replace(plan, bound=min(plan.value, bound)))
+
+
+def _checked_options(values: object) -> dict[str, Any]:
+    """The options of a file, if planning would take them."""
+    options: dict[str, Any] = decode(values, dict, "options", negative=True)
+    asked = {name: value for name, value in options.items() if name != "ended_by_clock"}
+    known = PlanOptions.__dataclass_fields__
+    faults = [f"options: unknown field {name!r}" for name in asked if name not in known]
+    pins = options.get("pins")
+    if not (pins is None or isinstance(pins, dict) or pins == "as_built"):
+        faults.append("options.pins must be a table of names and devices")
+    if faults:
+        raise PlanFileError(listed("it is not a plan that can be kept.", faults))
+    PlanOptions(**asked)
+    return options
 
 
 def _checked_version(values: object) -> dict[str, Any]:

@@ -26,6 +26,9 @@ from splitnet.core.serialization import (
     write_bytes,
     write_json,
 )
+from splitnet.planner.plan_file import plan_from_dict, plan_to_dict
+from splitnet.planner.planner import find_plan
+from splitnet.planner.workloads import graph_of_workload, workload_of
 from tests.zoo import diamond
 
 BOX = Cluster.of("2*gpu", "cpu")
@@ -150,6 +153,8 @@ def test_errors_of_the_builder_name_the_file(tmp_path: Path) -> None:
         ({"parts": [{"name": "a", "on": [3]}]}, r"parts\[0\].on\[0\]: expected `str`"),
         ({"colour": 1}, "graph: unknown field 'colour'"),
         ({"weights": [{"name": "w", "byte": 1}]}, r"weights\[0\]: unknown field"),
+        ({"weights": [{"name": "w", "bytes": 2**59}]}, "more than 2\\*\\*58 bytes"),
+        ({"name": "a" * 20_000}, "graph.name: a text of 20000 characters"),
     ],
 )
 def test_decode_names_the_path_of_a_fault(change: dict[str, Any], message: str) -> None:
@@ -279,20 +284,33 @@ def mutated(values: Any, draw: random.Random) -> Any:
             | {"links": encode(COSTS.links)},
             costs_from_dict,
         ),
+        (plan_to_dict(find_plan(diamond(), BOX, time_limit=0.1)), plan_from_dict),
+        (
+            {
+                "nodes": [
+                    {"id": i, "cpuLatency": 1.0, "fpgaLatency": 0.5, "size": 2.0}
+                    | {"supportedOnFpga": 1, "isBackwardNode": 0, "colorClass": i}
+                    for i in range(3)
+                ],
+                "edges": [{"sourceId": 0, "destId": 1, "cost": 0.1}],
+                **{"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 100.0},
+            },
+            lambda values: graph_of_workload(workload_of(decode(values, dict))),
+        ),
     ],
-    ids=["graph", "cluster", "costs"],
+    ids=["graph", "cluster", "costs", "plan", "workload"],
 )
 def test_mutated_values_raise_nothing_but_our_errors(values: Any, build: Any) -> None:
-    """300 mutations of each kind of file are accepted or refused with words."""
+    """200 mutations of each kind of file are accepted or refused with a message."""
     draw = random.Random(0)
     refused = []
-    for _ in range(300):
+    for _ in range(200):
         try:
             build(mutated(values, draw))
         except SplitnetError as error:
             refused.append(str(error))
 
-    assert len(refused) > 150
+    assert len(refused) > 100
     assert [text for text in refused if "\x1b" in text or "\ud800" in text] == []
 
 
