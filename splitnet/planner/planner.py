@@ -7,7 +7,7 @@ graph, cluster, options
 -> Plan                 with reasons, fallbacks, bound and verdict
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
@@ -43,7 +43,7 @@ from splitnet.planner.partitioning import (
     partition,
     with_requests,
 )
-from splitnet.planner.problem import Ints, Problem, cut_size
+from splitnet.planner.problem import Ints, Problem, cut_size, equivalent_devices
 from splitnet.simulator.step_graph import step_graph
 
 __all__ = [
@@ -367,10 +367,22 @@ def _solved(
     if not best.feasible or not penalty or not cuts:
         return best
     fewer = solved(penalty / cuts, 1 - _FREE_SHARE, [*starts, best.assignment])
-    calmer = fewer.feasible and fewer.value <= best.value * (1 + penalty)
-    if not calmer or cut_size(problem.graph, fewer.assignment) >= cuts:
-        return best
-    return replace(fewer, bound=max(best.bound, 0.0))
+    found = [best, fewer]
+    for place in _single_devices(problem):
+        value = value_of(problem, options.objective, place, options.contiguity)
+        found.append(replace(best, assignment=place, value=value))
+    limit = best.value * (1 + penalty)
+    good = [one for one in found if one.feasible and one.value <= limit]
+    calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
+    return replace(calm, bound=best.bound)
+
+
+def _single_devices(problem: Problem) -> Iterator[Ints]:
+    """Everything on one device, as far as it may be there, for each that differs."""
+    allowed = problem.graph.allowed
+    sorts = equivalent_devices(problem)
+    for device in dict(zip(reversed(sorts), reversed(range(len(sorts))))).values():
+        yield np.where(allowed[:, device], device, allowed.argmax(axis=1))
 
 
 def _made_to_fit(
