@@ -37,6 +37,7 @@ _SHORTEST_NAME = 7
 _NOISE = 1e-12  # seconds, of sums of floats
 _IDLE, _GRID, _PALE, _GREY = "#e9ecef", "#d5dae0", "#f4f6f8", "#57606a"
 _TOPS = (0.1, 0.25, 0.5, 1.0)  # of the scale of memory lanes, in shares of the limit
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _GAUGE, _SAID, _PEAK, _ROW = 120.0, 150.0, 640.0, 34.0
 # Names of the kinds of memory, with their shares of white.
 _KINDS = {
@@ -106,10 +107,12 @@ def tick_seconds(seconds: float, most: int = 9) -> list[float]:
 def _axis(
     y: float, height: float, seconds: float, x_of: Callable[[float], float]
 ) -> list[Mark | Words]:
-    """Ticks with their times."""
+    """Ticks with their times, all in one unit."""
+    ticks = tick_seconds(seconds)
+    unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
     items: list[Mark | Words] = []
-    for moment in tick_seconds(seconds):
-        x, said = x_of(moment), format_seconds(moment)
+    for moment in ticks:
+        x, said = x_of(moment), f"{moment / unit:g} {name}"
         items.append(Mark(x, y + 12, 0.6, height - 12, _GRID))
         items.append(Words(x, y + 4, said, 9, QUIET, align="middle", room=60))
     return items

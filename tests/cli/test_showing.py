@@ -33,35 +33,21 @@ def test_simulate_answers_programs(
 
 
 @pytest.mark.parametrize(
-    ("name", "first"),
-    [("a.svg", b"<"), ("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.dot", b"")],
+    ("words", "name"),
+    [("draw", "a.dot"), ("draw --timeline", "a.svg"), ("report", "a.html")],
 )
-def test_draw_writes_what_the_suffix_says(
+def test_draw_and_report_write_their_file(
+    words: str,
     name: str,
-    first: bytes,
     plan_file: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A picture of the right kind, and its path on the screen."""
+    """The file holds the plan, and its path is on the screen."""
     out = tmp_path / name
-    assert main(["draw", plan_file, "-o", str(out)]) == 0
-    assert out.read_bytes().startswith(first)
-    assert str(out) in capsys.readouterr().out
-
-
-def test_draw_can_draw_the_timeline(plan_file: str, tmp_path: Path) -> None:
-    """--timeline draws when, not where."""
-    out = tmp_path / "timeline.svg"
-    assert main(["draw", plan_file, "--timeline", "-o", str(out)]) == 0
-    assert "gpu:0" in out.read_text()
-
-
-def test_report_writes_a_page(plan_file: str, tmp_path: Path) -> None:
-    """One HTML page with the plan's parts."""
-    out = tmp_path / "report.html"
-    assert main(["report", plan_file, "-o", str(out)]) == 0
+    assert main([*words.split(), plan_file, "-o", str(out)]) == 0
     assert "left" in out.read_text()
+    assert str(out) in capsys.readouterr().out
 
 
 def test_config_shows_every_option_and_its_origin(

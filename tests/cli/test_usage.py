@@ -11,7 +11,7 @@ import pytest
 
 import splitnet as sn
 from splitnet.cli import main
-from splitnet.cli.console import progress, show_json
+from splitnet.cli.console import show_json
 from tests.cli.given import ROOT, child
 
 
@@ -101,14 +101,6 @@ def test_nothing_but_answers_when_piped(plan_file: str) -> None:
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
-
-
-def test_progress_is_silent_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal, progress is not shown."""
-    with progress("working", total=2) as advance:
-        advance(1, "half")
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "")
 
 
 def test_json_answers_are_strict() -> None:

@@ -155,6 +155,13 @@ def test_tick_seconds_are_few_round_and_inside(seconds: float) -> None:
     assert ticks[-1] <= seconds * (1 + 1e-9)
 
 
+def test_gantt_of_writes_all_times_of_an_axis_in_one_unit() -> None:
+    """A step of 1.2 ms has ticks of 0 ms, 0.2 ms and so on, and none in us."""
+    shown = words(chart(task("a", "gpu:0", "forward", 0.0, 1.2e-3)))
+    assert {"0 ms", "0.2 ms", "1.2 ms"} <= set(shown)
+    assert not [text for text in shown if text.endswith(" us")]
+
+
 def test_gantt_of_sets_copies_that_overlap_below_each_other() -> None:
     """All of them can be seen, and the lane is no higher than another."""
     copies = tuple(
