@@ -1,5 +1,6 @@
 """Runtime settings as plain values: parsing, precedence, contradictions."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def settled(
 
 
 def test_settings_default_to_tensorflows_own(tmp_path: Path) -> None:
-    """Nobody said anything: nothing is set, and the origin says so."""
+    """Without settings nothing is set, and every origin is the default."""
     settings = resolve({}, {}, tmp_path)
 
     assert [setting.name for setting in settings] == list(OPTIONS)
@@ -31,7 +32,7 @@ def test_settings_default_to_tensorflows_own(tmp_path: Path) -> None:
 
 
 def test_settings_code_beats_environment_beats_file(tmp_path: Path) -> None:
-    """Said three times, the code's value counts; said twice, the environment's."""
+    """Code beats the environment, which beats the file."""
     file = "cpu_threads = 1\ninter_op_threads = 1\ncpu_devices = 1\n"
     environ = {"SPLITNET_CPU_THREADS": "2", "SPLITNET_INTER_OP_THREADS": "2"}
     (tmp_path / "splitnet.toml").write_text(file)
@@ -55,91 +56,60 @@ def test_settings_name_their_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("name", "given", "value"),
     [
-        ("0,1", (0, 1)),
-        ("1", (1,)),
-        (1, (1,)),
-        ([2, 0], (2, 0)),
-        ("none", ()),
-        ("", ()),
-        ([], ()),
-        ("all", None),
+        ("visible", "0,1", (0, 1)),
+        ("visible", "1", (1,)),
+        ("visible", 1, (1,)),
+        ("visible", [2, 0], (2, 0)),
+        ("visible", "none", ()),
+        ("visible", "", ()),
+        ("visible", [], ()),
+        ("visible", "all", None),
+        ("memory_limit", "4 GiB", 4 * 2**30),
+        ("memory_growth", "Yes", True),
+        ("soft_placement", "off", False),
+        ("log_placement", "ops", "ops"),
+        ("log_placement", True, "branches"),
+        ("log_placement", "0", False),
     ],
 )
-def test_visible_takes_the_usual_spellings(
-    tmp_path: Path, given: object, meant: object
+def test_options_take_the_usual_spellings(
+    tmp_path: Path, name: str, given: object, value: object
 ) -> None:
-    """Indices as a text, a number or a list; all and none as words."""
-    assert settled(tmp_path, {"visible": given})["visible"] == meant
+    """Indices, quantities and flags as people write them, in code and environment."""
+    assert settled(tmp_path, {name: given})[name] == value
+    if isinstance(given, str):
+        environ = {f"SPLITNET_{name.upper()}": given}
+        assert settled(tmp_path, environ=environ)[name] == value
 
 
-@pytest.mark.parametrize("given", ["a", "0,0", -1, [0, "x"], 1.5, True, None])
-def test_visible_refuses_what_names_no_gpu(tmp_path: Path, given: object) -> None:
-    """The message says what was received and what is allowed."""
-    with pytest.raises(ConfigError, match="visible must be GPU indices such as '0,1'"):
-        settled(tmp_path, {"visible": given})
-
-
-@pytest.mark.parametrize("given", [0, -0.5, 1.5, "half", True, float("nan")])
-def test_memory_fraction_refuses_what_is_no_share(
-    tmp_path: Path, given: object
-) -> None:
-    """A share is above 0 and up to 1."""
-    with pytest.raises(ConfigError, match="memory_fraction must be a share"):
-        settled(tmp_path, {"memory_fraction": given})
-
-
-def test_memory_limit_reads_quantities(tmp_path: Path) -> None:
-    """Bytes, or a text with a unit."""
-    environ = {"SPLITNET_MEMORY_LIMIT": "4 GiB"}
-
-    assert settled(tmp_path, environ=environ)["memory_limit"] == 4 * 2**30
-
-
-@pytest.mark.parametrize("given", ["4 parsecs", "12 B", -1])
-def test_memory_limit_refuses_what_is_no_amount(tmp_path: Path, given: object) -> None:
-    """An unknown unit, next to nothing, less than nothing."""
-    with pytest.raises(ConfigError, match="memory_limit must be 1 MiB or more"):
-        settled(tmp_path, {"memory_limit": given})
-
-
-@pytest.mark.parametrize("given", [0, "two", 1.5, True])
-def test_counts_are_whole_and_positive(tmp_path: Path, given: object) -> None:
-    """Threads and devices come in whole numbers."""
-    with pytest.raises(ConfigError, match="cpu_threads must be a whole number"):
-        settled(tmp_path, {"cpu_threads": given})
-
-
-def test_flags_are_words_in_the_environment(tmp_path: Path) -> None:
-    """On and off, yes and no, as people write them."""
-    environ = {"SPLITNET_MEMORY_GROWTH": "Yes", "SPLITNET_SOFT_PLACEMENT": "off"}
-
-    values = settled(tmp_path, environ=environ)
-
-    assert (values["memory_growth"], values["soft_placement"]) == (True, False)
-
-
-def test_flags_refuse_other_words(tmp_path: Path) -> None:
-    """A word that is neither yes nor no is a fault, not a no."""
-    with pytest.raises(ConfigError, match="memory_growth must be true or false"):
-        settled(tmp_path, environ={"SPLITNET_MEMORY_GROWTH": "maybe"})
+WRONG = {
+    "visible must be GPU indices such as '0,1'": (
+        "visible",
+        ["a", "0,0", -1, [0, "x"], 1.5, True, None],
+    ),
+    "memory_fraction must be a share": (
+        "memory_fraction",
+        [0, -0.5, 1.5, "half", True, float("nan")],
+    ),
+    "memory_limit must be 1 MiB or more": ("memory_limit", ["4 parsecs", "12 B", -1]),
+    "cpu_threads must be a whole number": ("cpu_threads", [0, "two", 1.5, True]),
+    "memory_growth must be true or false": ("memory_growth", ["maybe"]),
+    "'branches', 'ops', true or false": ("log_placement", ["layers"]),
+}
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"), [("ops", "ops"), (True, "branches"), ("0", False)]
+    ("message", "name", "given"),
+    [(text, name, one) for text, (name, values) in WRONG.items() for one in values],
 )
-def test_log_placement_knows_two_grains(
-    tmp_path: Path, given: object, meant: object
+def test_impossible_values_are_refused(
+    tmp_path: Path, message: str, name: str, given: object
 ) -> None:
-    """A line per branch unless every operation is asked for."""
-    assert settled(tmp_path, {"log_placement": given})["log_placement"] == meant
-
-
-def test_log_placement_refuses_other_grains(tmp_path: Path) -> None:
-    """The message lists the choices."""
-    with pytest.raises(ConfigError, match="'branches', 'ops', true or false"):
-        settled(tmp_path, {"log_placement": "layers"})
+    """The message says what is allowed."""
+    with pytest.raises(ConfigError, match=message):
+        settled(tmp_path, {name: given})
 
 
 def test_variables_that_are_no_settings_are_left_alone(tmp_path: Path) -> None:
@@ -149,16 +119,19 @@ def test_variables_that_are_no_settings_are_left_alone(tmp_path: Path) -> None:
     assert set(values.values()) == {None}
 
 
-def test_unknown_variables_are_faults(tmp_path: Path) -> None:
-    """A variable with a slip in its name is not passed over."""
-    with pytest.raises(ConfigError, match="Did you mean 'visible'"):
-        settled(tmp_path, environ={"SPLITNET_VISBLE": "0"})
-
-
-def test_unknown_settings_suggest_the_near_one(tmp_path: Path) -> None:
-    """A slip of the pen is answered with the name that was meant."""
-    with pytest.raises(ConfigError, match="Did you mean 'memory_growth'"):
-        settled(tmp_path, {"memory_grwoth": True})
+@pytest.mark.parametrize(
+    ("code", "environ", "meant"),
+    [
+        ({}, {"SPLITNET_VISBLE": "0"}, "visible"),
+        ({"memory_grwoth": True}, {}, "memory_growth"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(
+    tmp_path: Path, code: dict, environ: dict, meant: str
+) -> None:
+    """In code and in the environment."""
+    with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+        settled(tmp_path, code, environ)
 
 
 def test_all_faults_come_at_once(tmp_path: Path) -> None:
@@ -225,26 +198,22 @@ def test_settings_file_is_found_upwards(tmp_path: Path) -> None:
     assert config_file({}, inner) == tmp_path / "splitnet.toml"
 
 
-def test_settings_file_may_be_the_projects(tmp_path: Path) -> None:
-    """A [tool.splitnet] table of pyproject.toml serves; one without it does not."""
-    (tmp_path / "pyproject.toml").write_text("[tool.splitnet]\ncpu_threads = 5\n")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.splitnet]\ncpu_threads = 5\n",
+        "tool.splitnet.cpu_threads = 5",
+        "[tool]\nsplitnet = {cpu_threads = 5}",
+    ],
+)
+def test_settings_may_be_in_the_project_file(tmp_path: Path, text: str) -> None:
+    """A table of pyproject.toml, however spelled; a nearer file without one is not."""
+    (tmp_path / "pyproject.toml").write_text(text)
     inner = tmp_path / "inner"
     inner.mkdir()
     (inner / "pyproject.toml").write_text("[tool.other]\n")
 
     assert resolve({}, {}, inner)["cpu_threads"] == 5
-
-
-@pytest.mark.parametrize(
-    "text", ["tool.splitnet.cpu_threads = 5", "[tool]\nsplitnet = {cpu_threads = 5}"]
-)
-def test_settings_of_a_project_may_be_spelled_as_toml_allows(
-    tmp_path: Path, text: str
-) -> None:
-    """Dotted keys and inline tables are the same table; none is passed over."""
-    (tmp_path / "pyproject.toml").write_text(text)
-
-    assert resolve({}, {}, tmp_path)["cpu_threads"] == 5
 
 
 def test_settings_of_a_project_are_a_table(tmp_path: Path) -> None:
@@ -266,13 +235,14 @@ def test_settings_file_can_be_named(tmp_path: Path) -> None:
     assert settings["cpu_threads"] == 7
 
 
-def test_settings_file_that_is_missing_is_a_fault(tmp_path: Path) -> None:
-    """A file that was named and is not there is not passed over."""
-    with pytest.raises(ConfigError, match="cannot load the settings file"):
-        settled(tmp_path, environ={"SPLITNET_CONFIG": str(tmp_path / "none.toml")})
-
-
-def test_settings_file_that_is_broken_is_a_fault(tmp_path: Path) -> None:
-    """The message names the file and what is wrong with it."""
-    with pytest.raises(ConfigError, match=r"splitnet\.toml': it is not TOML"):
-        settled(tmp_path, file="cpu_threads = = 1")
+def test_settings_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    """Missing, broken, or a pipe that would never end."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "broken.toml").write_text("cpu_threads = = 1")
+    for name, message in (
+        ("none.toml", "No such file"),
+        ("broken.toml", "it is not TOML"),
+        ("pipe", "it is a pipe"),
+    ):
+        with pytest.raises(ConfigError, match=f"settings file '.*{name}': {message}"):
+            settled(tmp_path, environ={"SPLITNET_CONFIG": str(tmp_path / name)})
