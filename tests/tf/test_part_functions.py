@@ -153,10 +153,12 @@ def changed(model: Any, how: str) -> None:
         drop.rate = 0.0
     elif how == "lora":
         dense.enable_lora(2)
+    elif how == "dtype":
+        dense.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
     compiled(model)
 
 
-@pytest.mark.parametrize("how", ["trainable", "rate", "lora", "recompile"])
+@pytest.mark.parametrize("how", ["trainable", "rate", "lora", "recompile", "dtype"])
 def test_no_trace_is_stale_between_two_fits(how: str, cluster: sn.Cluster) -> None:
     """A change that plain Keras sees after compile() is seen by parts as well."""
     keras.utils.set_random_seed(1)
@@ -173,6 +175,18 @@ def test_no_trace_is_stale_between_two_fits(how: str, cluster: sn.Cluster) -> No
         one.fit(numbers(8, 6), numbers(8, 1), batch_size=4, shuffle=False, verbose=0)
 
     assert_near(placed.get_weights(), plain.get_weights())
+
+
+def test_a_placed_model_runs_inside_a_dataset(cluster: sn.Cluster) -> None:
+    """`dataset.map` of a placed model gives the outputs of the plain one."""
+    x = keras.Input((6,), name="x")
+    y = layers.Dense(5, "relu", name="dense")(x)
+    model = keras.Model(x, layers.Dense(1, name="head")(y))
+    placed, plain = emitted(model, cluster, dense="gpu:0", head="gpu:1")
+    data = tf.data.Dataset.from_tensor_slices(numbers(8, 6)).batch(4)
+
+    ours, theirs = (list(data.map(one)) for one in (placed, plain))
+    assert_near(ours, theirs)
 
 
 def test_partial_batches_and_prediction_trace_as_often_as_keras(
