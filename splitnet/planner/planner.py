@@ -397,7 +397,7 @@ def _made_to_fit(
         seed=options.seed,
     )
     if not found.feasible:
-        return best
+        return replace(best, assignment=found.assignment)
     again = solve(
         problem,
         objective=options.objective,
