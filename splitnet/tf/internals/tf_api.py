@@ -18,6 +18,7 @@ from splitnet.tf.internals.checks import Needed, missing, refuse
 __all__ = [
     "SUPPORTED",
     "current_device",
+    "forget_traces",
     "function_body",
     "function_nodes",
     "functions_entered",
@@ -43,6 +44,7 @@ _NEEDED: Needed = (
     (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
     (tf.Graph, ("_get_function", "_attr_scope")),
     (polymorphic_function, ("Function",)),
+    (polymorphic_function.Function, ("_clone", "__get__")),
     (custom_gradient, ("custom_gradient", "recompute_grad")),
 )
 _FUNCTIONS = (polymorphic_function.__name__, custom_gradient.__name__)
@@ -92,6 +94,18 @@ def current_device() -> str:
 def recording() -> bool:
     """Whether a gradient tape records what runs here."""
     return bool(tf_record.could_possibly_record())
+
+
+def forget_traces(owner: Any) -> None:
+    """Let the `tf.function`s of an object trace anew, with the variables it has now."""
+    kind = polymorphic_function.Function
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, kind):
+            object.__setattr__(owner, name, value._clone(None))
+    for one in type(owner).__mro__:
+        for value in vars(one).values():
+            if isinstance(value, kind):
+                value._descriptor_cache.pop(owner, None)
 
 
 def function_body(graph: Any, name: str) -> Any:

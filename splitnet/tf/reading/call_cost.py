@@ -4,6 +4,7 @@ A call costs what its formula says, or its trace if it has none; a model inside 
 costs the sum of its calls.
 """
 
+import functools
 import json
 import logging
 import math
@@ -158,14 +159,13 @@ def _trace(node: Any, case: Case) -> Work:
     try:
         for layer in recurrent:  # a kernel of cuDNN hides the loop
             layer.use_cudnn = False
-        return trace(call, case.inputs, getattr(operation, "variables", ()))
+        variables = [
+            *getattr(operation, "variables", ()),
+            *getattr(operation, "metrics_variables", ()),
+        ]
+        return trace(call, case.inputs, variables)
     except Exception as error:  # somebody else's code may raise anything
-        _LOG.warning(
-            "the cost of %r (%s) is guessed from its weights: tracing raised %s",
-            operation.name,
-            type(operation).__name__,
-            type(error).__name__,
-        )
+        _tell(operation.name, type(operation).__name__, type(error).__name__)
         parameters = sum(math.prod(v.shape) for v in getattr(operation, "weights", ()))
         positions = case.output.elements // max(1, *case.output.shape[-1:])
         return Work(
@@ -174,6 +174,17 @@ def _trace(node: Any, case: Case) -> Work:
     finally:
         for layer, choice in zip(recurrent, choices):
             layer.use_cudnn = choice
+
+
+@functools.cache
+def _tell(name: str, kind: str, error: str) -> None:
+    """Log a guess, once for each layer."""
+    _LOG.warning(
+        "the cost of %r (%s) is guessed from its weights: tracing raised %s",
+        name,
+        kind,
+        error,
+    )
 
 
 # Models inside models, and what several calls keep -------------------------------

@@ -191,13 +191,18 @@ class Cloner:
                 carry_assets(source, copy)
 
     def move_used(self) -> None:
-        """Move the variables of layers that are used as they are to their devices."""
+        """Move the variables of layers that are used as they are to their devices.
+
+        What their functions have traced are the variables at their old place.
+        """
         if self._device_of is None:
             return
         for layer, device in list(self._used.values()):
-            for variable in variables_of(layer):
+            for variable in [*variables_of(layer), *layer.metrics_variables]:
                 if device and not keras_api.lives_on(variable, device):
                     keras_api.move_value(variable, device)
+            for one in keras_api.sublayers(layer):
+                tf_api.forget_traces(one)
 
     # How single copies are made
 

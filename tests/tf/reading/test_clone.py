@@ -169,6 +169,34 @@ def test_layer_that_cannot_be_rebuilt_is_used_and_moved(kind: Any) -> None:
     assert_same(source, made.model, X)
 
 
+class Traced(OwnFunction):
+    """Has two functions over its weight: one of its class, and one of its own."""
+
+    @tf.function
+    def half(self, x: Any) -> Any:
+        """Half of what the weight gives."""
+        return x @ self.w / 2.0
+
+    def call(self, x: Any) -> Any:
+        """By both."""
+        return self.f(x) + self.half(x)
+
+
+def test_functions_of_a_moved_layer_trace_anew() -> None:
+    """What they traced before are variables that the layer no longer has.
+
+    A metric of the layer moves as well.
+    """
+    source = chain(Traced(), OwnMetric(), layers.Dense(2))
+    plain = source.predict(X, verbose=0)
+    made = cloned(source, copy=False).model
+
+    np.testing.assert_allclose(made.predict(X, verbose=0), plain, rtol=1e-6)
+    made.layers[1].w.assign(tf.zeros((4, 3)))
+    assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
+    assert {v.value.device[-5:] for v in made.layers[2].mean.variables} == {"CPU:1"}
+
+
 def test_net_with_a_layer_that_cannot_be_rebuilt() -> None:
     """A branch's layer as well, built or not."""
     net = sn.Net("odd")

@@ -214,6 +214,19 @@ class Pair(layers.Layer):
         return ops.matmul(both[0], both[1]) * scale
 
 
+class Noting(layers.Dense):
+    """Keeps a metric of what it reads."""
+
+    def __init__(self, units: int, **more: Any) -> None:
+        super().__init__(units, **more)
+        self.mean = keras.metrics.Mean()
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Note the mean, and multiply."""
+        self.mean.update_state(inputs)
+        return super().call(inputs)
+
+
 class Closed(layers.Layer):
     """Cannot be traced."""
 
@@ -237,7 +250,10 @@ def test_a_layer_with_a_call_of_its_own_is_traced() -> None:
         call_of(lambda a, b, c: Pair()([a, b], scale=c), *[(4, 6, 6)] * 3), 4
     )
 
+    noting = cost_of(call_of(lambda x: Noting(8)(x), ROW), 4)
+
     assert twice.work.matrix_flops == 2 * (2 * 4 * 10 * 8)
+    assert noting.work.kernels == 2  # of a trace; a guess has none
     assert pair.work.matrix_flops == 2 * 4 * 6 * 6 * 6
     assert pair.work.saves_inputs == (0, 1, 2)
     assert pair.work.efficiency == "product"
