@@ -29,7 +29,7 @@ from splitnet.simulator.task_graph import (
     SharedWeight,
 )
 
-__all__ = ["Curve", "memory_of"]
+__all__ = ["Curve", "functions_of", "memory_of"]
 
 _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _RECEIVED, _WORKSPACE = range(6)
 
@@ -56,7 +56,7 @@ def memory_of(
     return [memory for memory, _ in sums], [curve for _, curve in sums]
 
 
-def _functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
+def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     """The units of each function, with unit u on device number `device[u]`.
 
     Units of a function are connected on one device and have the same number of hops
@@ -152,7 +152,7 @@ class _Intervals:
     def _functions(self) -> tuple[list[float], list[float]]:
         """Per unit, when the backward pass of its function begins and ends."""
         begins, ends = list(self.run.start[self.n :]), list(self.run.stop[self.n :])
-        for units in _functions_of(self.step, self.device):
+        for units in functions_of(self.step, self.device):
             back = [u for u in units if self.run.ran[self.n + u]]
             for u in back:
                 begins[u] = min(self.run.start[self.n + v] for v in back)
