@@ -16,6 +16,7 @@ from splitnet.core.net import BATCH_NORMS, Towers
 
 __all__ = [
     "batch_shares",
+    "broadcast_inputs",
     "collapse",
     "expand",
     "fold",
@@ -65,6 +66,20 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
             tuple(filter(None, options.get("broadcast", "").split("\n"))),
         )
     return found
+
+
+def broadcast_inputs(graph: Graph) -> set[str]:
+    """The input parts that towers read whole and nothing else reads."""
+    split: set[str] = set()
+    whole: set[str] = set()
+    towers = towers_in(graph)
+    names = {tower_part(n, i): n for n, one in towers.items() for i in range(one.count)}
+    for tensor in graph.tensors:
+        source = graph.call[tensor.source].part
+        reader = names.get(graph.call[tensor.target].part)
+        known = reader is not None and source in towers[reader].broadcast
+        (whole if known else split).add(source)
+    return {name for name in whole - split if graph.part[name].kind == "input"}
 
 
 def microbatch_growth(
@@ -358,12 +373,13 @@ def _collapsed_tensors(
 ) -> Iterable[Tensor]:
     """Tensors between whole calls, their bytes added up over the towers."""
     found: dict[tuple[str, str, int], Tensor] = {}
+    whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
     for t in graph.tensors:
         if t.target in joins:
             continue
         source, target = plain.get(t.source, t.source), plain.get(t.target, t.target)
         key = (source, target, t.index)
-        before = found.get(key)
+        before = None if t.source in whole else found.get(key)
         count = t.bytes + (before.bytes if before else 0)
         found[key] = replace(t, source=source, target=target, bytes=count)
     return found.values()

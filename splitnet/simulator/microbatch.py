@@ -24,7 +24,7 @@ from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.plan import Plan, as_plan
-from splitnet.core.replication import batch_shares
+from splitnet.core.replication import batch_shares, broadcast_inputs
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 
@@ -91,7 +91,8 @@ def pipeline_of(plan: Plan, microbatches: int, schedule: str) -> Pipeline:
 def scaled_graph(graph: Graph, batch: int) -> Graph:
     """The graph for another batch: bytes of outputs and FLOPs grow in proportion.
 
-    Weights and what a call charges by itself stay. Known seconds scale too, which
+    Weights, inputs that towers read whole and what a call charges by itself stay. Known
+    seconds scale too, which
     flatters small batches; reading the model again is more exact.
 
     >>> from splitnet.core.graph import Part
@@ -101,6 +102,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
     48
     """
     share = batch / graph.batch
+    whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
 
     def size(count: int) -> int:
         return ceil(count * share)
@@ -109,6 +111,8 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
         return (batch, *sizes[1:]) if sizes and sizes[0] == graph.batch else sizes
 
     def scaled(call: Call) -> Call:
+        if call.name in whole:
+            return call
         known = call.transfer_seconds
         return replace(
             call,
@@ -129,7 +133,10 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
         batch=batch,
         calls=tuple(scaled(call) for call in graph.calls),
         tensors=tuple(
-            replace(t, shape=shape(t.shape), bytes=size(t.bytes)) for t in graph.tensors
+            t
+            if t.source in whole
+            else replace(t, shape=shape(t.shape), bytes=size(t.bytes))
+            for t in graph.tensors
         ),
     )
 

@@ -12,7 +12,7 @@ from splitnet.core.errors import DeclarationError, PlanFileError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.options import lay_out, way_of
+from splitnet.tf.parallel.lowering import lay_out, way_of
 from splitnet.tf.parallel.pipeline import pipelined
 from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
 from splitnet.tf.placement.binding import placement

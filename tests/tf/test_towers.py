@@ -10,6 +10,8 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.net import Towers
+from splitnet.core.replication import collapse
+from splitnet.simulator.microbatch import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
 
 pytestmark = pytest.mark.tf
@@ -222,24 +224,48 @@ def test_towers_take_dicts_masks_and_several_outputs(cluster: sn.Cluster) -> Non
     sn.audit(placed, None, (x, y)).check()
 
 
-def test_broadcast_inputs_reach_every_tower_whole(cluster: sn.Cluster) -> None:
-    """A table that is no batch is not split."""
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_broadcast_inputs_reach_every_tower_whole(
+    cluster: sn.Cluster, microbatches: int
+) -> None:
+    """A table that is no batch is split neither by towers nor by micro-batches."""
     net = sn.Net("table")
     x, table = net.input("x", (4,)), net.input("table", (4,))
+    weigh = layers.Dense(4, use_bias=False, kernel_initializer="identity")
     made = net.towers(
         "look",
-        [x, table],
-        lambda x, table: keras.ops.matmul(x, keras.ops.transpose(table)),
+        [table, x],
+        lambda table, x: keras.ops.matmul(weigh(x), keras.ops.transpose(table)),
         on=["gpu:0", "gpu:1"],
         broadcast=table,
     )
     net.output(made)
-    model = sn.emit(net, sn.plan(net, cluster, batch=4))
+    plan = sn.plan(net, cluster, batch=5)
+    model = sn.emit(net, plan, microbatches=microbatches)
+    model.compile("sgd", "mse")
     one, other = numbers(5, 4), numbers(3, 4, seed=1)
 
     np.testing.assert_allclose(
         np.asarray(model([one, other])), one @ other.T, atol=1e-6
     )
+    loss = model.train_on_batch([one, other], np.zeros((5, 3), "float32"))
+    assert loss == pytest.approx(np.square(one @ other.T).mean(), rel=1e-5)
+
+
+def test_bytes_of_broadcast_inputs_do_not_depend_on_the_batch() -> None:
+    """Not those of a micro-batch, and not in the whole model of towers."""
+    net = sn.Net("table")
+    x, table = net.input("x", (4,)), net.input("table", (4,))
+    made = net.towers(
+        "look", [x, table], layers.Add(), on=["gpu:0", "gpu:1"], broadcast=table
+    )
+    net.output(made)
+    graph = sn.read(net, batch=8)
+
+    def sent(graph: Any) -> list[int]:
+        return sorted({t.bytes for t in graph.tensors if t.source == "table"})
+
+    assert sent(scaled_graph(graph, 2)) == sent(graph) == sent(collapse(graph)) == [128]
 
 
 def test_losses_of_layers_are_the_means_of_the_unsplit_batch(

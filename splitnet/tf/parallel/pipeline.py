@@ -7,8 +7,9 @@ the mean over samples, so each counts by its share of the batch; gradients are s
 they come, on the variable's device; metrics see the outputs of the whole batch.
 """
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,11 @@ import keras
 import networkx as nx
 import tensorflow as tf
 
+from splitnet.core.replication import broadcast_inputs
 from splitnet.simulator.microbatch import Pipeline, runs_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.tf_api import sum_as_written
 from splitnet.tf.parallel.batch_shards import Shards, as_tensor
-from splitnet.tf.parallel.loss_report import noted_once
 from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
 from splitnet.tf.placement.placed import Placed
 from splitnet.tf.placement.run import Shared, device_of
@@ -37,6 +38,7 @@ def pipelined(model: Any, placed: Placed) -> None:
         placed: its placement, with the pipeline.
     """
     compile_plainly, stages = model.compile, _stages(placed)
+    whole = broadcast_inputs(placed.plan.graph)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
@@ -46,7 +48,8 @@ def pipelined(model: Any, placed: Placed) -> None:
     def train_step(data: Any) -> Any:
         placed.shared.append(Shared())
         try:
-            return _Step(model, placed.pipeline, stages, placed.shared[-1]).run(data)
+            shared = placed.shared[-1]
+            return _Step(model, placed.pipeline, stages, shared, whole).run(data)
         finally:
             placed.shared.pop()
 
@@ -56,25 +59,29 @@ def pipelined(model: Any, placed: Placed) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One training step over micro-batches."""
+    """One training step over micro-batches; `whole` names inputs that are not cut."""
 
     model: Any
     pipeline: Pipeline
     stages: "Mapping[_Unit, _Stage]"
     shared: Shared
+    whole: Set[str]
 
     def run(self, data: Any) -> Any:
         """As `keras.Model.train_step`, micro-batch by micro-batch."""
         model = self.model
         data = keras.tree.map_structure(as_tensor, data)
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        first = next(t for t in keras.tree.flatten(x) if t is not None)
+        names = sorted(x) if isinstance(x, dict) else [t.name for t in model.inputs]
+        whole = {i for i, name in enumerate(names) if name in self.whole}
+        flat = enumerate(keras.tree.flatten(x))
+        first = next(t for i, t in flat if t is not None and i not in whole)
         rows = Shards.of(first, self.pipeline.microbatches)
-        cut = [_split(rows, part) for part in (x, y, weights)]
+        cut = [_split(rows, x, whole), _split(rows, y), _split(rows, weights)]
         sums = _Sums(model.trainable_weights)
         turns = self.shared.turns = _Turns(self.stages, sums)
         losses, outputs = [], []
-        with noted_once(model, rows):
+        with _noted_once(model, rows):
             for number, one in enumerate(zip(*cut, rows.weights())):
                 turns.begin()
                 made, loss = self._one(*one, sums)
@@ -170,13 +177,19 @@ def _added(one: Any, other: Any) -> Any:
     return sum_as_written(one, other)
 
 
-def _split(rows: Shards, data: Any) -> list[Any]:
-    """A nest of tensors as one nest for each micro-batch; None stays None."""
-    flat = [None if t is None else rows.split(t) for t in keras.tree.flatten(data)]
+def _split(rows: Shards, data: Any, whole: Set[int] = frozenset()) -> list[Any]:
+    """A nest of tensors as one nest for each micro-batch; None stays None.
+
+    The tensors with the numbers `whole` are handed to each as they are.
+    """
+    flat = [
+        [t] * rows.count if t is None or i in whole else rows.split(t)
+        for i, t in enumerate(keras.tree.flatten(data))
+    ]
+    if data is None:
+        return [None] * rows.count
     return [
-        keras.tree.pack_sequence_as(data, [None if t is None else t[m] for t in flat])
-        if data is not None
-        else None
+        keras.tree.pack_sequence_as(data, [t[m] for t in flat])
         for m in range(rows.count)
     ]
 
@@ -265,3 +278,50 @@ class _Turns:
         """Note what a segment returned."""
         tensors = [t for t in tf.nest.flatten(made) if isinstance(t, tf.Tensor)]
         self._made[-1][id(segment), key] = tensors[:1]
+
+
+@contextlib.contextmanager
+def _noted_once(model: Any, rows: Shards) -> Iterator[None]:
+    """Let the losses of all pieces, worked out inside, be reported as one batch's.
+
+    Args:
+        model: a compiled model.
+        rows: how its batch is cut.
+    """
+    loss = keras_api.compiled_loss(model)
+    taken: list[tuple[Any, list[Any]]] = []
+
+    def take_down() -> None:
+        for metric in loss.metrics:
+            values: list[Any] = []
+            vars(metric)["update_state"] = _note(values)
+            taken.append((metric, values))
+
+    def build(*args: Any, **kwargs: Any) -> None:
+        del vars(loss)["build"]
+        loss.build(*args, **kwargs)
+        take_down()
+
+    if loss is not None and loss.built:
+        take_down()
+    elif loss is not None:  # its metrics are made with it, in the first piece
+        vars(loss)["build"] = build
+    try:
+        yield
+    finally:
+        for metric, _ in taken:
+            del vars(metric)["update_state"]
+        if loss is not None:
+            vars(loss).pop("build", None)
+    for metric, values in taken:
+        metric.update_state(
+            rows.mean(list(map(tf.convert_to_tensor, values))),
+            sample_weight=rows.extent if rows.known else None,
+        )
+
+
+def _note(values: list[Any]) -> Any:
+    def update_state(value: Any, sample_weight: Any = None) -> None:
+        values.append(value)
+
+    return update_state

@@ -18,7 +18,6 @@ from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.device_function import (
     DeviceFunction,
-    canonical,
     scope_of,
     update_target,
 )
@@ -43,8 +42,7 @@ def lay_over(model: Any, placed: Placed) -> None:
         "_get_regularization_losses": _regularization(model),
     }
     vars(model).update(own)
-    here = canonical("/device:CPU:0").rpartition("/")[0]
-    add_barrier(model, [d for d in placed.target_of.values() if here not in d])
+    add_barrier(model, placed.plan)
     model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
 
 

@@ -6,14 +6,17 @@ callback that restores weights, a step could so run on the old values, or on non
 """
 
 import functools
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable
 from typing import Any
 
+from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 
-__all__ = ["add_barrier", "check_before_waiting", "wait_for_workers"]
+__all__ = ["add_barrier", "check_before_waiting", "parts_of", "wait_for_workers"]
 
 _MAKERS = ("train", "test", "predict")
+_plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 _checks: list[Callable[[bool], None]] = []
 
 
@@ -41,13 +44,24 @@ def wait_for_workers(*, ask: bool = False) -> None:
         wait_for_eager_operations()
 
 
-def add_barrier(model: Any, targets: Iterable[str]) -> None:
+def parts_of(host: str) -> str:
+    """The parts of all models on each device of a host, for a message."""
+    found: dict[str, dict[str, None]] = {}
+    for plan in _plans.values():
+        for part, name in plan.device_of.items():
+            if plan.cluster[name].host == host:
+                found.setdefault(name, {})[part] = None
+    return "; ".join(f"{name} ran {', '.join(ps)}" for name, ps in found.items())
+
+
+def add_barrier(model: Any, plan: Plan) -> None:
     """Let each step of a model wait first, if it uses workers.
 
     Costs a call to each worker a step.
     """
-    if not any(target.startswith("/job:") for target in targets):
+    if not any(plan.cluster[name].host for name in plan.device_of.values()):
         return
+    _plans[model] = plan
     for kind in _MAKERS:
         make = getattr(model, f"make_{kind}_function")
         vars(model)[f"make_{kind}_function"] = _making(model, f"{kind}_function", make)

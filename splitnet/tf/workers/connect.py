@@ -17,7 +17,7 @@ from typing import Any
 from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, WorkerError, listed
 from splitnet.tf.runtime.configure import started
-from splitnet.tf.workers.barrier import check_before_waiting
+from splitnet.tf.workers.barrier import check_before_waiting, parts_of
 from splitnet.tf.workers.health import (
     Health,
     bypass_proxy,
@@ -92,7 +92,8 @@ class Connection:
         """
         if error is not None and is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            raise WorkerError(failure_message(bad, error)) from error
+            parts = {name: parts_of(name) for name in bad}
+            raise WorkerError(failure_message(bad, parts, error)) from error
 
     def check(self, ask: bool) -> None:
         """Refuse to go on while a worker is lost.

@@ -125,12 +125,23 @@ def is_about_workers(error: BaseException) -> bool:
     )
 
 
-def failure_message(bad: Mapping[str, Health], error: BaseException) -> str:
-    """Message about a step that `error` ended; `bad` are the workers that failed."""
+def failure_message(
+    bad: Mapping[str, Health], parts: Mapping[str, str], error: BaseException
+) -> str:
+    """Message about a step that `error` ended.
+
+    Args:
+        bad: the workers that failed.
+        parts: what each of them ran, device by device.
+        error: what TensorFlow raised.
+    """
     if bad:
         return listed(
             f"the step ended because a worker failed. {_remedy(bad)}",
-            [health.words for health in bad.values()],
+            [
+                f"{health.words}. {parts[name]}".rstrip(". ")
+                for name, health in bad.items()
+            ],
         )
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return (

@@ -153,12 +153,13 @@ def test_workers_live_in_a_private_network(trained: dict[str, Any]) -> None:
 
 
 def test_workers_that_die_are_named_at_once(trained: dict[str, Any]) -> None:
-    """A killed worker ends the step in seconds with its name."""
+    """A killed worker ends the step in seconds, with its device and its parts."""
     words, seconds = trained["killed"]
 
     assert words.startswith("WorkerError")
     assert "worker:1 (" in words
     assert "worker:0 (" not in words
+    assert "worker:1/cpu:0 ran r" in words
     assert seconds < 10
 
 
