@@ -7,12 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from splitnet.demo import pairs_of_digits
+import splitnet as sn
+from splitnet.cli import main
+from splitnet.demo import Outcome, pairs_of_digits
 
 pytestmark = pytest.mark.tf
 
@@ -80,32 +85,21 @@ def shown(folder: Path) -> dict:
     return json.loads(done.stdout) | {"stderr": done.stderr}
 
 
-def test_demo_learns_to_compare_held_out_digits(shown: dict) -> None:
-    """It tells pairs of digits that it has never seen."""
+def test_demo_learns_to_compare_held_out_digits(shown: dict, folder: Path) -> None:
+    """On the devices that were planned, with two pictures, the plan, and no noise."""
     assert shown["accuracy"] >= 0.94
-
-
-def test_demo_ran_where_it_was_planned(shown: dict) -> None:
-    """The audit has nothing to find, and the branches are on two devices."""
     assert shown["audit_ok"]
     assert shown["findings"] == []
-    assert shown["device_of"]["left"] == "gpu:0"
-    assert shown["device_of"]["right"] == "gpu:1"
-    assert shown["device_of"]["distance"] == "cpu:0"
-
-
-def test_demo_draws_and_saves(shown: dict, folder: Path) -> None:
-    """Two pictures and the plan are where it says."""
+    assert [shown["device_of"][name] for name in ("left", "right", "distance")] == [
+        "gpu:0",
+        "gpu:1",
+        "cpu:0",
+    ]
+    assert shown["stderr"] == ""
     svg, png, plan = (folder / name for name in shown["files"])
-
     assert "gpu:1" in svg.read_text()
     assert png.read_bytes().startswith(b"\x89PNG")
     assert json.loads(plan.read_text())["splitnet_plan"]
-
-
-def test_demo_keeps_quiet_when_piped(shown: dict) -> None:
-    """No start-up lines, no progress: stderr is empty."""
-    assert shown["stderr"] == ""
 
 
 def test_demo_on_fewer_devices_falls_back(folder: Path) -> None:
@@ -119,11 +113,8 @@ def test_demo_on_fewer_devices_falls_back(folder: Path) -> None:
     assert "CPU devices stood in for GPUs, which cannot show:" in done.stdout
 
 
-def test_demo_that_learns_too_little_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_that_learns_too_little_is_a_no() -> None:
     """Accuracy or audit: one of them failing is enough."""
-    from types import SimpleNamespace
-
-    from splitnet.demo import Outcome
 
     def outcome(accuracy: float, *, ok: bool) -> Outcome:
         audit = SimpleNamespace(ok=ok)
@@ -136,7 +127,7 @@ def test_demo_that_learns_too_little_is_a_no(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_demo_pairs_share_no_image() -> None:
     """No validation image is among the training images; half the pairs are alike."""
-    (training, same), (validation, truth) = pairs_of_digits()
+    (training, same), (validation, truth) = pairs_of_digits(seed=3)
 
     seen = {image.tobytes() for part in training for image in part}
     assert not any(image.tobytes() in seen for part in validation for image in part)
@@ -144,13 +135,7 @@ def test_demo_pairs_share_no_image() -> None:
     assert truth.shape == (4_000, 1)
     assert training[0].dtype == np.float32
     assert training[0].max() <= 1.0
-
-
-def test_demo_pairs_are_the_same_for_the_same_seed() -> None:
-    """Nothing about the data is left to chance."""
-    one, other = pairs_of_digits(seed=3), pairs_of_digits(seed=3)
-
-    assert np.array_equal(one[0][0][1], other[0][0][1])
+    assert np.array_equal(training[1], pairs_of_digits(seed=3)[0][0][1])
 
 
 def test_plan_of_a_program_uses_stand_ins(folder: Path) -> None:
@@ -162,13 +147,31 @@ def test_plan_of_a_program_uses_stand_ins(folder: Path) -> None:
     assert done.stderr == ""
 
 
-def test_plan_of_a_module_takes_pins(folder: Path) -> None:
+@pytest.fixture
+def answer(
+    folder: Path,
+    cluster: sn.Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command here: exit code, output and errors."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_plan_of_a_module_takes_pins(answer: Any) -> None:
     """package.module:name, with a pin on a Keras model's layer."""
     words = ("plan", "program:model", "--cluster", "2*gpu,cpu", "--json")
-    done = command(folder, *words, "--pin", "told=gpu:1")
+    code, out, _ = answer(*words, "--pin", "told=gpu:1")
 
-    assert done.returncode == 0, done.stderr
-    assert "gpu:1" in json.loads(done.stdout)["device_of"].values()
+    assert code == 0
+    assert "gpu:1" in json.loads(out)["device_of"].values()
 
 
 @pytest.mark.parametrize(
@@ -182,34 +185,32 @@ def test_plan_of_a_module_takes_pins(folder: Path) -> None:
         ("program.py", "cannot tell what 'program.py' is"),
     ],
 )
-def test_targets_that_are_none_are_said(folder: Path, target: str, said: str) -> None:
-    """Exit code 2 and words, whatever is wrong with a target."""
-    done = command(folder, "plan", target, "--cluster", "gpu,cpu")
+def test_targets_that_are_none_are_said(answer: Any, target: str, said: str) -> None:
+    """Exit code 2 and the reason."""
+    code, _, err = answer("plan", target, "--cluster", "gpu,cpu")
 
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    assert code == 2
+    assert said in err
 
 
-def test_audit_runs_a_program_and_says_yes(folder: Path) -> None:
+def test_audit_runs_a_program_and_says_yes(answer: Any) -> None:
     """One step of a net on stand-ins, with synthetic data."""
-    done = command(folder, "audit", "program.py:net", "--stand-ins", "2", "--json")
+    code, out, _ = answer("audit", "program.py:net", "--stand-ins", "2", "--json")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout) == {"ok": True, "findings": []}
+    assert code == 0
+    assert json.loads(out) == {"ok": True, "findings": []}
 
 
-def test_audit_keeps_a_saved_plan(folder: Path) -> None:
-    """A plan with stand-ins makes them, and the model keeps the plan."""
-    saved = command(
-        folder, "plan", "program.py:model", "--stand-ins", "2", "-o", "model.json"
-    )
-    assert saved.returncode == 0, saved.stderr
+def test_audit_keeps_a_saved_plan(answer: Any) -> None:
+    """The model keeps the plan; a sparse loss gets class numbers as targets."""
+    words = ("plan", "program.py:model", "--stand-ins", "2", "-o", "model.json")
+    assert answer(*words)[0] == 0
 
-    done = command(folder, "audit", "program.py:model", "--plan", "model.json")
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "all as planned" in done.stdout
+    code, out, _ = answer("audit", "program.py:model", "--plan", "model.json")
+    assert code == 0
+    assert "all as planned" in out
+    words = ("--stand-ins", "2", "--loss", "sparse_categorical_crossentropy")
+    assert answer("audit", "program.py:model", *words)[0] == 0
 
 
 def test_run_starts_a_script_under_settings(folder: Path) -> None:
@@ -237,27 +238,12 @@ def test_run_starts_a_script_under_settings(folder: Path) -> None:
     }
 
 
-def test_devices_lists_stand_ins(folder: Path) -> None:
-    """Each with what it stands on."""
-    done = command(folder, "devices", "--stand-ins", "2")
+def test_devices_lists_stand_ins(answer: Any) -> None:
+    """Each with what it stands on, and its figures for a program."""
+    code, out, err = answer("devices", "--stand-ins", "2")
+    assert (code, err) == (0, "")
+    assert "stand-in: /device:CPU:2" in out
 
-    assert done.returncode == 0, done.stderr
-    assert "stand-in: /device:CPU:2" in done.stdout
-    assert done.stderr == ""
-
-
-def test_devices_answers_programs(folder: Path) -> None:
-    """Every device with its figures."""
-    done = command(folder, "devices", "--json")
-
-    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    rows = {row["name"]: row for row in json.loads(answer("devices", "--json")[1])}
     assert rows["cpu:0"]["free_bytes"] > 0
     assert rows["cpu:0"]["stand_in"] is False
-
-
-def test_audit_takes_losses_of_class_numbers(folder: Path) -> None:
-    """A sparse loss gets class numbers as targets."""
-    words = ("--stand-ins", "2", "--loss", "sparse_categorical_crossentropy")
-    done = command(folder, "audit", "program.py:model", *words)
-
-    assert done.returncode == 0, done.stdout + done.stderr

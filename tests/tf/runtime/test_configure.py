@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
+from splitnet.planner.planner import plan_graph
 from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
 from splitnet.tf.runtime.nvml import Card
+from tests.cli.given import towers
 
 pytestmark = pytest.mark.tf
 
@@ -107,30 +110,33 @@ def limits(machine: Machine, index: int) -> list[int]:
 
 
 def test_visible_shows_only_the_gpus_asked_for(machine: Machine) -> None:
-    """An index is a GPU; the others are hidden."""
-    config.configure(visible="1")
+    """An index is a GPU; the others are hidden, and are not limited."""
+    config.configure(visible="1", memory_limit="4 GiB")
 
     assert machine.visible == [machine.gpus[1]]
+    assert list(machine.logical) == [machine.gpus[1]]
+    assert [d.name for d in runtime.local_cluster().of_kind("gpu")] == ["gpu:0"]
 
 
-def test_visible_refuses_an_index_that_does_not_exist(machine: Machine) -> None:
-    """The message says which GPUs there are, and nothing is applied."""
-    with pytest.raises(
-        ConfigError, match="there is no GPU 2; TensorFlow finds GPU 0 to 1"
-    ):
-        config.configure(visible=[0, 2])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"visible": [0, 2]}, "there is no GPU 2; TensorFlow finds GPU 0 to 1"),
+        ({"visible": 5}, "under CUDA_VISIBLE_DEVICES='1,0'"),
+        ({"memory_fraction": 0.001}, "leaves nothing"),
+    ],
+)
+def test_impossible_settings_of_gpus_are_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, settings: Any, words: str
+) -> None:
+    """The message says what there is and what hides it; nothing is applied."""
+    if "CUDA" in words:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+
+    with pytest.raises(ConfigError, match=words):
+        config.configure(**settings)
 
     assert len(machine.visible) == 2
-
-
-def test_visible_names_the_variable_that_hides_gpus(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CUDA_VISIBLE_DEVICES is said where it may be the reason."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-
-    with pytest.raises(ConfigError, match="under CUDA_VISIBLE_DEVICES='1,0'"):
-        config.configure(visible=5)
 
 
 def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
@@ -140,35 +146,21 @@ def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
     assert machine.growth == {gpu.name: True for gpu in machine.gpus}
 
 
-def test_memory_limit_is_each_gpus(machine: Machine) -> None:
-    """Bytes become TensorFlow's MiB, on every visible GPU."""
-    config.configure(memory_limit="4 GiB")
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"memory_limit": "4 GiB"}, [4096]),
+        ({"memory_fraction": 0.5}, [40 * 1024 - 640]),
+        ({"memory_fraction": 0.5, "logical_gpus": 2}, [(40 * 1024 - 640) // 2] * 2),
+    ],
+)
+def test_memory_limits_are_each_gpus(
+    machine: Machine, settings: Any, expected: list[int]
+) -> None:
+    """In MiB; a fraction leaves room for the CUDA context, and may be divided."""
+    config.configure(**settings)
 
-    assert [limits(machine, i) for i in (0, 1)] == [[4096], [4096]]
-
-
-def test_memory_limit_leaves_hidden_gpus_alone(machine: Machine) -> None:
-    """Only GPUs that are visible are limited."""
-    config.configure(memory_limit="4 GiB", visible=[1])
-
-    assert list(machine.logical) == [machine.gpus[1]]
-
-
-def test_memory_fraction_leaves_room_for_two(machine: Machine) -> None:
-    """Two jobs of one half each, with their CUDA contexts, fit one card."""
-    config.configure(memory_fraction=0.5)
-
-    (limit,) = limits(machine, 0)
-    context = config.CONTEXT_BYTES // 2**20
-    assert 2 * (limit + context) == 80 * 1024
-
-
-def test_memory_fraction_can_be_cut(machine: Machine) -> None:
-    """Two logical GPUs of one card share what the fraction leaves."""
-    config.configure(memory_fraction=0.5, logical_gpus=2)
-
-    one, other = limits(machine, 0)
-    assert one == other == (40 * 1024 - 640) // 2
+    assert [limits(machine, i) for i in (0, 1)] == [expected] * 2
 
 
 def test_memory_fraction_needs_the_driver(
@@ -183,32 +175,17 @@ def test_memory_fraction_needs_the_driver(
         config.configure(memory_fraction=0.5)
 
 
-def test_memory_fraction_that_leaves_nothing_is_refused(machine: Machine) -> None:
-    """A share that the CUDA context would fill is no share."""
-    with pytest.raises(ConfigError, match="leaves nothing"):
-        config.configure(memory_fraction=0.001)
-
-
-def test_memory_limit_after_growth_elsewhere_is_refused(machine: Machine) -> None:
-    """Growth set by the program itself is found before TensorFlow's bare error."""
-    machine.growth[machine.gpus[0].name] = True
-
-    with pytest.raises(ConfigError, match="has been given growth elsewhere"):
-        config.configure(memory_limit="4 GiB")
-
-
-def test_memory_growth_after_a_limit_elsewhere_is_refused(machine: Machine) -> None:
-    """The same the other way round."""
+def test_what_other_code_set_is_found_before_tensorflows_bare_error(
+    machine: Machine,
+) -> None:
+    """Growth excludes limits, limits exclude growth, and growth is for all GPUs."""
     machine.logical[machine.gpus[1]] = [tf.config.LogicalDeviceConfiguration(1024)]
-
     with pytest.raises(ConfigError, match="been given logical devices elsewhere"):
         config.configure(memory_growth=True)
-
-
-def test_memory_growth_on_one_gpu_only_is_refused(machine: Machine) -> None:
-    """TensorFlow would end with a bare ValueError when it starts."""
+    machine.logical.clear()
     machine.growth["/physical_device:GPU:0"] = True
-
+    with pytest.raises(ConfigError, match="has been given growth elsewhere"):
+        config.configure(memory_limit="4 GiB")
     with pytest.raises(ConfigError, match=r"(?s)GPU:0.*has memory growth.*GPU:1"):
         config.configure()
 
@@ -256,13 +233,6 @@ def test_local_cluster_describes_gpus(machine: Machine) -> None:
     assert cluster["gpu:1"].target == "/device:GPU:1"
     assert cluster["gpu:0"].memory_bytes == 60 * GIB
     assert cluster["gpu:0"].flops_per_second == 78e12
-
-
-def test_local_cluster_counts_visible_gpus_from_zero(machine: Machine) -> None:
-    """As TensorFlow does: the only visible GPU is gpu:0."""
-    config.configure(visible=[1])
-
-    assert [d.name for d in runtime.local_cluster().of_kind("gpu")] == ["gpu:0"]
 
 
 def test_local_cluster_knows_logical_gpus_and_their_limits(machine: Machine) -> None:
@@ -321,35 +291,20 @@ def test_gpu_details_tell_what_a_plan_need_not_know(machine: Machine) -> None:
     }
 
 
-def test_log_placement_of_branches_is_a_line_each(
+@pytest.mark.parametrize("asked", [True, False])
+def test_log_placement_is_a_line_for_each_part(
     machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    asked: bool,
 ) -> None:
-    """Where each branch goes, once, and nothing of TensorFlow's flood."""
-    from splitnet.core.cluster import Cluster
-    from splitnet.planner.planner import plan_graph
-    from tests.cli.given import towers
-
+    """Where each part goes, once, if it is asked for."""
     plan = plan_graph(towers(), Cluster.of("2*gpu", "cpu"))
-    monkeypatch.setenv("SPLITNET_LOG_PLACEMENT", "branches")
+    if asked:
+        monkeypatch.setenv("SPLITNET_LOG_PLACEMENT", "branches")
 
     with caplog.at_level("INFO", logger="splitnet.placement"):
         config.announce(plan)
 
-    assert len(caplog.messages) == len(plan.placements)
-    assert "right: gpu:1 (/device:GPU:1), pin" in caplog.messages
-
-
-def test_log_placement_is_silent_unless_asked(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No setting, no lines."""
-    from splitnet.core.cluster import Cluster
-    from splitnet.planner.planner import plan_graph
-    from tests.cli.given import towers
-
-    with caplog.at_level("INFO", logger="splitnet.placement"):
-        config.announce(plan_graph(towers(), Cluster.of("2*gpu", "cpu")))
-
-    assert caplog.messages == []
+    assert len(caplog.messages) == (len(plan.placements) if asked else 0)
+    assert ("right: gpu:1 (/device:GPU:1), pin" in caplog.messages) == asked

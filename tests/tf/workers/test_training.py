@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.tf.workers.story import story
+from tests.tf.story import story
 
 pytestmark = pytest.mark.tf
 

@@ -20,7 +20,7 @@ from splitnet.tf.workers.serve import (
     limit_memory,
     worker_of,
 )
-from tests.tf.workers.story import story
+from tests.tf.story import story
 
 
 @pytest.mark.tf

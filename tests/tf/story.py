@@ -1,4 +1,4 @@
-"""Programs that start and join workers, each in a Python of its own."""
+"""Programs that each run in a Python of its own."""
 
 import json
 import os
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 HEAD = """
-import json, os, signal, socket, subprocess, sys, tempfile, time
+import json, os, signal, socket, subprocess, sys, tempfile, time, warnings
 import splitnet as sn
+from splitnet.tf.runtime.configure import started
 answer = {}
 
 def said(act):
@@ -30,8 +31,8 @@ def alive(pid):
 """
 
 
-def story(code: str, folder: Path) -> dict[str, Any]:
-    """Run a program in a fresh Python; its `answer` comes back."""
+def story(code: str, folder: Path, **environ: str) -> dict[str, Any]:
+    """Run a program in a fresh Python; its `answer` comes back, with its stderr."""
     program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
     script = folder / "story.py"
     script.write_text(program)
@@ -40,9 +41,9 @@ def story(code: str, folder: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
         timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
