@@ -120,3 +120,24 @@ def _busy():
     ticks = [int(field) for field in first]
     idle = ticks[3] + ticks[4]
     return (sum(ticks[:8]) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def step_times():
+    """A callback whose `seconds` are those between the ends of the steps of `fit`."""
+    import keras
+
+    class StepTimes(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seconds, self._last = [], 0.0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self._last = 0.0
+
+        def on_train_batch_end(self, batch, logs=None):
+            now = time.perf_counter()
+            if self._last:
+                self.seconds.append(now - self._last)
+            self._last = now
+
+    return StepTimes()

@@ -21,7 +21,7 @@ import os
 import statistics
 from pathlib import Path
 
-from common import heading, paired, spread, undisturbed
+from common import heading, paired, spread, step_times, undisturbed
 
 WIDTH, DEPTH, BATCH = 768, 12, 2048
 HOMES = ("worker:0/cpu:0", "worker:1/cpu:0")
@@ -94,8 +94,6 @@ def main():
         sn.connect(workers.cluster)
         import numpy as np
 
-        from splitnet.tf.profiling.timing import StepTimes
-
         net = declare(sn)
         plan = sn.plan(net, workers.cluster, batch=BATCH)
         rng = np.random.default_rng(0)
@@ -110,7 +108,7 @@ def main():
             model.fit(x[:BATCH], y[:BATCH], **fit)
 
             def run():
-                times = StepTimes()
+                times = step_times()
                 model.fit(x, y, callbacks=[times], **fit)
                 return statistics.median(times.seconds)
 

@@ -13,7 +13,7 @@ apart.
 import argparse
 import re
 
-from common import heading, order_of, quartiles, undisturbed
+from common import heading, order_of, quartiles, step_times, undisturbed
 
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
 STEPS = 8
@@ -171,8 +171,6 @@ def main():
         sn.connect(cluster)
         import numpy as np
 
-        from splitnet.tf.profiling.timing import StepTimes
-
         print("  model             alternative  predicted  measured, ms")
         for name in given.models:
             model, batch = build(name)
@@ -191,7 +189,7 @@ def main():
             with undisturbed(*pids):
                 for _ in range(given.rounds):
                     for (_, _, made), took in zip(rows, seconds):
-                        times = StepTimes()
+                        times = step_times()
                         made.fit(x, y, callbacks=[times], **fit)
                         took += times.seconds
             judged = []

@@ -12,8 +12,13 @@ from splitnet.simulator.microbatch import Pipeline, pipeline_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.compilation import how_to_run
 from splitnet.tf.parallel.pipeline_checks import check_pipeline
-from splitnet.tf.parallel.replicas import leaving, replicas_of
-from splitnet.tf.parallel.towers import SynchronisedNorm, Towers, is_synchronised
+from splitnet.tf.parallel.towers import (
+    SynchronisedNorm,
+    Towers,
+    is_synchronised,
+    leaving,
+    replicas_of,
+)
 from splitnet.tf.placement.part_function import PartFunction
 from splitnet.tf.placement.placed import Placed, Runner
 from splitnet.tf.placement.segments import Segment, segments_of

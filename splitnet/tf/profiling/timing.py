@@ -1,4 +1,4 @@
-"""Time one function on one device, and the steps of `fit`."""
+"""Time one function on one device."""
 
 import time
 from collections.abc import Callable
@@ -10,29 +10,9 @@ import tensorflow as tf
 from splitnet.core.cluster import Device
 from splitnet.tf.workers.barrier import wait_for_workers
 
-__all__ = ["StepTimes", "empty_step", "finish", "seconds_of"]
+__all__ = ["empty_step", "finish", "seconds_of"]
 
 _RUNS = 15
-
-
-class StepTimes(keras.callbacks.Callback):
-    """Seconds of each step of `fit`, from the end of one to the end of the next."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds: list[float] = []
-        self._last = 0.0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Leave out what comes before an epoch's first step."""
-        self._last = 0.0
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Note the end of a step: its loss is known."""
-        now = time.perf_counter()
-        if self._last:
-            self.seconds.append(now - self._last)
-        self._last = now
 
 
 def seconds_of(run: Callable[[], Any], *, enough_seconds: float = 0.3) -> float:
