@@ -21,7 +21,7 @@ __all__ = ["fits_somewhere", "infeasible_error"]
 
 _TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
 """How long a placement that fits is looked for, and how long where it is worth more."""
-_REMEDY_SECONDS = 3.0
+_REMEDY_SECONDS = 6.0
 """How long each kind of remedy may be looked for."""
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find the largest batch: a second or two."""
@@ -52,7 +52,10 @@ def fits_somewhere(
         inside = [i for i, g in enumerate(groups) if set(g.allowed) <= set(allowed)]
         if need[inside].sum() > room[[number[device] for device in allowed]].sum():
             return False
-    return solve(problem, objective="memory", time_limit=seconds).feasible
+    return any(
+        solve(problem, objective=objective, time_limit=seconds).feasible
+        for objective in dict.fromkeys(("memory", evaluator.objective))
+    )
 
 
 @dataclass(frozen=True)
@@ -293,7 +296,7 @@ def _smaller_batch(case: _Case) -> int:
     tries = max(4, _MOST_PLAYS // max(1, len(graph.calls)) // 4)
     if tries < 2 * graph.batch.bit_length():
         return 0
-    known, clock = 0, _Clock(2 * _REMEDY_SECONDS)
+    known, clock = 0, _Clock(_REMEDY_SECONDS)
 
     def holds(more: int) -> bool:
         smaller = replace(case.evaluator, graph=scaled_graph(graph, known + more))
@@ -313,7 +316,8 @@ def _more_devices(case: _Case) -> list[str]:
         clusters.append(_with_one_more(clusters[-1]))
 
     def short(count: int) -> bool:
-        return not case.fits(replace(case.evaluator, cluster=clusters[count]))
+        larger = replace(case.evaluator, cluster=clusters[count])
+        return not case.fits(larger, hard=True)
 
     count = _least(short, _MOST_DEVICES_MORE)
     if count is None:
@@ -355,7 +359,7 @@ class _Clock:
         """The result of a try, the time of which is taken off."""
         began = monotonic()
         result = tried()
-        self._left -= min(monotonic() - began, 2 * _HARD_SECONDS)
+        self._left -= min(monotonic() - began, _HARD_SECONDS)
         return result
 
 
