@@ -1,0 +1,140 @@
+"""The engine where it is installed, interrupted, or not compiled at all."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitnet.planner.bounds import lower_bound
+from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
+from splitnet.planner.problem import cut_size
+from tests.planner.engine.problems import best_of_all, random_loads, step_problem
+
+WITHOUT_FOLDERS = """
+import tempfile
+def refused(**_): raise OSError("read-only file system")
+tempfile.TemporaryFile = refused
+from splitnet.planner.engine import compiler
+assert compiler._CACHE is None
+doubled = compiler.entry(lambda x: 2 * x)
+assert doubled(21) == 42 and not compiler.is_compiled("loads")
+"""
+
+INTERPRETED = """
+from tests.planner.engine.problems import step_problem
+from splitnet.planner.engine.solve import OBJECTIVES, solve
+for objective in OBJECTIVES:
+    for contiguity in ("free", "convex", "pipeline"):
+        problem = step_problem(45, 4)
+        found = solve(problem, objective=objective, contiguity=contiguity, effort=1500, time_limit=1)
+        assert found.bound <= found.value, (objective, contiguity)
+"""
+
+
+@pytest.mark.parametrize("code", [WITHOUT_FOLDERS, INTERPRETED])
+def test_engine_works_without_a_cache_and_without_a_compiler(code: str) -> None:
+    """Read-only folders: compiled in memory. NUMBA_DISABLE_JIT=1: plain Python."""
+    environment = os.environ | {"HOME": "/nonexistent", "PYTHONPATH": os.getcwd()}
+    environment.pop("XDG_CACHE_HOME", None)
+    if code is INTERPRETED:
+        environment["NUMBA_DISABLE_JIT"] = "1"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_small_problem_is_proven_without_numba() -> None:
+    """Eight calls: proven optimal, and the compiler was never imported."""
+    code = """
+import sys
+from tests.planner.engine.problems import step_problem
+from splitnet.planner.engine.solve import OBJECTIVES, solve
+for objective in OBJECTIVES:
+    found = solve(step_problem(7, 2), objective=objective)
+    assert found.algorithm == "branch and bound" and found.bound == found.value
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_ctrl_c_ends_the_compiled_search(objective: str) -> None:
+    """An interrupt during a search of a minute is raised within a second."""
+    problem = step_problem(60, 1)
+    solve(problem, objective=objective, effort=1000)  # loads the compiled code
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solve(problem, objective=objective, time_limit=60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_problems_break_no_constraint(seed: int) -> None:
+    """Ten problems a seed, objectives and sets in turn: the value is the evaluator's.
+
+    The cut penalty is a fraction of each cut, so that it is in use as well.
+    """
+    random = np.random.default_rng(seed)
+    for number in range(10):
+        objective = OBJECTIVES[number % 3]
+        contiguity = ("free", "convex", "pipeline")[(number + seed) % 3]
+        groups, penalty = int(random.integers(15, 45)), 0.01 * (number % 2)
+        make = random_loads if objective == "throughput" and seed % 2 else step_problem
+        problem = make(groups, seed * 10 + number, cut_penalty=penalty)
+
+        found = solve(
+            problem,
+            objective=objective,
+            contiguity=contiguity,
+            effort=5_000,
+            time_limit=1,
+            seed=seed,
+        )
+
+        value = value_of(problem, objective, found.assignment, contiguity)
+        assert found.value == value
+        assert found.bound <= found.value
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_are_below_the_optimum(seed: int, objective: str) -> None:
+    """Neither bound is above the least value of all assignments."""
+    problem = step_problem(5, seed + 20)
+    best = best_of_all(problem, objective, "free")
+
+    for hard in (False, True):
+        assert lower_bound(problem, objective, hard=hard) <= best * (1 + 1e-9)
+
+
+def test_cut_penalty_holds_for_every_objective() -> None:
+    """A high price leaves fewer crossings, whatever is minimised."""
+    for objective in OBJECTIVES:
+        free, dear = (
+            solve(
+                step_problem(30, 5, cut_penalty=penalty),
+                objective=objective,
+                effort=100_000,
+            )
+            for penalty in (0.0, 0.2)
+        )
+        graph = step_problem(30, 5).graph
+        cuts = [cut_size(graph, one.assignment) for one in (free, dear)]
+        assert cuts[1] < cuts[0]
