@@ -31,7 +31,8 @@ from splitnet.planner.engine.solve import OBJECTIVES, solve
 for objective in OBJECTIVES:
     for contiguity in ("free", "convex", "pipeline"):
         problem = step_problem(45, 4)
-        found = solve(problem, objective=objective, contiguity=contiguity, effort=1500, time_limit=1)
+        given = {"contiguity": contiguity, "effort": 1500, "time_limit": 1}
+        found = solve(problem, objective=objective, **given)
         assert found.bound <= found.value, (objective, contiguity)
 """
 
