@@ -201,7 +201,8 @@ def _search_with_peaks(
     kind = np.array(equivalent_devices(problem))
     target = replace(problem, step=None)
     best, best_key = np.zeros(problem.group_count, np.int64), (True, inf, inf)
-    for fraction in (0.2, 0.25, 0.33, 0.5, 1.0):
+    rest = () if objective == "memory" else (1.0,)
+    for fraction in (0.2, 0.25, 0.33, 0.5, *rest):
         if objective != "throughput":
             target = replace(
                 target, graph=_bytes_as_seconds(problem, objective, kind, ratio)
@@ -226,7 +227,31 @@ def _search_with_peaks(
             room = target.graph.capacity_bytes - 1.05 * np.maximum(held - capacity, 0.0)
             room = np.maximum(room, 1.0)
             target = replace(target, graph=target.graph._replace(capacity_bytes=room))
+    if objective == "memory":
+        return _lower_peak(problem, best, budget, rules["contiguity"])
     return best
+
+
+def _lower_peak(problem: Problem, place: Ints, budget: Budget, contiguity: str) -> Ints:
+    """Move groups off the fullest device, one at a time, while its peak falls."""
+    value, improved = value_of(problem, "memory", place, contiguity), True
+    while improved:
+        improved = False
+        fullest = int(problem.held_bytes(place).argmax())
+        for group in np.flatnonzero(place == fullest):
+            for device in np.flatnonzero(problem.graph.allowed[group]):
+                if not budget.left:
+                    return place
+                budget.spend(40 * len(problem.group_of_unit))
+                other = place.copy()
+                other[group] = device
+                found = value_of(problem, "memory", other, contiguity)
+                if found < value * (1 - 1e-9):
+                    place, value, improved = other, found, True
+                    break
+            if improved:
+                break
+    return place
 
 
 def _bytes_as_seconds(
