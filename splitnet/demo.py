@@ -20,7 +20,7 @@ from splitnet.core.plan import Plan
 if TYPE_CHECKING:
     from splitnet.core.audit import Audit
 
-__all__ = ["ENOUGH", "Outcome", "declare", "pairs_of_digits", "run"]
+__all__ = ["ENOUGH", "DemoResult", "declare", "pairs_of_digits", "run"]
 
 ENOUGH = 0.94
 BATCH = 256
@@ -37,7 +37,7 @@ _NOT_SHOWN = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """The result; `accuracy` is that on held-out digits, 0 to 1."""
 
     cluster: Cluster
@@ -160,7 +160,7 @@ def run(
     gpus: int = 2,
     say: Callable[[str], None] = lambda text: None,
     on_step: Callable[[int, str], None] = lambda done, text: None,
-) -> Outcome:
+) -> DemoResult:
     """Plan, draw, train and audit the network; writes into one folder.
 
     Args:
@@ -203,7 +203,7 @@ def run(
     _, accuracy = model.evaluate(*validation, batch_size=BATCH, verbose=0)
     inputs, labels = training
     batch = ([part[:BATCH] for part in inputs], labels[:BATCH])
-    return Outcome(
+    return DemoResult(
         cluster=cluster,
         plan=plan,
         audit=sn.audit(model, plan, batch),

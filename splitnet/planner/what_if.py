@@ -1,4 +1,4 @@
-"""What if: costs a little different, or a larger batch."""
+"""What if: other costs, a larger batch, or a machine with fewer devices."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,13 +10,15 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import Plan, PlanOptions, as_plan
+from splitnet.core.plan import Placement, Plan, PlanOptions, as_plan
+from splitnet.planner.analysis import with_verdict
+from splitnet.planner.constraints import fallbacks_of, resolve
 from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, in_clusters
 from splitnet.simulator.microbatch import largest_true, scaled_graph
 
-__all__ = ["Sensitivity", "largest_batch", "sensitivity"]
+__all__ = ["Sensitivity", "largest_batch", "relocate", "sensitivity"]
 
 _SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
@@ -191,3 +193,44 @@ def largest_batch(
         return fits_somewhere(evaluator, options.pins, seconds=_SECONDS_PER_BATCH)
 
     return largest_true(fits, most)
+
+
+def relocate(plan: Plan, cluster: Cluster) -> Plan:
+    """The plan on another cluster, every part pinned to the device that it had.
+
+    Substitutes for missing devices are those that planning with these pins uses; they
+    are recorded in `fallbacks`. The figures are simulated again.
+
+    Raises:
+        DeviceError: parts that must be apart would share a device.
+    """
+    evaluator = replace(evaluator_of(plan), cluster=cluster)
+    constraints, groups = resolve(
+        plan.graph,
+        cluster,
+        pins=lambda part: None if part.kind == "input" else plan.device_of[part.name],
+        load_of=evaluator.load,
+    )
+    device_of = {part: group.allowed[0] for group in groups for part in group.parts}
+    moved = {one.part: one for one in fallbacks_of(constraints, device_of)}
+    made = evaluator.plan(
+        tuple(
+            Placement(
+                one.part,
+                device_of[one.part],
+                one.requested,
+                "fallback" if one.part in moved else one.reason,
+            )
+            for one in plan.placements
+        )
+    )
+    kept = [one for one in plan.fallbacks if one.part not in moved]
+    return with_verdict(
+        replace(
+            made,
+            fallbacks=(*kept, *moved.values()),
+            strategy=plan.strategy,
+            bound=made.value,
+            options=plan.options,
+        )
+    )

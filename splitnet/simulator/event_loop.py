@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, WEIGHTS
 
-__all__ = ["Moved", "Run", "run_step"]
+__all__ = ["Moved", "StepRun", "run_step"]
 
 _COPIES_FIRST = 2**62
 
@@ -38,7 +38,7 @@ class Moved:
 
 
 @dataclass(slots=True)
-class Run:
+class StepRun:
     """Start and end of every task: n forward, then n backward, then n update tasks.
 
     Unlike in a `TaskGraph`, backward tasks are in the order of the units.
@@ -56,7 +56,7 @@ class Run:
         return max(max(self.stop, default=0.0), last_copy)
 
 
-def run_step(step: StepGraph, device: Sequence[int]) -> Run:
+def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
     """Run the step with unit u on device number `device[u]`.
 
     O((units + edges) log units). Deterministic.
@@ -67,7 +67,7 @@ def run_step(step: StepGraph, device: Sequence[int]) -> Run:
     loop.start[n : 2 * n] = reversed(loop.start[n : 2 * n])
     loop.stop[n : 2 * n] = reversed(loop.stop[n : 2 * n])
     loop.ran[n : 2 * n] = reversed(loop.ran[n : 2 * n])
-    return Run(loop.start, loop.stop, loop.ran, loop.copies)
+    return StepRun(loop.start, loop.stop, loop.ran, loop.copies)
 
 
 class _Loop:

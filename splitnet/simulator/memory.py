@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from splitnet.core.plan import Memory
-from splitnet.simulator.event_loop import Run
+from splitnet.simulator.event_loop import StepRun
 from splitnet.simulator.functions import cut_run
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (
@@ -41,7 +41,7 @@ Curve = tuple[tuple[float, int], ...]
 
 
 def memory_of(
-    step: StepGraph, device: Sequence[int], run: Run
+    step: StepGraph, device: Sequence[int], run: StepRun
 ) -> tuple[list[Memory], list[Curve]]:
     """Each device's memory at its fullest moment, and its bytes in use over time.
 
@@ -123,7 +123,7 @@ def _sum(intervals: Sequence[Interval]) -> tuple[Memory, Curve]:
 class _Intervals:
     """All tensors of one run: where, when and how large they are."""
 
-    def __init__(self, step: StepGraph, device: Sequence[int], run: Run) -> None:
+    def __init__(self, step: StepGraph, device: Sequence[int], run: StepRun) -> None:
         self.step, self.device, self.run, self.n = step, device, run, step.count
         self.end = run.seconds
         self.sent = {  # when the copy of a gradient has left its device

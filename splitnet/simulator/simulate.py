@@ -9,7 +9,7 @@ from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Memory, Transfer
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.simulator.event_loop import Moved, Run, run_step
+from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.microbatch import microbatch_step, pipeline_of
 from splitnet.simulator.step_graph import StepGraph
@@ -139,7 +139,7 @@ def _order(copy: Copy) -> tuple[float, float, str, str]:
 
 
 def _tasks(
-    step: StepGraph, names: Sequence[str], device: Sequence[int], run: Run
+    step: StepGraph, names: Sequence[str], device: Sequence[int], run: StepRun
 ) -> list[Task]:
     """Tasks in order of their start; ties as forward, backward, update, then unit."""
     n = step.count

@@ -17,7 +17,7 @@ import pytest
 
 import splitnet as sn
 from splitnet.cli import main
-from splitnet.demo import Outcome, pairs_of_digits
+from splitnet.demo import DemoResult, pairs_of_digits
 
 pytestmark = pytest.mark.tf
 
@@ -116,9 +116,9 @@ def test_demo_on_fewer_devices_falls_back(folder: Path) -> None:
 def test_demo_that_learns_too_little_is_a_no() -> None:
     """Accuracy or audit: one of them failing is enough."""
 
-    def outcome(accuracy: float, *, ok: bool) -> Outcome:
+    def outcome(accuracy: float, *, ok: bool) -> DemoResult:
         audit = SimpleNamespace(ok=ok)
-        return Outcome((), None, audit, accuracy, 1, 0.0, 0.0, ())  # type: ignore[arg-type]  # stand-ins
+        return DemoResult((), None, audit, accuracy, 1, 0.0, 0.0, ())  # type: ignore[arg-type]  # stand-ins
 
     assert outcome(0.95, ok=True).ok
     assert not outcome(0.93, ok=True).ok

@@ -58,7 +58,7 @@ class Found(NamedTuple):
     place: Ints
 
 
-class Run(NamedTuple):
+class Multilevel(NamedTuple):
     """One multilevel run: how far to coarsen, how to cool."""
 
     steps: float
@@ -135,7 +135,7 @@ class _Search:
         start: Ints,
         keep: Ints,
         edges: Edges,
-        run: Run,
+        run: Multilevel,
     ) -> Ints:
         """Coarsen along edges, anneal the coarsest graph, refine level by level."""
         levels: list[tuple[LoadGraph, Ints]] = []
@@ -260,7 +260,7 @@ def _search_free(search: _Search, starts: list[Ints]) -> Found:
         else:
             start = keep = members[random.integers(len(members))][1]
             hot = 0.1
-        run = Run(
+        run = Multilevel(
             min(budget.left, steps),
             clusters=int(22 * 3.0 ** random.random()),
             most_seconds=(0.25 + 0.45 * random.random()) * search.fair,
@@ -295,7 +295,7 @@ def _search_pipeline(search: _Search, effort: float = inf) -> Found:
     while turn == 0 or (budget.left and budget.spent < end):
         known, new_line = best.value < inf, line
         if known and failures > 8 and turn % 4 == 3:
-            run = Run(
+            run = Multilevel(
                 min(budget.left, max(20_000, 200 * groups)),
                 clusters=int(30 * 10 ** random.random()),
                 most_seconds=(0.1 + 0.4 * random.random()) * search.fair,

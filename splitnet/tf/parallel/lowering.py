@@ -14,7 +14,7 @@ from splitnet.tf.parallel.compilation import how_to_run
 from splitnet.tf.parallel.pipeline_checks import check_pipeline
 from splitnet.tf.parallel.towers import (
     SynchronisedNorm,
-    Towers,
+    TowerRunner,
     is_synchronised,
     leaving,
     replicas_of,
@@ -126,7 +126,7 @@ def _lowered(placed: Placed, how_of: Mapping[int, str] | None = None) -> Placed:
         node = segment.nodes[0]
         mine = replicas.get(id(node))
         if mine is not None:
-            kind = SynchronisedNorm if is_synchronised(node, mine) else Towers
+            kind = SynchronisedNorm if is_synchronised(node, mine) else TowerRunner
             return kind(segment, mine, placed, replicas, gone)
         device, _, how = segment.unit
         for one in segment.nodes:

@@ -30,7 +30,7 @@ from splitnet.tf.reading.variables import states_of, weights_of
 __all__ = [
     "Replicas",
     "SynchronisedNorm",
-    "Towers",
+    "TowerRunner",
     "is_synchronised",
     "leaving",
     "replicas_of",
@@ -85,7 +85,7 @@ def replicas_of(plan: Plan, keys: Mapping[str, str]) -> dict[str, Replicas]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Towers:
+class TowerRunner:
     """What runs a segment once on each tower.
 
     `others` holds all towers of the model by the id of a node, `leaving` the ids of
@@ -201,7 +201,7 @@ class Towers:
             run.give(old, shards.join(pieces), join)
 
 
-class SynchronisedNorm(Towers):
+class SynchronisedNorm(TowerRunner):
     """A BatchNormalization that sees the mean and variance of the whole batch.
 
     It divides the body in two functions: all towers meet here. Its few ops run in the
@@ -254,7 +254,7 @@ class _Moments:
     """The moments of the whole batch, worked out once from those of each tower."""
 
     def __init__(
-        self, towers: Towers, layer: Any, shards: Shards, inputs: list[list[Any]]
+        self, towers: TowerRunner, layer: Any, shards: Shards, inputs: list[list[Any]]
     ) -> None:
         self._towers, self._shards, self._inputs = towers, shards, inputs
         self._plainly = keras_api.moments_of(layer)

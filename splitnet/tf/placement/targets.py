@@ -7,7 +7,7 @@ import tensorflow as tf
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.errors import warn
 from splitnet.core.plan import Plan
-from splitnet.planner.relocate import relocate
+from splitnet.planner.what_if import relocate
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.runtime.configure import cpu_devices
 from splitnet.tf.runtime.devices import local_cluster

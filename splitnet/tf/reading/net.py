@@ -24,30 +24,30 @@ from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.sharding.cut import cut_layer
 from splitnet.tf.sharding.heads import ATTENTION
 
-__all__ = ["NetModel", "Trace", "model_of", "trace_of"]
+__all__ = ["NetModel", "NetTrace", "model_of", "trace_of"]
 
 _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
-_TRACES: "weakref.WeakKeyDictionary[Net, Trace]" = weakref.WeakKeyDictionary()
+_TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary()
 
 
-def trace_of(net: Net, upto: int) -> "Trace":
+def trace_of(net: Net, upto: int) -> "NetTrace":
     """The trace of a net with its branches up to number `upto`; each is called once.
 
     Variables that are made from a value instead of an initializer need a graph of
     their own; then the net is traced once more, in one.
     """
-    trace = _TRACES.setdefault(net, Trace())
+    trace = _TRACES.setdefault(net, NetTrace())
     try:
         trace.follow(net, upto)
     except ValueError as error:
         if not keras_api.needs_memory(error):
             raise
-        trace = _TRACES[net] = Trace(in_graph=True)
+        trace = _TRACES[net] = NetTrace(in_graph=True)
         trace.follow(net, upto)
     return trace
 
 
-class Trace:
+class NetTrace:
     """What the branches of one net returned, and which nodes each of them made.
 
     `results[number]` is a structure of symbolic tensors, or None where it failed;
@@ -390,7 +390,7 @@ def _model_name(name: str) -> str:
     return known if known.strip("_") else "net"
 
 
-def _outputs(net: Net, trace: Trace) -> Any:
+def _outputs(net: Net, trace: NetTrace) -> Any:
     """The model's outputs; where names matter, each is named by its branch."""
     made = []
     for output in net.outputs:
@@ -404,7 +404,7 @@ def _outputs(net: Net, trace: Trace) -> Any:
     return made[0] if len(made) == 1 else made
 
 
-def _called(tensor: Any, name: str | None, trace: Trace, part: str) -> Any:
+def _called(tensor: Any, name: str | None, trace: NetTrace, part: str) -> Any:
     """The tensor under another name, by an identity layer of its branch."""
     node = keras_api.producer(tensor)
     if name is None or node.operation.name == name:
@@ -426,7 +426,7 @@ def _reached(tensors: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
-def _cut_and_whole(net: Net, trace: Trace, nodes: list[Any]) -> list[str]:
+def _cut_and_whole(net: Net, trace: NetTrace, nodes: list[Any]) -> list[str]:
     """Layers that a split cuts and another branch calls: they would not be one."""
     splits = [branch for branch in net.branches if branch.slices]
     users: dict[int, list[str]] = {}
