@@ -150,9 +150,9 @@ hooks.declare(
         "compare": "splitnet.planner.analysis:compare",
         "save_plan": "splitnet.planner.plan_file:save_plan",
         "plan_svg": "splitnet.view.render:svg_of_plan",
-        "plan_html": "splitnet.view.render:html_of_plan",
+        "plan_html": "splitnet.view.render:html_of",
         "timeline_svg": "splitnet.view.render:svg_of_timeline",
-        "audit_html": "splitnet.view.render:html_of_audit",
+        "audit_html": "splitnet.view.render:html_of",
     }
 )
 

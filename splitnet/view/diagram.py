@@ -9,9 +9,7 @@ from splitnet.core.graph import Call
 from splitnet.core.plan import Plan
 from splitnet.view.facts import (
     PartFacts,
-    PartFlow,
     findings_by_part,
-    flows_of,
     known_shape,
     part_facts,
     sharings_of,
@@ -56,10 +54,13 @@ class Box:
 
 @dataclass(slots=True)
 class Link:
-    """What passes from box to box in a step; see `PartFlow` for the bytes.
+    """What passes from box to box in a step.
 
-    Folded boxes may feed each other: `both_ways` links count both directions. A link of
-    `weights` goes from where they are stored to where they are read.
+    `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
+    plan copies between devices for them: activations forward, gradients back. A tensor
+    that is already on the target's device is not copied again. Folded boxes may feed
+    each other: `both_ways` links count both directions. A link of `weights` goes from
+    where they are stored to where they are read.
     """
 
     source: str
@@ -83,14 +84,6 @@ class Link:
     def reuses(self) -> bool:
         """Whether the target reads only copies that are already on its device."""
         return self.crosses and not self.moved_bytes
-
-    def add(self, flow: PartFlow) -> None:
-        """Count what a flow moves."""
-        self.shapes += flow.shapes
-        self.bytes += flow.bytes
-        self.sent_bytes += flow.sent_bytes
-        self.returned_bytes += flow.returned_bytes
-        self.seconds += flow.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +121,7 @@ def diagram_of(
         )
     old = dict(other.device_of) if other is not None else {}
     strayed = findings_by_part(audit)
-    flows = flows_of(plan)
+    part_of = {call.name: call.part for call in plan.graph.calls}
     look = {name: _look(one) for name, one in facts.items()}
     order = _running_order(plan, facts)
     special = {
@@ -146,7 +139,7 @@ def diagram_of(
         lane_of |= _lanes(plan, order, look)
     groups = fold(
         order,
-        [(flow.source, flow.target) for flow in flows],
+        [(part_of[t.source], part_of[t.target]) for t in plan.graph.tensors],
         {
             n: (lane_of[o.device], o.kind == "input", special[n])
             for n, o in facts.items()
@@ -177,7 +170,7 @@ def diagram_of(
         boxes.append(box)
         for name in group.members:
             box_of.update((call.name, box.id) for call in plan.graph.calls_of[name])
-    links = _links(plan, flows, box_of, calls)
+    links = _links(plan, box_of, calls)
     drawn = sorted(links, key=lambda link: -link.moved_bytes)[:_MOST_LINKS]
     if sum(bool(link.moved_bytes) for link in links) > _MOST_LABELS:
         boxes = [replace(box, moved=_moved(box.id, links)) for box in boxes]
@@ -268,7 +261,6 @@ def _summed(group: Fold, members: Sequence[PartFacts]) -> PartFacts:
         weight_bytes=sum(one.weight_bytes for one in members),
         activation_bytes=sum(one.activation_bytes for one in members),
         seconds=seconds,
-        calls=sum(one.calls for one in members),
         is_output=any(one.is_output for one in members),
         where=first.where if len(members) == 1 else "",
     )
@@ -301,8 +293,8 @@ def _opened(
 
 def _call_facts(plan: Plan, part: PartFacts, call: Call) -> PartFacts:
     graph = plan.graph
-    owner = {w: c.name for c in reversed(graph.calls_of[part.name]) for w in c.weights}
-    own = [w for w in call.weights if w not in part.borrowed and owner[w] == call.name]
+    owner = {w: c.name for c in reversed(graph.calls) for w in c.weights}
+    own = [w for w in call.weights if owner[w] == call.name]
     return replace(
         part,
         name=call.name,
@@ -312,62 +304,74 @@ def _call_facts(plan: Plan, part: PartFacts, call: Call) -> PartFacts:
         weight_bytes=sum(graph.weight[w].bytes for w in own),
         activation_bytes=call.activation_bytes,
         seconds={},
-        calls=1,
         fallback=None,
         is_output=call.name in graph.outputs,
     )
 
 
-def _links(
-    plan: Plan, flows: Sequence[PartFlow], box_of: Mapping[str, str], opened: str | None
-) -> list[Link]:
-    """Join the tensors and weights between boxes; bytes are those of the flows.
+def _links(plan: Plan, box_of: Mapping[str, str], opened: str | None) -> list[Link]:
+    """Join the tensors and weights between boxes, and count the copies made of them."""
+    box = {n: box_of[c[0].name] for n, c in plan.graph.calls_of.items() if c}
+    tensors = _tensor_links(plan, box_of, opened)
+    weights = _weight_links(plan, box)
+    for transfer in plan.transfers:
+        of_weights = transfer.kind.startswith("weights")
+        if opened in (transfer.source, transfer.target) and not of_weights:
+            continue
+        ends = box.get(transfer.source, ""), box.get(transfer.target, "")
+        back = transfer.kind.endswith("gradient")
+        there, other = (ends[::-1], ends) if back else (ends, ends[::-1])
+        found = weights if of_weights else tensors
+        link = found.get(there) or found.get(other)
+        if link is None:
+            continue
+        link.seconds += transfer.seconds
+        link.sent_bytes += 0 if back else transfer.bytes
+        link.returned_bytes += transfer.bytes if back else 0
+    read = [link for link in weights.values() if link.moved_bytes]
+    return [*tensors.values(), *read]
 
-    Tensors of an opened part are counted one by one, as several of its calls may send.
+
+def _tensor_links(
+    plan: Plan, box_of: Mapping[str, str], opened: str | None
+) -> dict[tuple[str, str], Link]:
+    """The links of tensors, by source and target; each tensor counts once for a part.
+
+    Plans know copies by part, and several calls of an opened part may send: there each
+    tensor that crosses counts as copied.
     """
     graph, device = plan.graph, plan.device_of
-    flow_of = {(flow.source, flow.target): flow for flow in flows}
+    returns = {(t.target, t.source) for t in plan.transfers if t.kind == "gradient"}
     links: dict[tuple[str, str], Link] = {}
-    counted: set[tuple[str, str, str, str]] = set()
+    counted: set[tuple[str, int, str, str]] = set()
     for tensor in graph.tensors:
-        source, target = box_of[tensor.source], box_of[tensor.target]
-        if source == target:
+        source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
+        ends = box_of[tensor.source], box_of[tensor.target]
+        key = (tensor.source, tensor.index, target, ends[1])
+        if ends[0] == ends[1] or key in counted:
             continue
-        one, other = (graph.call[n].part for n in (tensor.source, tensor.target))
-        crosses = device[one] != device[other]
-        turned = (target, source) in links  # folded boxes may feed each other
-        ends = (target, source) if turned else (source, target)
+        counted.add(key)
+        crosses = device[source] != device[target]
+        turned = ends[::-1] in links  # folded boxes may feed each other
+        ends = ends[::-1] if turned else ends
         link = links.setdefault(ends, Link(*ends, crosses))
         link.both_ways |= turned
-        flow = flow_of.get((one, other))
-        if flow is None or opened in (one, other):
-            back = flow is not None and flow.returned_bytes and tensor.differentiable
-            flow = PartFlow(
-                *(one, other, [*known_shape(graph.call[tensor.source], tensor)]),
-                *(tensor.bytes, tensor.bytes * crosses, tensor.bytes if back else 0),
-            )
-        elif (one, other, source, target) in counted:
-            continue
-        counted.add((one, other, source, target))
-        link.add(flow)
-    return [*links.values(), *_weight_links(plan, box_of)]
+        link.shapes += known_shape(graph.call[tensor.source], tensor)
+        link.bytes += tensor.bytes
+        if crosses and opened in (source, target):
+            link.sent_bytes += tensor.bytes
+            if tensor.differentiable and (source, target) in returns:
+                link.returned_bytes += tensor.bytes
+    return links
 
 
-def _weight_links(plan: Plan, box_of: Mapping[str, str]) -> list[Link]:
-    """Weights that a step reads from another device, and their gradients back."""
-    box = {n: box_of[c[0].name] for n, c in plan.graph.calls_of.items() if c}
-    found: dict[tuple[str, str], Link] = {}
+def _weight_links(plan: Plan, box: Mapping[str, str]) -> dict[tuple[str, str], Link]:
+    """The links from where shared weights are stored to where they are read."""
+    links: dict[tuple[str, str], Link] = {}
     for sharing in sharings_of(plan.graph):
         for part in sharing.others:
             ends = box[sharing.home], box[part]
-            apart = plan.device_of[sharing.home] != plan.device_of[part]
-            if apart and ends[0] != ends[1]:
-                link = found.setdefault(ends, Link(*ends, True, weights=True))
+            if ends[0] != ends[1]:
+                link = links.setdefault(ends, Link(*ends, True, weights=True))
                 link.layers += [n for n in sharing.layers if n not in link.layers]
-    for transfer in plan.transfers:
-        ends = box.get(transfer.source, ""), box.get(transfer.target, "")
-        if transfer.kind == "weights" and ends in found:
-            found[ends].sent_bytes += transfer.bytes
-        elif transfer.kind == "weights gradient" and ends[::-1] in found:
-            found[ends[::-1]].returned_bytes += transfer.bytes
-    return [link for link in found.values() if link.moved_bytes]
+    return links

@@ -33,7 +33,9 @@ from splitnet.view.style import (
     colors_of,
     html_label,
     mixed,
+    position,
     size_of,
+    text_node,
 )
 
 __all__ = ["dot_of"]
@@ -49,7 +51,6 @@ def dot_of(
     other: Plan | None = None,
     calls: str | None = None,
     audit: Audit | None = None,
-    most: int = 24,
     headed: bool = True,
 ) -> str:
     """Write a plan's placement diagram as DOT text with positions.
@@ -59,13 +60,12 @@ def dot_of(
         other: an earlier plan of the same net; what moved since is marked.
         calls: a part to open into its calls.
         audit: what was seen when the plan ran; what ran elsewhere is marked.
-        most: about how many boxes to draw; more parts are folded where they repeat.
         headed: with title, totals and verdict; an HTML page has its own.
 
     Raises:
         SplitnetError: `calls` names no part.
     """
-    shown = diagram_of(plan, other=other, calls=calls, audit=audit, most=most)
+    shown = diagram_of(plan, other=other, calls=calls, audit=audit)
     colors = colors_of(device.name for device in plan.cluster)
     titles = {
         f"title-{number}": lane_rows(plan, devices, colors.get(lane, QUIET))
@@ -96,7 +96,7 @@ def dot_of(
         name = f"host-{number}"
         frame = _frame(name, rect, style="rounded,dashed", color=QUIET)
         words = [(Line(clean(host) or "this machine", 11, INK),)]
-        _text(frame, name, words, rect.left + 14, rect.top + 4)
+        text_node(frame, name, words, rect.left + 14, rect.top + 4)
         dot.subgraph(frame)
     for title, lane in zip(titles, shown.lanes, strict=True):
         color = colors.get(lane, QUIET)
@@ -108,7 +108,7 @@ def dot_of(
         }
         frame = _frame(title.replace("title", "lane"), placed.lanes[lane], **look)
         corner = placed.boxes[title]
-        _text(frame, title, titles[title], corner.left, corner.top)
+        text_node(frame, title, titles[title], corner.left, corner.top)
         for box in shown.boxes:
             if box.lane == lane:
                 own = colors.get(box.facts.device, QUIET)
@@ -123,7 +123,7 @@ def dot_of(
         headed=headed,
     )
     top = min(rect.top for rect in (*placed.hosts.values(), placed.whole))
-    _text(dot, "header", header, 0, top - size_of(header)[1] - 14)
+    text_node(dot, "header", header, 0, top - size_of(header)[1] - 14)
     return str(dot.source)
 
 
@@ -192,34 +192,6 @@ def _crossing_less(shown: Diagram) -> list[Box]:
     return sorted(shown.boxes, key=key)
 
 
-def _position(x: float, y: float) -> str:
-    """A position in points; Graphviz counts from the bottom."""
-    return f"{x:.1f},{-y:.1f}"
-
-
-def _text(
-    dot: graphviz.Digraph,
-    name: str,
-    rows: Sequence[Row],
-    left: float,
-    top: float,
-    ground: str = "",
-) -> None:
-    """Text flush left from a corner, as a node: lines keep clear of nodes."""
-    wide, tall = size_of(rows)
-    dot.node(
-        name,
-        label=html_label(rows, align="LEFT"),
-        shape="plain",
-        fixedsize="false",
-        width=f"{wide / 72:.3f}",
-        height=f"{tall / 72:.3f}",
-        pos=_position(left + wide / 2, top + tall / 2),
-        tooltip=" ",
-        **({"style": "filled", "fillcolor": ground} if ground else {}),
-    )
-
-
 def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
     corners = rect.left, -rect.bottom, rect.right, -rect.top
     box = ",".join(f"{at:.1f}" for at in corners)
@@ -249,7 +221,7 @@ def _add_box(
         peripheries="2" if facts.is_output else "1",
         width=f"{(rect.right - rect.left) / 72:.3f}",
         height=f"{(rect.bottom - rect.top) / 72:.3f}",
-        pos=_position(*rect.middle),
+        pos=position(*rect.middle),
     )
 
 
@@ -281,7 +253,8 @@ def _add_links(
             dot.edge(link.source, link.target, dir=way, **look)
             continue
         rect = placed.boxes[label]
-        _text(dot, label, [labels[label]], rect.left, rect.top, ground="#ffffffc0")
+        ground = {"style": "filled", "fillcolor": "#ffffffc0"}
+        text_node(dot, label, [labels[label]], rect.left, rect.top, **ground)
         first = "back" if way == "both" else "none"
         dot.edge(link.source, label, dir=first, **look)
         look["id"] += "-end"

@@ -1,29 +1,24 @@
-"""What pictures and tables say about a plan: parts, flows, sharing, transfers."""
+"""What pictures and tables say about a plan: parts, sharing, transfers, verdict."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import Call, Graph, Tensor
-from splitnet.core.plan import Fallback, Plan, Transfer
-from splitnet.core.timeline import PHASES
+from splitnet.core.plan import Fallback, Plan
 from splitnet.view.style import Shape, percent
 
 __all__ = [
-    "PartFlow",
     "PartFacts",
     "Sharing",
     "TransferSum",
     "algorithm_text",
     "bottleneck_text",
     "findings_by_part",
-    "flows_of",
     "known_shape",
     "objective_text",
     "part_facts",
-    "phases_of",
-    "reason_text",
     "sharings_of",
     "transfer_sums",
     "utilization",
@@ -35,18 +30,6 @@ _GOAL = {
     "throughput": "highest throughput",
     "memory": "smallest memory peak",
 }
-_ALGORITHM = {
-    "single_device": "the best single device",
-    "earliest_finish": "list scheduling (earliest finish time)",
-    "simple": "list scheduling (earliest finish time)",
-    "chain": "dynamic programming over the chain of parts",
-    "convex": "one convex segment per device",
-    "fitted": "list scheduling with memory limits",
-    "multilevel": "multilevel coarsening",
-    "refine": "local search",
-    "program": "mixed-integer programming",
-    "exhaustive": "exhaustive search",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +37,13 @@ class PartFacts:
     """What one part is and costs; bytes for the whole batch, seconds per step.
 
     `weight_bytes` counts weights whose home is this part, so that a sum over parts
-    counts each once; `borrowed` names the weights that it uses of other parts.
+    counts each once.
     `where` is the file name and line of its declaration, without folders.
     """
 
     name: str
     kind: str
     device: str
-    requested: str
     reason: str
     fallback: Fallback | None
     layers: tuple[str, ...]
@@ -69,9 +51,7 @@ class PartFacts:
     weight_bytes: int
     activation_bytes: int
     seconds: Mapping[str, float]
-    calls: int
     is_output: bool
-    borrowed: tuple[str, ...] = ()
     where: str = ""
 
     @property
@@ -85,32 +65,13 @@ class PartFacts:
         return sum(self.seconds.values())
 
 
-@dataclass(slots=True)
-class PartFlow:
-    """What passes from one part to another in a step.
-
-    `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
-    plan copies between devices for them: activations forward, gradients back. A tensor
-    that is already on the target's device is not copied again.
-    """
-
-    source: str
-    target: str
-    shapes: list[Shape] = field(default_factory=list)
-    bytes: int = 0
-    sent_bytes: int = 0
-    returned_bytes: int = 0
-    seconds: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Weights that several parts use: their layers, their home part, their bytes."""
+    """Weights that several parts use: their layers, and the part that stores them."""
 
     layers: tuple[str, ...]
     home: str
     others: tuple[str, ...]
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +95,9 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             phases = seconds[task.part]
             phases[task.phase] = phases.get(task.phase, 0.0) + task.stop - task.start
     homes = dict.fromkeys(seconds, 0)
-    borrowed: dict[str, list[str]] = {name: [] for name in seconds}
     for weight, parts in graph.parts_of_weights.items():
         if parts:
             homes[parts[0]] += graph.weight[weight].bytes
-        for other in parts[1:]:
-            borrowed[other].append(weight)
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
     leaving = _leaving(graph)
     outputs = {graph.call[name].part for name in graph.outputs}
@@ -151,7 +109,6 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             name=part.name,
             kind=part.kind,
             device=placement.device,
-            requested=placement.requested,
             reason=placement.reason,
             fallback=fallbacks.get(part.name),
             layers=tuple(call.kind for call in calls),
@@ -159,9 +116,7 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             weight_bytes=homes[part.name],
             activation_bytes=sum(call.activation_bytes for call in calls),
             seconds=seconds[part.name],
-            calls=len(calls),
             is_output=part.name in outputs,
-            borrowed=tuple(borrowed[part.name]),
             where=part.where.replace("\\", "/").rpartition("/")[2],
         )
     return facts
@@ -189,52 +144,16 @@ def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
     return source.output_shapes[tensor.index : tensor.index + 1]
 
 
-def flows_of(plan: Plan) -> list[PartFlow]:
-    """Gather what passes between parts, in the order of the graph's tensors."""
-    graph = plan.graph
-    flows: dict[tuple[str, str], PartFlow] = {}
-    counted: set[tuple[str, int, str]] = set()
-    for tensor in graph.tensors:
-        source, target = (graph.call[n].part for n in (tensor.source, tensor.target))
-        if source == target or (tensor.source, tensor.index, target) in counted:
-            continue
-        counted.add((tensor.source, tensor.index, target))
-        flow = flows.setdefault((source, target), PartFlow(source, target))
-        flow.shapes += known_shape(graph.call[tensor.source], tensor)
-        flow.bytes += tensor.bytes
-    for transfer in plan.transfers:
-        _add_transfer(flows, transfer)
-    return list(flows.values())
-
-
-def _add_transfer(flows: dict[tuple[str, str], PartFlow], transfer: Transfer) -> None:
-    """Count activations along their edge, gradients on it as returned."""
-    there = flows.get((transfer.source, transfer.target))
-    back = flows.get((transfer.target, transfer.source))
-    if transfer.kind == "activation" and there:
-        there.sent_bytes += transfer.bytes
-        there.seconds += transfer.seconds
-    elif transfer.kind == "gradient" and (flow := back or there):
-        flow.returned_bytes += transfer.bytes
-        flow.seconds += transfer.seconds
-
-
 def sharings_of(graph: Graph) -> list[Sharing]:
     """Gather the weights that several parts use, one entry per set of parts."""
     layers: dict[tuple[str, ...], dict[str, None]] = {}
-    sizes: dict[tuple[str, ...], int] = {}
-    users = graph.parts_of_weights
-    for weight, found in users.items():
-        if len(found) > 1:
-            layers.setdefault(found, {})
-            sizes[found] = sizes.get(found, 0) + graph.weight[weight].bytes
     for call in graph.calls:
         for weight in call.weights:
-            if users[weight] in layers:
-                layers[users[weight]][call.layer or call.name] = None
+            users = graph.parts_of_weights[weight]
+            if len(users) > 1:
+                layers.setdefault(users, {})[call.layer or call.name] = None
     return [
-        Sharing(tuple(names), found[0], found[1:], sizes[found])
-        for found, names in layers.items()
+        Sharing(tuple(names), users[0], users[1:]) for users, names in layers.items()
     ]
 
 
@@ -249,19 +168,9 @@ def transfer_sums(plan: Plan) -> list[TransferSum]:
     return sorted(found, key=lambda one: -one.bytes)
 
 
-def phases_of(plan: Plan) -> tuple[str, ...]:
-    """The phases that the plan's step has."""
-    return PHASES if plan.training else PHASES[:1]
-
-
 def utilization(plan: Plan, device: str) -> float:
     """The share of the step in which a device computes, 0 to 1."""
     return plan.timeline.utilization.get(device, 0.0)
-
-
-def reason_text(one: PartFacts) -> str:
-    """Why a part is on its device; for a fallback, what was requested."""
-    return f"requested {one.fallback.requested}" if one.fallback else one.reason
 
 
 def objective_text(plan: Plan) -> tuple[str, str]:
@@ -305,8 +214,7 @@ def algorithm_text(plan: Plan) -> str:
     goal = _GOAL.get(plan.objective, plan.objective)
     if plan.strategy == "given":
         return "placement given by the user"
-    found = _ALGORITHM.get(plan.strategy, plan.strategy.replace("_", " "))
-    return f"{goal}, found by {found}"
+    return f"{goal}, found by {plan.strategy.replace('_', ' ')}"
 
 
 def verdict_lines(plan: Plan) -> list[str]:

@@ -204,7 +204,7 @@ def box_rows(box: Box) -> list[Row]:
     if box.shares:
         shared = f"shares {shortened(', '.join(box.shares), 30)}"
         rows.append((Line(shared, 8.5, QUIET),))
-    alarms = [f"requested {facts.requested}"] if facts.fallback else []
+    alarms = [f"requested {facts.fallback.requested}"] if facts.fallback else []
     alarms += [f"was on {box.moved_from}"] if box.moved_from else []
     alarms += box.strayed[:3]
     if len(box.strayed) > 3:
@@ -221,7 +221,8 @@ def box_tooltip(box: Box) -> str:
         f"{facts.kind} on {facts.device}, reason: {', '.join(box.reasons)}",
     ]
     if facts.fallback:
-        lines.append(f"requested {facts.requested}: {clean(facts.fallback.reason)}")
+        fell = facts.fallback
+        lines.append(f"requested {fell.requested}: {clean(fell.reason)}")
     if box.moved_from:
         lines.append(f"was on {box.moved_from}")
     lines += [clean(text) for text in box.strayed]

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 from splitnet.core.audit import Audit
@@ -21,15 +20,14 @@ from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view.dot import dot_of
-from splitnet.view.style import dot_of_scene, escaped, svg_of_scene
+from splitnet.view.style import Scene, dot_of_scene, escaped, svg_of_scene
 from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
 
 __all__ = [
     "FORMATS",
     "draw",
-    "html_of_audit",
-    "html_of_plan",
+    "html_of",
     "render_dot",
     "svg_of_plan",
     "svg_of_timeline",
@@ -100,91 +98,71 @@ def draw(
             cannot be written, or Graphviz is missing (the DOT text is then left beside
             `path`).
     """
-    kind = _format_of(path)
+    path = Path(path)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in FORMATS:
+        raise SplitnetError(
+            f"cannot draw to {os.fspath(path)!r}: "
+            + (f"the suffix .{kind} is unknown. " if kind else "it has no suffix. ")
+            + f"Allowed: {', '.join('.' + name for name in FORMATS)}."
+        )
     if what not in ("placement", "timeline"):
         raise SplitnetError(
             f"cannot draw the {what!r} of a plan. Allowed: 'placement', 'timeline'."
         )
     audit = thing if isinstance(thing, Audit) else None
-    if isinstance(thing, Audit):
-        thing = thing.plan
-    if isinstance(thing, Timeline) or (isinstance(thing, Plan) and what == "timeline"):
-        if calls is not None:
-            raise SplitnetError(
-                f"calls={calls!r} opens a part of a placement diagram, and this is a "
-                "timeline. Leave it out, or draw the plan."
-            )
-        return _draw_timeline(thing, Path(path), kind, other, dpi)
-    if not isinstance(thing, Plan) or not isinstance(other, Plan | None):
-        raise _cannot_draw(other if isinstance(thing, Plan) else thing)
-    text = dot_of(thing, other=other, calls=calls, audit=audit)
-    return _write_picture(Path(path), text, kind, "nop1", dpi)
-
-
-def _cannot_draw(thing: object) -> SplitnetError:
-    return SplitnetError(
-        f"cannot draw a {type(thing).__name__} here. Give a plan, an audit or a "
-        "timeline; `other` is of the same kind."
-    )
-
-
-def _draw_timeline(
-    thing: Plan | Timeline,
-    path: Path,
-    kind: str,
-    other: Plan | Timeline | None,
-    dpi: int,
-) -> Path:
-    plan = thing if isinstance(thing, Plan) else None
-    timelines = {"" if other is None else "planned": _timeline_of(thing)}
-    if other is not None:
-        heading = "measured" if isinstance(other, Timeline) else "other plan"
-        timelines[heading] = _timeline_of(other)
-    scene = gantt_of(
-        timelines,
-        cluster=plan.cluster if plan else None,
-        title=plan.graph.name if plan else "timeline",
-    )
+    shown = thing.plan if isinstance(thing, Audit) else thing
+    placement = isinstance(shown, Plan) and what == "placement"
+    if isinstance(shown, Plan) and placement and isinstance(other, Plan | None):
+        text = dot_of(shown, other=other, calls=calls, audit=audit)
+        write_bytes(_picture(text, path, kind, "nop1", dpi), path, "picture")
+        return path
+    if placement or not (
+        isinstance(shown, Plan | Timeline) and isinstance(other, Plan | Timeline | None)
+    ):
+        beside = "" if other is None else f" beside a {type(other).__name__}"
+        raise SplitnetError(
+            f"cannot draw a {type(thing).__name__}{beside} here. Give a plan, an audit "
+            "or a timeline; `other` is of the same kind."
+        )
+    if calls is not None:
+        raise SplitnetError(
+            f"calls={calls!r} opens a part of a placement diagram, and this is a "
+            "timeline. Leave it out, or draw the plan."
+        )
+    scene = _scene_of(shown, other)
     if kind == "svg":
-        return _written(path, svg_of_scene(scene).encode())
-    return _write_picture(path, dot_of_scene(scene), kind, "nop2", dpi)
-
-
-def _timeline_of(thing: Plan | Timeline) -> Timeline:
-    if isinstance(thing, Plan):
-        return thing.timeline
-    if isinstance(thing, Timeline):
-        return thing
-    raise _cannot_draw(thing)
-
-
-def _write_picture(path: Path, text: str, kind: str, program: str, dpi: int) -> Path:
-    """Render DOT into a file; without Graphviz leave the DOT text and say where."""
-    if kind == "dot":
-        return _written(path, text.encode())
-    _warn_of_missing_letters(text, kind)
-    try:
-        picture = render_dot(text, kind, program=program, dpi=dpi)
-    except SplitnetError as error:
-        left = _written(path.with_suffix(".dot"), text.encode())
-        raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
-    return _written(path, picture)
-
-
-def _written(path: Path, content: bytes) -> Path:
+        content = svg_of_scene(scene).encode()
+    else:
+        content = _picture(dot_of_scene(scene), path, kind, "nop2", dpi)
     write_bytes(content, path, "picture")
     return path
 
 
-def _format_of(path: str | os.PathLike[str]) -> str:
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
-        raise SplitnetError(
-            f"cannot draw to {os.fspath(path)!r}: "
-            + (f"the suffix .{suffix} is unknown. " if suffix else "it has no suffix. ")
-            + f"Allowed: {', '.join('.' + name for name in FORMATS)}."
-        )
-    return suffix
+def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
+    """The chart of a step, and of another on the same scale."""
+    first = thing.timeline if isinstance(thing, Plan) else thing
+    timelines = {"": first}
+    if isinstance(other, Plan):
+        timelines = {"planned": first, "other plan": other.timeline}
+    elif other is not None:
+        timelines = {"planned": first, "measured": other}
+    if isinstance(thing, Plan):
+        return gantt_of(timelines, cluster=thing.cluster, title=thing.graph.name)
+    return gantt_of(timelines)
+
+
+def _picture(text: str, path: Path, kind: str, program: str, dpi: int) -> bytes:
+    """Render DOT; without Graphviz leave the DOT text and say where."""
+    if kind == "dot":
+        return text.encode()
+    _warn_of_missing_letters(text, kind)
+    try:
+        return render_dot(text, kind, program=program, dpi=dpi)
+    except SplitnetError as error:
+        left = path.with_suffix(".dot")
+        write_bytes(text.encode(), left, "picture")
+        raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
 
 
 def svg_of_plan(plan: Plan, audit: Audit | None = None, *, headed: bool = True) -> str:
@@ -198,18 +176,13 @@ def svg_of_timeline(timeline: Timeline) -> str:
     return svg_of_scene(gantt_of({"": timeline}, title=""))
 
 
-def html_of_plan(plan: Plan) -> str:
-    """Show a plan as a piece of HTML for a notebook: diagram and table, no script."""
-    return _html(svg_of_plan(plan), table(plan, width=100))
-
-
-def html_of_audit(audit: Audit) -> str:
-    """Show an audit as a piece of HTML for a notebook: diagram and table, no script."""
-    return _html(svg_of_plan(audit.plan, audit), table(audit, width=100))
-
-
-def _html(svg: str, text: str) -> str:
-    lines = "\n".join(escaped(line) for line in text.splitlines())
+def html_of(thing: Plan | Audit) -> str:
+    """A plan or an audit in a notebook: diagram and table as HTML without script."""
+    if isinstance(thing, Audit):
+        svg = svg_of_plan(thing.plan, thing)
+    else:
+        svg = svg_of_plan(thing)
+    lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 
 
@@ -227,33 +200,24 @@ def render_dot(text: str, kind: str, *, program: str = "nop1", dpi: int = 96) ->
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
     """
-    faults: dict[str, str] = {}
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
+    python = [sys.executable, "-P", "-c", _CHILD, kind, program]
+    commands = {"pygraphviz": python}
+    if installed := shutil.which("dot"):
+        commands["the program 'dot'"] = [installed, f"-K{program}", f"-T{kind}"]
+    faults: dict[str, str] = {}
     for extra in _ATTEMPTS:
-        for name, command in _commands(kind, program):
-            picture, fault = (
-                _run([*command, *size, *extra], text) if command else (b"", "none")
-            )
+        for name, command in commands.items():
+            picture, fault = _run([*command, *size, *extra], text)
             if picture:
                 return picture
             faults.setdefault(name, fault)
-    said = "; ".join(
-        f"{name} is not installed" if fault == "none" else f"{name}: {fault}"
-        for name, fault in faults.items()
-    )
+    said = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
     raise SplitnetError(
         f"Graphviz could not make the picture ({said}). Install it with "
         "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz, or draw to a "
         ".dot file and render that on another machine."
     )
-
-
-def _commands(kind: str, program: str) -> Iterator[tuple[str, list[str]]]:
-    """The command lines that render DOT, by name; empty where there is none."""
-    python = [sys.executable, "-P", "-c", _CHILD, kind, program]
-    yield "pygraphviz", python if sys.executable else []
-    found = shutil.which("dot")
-    yield "the program 'dot'", [found, f"-K{program}", f"-T{kind}"] if found else []
 
 
 def _run(command: list[str], text: str) -> tuple[bytes, str]:

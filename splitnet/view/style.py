@@ -37,6 +37,7 @@ __all__ = [
     "label_text",
     "mixed",
     "percent",
+    "position",
     "ranged",
     "readable_on",
     "seconds_or_dash",
@@ -44,6 +45,7 @@ __all__ = [
     "shortened",
     "size_of",
     "svg_of_scene",
+    "text_node",
     "text_width",
 ]
 
@@ -301,10 +303,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A line of text; `x` is its left end, its middle or its right end.
-
-    `y` is the middle of its height, `room` the width that it may take.
-    """
+    """A line of text; `x` is its left end or its middle, `y` half its height."""
 
     x: float
     y: float
@@ -312,8 +311,7 @@ class Words:
     size: float = 10.0
     fill: str = INK
     bold: bool = False
-    align: str = "left"
-    room: float = 400.0
+    centered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +367,7 @@ def _svg_mark(mark: Mark) -> str:
 
 
 def _svg_words(words: Words) -> str:
-    anchor = {"left": "start", "middle": "middle", "right": "end"}[words.align]
+    anchor = "middle" if words.centered else "start"
     bold = ' font-weight="bold"' if words.bold else ""
     return (
         f'<text x="{_n(words.x)}" y="{_n(words.y + words.size * 0.35)}" '
@@ -388,23 +386,25 @@ def dot_of_scene(scene: Scene) -> str:
             "shape": "box",
             "fixedsize": "true",
             "margin": "0",
-            "penwidth": "0",
         },
     )
     frame = Mark(0, 0, scene.width, scene.height, "#ffffff")
     for number, item in enumerate((frame, *scene.items)):
         if isinstance(item, Words):
-            _dot_words(dot, f"i{number}", item, scene.height)
+            row = (Line(item.text or " ", item.size, item.fill, item.bold),)
+            wide, tall = size_of([row])
+            left = item.x - wide / 2 if item.centered else item.x
+            text_node(dot, f"i{number}", [row], left, item.y - tall / 2)
         else:
-            _dot_mark(dot, f"i{number}", item, scene.height)
+            _mark_node(dot, f"i{number}", item)
     return str(dot.source)
 
 
-def _dot_mark(dot: graphviz.Graph, name: str, mark: Mark, height: float) -> None:
+def _mark_node(dot: graphviz.Graph, name: str, mark: Mark) -> None:
     dot.node(
         name,
         label="",
-        pos=_place(mark.x + mark.width / 2, mark.y + mark.height / 2, height),
+        pos=position(mark.x + mark.width / 2, mark.y + mark.height / 2),
         width=_inches(mark.width),
         height=_inches(mark.height),
         style="filled",
@@ -415,30 +415,32 @@ def _dot_mark(dot: graphviz.Graph, name: str, mark: Mark, height: float) -> None
     )
 
 
-def _dot_words(dot: graphviz.Graph, name: str, words: Words, height: float) -> None:
-    shift = {"left": 0.5, "middle": 0.0, "right": -0.5}[words.align]
-    text = label_text(words.text) or "&#160;"
-    text = f"<B>{text}</B>" if words.bold else text
-    align = {"left": "LEFT", "middle": "CENTER", "right": "RIGHT"}[words.align]
-    tall = words.size * 1.4
+def text_node(
+    dot: graphviz.Graph | graphviz.Digraph,
+    name: str,
+    rows: Sequence[Row],
+    left: float,
+    top: float,
+    **look: str,
+) -> None:
+    """Add text flush left from a corner, as a node: lines keep clear of nodes."""
+    wide, tall = size_of(rows)
     dot.node(
         name,
-        label=(
-            '<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0"><TR>'
-            f'<TD FIXEDSIZE="TRUE" WIDTH="{words.room:.0f}" HEIGHT="{tall:.0f}" '
-            f'ALIGN="{align}"><FONT POINT-SIZE="{words.size:g}" '
-            f'COLOR="{words.fill}">{text}</FONT></TD></TR></TABLE>>'
-        ),
-        shape="none",
-        pos=_place(words.x + shift * words.room, words.y, height),
-        width=_inches(words.room),
+        label=html_label(rows, align="LEFT"),
+        shape="plain",
+        fixedsize="false",
+        width=_inches(wide),
         height=_inches(tall),
+        pos=position(left + wide / 2, top + tall / 2),
+        tooltip=" ",
+        **look,
     )
 
 
-def _place(x: float, y: float, height: float) -> str:
+def position(x: float, y: float) -> str:
     """A position in points; Graphviz counts from the bottom."""
-    return f"{_n(x)},{_n(height - y)}!"
+    return f"{_n(x)},{_n(-y)}"
 
 
 def _inches(points: float) -> str:

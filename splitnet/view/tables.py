@@ -31,8 +31,6 @@ from splitnet.view.facts import (
     bottleneck_text,
     objective_text,
     part_facts,
-    phases_of,
-    reason_text,
     transfer_sums,
     utilization,
     verdict_lines,
@@ -212,7 +210,7 @@ def _devices_grid(plan: Plan, detail: int) -> Grid:
 
 def _parts_grid(plan: Plan, detail: int) -> Grid:
     facts = list(part_facts(plan).values())
-    phases = phases_of(plan)
+    phases = PHASES if plan.training else PHASES[:1]
 
     def costs(weights: int, saved: int, seconds: Mapping[str, float]) -> list[str]:
         if detail:
@@ -223,7 +221,8 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
 
     rows = []
     for one in facts:
-        words = [one.name, one.device, reason_text(one)]
+        fell = f"requested {one.fallback.requested}" if one.fallback else ""
+        words = [one.name, one.device, fell or one.reason]
         if detail == PAGE:
             words.append(", ".join(dict.fromkeys(one.layers)))
             words.append(", ".join(dict.fromkeys(map(shape_text, one.shapes))))

@@ -114,7 +114,7 @@ def _axis(
     for moment in ticks:
         x, said = x_of(moment), f"{moment / unit:g} {name}"
         items.append(Mark(x, y + 12, 0.6, height - 12, _GRID))
-        items.append(Words(x, y + 4, said, 9, QUIET, align="middle", room=60))
+        items.append(Words(x, y + 4, said, 9, QUIET, centered=True))
     return items
 
 
@@ -150,8 +150,7 @@ class _Chart:
         bold: bool = False,
     ) -> None:
         """Write words into the lane."""
-        room = _LEFT - 16 if down > 8 else 900.0
-        self.items.append(Words(x, self.y + down, text, size, ink, bold, room=room))
+        self.items.append(Words(x, self.y + down, text, size, ink, bold))
 
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
@@ -210,9 +209,7 @@ class _Chart:
         if letters >= min(len(name), _SHORTEST_NAME):
             text, ink = shortened(name, letters), readable_on(fill)
             middle, y = (x + right) / 2, self.y + _LANE / 2
-            self.items.append(
-                Words(middle, y, text, 9, ink, align="middle", room=room + 6)
-            )
+            self.items.append(Words(middle, y, text, 9, ink, centered=True))
 
     def links(self, timeline: Timeline) -> None:
         """A thin lane for each of the busiest links, in order of use."""
@@ -241,9 +238,7 @@ class _Chart:
         high = 8.0 / len(rows)
         for row, members in rows.items():
             top = self.y + 3 + row * high
-            for group in self._merged(
-                members, id, lambda copy: "gradient" in copy.kind
-            ):
+            for group in self._merged(members, id, _is_gradient):
                 x = self.x(group[0].start)
                 wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
                 phase = "backward" if _is_gradient(group[0]) else "forward"
@@ -379,7 +374,7 @@ def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
     return found
 
 
-def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
+def memory_scene(plan: Plan) -> Scene:
     """Draw each device's peak: its share of the limit, and what it consists of.
 
     The bars on the left are in per cent of each limit, those on the right have one
@@ -392,7 +387,7 @@ def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
     x = parts
     for word, pale in _KINDS.values():
         items.append(Mark(x, 8, 22, 11, mixed(_GREY, "#ffffff", pale), _GREY))
-        items.append(Words(x + 28, 13.5, word, 10, QUIET, room=110))
+        items.append(Words(x + 28, 13.5, word, 10, QUIET))
         x += 46 + text_width(word, 10)
     y = 42.0
     for device in plan.cluster:
@@ -404,10 +399,10 @@ def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
         said = f"{percent(share)} of {format_bytes(limit)}" + ": too much" * over
         full, ink = (ALARM, ALARM) if over else (color, QUIET)
         items += [
-            Words(16, y + 10, name, 11, strong, bold=True, room=108),
+            Words(16, y + 10, name, 11, strong, bold=True),
             Mark(_LEFT, y, _GAUGE, 20, "#eef0f2"),
             Mark(_LEFT, y, _GAUGE * min(share, 1.0), 20, full),
-            Words(_LEFT + _GAUGE + 8, y + 10, said, 10, ink, bold=over, room=_SAID),
+            Words(_LEFT + _GAUGE + 8, y + 10, said, 10, ink, bold=over),
         ]
         x = parts
         for kind, (word, pale) in _KINDS.items():
@@ -419,6 +414,6 @@ def memory_scene(plan: Plan, *, title: str = "memory per device") -> Scene:
                 items.append(Mark(x, y, wide, 20, fill, color, tip))
             x += wide
         total = format_bytes(memory.total)
-        items.append(Words(x + 8, y + 10, total, 10, QUIET, room=80))
+        items.append(Words(x + 8, y + 10, total, 10, QUIET))
         y += _ROW
-    return Scene(parts + _PEAK + 90, y + 6, title, tuple(items))
+    return Scene(parts + _PEAK + 90, y + 6, "memory per device", tuple(items))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import Copy, Timeline
+from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.view.style import clean
 from splitnet.view.timeline import stacked
 
@@ -50,10 +50,8 @@ def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
         for device, row in rows.items():
             yield from _row(process, row, device)
         for task in timeline.tasks:
-            facts = {"phase": task.phase, "microbatch": task.microbatch}
-            yield _span(task.part, task.phase, process, rows[task.device], facts) | (
-                _times(task.start, task.stop)
-            )
+            row, phase = rows[task.device], task.phase
+            yield _span(task, task.part, phase, process, row, phase=phase)
         yield from _copy_events(timeline, process, len(rows))
         for device in timeline.devices:
             for seconds, count in timeline.memory.get(device, ()):
@@ -79,11 +77,8 @@ def _copy_events(timeline: Timeline, process: int, first: int) -> Iterator[Event
             yield from _row(process, row, f"{source} -> {target}")
         for copy, row in rows:
             name = f"{copy.kind}: {copy.source} -> {copy.target}"
-            facts = {"bytes": copy.bytes, "microbatch": copy.microbatch}
-            kind = f"transfer,{copy.phase}"
-            yield _span(name, kind, process, first + 1 + row, facts) | (
-                _times(copy.start, copy.stop)
-            )
+            kind, at = f"transfer,{copy.phase}", first + 1 + row
+            yield _span(copy, name, kind, process, at, bytes=copy.bytes)
         first = last
 
 
@@ -98,7 +93,7 @@ def _row(process: int, row: int, name: str) -> Iterator[Event]:
 
 
 def _span(
-    name: str, kind: str, process: int, row: int, facts: Mapping[str, object]
+    thing: Task | Copy, name: str, kind: str, process: int, row: int, **facts: int | str
 ) -> Event:
     return {
         "ph": "X",
@@ -106,9 +101,7 @@ def _span(
         "cat": kind,
         "pid": process,
         "tid": row,
-        "args": dict(facts),
+        "ts": thing.start * 1e6,
+        "dur": (thing.stop - thing.start) * 1e6,
+        "args": facts | {"microbatch": thing.microbatch},
     }
-
-
-def _times(start: float, stop: float) -> Event:
-    return {"ts": start * 1e6, "dur": (stop - start) * 1e6}

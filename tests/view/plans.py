@@ -1,25 +1,14 @@
-"""Plans made by hand, without a planner, so that the views are tested alone."""
+"""Plans of placements made by hand, so that the views are tested alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.core.plan import Fallback, Memory, Placement, Plan, Transfer, Verdict
-from splitnet.core.timeline import Copy, Task, Timeline
+from splitnet.core.plan import Fallback, Plan, Verdict
+from splitnet.planner.evaluate import score
 
-MS = 1e-3
-
-
-def task(
-    part: str,
-    device: str,
-    phase: str,
-    start: float,
-    stop: float,
-    microbatch: int = 0,
-) -> Task:
-    """A part that computes for some time."""
-    return Task(part, device, phase, start, stop, microbatch)
+_FLOPS = {"LSTM": 8e10, "Dense": 1e9}
 
 
 class Draft:
@@ -58,6 +47,7 @@ class Draft:
                 key = f"{weight or name + '/' + layer + str(number)}/kernel"
                 self.weights.setdefault(key, Weights(key, weight_bytes, (64, 256)))
                 owned = (key,)
+            flops = 0.0 if kind == "input" else _FLOPS.get(layer, 1e8)
             call = Call(
                 name if len(kinds) == 1 else f"{name}/{layer.lower()}_{number}",
                 name,
@@ -67,8 +57,8 @@ class Draft:
                 output_dtypes=("float32",),
                 output_bytes=size,
                 activation_bytes=0 if kind == "input" else size,
-                forward_flops=1e6,
-                backward_flops=2e6,
+                forward_flops=flops,
+                backward_flops=2 * flops,
                 weights=owned,
             )
             self.tensors += [
@@ -97,146 +87,37 @@ def plan_by_hand(
     graph: Graph,
     cluster: Cluster,
     device_of: Mapping[str, str],
-    *,
     fallbacks: Sequence[Fallback] = (),
-    seconds: Callable[[Call], float] = lambda call: 2 * MS,
 ) -> Plan:
-    """Put parts where the caller says; one call after another, no cleverness."""
-    free = dict.fromkeys((device.name for device in cluster), 0.0)
-    ready: dict[str, float] = {}
-    tasks: list[Task] = []
-    copies: list[Copy] = []
-    transfers: list[Transfer] = []
-    used = dict.fromkeys(free, 0)
-    memory: dict[str, list[tuple[float, int]]] = {name: [(0.0, 0)] for name in free}
-    into: dict[str, list[Tensor]] = {call.name: [] for call in graph.calls}
-    for tensor in graph.tensors:
-        into[tensor.target].append(tensor)
-    sent: dict[tuple[str, str], float] = {}
-
-    def move(tensor: Tensor, back: bool, now: float) -> float:
-        ends = graph.call[tensor.source].part, graph.call[tensor.target].part
-        source, target = ends[::-1] if back else ends
-        one, other = device_of[source], device_of[target]
-        key = (f"{tensor.source}<{tensor.target}" if back else tensor.source, other)
-        if one == other:
-            return now
-        if key not in sent:
-            stop = now + cluster.link(one, other).seconds(tensor.bytes)
-            kind = "gradient" if back else "activation"
-            phase = "backward" if back else "forward"
-            copies.append(
-                Copy(source, target, one, other, kind, phase, tensor.bytes, now, stop)
-            )
-            transfers.append(
-                Transfer(source, target, one, other, kind, tensor.bytes, stop - now)
-            )
-            sent[key] = stop
-        return sent[key]
-
-    def run(call: Call, phase: str, start: float, length: float) -> float:
-        device = device_of[call.part]
-        start = max(start, free[device])
-        tasks.append(task(call.part, device, phase, start, start + length))
-        free[device] = start + length
-        return start + length
-
-    for call in graph.calls:
-        start = max(
-            (move(t, False, ready[t.source]) for t in into[call.name]), default=0.0
-        )
-        length = 0.0 if graph.part[call.part].kind == "input" else seconds(call)
-        ready[call.name] = run(call, "forward", start, length) if length else start
-        device = device_of[call.part]
-        used[device] += call.activation_bytes
-        memory[device].append((ready[call.name], used[device]))
-    done = {call.name: max(ready.values()) for call in graph.calls}
-    for call in reversed(graph.calls):
-        if graph.part[call.part].kind == "input":
-            continue
-        stop = run(call, "backward", done[call.name], 2 * seconds(call))
-        if call.weights:
-            run(call, "update", stop, 0.2 * seconds(call))
-        device = device_of[call.part]
-        used[device] -= call.activation_bytes
-        memory[device].append((stop, used[device]))
-        for tensor in into[call.name]:
-            if graph.part[graph.call[tensor.source].part].kind != "input":
-                arrived = move(tensor, True, stop)
-                done[tensor.source] = max(done[tensor.source], arrived)
-    return _finished(
-        graph, cluster, device_of, fallbacks, tasks, copies, transfers, memory
-    )
-
-
-def _finished(
-    graph: Graph,
-    cluster: Cluster,
-    device_of: Mapping[str, str],
-    fallbacks: Sequence[Fallback],
-    tasks: list[Task],
-    copies: list[Copy],
-    transfers: list[Transfer],
-    memory: Mapping[str, list[tuple[float, int]]],
-) -> Plan:
-    homes = {w: parts[0] for w, parts in graph.parts_of_weights.items()}
-    held = dict.fromkeys(memory, 0)
-    for weight, part in homes.items():
-        held[device_of[part]] += graph.weight[weight].bytes
+    """Put parts where the caller says; the verdict is made up."""
+    plan = score(graph, cluster, device_of)
     fell = {fallback.part: fallback for fallback in fallbacks}
+    seconds = plan.timeline.seconds
+    verdict = Verdict(
+        seconds,
+        "gpu:0",
+        1.5 * seconds,
+        0.9 * seconds,
+        sum(transfer.bytes for transfer in plan.transfers),
+        0.25,
+        ("the CPU merge 'join' costs 12%: on='gpu:0' would save it",),
+    )
     placements = tuple(
-        Placement(
-            part.name,
-            device_of[part.name],
-            fell[part.name].requested if part.name in fell else part.on[0],
-            "fallback"
-            if part.name in fell
-            else part.kind
-            if part.kind != "branch"
-            else "cost"
-            if part.on == ("auto",)
-            else "pin",
+        replace(
+            one, reason="fallback" if one.part in fell else _reason(graph, one.part)
         )
-        for part in graph.parts
+        for one in plan.placements
     )
-    timeline = Timeline(
-        tuple(sorted(tasks, key=lambda task: (task.start, task.device))),
-        tuple(copies),
-        tuple(memory),
-        {
-            device: tuple((t, 4 * held[device] + count) for t, count in sorted(points))
-            for device, points in memory.items()
-        },
+    return replace(
+        plan, placements=placements, fallbacks=tuple(fallbacks), verdict=verdict
     )
-    return Plan(
-        graph,
-        cluster,
-        placements,
-        tuple(fallbacks),
-        tuple(transfers),
-        {
-            device: Memory(
-                held[device],
-                held[device],
-                2 * held[device],
-                timeline.peak_bytes[device] - 4 * held[device],
-            )
-            for device in memory
-        },
-        timeline,
-        {weight: device_of[part] for weight, part in homes.items()},
-        value=timeline.seconds,
-        bound=0.9 * timeline.seconds,
-        verdict=Verdict(
-            timeline.seconds,
-            "gpu:0",
-            1.5 * timeline.seconds,
-            0.9 * timeline.seconds,
-            sum(transfer.bytes for transfer in transfers),
-            0.25,
-            ("the CPU merge 'join' costs 12%: on='gpu:0' would save it",),
-        ),
-    )
+
+
+def _reason(graph: Graph, name: str) -> str:
+    part = graph.part[name]
+    if part.kind != "branch":
+        return part.kind
+    return "cost" if part.on == ("auto",) else "pin"
 
 
 def one() -> Plan:
@@ -253,22 +134,15 @@ def siamese() -> Plan:
     draft = Draft("siamese")
     draft.part("tweet_a", kind="input", shape=(140, 256), on="cpu:0")
     draft.part("tweet_b", kind="input", shape=(140, 256), on="cpu:0")
-    draft.part(
-        "left",
-        ["tweet_a"],
-        ["LSTM"],
-        on="gpu:0",
-        weight="encoder",
-        weight_bytes=330_000,
-    )
-    draft.part(
-        "right",
-        ["tweet_b"],
-        ["LSTM"],
-        on="gpu:3",
-        weight="encoder",
-        weight_bytes=330_000,
-    )
+    for branch, tweet, device in (("left", "a", "gpu:0"), ("right", "b", "gpu:3")):
+        draft.part(
+            branch,
+            [f"tweet_{tweet}"],
+            ["LSTM"],
+            on=device,
+            weight="encoder",
+            weight_bytes=330_000,
+        )
     draft.part(
         "join",
         ["left", "right"],
@@ -279,25 +153,10 @@ def siamese() -> Plan:
         weight_bytes=0,
     )
     draft.part("verdict", ["join"], ["Dense"], shape=(1,), on="cpu:0", weight_bytes=516)
-    places = {
-        "tweet_a": "cpu:0",
-        "tweet_b": "cpu:0",
-        "left": "gpu:0",
-        "right": "gpu:1",
-        "join": "cpu:0",
-        "verdict": "cpu:0",
-    }
-    return plan_by_hand(
-        draft.graph("verdict"),
-        Cluster.of("gpu:0", "gpu:1", "cpu", memory="16 GiB", link="25 GB/s"),
-        places,
-        fallbacks=[
-            Fallback("right", "gpu:3", "gpu:1", "there is no gpu:3 here; gpu:1 is free")
-        ],
-        seconds=lambda call: {"LSTM": 9 * MS, "Dense": 0.3 * MS}.get(
-            call.kind, 0.1 * MS
-        ),
-    )
+    places = dict.fromkeys(draft.last, "cpu:0") | {"left": "gpu:0", "right": "gpu:1"}
+    cluster = Cluster.of("gpu:0", "gpu:1", "cpu", memory="16 GiB", link="25 GB/s")
+    fell = Fallback("right", "gpu:3", "gpu:1", "there is no gpu:3 here; gpu:1 is free")
+    return plan_by_hand(draft.graph("verdict"), cluster, places, [fell])
 
 
 def towers(count: int, gpus: int = 4, names: str = "tower") -> Plan:
@@ -344,18 +203,11 @@ def tangle(count: int, gpus: int = 4) -> Plan:
     draft.part("start", kind="input", shape=(64,), on="cpu:0")
     places, names = {"start": "cpu:0"}, ["start"]
     for number in range(count):
-        sources = list(
-            dict.fromkeys(
-                [
-                    names[max(len(names) - 1 - (number * 7) % 5, 0)],
-                    names[max(len(names) - 1 - (number * 13) % 11, 0)],
-                ]
-            )
-        )
+        reach = number * 7 % 5, number * 13 % 11
+        sources = dict.fromkeys(names[max(number - back, 0)] for back in reach)
+        kinds = ["Dense"] * (1 + number % 3)
         name = f"part_{number}"
-        draft.part(
-            name, sources, ["Dense"] * (1 + number % 3), shape=(32 + number % 7,)
-        )
+        draft.part(name, list(sources), kinds, shape=(32 + number % 7,))
         places[name] = f"gpu:{(number // 3 + number * 5) % gpus}"
         names.append(name)
     cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")

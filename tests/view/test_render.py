@@ -14,7 +14,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.view import render
 from splitnet.view.dot import dot_of
-from splitnet.view.render import draw, html_of_plan, svg_of_plan
+from splitnet.view.render import draw, html_of, svg_of_plan
 from tests.view import plans
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -175,9 +175,9 @@ def test_svg_of_is_one_svg_element() -> None:
     assert ElementTree.fromstring(text).tag == f"{SVG}svg"
 
 
-def test_html_of_plan_shows_the_diagram_and_the_table() -> None:
+def test_html_of_shows_the_diagram_and_the_table() -> None:
     """A notebook's cell needs no script."""
-    text = html_of_plan(plans.siamese())
+    text = html_of(plans.siamese())
     assert "<svg" in text
     assert "1.50 times" in text
     assert "<script" not in text

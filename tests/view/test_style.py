@@ -161,4 +161,4 @@ def test_scene_is_drawn_at_the_same_places_in_svg_and_in_dot() -> None:
     scene = Scene(100, 50, "t", (Mark(10, 5, 20, 10, "#112233"),))
 
     assert 'x="10" y="5" width="20" height="10"' in svg_of_scene(scene)
-    assert 'pos="20,40!"' in dot_of_scene(scene)
+    assert 'pos="20,-10"' in dot_of_scene(scene)

@@ -13,7 +13,6 @@ from splitnet.view.style import Mark, Scene, Words, svg_of_scene
 from splitnet.view.timeline import gantt_of, memory_scene, tick_seconds
 from tests.view import plans
 from tests.view.golden import assert_golden
-from tests.view.plans import task
 
 RED = "#b3261e"
 
@@ -56,10 +55,10 @@ def test_gantt_of_siamese_is_the_golden_svg() -> None:
 def test_gantt_of_draws_time_to_scale_and_phases_apart() -> None:
     """Widths are times; forward is plain, backward pale with an edge, update dark."""
     scene = chart(
-        task("a", "gpu:0", "forward", 0.0, 1.0),
-        task("a", "gpu:0", "backward", 1.0, 3.0),
-        task("a", "gpu:0", "update", 3.0, 4.0),
-        task("b", "gpu:1", "forward", 1.0, 2.0),
+        Task("a", "gpu:0", "forward", 0.0, 1.0),
+        Task("a", "gpu:0", "backward", 1.0, 3.0),
+        Task("a", "gpu:0", "update", 3.0, 4.0),
+        Task("b", "gpu:1", "forward", 1.0, 2.0),
     )
     forward, backward, update = marks(scene, "a\n")
     (late,) = marks(scene, "b\n")
@@ -81,7 +80,7 @@ def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
         Copy("a", "b", "gpu:0", "gpu:1", "activation", "forward", 1024, 0.0, 1.0),
         Copy("b", "a", "gpu:1", "gpu:0", "gradient", "backward", 1024, 2.0, 3.0),
     )
-    scene = chart(task("a", "gpu:0", "forward", 0.0, 3.0), copies=copies)
+    scene = chart(Task("a", "gpu:0", "forward", 0.0, 3.0), copies=copies)
     (there,), (back,) = (
         marks(scene, "activation, a → b"),
         marks(scene, "gradient, b → a"),
@@ -101,7 +100,7 @@ def test_gantt_of_names_bars_wholly_or_not_at_all(
     tasks: list[tuple[str, float, float, int]], shown: str, hidden: str
 ) -> None:
     """A pipeline's bars bear their micro-batch; no bar bears digits of a name."""
-    scene = chart(*(task(p, "gpu:0", "forward", a, b, m) for p, a, b, m in tasks))
+    scene = chart(*(Task(p, "gpu:0", "forward", a, b, m) for p, a, b, m in tasks))
     assert set(shown.split()) <= set(words(scene))
     assert not set(hidden.split()) & set(words(scene))
 
@@ -109,7 +108,7 @@ def test_gantt_of_names_bars_wholly_or_not_at_all(
 def test_gantt_of_sets_planned_and_measured_on_one_scale() -> None:
     """The measured step is twice as long: the planned one fills half the width."""
     one, two = (
-        Timeline((task("a", "gpu:0", "forward", 0.0, stop),), (), ("gpu:0",), {})
+        Timeline((Task("a", "gpu:0", "forward", 0.0, stop),), (), ("gpu:0",), {})
         for stop in (1.0, 2.0)
     )
     scene = gantt_of({"planned": one, "measured": two})
@@ -134,7 +133,7 @@ def test_gantt_of_lists_the_busiest_links_and_idle_devices() -> None:
         for b in range(5)
         if a != b
     )
-    work = task("a", "gpu:0", "forward", 0.0, 9.0)
+    work = Task("a", "gpu:0", "forward", 0.0, 9.0)
     shown = words(chart(work, copies=copies, devices=5))
     assert sum("→" in text for text in shown) == 12
     assert "and 8 more links, less used" in shown
@@ -157,7 +156,7 @@ def test_tick_seconds_are_few_round_and_inside(seconds: float) -> None:
 
 def test_gantt_of_writes_all_times_of_an_axis_in_one_unit() -> None:
     """A step of 1.2 ms has ticks of 0 ms, 0.2 ms and so on, and none in us."""
-    shown = words(chart(task("a", "gpu:0", "forward", 0.0, 1.2e-3)))
+    shown = words(chart(Task("a", "gpu:0", "forward", 0.0, 1.2e-3)))
     assert {"0 ms", "0.2 ms", "1.2 ms"} <= set(shown)
     assert not [text for text in shown if text.endswith(" us")]
 
@@ -168,7 +167,7 @@ def test_gantt_of_sets_copies_that_overlap_below_each_other() -> None:
         Copy(f"p{n}", "q", "gpu:0", "gpu:1", "activation", "forward", 8, n, n + 2.5)
         for n in range(6)
     )
-    scene = chart(task("a", "gpu:0", "forward", 0.0, 9.0), copies=copies)
+    scene = chart(Task("a", "gpu:0", "forward", 0.0, 9.0), copies=copies)
     bars = marks(scene, "activation, p")
     assert len(bars) == len(copies)
     for one, two in combinations(bars, 2):
@@ -181,7 +180,7 @@ def test_gantt_of_has_one_memory_scale_in_per_cent_of_the_limit() -> None:
     """Half of 2 GiB fills as much of its lane as half of 4 GiB."""
     half = {"gpu:0": ((0.0, 1 << 30),), "gpu:1": ((0.0, 2 << 30),)}
     step = Timeline(
-        (task("a", "gpu:0", "forward", 0.0, 1.0),), (), ("gpu:0", "gpu:1"), half
+        (Task("a", "gpu:0", "forward", 0.0, 1.0),), (), ("gpu:0", "gpu:1"), half
     )
     cluster = Cluster.of("gpu:0", "gpu:1", memory="2 GiB")
     first, second = cluster
@@ -213,9 +212,9 @@ def test_memory_scene_sets_kinds_end_to_end_and_apart() -> None:
 @pytest.mark.parametrize(
     ("plan", "said", "alarms"),
     [
-        (plans.siamese(), "<0.1 % of 16.0 GiB", 0),
-        (squeezed("2 MiB"), "66 % of 2.00 MiB", 0),
-        (squeezed("1 MiB"), "132 % of 1.00 MiB: too much", 1),
+        (plans.siamese(), "0.2 % of 16.0 GiB", 0),
+        (squeezed("50 MiB"), "73 % of 50.0 MiB", 0),
+        (squeezed("36 MiB"), "101 % of 36.0 MiB: too much", 1),
     ],
     ids=["empty", "half full", "too full"],
 )
