@@ -8,7 +8,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.serialization import encode
 from splitnet.planner.planner import plan_graph
-from tests.cli.given import towers
+from tests.cli.given import towers, workload
 
 
 @pytest.fixture
@@ -29,32 +29,7 @@ def plan_file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def workload_file(tmp_path: Path) -> str:
-    """A benchmark workload: a chain of three, two accelerators and a core."""
-    nodes = [
-        {
-            "id": i,
-            "fpgaLatency": 1.0,
-            "cpuLatency": 10.0,
-            "size": 1,
-            "supportedOnFpga": True,
-            "isBackwardNode": False,
-        }
-        for i in (1, 2, 3)
-    ]
-    edges = [
-        {"sourceId": 1, "destId": 2, "cost": 0.25},
-        {"sourceId": 2, "destId": 3, "cost": 0.25},
-    ]
+    """A workload of three nodes, two accelerators and a core."""
     path = tmp_path / "workload.json"
-    path.write_text(
-        json.dumps(
-            {
-                "maxFPGAs": 2,
-                "maxCPUs": 1,
-                "maxSizePerFPGA": 100,
-                "nodes": nodes,
-                "edges": edges,
-            }
-        )
-    )
+    path.write_text(json.dumps(workload(3)))
     return str(path)

@@ -13,21 +13,16 @@ from splitnet.planner.plan_file import load_plan
 from tests.cli.given import ROOT, answer
 
 
-def test_plan_of_a_saved_graph_shows_its_table(
+def test_plan_of_a_saved_graph_shows_its_table_or_figures(
     graph_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A graph and a machine that is not here give a table."""
-    assert main(["plan", graph_file, "--cluster", "2*gpu,cpu"]) == 0
+    """A graph and a machine that is not here; --json is one value with every figure."""
+    words = ["plan", graph_file, "--cluster", "2*gpu,cpu"]
+    assert main(words) == 0
     printed = capsys.readouterr().out
     assert "left" in printed
     assert "gpu:1" in printed
-
-
-def test_plan_answers_programs(
-    graph_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With --json the answer is one JSON value with every figure."""
-    assert main(["plan", graph_file, "--cluster", "2*gpu,cpu", "--json"]) == 0
+    assert main([*words, "--json"]) == 0
     figures = answer(capsys)
     assert figures["device_of"]["right"] == "gpu:1"
     assert figures["value"] >= figures["bound"] > 0
@@ -56,25 +51,27 @@ def test_plan_takes_pins(graph_file: str, capsys: pytest.CaptureFixture[str]) ->
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
 
 
-def test_plan_that_cannot_fit_is_a_no(
-    graph_file: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["2*gpu,cpu", "--memory", "64 KiB"], 1, "InfeasibleError: "),
+        (["gpu,cpu", "--missing", "error"], 2, "gpu:1"),
+    ],
+)
+def test_plan_that_cannot_be_is_a_no(
+    words: list[str],
+    code: int,
+    said: str,
+    graph_file: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit code 1, the reason on stderr, nothing on stdout, no traceback."""
-    words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "--memory", "64 KiB"]
-    assert main(words) == 1
+    """An exit code, the reason on stderr, nothing on stdout, no traceback."""
+    assert main(["plan", graph_file, "--cluster", *words]) == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("splitnet: InfeasibleError: ")
+    assert printed.err.startswith("splitnet: ")
+    assert said in printed.err
     assert "Traceback" not in printed.err
-
-
-def test_plan_with_a_missing_device_can_be_refused(
-    graph_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """--missing error turns a fallback into a refusal."""
-    words = ["plan", graph_file, "--cluster", "gpu,cpu", "--missing", "error"]
-    assert main(words) == 2
-    assert "gpu:1" in capsys.readouterr().err
 
 
 def test_plan_shows_its_best_so_far_on_a_terminal(graph_file: str) -> None:

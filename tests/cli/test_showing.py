@@ -9,27 +9,19 @@ from splitnet.cli import main
 from tests.cli.given import answer
 
 
-def test_simulate_shows_a_chart_and_writes_a_trace(
+def test_simulate_shows_a_chart_writes_a_trace_and_answers_programs(
     plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A lane per device on the screen, events in the file."""
+    """A lane per device on the screen, events in the file, all tasks in the JSON."""
     trace = tmp_path / "trace.json"
     assert main(["simulate", plan_file, "--trace", str(trace)]) == 0
     assert "gpu:1" in capsys.readouterr().out
     assert json.loads(trace.read_text())["traceEvents"]
-
-
-def test_simulate_answers_programs(
-    plan_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The rows of the timeline add up to the busy times."""
     assert main(["simulate", plan_file, "--json"]) == 0
     figures = answer(capsys)
     for device, busy in figures["compute_seconds"].items():
-        spent = [
-            t["stop"] - t["start"] for t in figures["tasks"] if t["device"] == device
-        ]
-        assert sum(spent) == pytest.approx(busy)
+        its = [task for task in figures["tasks"] if task["device"] == device]
+        assert sum(t["stop"] - t["start"] for t in its) == pytest.approx(busy)
 
 
 @pytest.mark.parametrize(
@@ -53,26 +45,16 @@ def test_draw_and_report_write_their_file(
 def test_config_shows_every_option_and_its_origin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A value from the environment, one from the file, and the calls they lead to."""
+    """Values from the environment and the file, and the calls they lead to."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPLITNET_VISIBLE", "0,1")
+    monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
     (tmp_path / "splitnet.toml").write_text('memory_limit = "4 GiB"\n')
 
     assert main(["config"]) == 0
     printed = capsys.readouterr().out
-    assert "0,1" in printed
-    assert "SPLITNET_VISIBLE" in printed
-    assert "4.00 GiB" in printed
-    assert "tf.config.set_visible_devices" in printed
-
-
-def test_config_answers_programs(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Every option with value, origin and call."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
-
+    for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "set_visible_devices"):
+        assert word in printed
     assert main(["config", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["cpu_threads"]["value"] == 3

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 import splitnet as sn
 from splitnet.cli import main
 from splitnet.cli.console import show_json
-from tests.cli.given import ROOT, child
+from tests.cli.given import child, python
 
 
 @pytest.mark.parametrize(
@@ -74,24 +72,25 @@ def test_usage_errors_exit_with_2(
     assert "Usage: splitnet" in capsys.readouterr().err
 
 
-def test_saved_files_need_no_tensorflow(graph_file: str, plan_file: str) -> None:
-    """Planning, drawing and simulating saved files load neither framework."""
-    code = (
+def test_tensorflow_is_loaded_only_where_it_is_needed(
+    graph_file: str, plan_file: str
+) -> None:
+    """Not for saved files, and not to say that a file is missing."""
+    done = python(
+        "-c",
         "import sys; from splitnet.cli import main\n"
+        "for words in ('plan none.py:x', 'audit no.such:x', 'measure none.keras'):\n"
+        "    assert main(words.split()) == 2\n"
+        "print('numba' in sys.modules)\n"
         f"main(['plan', {graph_file!r}, '--cluster', '2*gpu,cpu'])\n"
         f"main(['draw', {plan_file!r}, '-o', {plan_file + '.svg'!r}])\n"
         f"main(['simulate', {plan_file!r}])\n"
-        "print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
+        "print([m for m in ('tensorflow', 'keras') if m in sys.modules])",
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=True,
-    )
-
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("False\n")
+    assert done.stdout.endswith("[]\n")
+    assert done.stderr.count("there is no") == 3
 
 
 def test_nothing_but_answers_when_piped(plan_file: str) -> None:
@@ -107,26 +106,6 @@ def test_json_answers_are_strict() -> None:
     """What JSON cannot say is an error here, not a NaN in somebody's parser."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         show_json({"value": float("nan")})
-
-
-def test_a_missing_file_is_named_before_tensorflow_is_imported() -> None:
-    """`splitnet plan none.py:net` answers at once."""
-    code = (
-        "import sys; from splitnet.cli import main\n"
-        "for words in ('plan none.py:x', 'audit no.such:x', 'measure none.keras'):\n"
-        "    assert main(words.split()) == 2\n"
-        "print([m for m in ('tensorflow', 'keras', 'numba') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=True,
-    )
-
-    assert done.stdout.strip() == "[]"
-    assert done.stderr.count("there is no") == 3
 
 
 def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
