@@ -103,10 +103,11 @@ def sensitivity(
         again = _planned(plan, costs, seed)
         kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
         loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
-        if loss > 1e-3:
+        elsewhere = _moved(plan, again, evaluator) if loss > 1e-3 else []
+        if elsewhere:
             changed += 1
             regret = max(regret, loss)
-            for part in _moved(plan, again, evaluator):
+            for part in elsewhere:
                 moved[part] = moved.get(part, 0) + 1
     return Sensitivity(draws, perturbation, changed / draws, regret, moved)
 
