@@ -55,7 +55,7 @@ window.addEventListener("load", () => {
   const facts = document.querySelector(".facts");
   const nodes = [...svg.querySelectorAll("g.node[tabindex]")];
   nodes[0].dispatchEvent(new PointerEvent("pointerenter"));
-  found.hover_tells = !facts.hidden && facts.textContent.includes("because");
+  found.hover_tells = !facts.hidden && facts.textContent.includes("reason");
   facts.hidden = true; window.focus(); nodes.at(-1).focus();
   found.focus_tells = !facts.hidden && facts.textContent.length > 10;
   const edge = svg.querySelector("g.edge");

@@ -40,11 +40,9 @@ _NOT_SHOWN = (
 class DemoResult:
     """The result; `accuracy` is that on held-out digits, 0 to 1."""
 
-    cluster: Cluster
     plan: Plan
     audit: "Audit"
     accuracy: float
-    epochs: int
     train_seconds: float
     total_seconds: float
     files: tuple[Path, ...]
@@ -52,7 +50,7 @@ class DemoResult:
     @property
     def stand_in(self) -> bool:
         """Whether any device was not a real GPU."""
-        return any(device.stand_in for device in self.cluster)
+        return any(device.stand_in for device in self.plan.cluster)
 
     @property
     def ok(self) -> bool:
@@ -69,16 +67,14 @@ class DemoResult:
             lines += [*(f"  - {line}" for line in _NOT_SHOWN), ""]
         low = "" if self.accuracy >= ENOUGH else f" (too low: {ENOUGH:.0%} expected)"
         audited = "all as planned" if self.audit.ok else "NOT as planned, see above"
-        return "\n".join(
-            [
-                *lines,
-                f"validation accuracy {100 * self.accuracy:.1f} %{low} "
-                f"({self.train_seconds:.0f} s of training, {self.total_seconds:.0f} s "
-                "in total)",
-                f"audit: {audited}",
-                "see " + ", ".join(str(path) for path in self.files),
-            ]
-        )
+        lines += [
+            f"validation accuracy {100 * self.accuracy:.1f} %{low} "
+            f"({self.train_seconds:.0f} s of training, {self.total_seconds:.0f} s "
+            "in total)",
+            f"audit: {audited}",
+            "see " + ", ".join(str(path) for path in self.files),
+        ]
+        return "\n".join(lines)
 
 
 def declare() -> Net:
@@ -178,17 +174,45 @@ def run(
 
     import splitnet as sn
 
-    cluster = _machine(gpus)
+    cluster = sn.local_cluster()
+    real = cluster.of_kind("gpu")
+    if len(real) < gpus:
+        cluster = sn.local_cluster(stand_in_gpus=gpus)
+    else:
+        cluster = Cluster((*real[:gpus], *cluster.of_kind("cpu")), cluster.links)
     keras.utils.set_random_seed(0)
     net = declare()
     plan = sn.plan(net, cluster, batch=BATCH)
     say(sn.table(plan))
-    files = _save(plan, Path(out))
+    files = tuple(
+        Path(out, name) for name in ("placement.svg", "placement.png", "plan.json")
+    )
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SplitnetError(
+            f"cannot make the folder {str(out)!r}: {error.strerror}. Name another "
+            "with --out."
+        ) from None
+    for picture in files[:2]:
+        sn.draw(plan, picture)
+    plan.save(files[2])
 
     training, validation = pairs_of_digits()
     model = sn.emit(net, plan)
     model.compile(
         keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"]
+    )
+    steps = count(1)
+    report = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: on_step(
+            next(steps), f"loss {logs['loss']:.3f}"
+        ),
+        on_epoch_end=lambda epoch, logs: say(
+            f"epoch {epoch + 1}: loss {logs['loss']:.3f}, "
+            f"accuracy {100 * logs['accuracy']:.1f} %, "
+            f"validation accuracy {100 * logs['val_accuracy']:.1f} %"
+        ),
     )
     started = time.perf_counter()
     model.fit(
@@ -197,69 +221,17 @@ def run(
         epochs=epochs,
         validation_data=validation,
         verbose=0,
-        callbacks=[_progress(say, on_step)],
+        callbacks=[report],
     )
     train_seconds = time.perf_counter() - started
     _, accuracy = model.evaluate(*validation, batch_size=BATCH, verbose=0)
     inputs, labels = training
     batch = ([part[:BATCH] for part in inputs], labels[:BATCH])
     return DemoResult(
-        cluster=cluster,
         plan=plan,
         audit=sn.audit(model, plan, batch),
         accuracy=float(accuracy),
-        epochs=epochs,
         train_seconds=train_seconds,
         total_seconds=time.perf_counter() - began,
         files=files,
-    )
-
-
-def _machine(gpus: int) -> Cluster:
-    """Return this machine with `gpus` GPUs, or with as many stand-ins."""
-    import splitnet as sn
-
-    here = sn.local_cluster()
-    real = here.of_kind("gpu")
-    if len(real) < gpus:
-        return sn.local_cluster(stand_in_gpus=gpus)
-    return Cluster((*real[:gpus], *here.of_kind("cpu")), here.links)
-
-
-def _save(plan: Plan, folder: Path) -> tuple[Path, ...]:
-    """Draw and save the plan into a folder, which is made if it is not there."""
-    import splitnet as sn
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SplitnetError(
-            f"cannot make the folder {str(folder)!r}: {error.strerror}. Name another "
-            "with --out."
-        ) from None
-    files = tuple(folder / f"placement.{kind}" for kind in ("svg", "png"))
-    for path in files:
-        sn.draw(plan, path)
-    plan.save(folder / "plan.json")
-    return (*files, folder / "plan.json")
-
-
-def _progress(say: Callable[[str], None], on_step: Callable[[int, str], None]) -> Any:
-    """A callback that reports the steps over all epochs, and each epoch's figures."""
-    import keras
-
-    steps = count(1)
-
-    def epoch_ended(epoch: int, logs: Any) -> None:
-        figures = [100 * logs[name] for name in ("accuracy", "val_accuracy")]
-        say(
-            f"epoch {epoch + 1}: loss {logs['loss']:.3f}, accuracy {figures[0]:.1f} %, "
-            f"validation accuracy {figures[1]:.1f} %"
-        )
-
-    return keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: on_step(
-            next(steps), f"loss {logs['loss']:.3f}"
-        ),
-        on_epoch_end=epoch_ended,
     )

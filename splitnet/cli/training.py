@@ -58,7 +58,7 @@ def demo(
                 "findings": [finding.text for finding in outcome.audit.findings],
                 "stand_in": outcome.stand_in,
                 "device_of": dict(outcome.plan.device_of),
-                "epochs": outcome.epochs,
+                "epochs": epochs,
                 "train_seconds": round(outcome.train_seconds, 1),
                 "total_seconds": round(outcome.total_seconds, 1),
                 "files": [str(path) for path in outcome.files],

@@ -173,8 +173,9 @@ class Line(NamedTuple):
 Row = tuple[Line, ...]
 
 
-def html_label(rows: Iterable[Row], *, align: str = "CENTER") -> str:
-    """Write rows as a Graphviz label; `align` is "LEFT" or "CENTER"."""
+def html_label(rows: Iterable[Row], *, width: float = 0.0) -> str:
+    """Write rows as a Graphviz label: centered, or flush left in `width` points."""
+    align = "LEFT" if width else "CENTER"
     cells = []
     for row in rows:
         texts = []
@@ -182,8 +183,9 @@ def html_label(rows: Iterable[Row], *, align: str = "CENTER") -> str:
             shown = f"<B>{label_text(text)}</B>" if bold else label_text(text)
             texts.append(f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>')
         cells.append(f'<TR><TD ALIGN="{align}">{"".join(texts)}</TD></TR>')
-    table = '<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0">'
-    return f"<{table}{''.join(cells)}</TABLE>>" if cells else ""
+    look = 'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0"'
+    look += f' WIDTH="{width:.0f}"' if width else ""
+    return f"<<TABLE {look}>{''.join(cells)}</TABLE>>" if cells else ""
 
 
 def size_of(rows: Sequence[Row]) -> tuple[float, float]:
@@ -363,7 +365,7 @@ def _svg_mark(mark: Mark) -> str:
     if not mark.tip:
         return f"{start}/>"
     lines = "\n".join(escaped(line) for line in mark.tip.split("\n"))
-    return f'{start} class="tip"><title>{lines}</title></rect>'
+    return f"{start}><title>{lines}</title></rect>"
 
 
 def _svg_words(words: Words) -> str:
@@ -427,7 +429,7 @@ def text_node(
     wide, tall = size_of(rows)
     dot.node(
         name,
-        label=html_label(rows, align="LEFT"),
+        label=html_label(rows, width=wide),
         shape="plain",
         fixedsize="false",
         width=_inches(wide),

@@ -118,7 +118,7 @@ def test_demo_that_learns_too_little_is_a_no() -> None:
 
     def outcome(accuracy: float, *, ok: bool) -> DemoResult:
         audit = SimpleNamespace(ok=ok)
-        return DemoResult((), None, audit, accuracy, 1, 0.0, 0.0, ())  # type: ignore[arg-type]  # stand-ins
+        return DemoResult(None, audit, accuracy, 0.0, 0.0, ())  # type: ignore[arg-type]  # stand-ins
 
     assert outcome(0.95, ok=True).ok
     assert not outcome(0.93, ok=True).ok

@@ -181,7 +181,7 @@ def test_dot_of_opens_a_part_into_its_calls() -> None:
 def test_dot_of_shows_the_layers_of_one_pattern_only() -> None:
     """Sixteen times Conv2D, BatchNorm, ReLU is written as one such row, times 16."""
     draft = plans.Draft("deep", 8)
-    draft.part("x", kind="input", on="cpu:0")
+    draft.part("x", kind="input")
     draft.part("net", ["x"], ["Conv2D", "BatchNorm", "ReLU"] * 16)
     places = {"x": "cpu:0", "net": "gpu:0"}
     plan = plans.plan_by_hand(draft.graph("net"), Cluster.of("gpu", "cpu"), places)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitnet.core.plan import Fallback
+from splitnet.core.plan import Fallback, Plan
 from splitnet.view.diagram import diagram_of
 from splitnet.view.facts import (
     Sharing,
@@ -44,20 +44,19 @@ def test_sharings_of_name_the_layer_and_its_home() -> None:
     assert found == [Sharing(("encoder",), "left", ("right",))]
 
 
-def test_diagram_of_keep_all_bytes_and_seconds_when_they_fold() -> None:
+@pytest.mark.parametrize(
+    "plan", [plans.towers(300), plans.chain(300), plans.tangle(300)]
+)
+def test_diagram_of_keeps_all_bytes_and_seconds_when_it_folds(plan: Plan) -> None:
     """300 branches in 24 boxes hold what 300 boxes hold."""
-    for plan in (plans.towers(300), plans.chain(300), plans.tangle(300)):
-        few, all_of_them = diagram_of(plan, most=24), diagram_of(plan, most=10_000)
-        assert len(few.boxes) < len(all_of_them.boxes)
-        for field in ("weight_bytes", "activation_bytes", "total_seconds"):
-            one, other = (
-                sum(getattr(box.facts, field) for box in shown.boxes)
-                for shown in (few, all_of_them)
-            )
-            assert one == pytest.approx(other)
+    few, many = (diagram_of(plan, most=most).boxes for most in (24, 10_000))
+    assert len(few) < len(many)
+    for field in ("weight_bytes", "activation_bytes", "total_seconds"):
+        sums = [sum(getattr(b.facts, field) for b in boxes) for boxes in (few, many)]
+        assert sums[0] == pytest.approx(sums[1])
 
 
-def test_diagram_of_an_opened_part_hold_what_the_part_holds() -> None:
+def test_diagram_of_an_opened_part_holds_what_the_part_holds() -> None:
     """Opening changes the detail, not the sum."""
     plan = plans.towers(4)
     opened = [b for b in diagram_of(plan, calls="tower_2").boxes if b.inside]
@@ -76,7 +75,7 @@ def test_diagram_of_does_not_fold_a_fallback_with_others() -> None:
     assert box.group.members == ("tower_7",)
 
 
-def test_diagram_of_stand_in_running_order_whatever_the_parts_order() -> None:
+def test_diagram_of_stands_in_running_order_whatever_the_parts_order() -> None:
     """A workload file lists its nodes by id; the diagram folds and ranks by calls."""
     plan = plans.chain(60)
     graph = replace(plan.graph, parts=plan.graph.parts[::-1])

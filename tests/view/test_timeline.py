@@ -64,11 +64,8 @@ def test_gantt_of_draws_time_to_scale_and_phases_apart() -> None:
     (late,) = marks(scene, "b\n")
     (lane,) = marks(scene, "gpu:1 is idle")
     light = [int(one.fill[1:3], 16) for one in (update, forward, backward)]
-    assert [bool(one.outline) for one in (forward, backward, update)] == [
-        False,
-        True,
-        False,
-    ]
+    outlined = [bool(one.outline) for one in (update, forward, backward)]
+    assert outlined == [False, False, True]
     assert light == sorted(light)
     assert forward.width == pytest.approx(lane.width / 4, abs=1)
     assert late.x > lane.x + lane.width / 5
@@ -81,10 +78,7 @@ def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
         Copy("b", "a", "gpu:1", "gpu:0", "gradient", "backward", 1024, 2.0, 3.0),
     )
     scene = chart(Task("a", "gpu:0", "forward", 0.0, 3.0), copies=copies)
-    (there,), (back,) = (
-        marks(scene, "activation, a → b"),
-        marks(scene, "gradient, b → a"),
-    )
+    (there,), (back,) = marks(scene, "activation, a"), marks(scene, "gradient, b")
     assert (bool(there.outline), bool(back.outline)) == (False, True)
     assert {"gpu:0 → gpu:1", "1.00 KiB"} <= set(words(scene))
 
