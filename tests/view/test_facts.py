@@ -8,7 +8,6 @@ from splitnet.core.plan import Fallback, Plan
 from splitnet.view.diagram import diagram_of
 from splitnet.view.facts import (
     Sharing,
-    algorithm_text,
     objective_text,
     part_facts,
     sharings_of,
@@ -99,14 +98,3 @@ def test_objective_text_says_what_the_value_counts(
     """A pipeline's value is no step, and a memory plan's value is no time."""
     plan = replace(plans.siamese(), objective=objective, value=2.0)
     assert objective_text(plan) == words
-
-
-@pytest.mark.parametrize(
-    "strategy", ["exhaustive", "multilevel simulated annealing", "given"]
-)
-def test_algorithm_text_has_words_for_every_strategy(strategy: str) -> None:
-    """No table shows the name of a function instead of an algorithm."""
-    said = algorithm_text(replace(plans.siamese(), strategy=strategy))
-
-    assert "_" not in said
-    assert said not in ("shortest step", "shortest step, found by ")

@@ -27,7 +27,7 @@ def strayed() -> Audit:
 
 
 def test_tables_are_the_golden_texts() -> None:
-    """A change of a plan's, a cluster's, an audit's table or a chart is reviewed."""
+    """Verdict first; a change of a table of any kind, or of a chart, is reviewed."""
     cluster = Cluster.of("2*gpu", "cpu", memory="16 GiB", link="25 GB/s")
 
     assert_golden(table(plans.siamese()) + "\n", "siamese_table.txt")
@@ -45,15 +45,6 @@ def test_table_fits_its_width_with_any_names(width: int) -> None:
         assert max(cell_len(line) for line in text.splitlines()) <= width
         assert all(line == line.rstrip() for line in text.splitlines())
     assert "two lines" in text
-
-
-def test_table_begins_with_the_verdict() -> None:
-    """Verdict, then devices, branches and transfers."""
-    text = table(plans.siamese())
-
-    order = [text.index(word) for word in ("1.50 times", "\ndevice", "\nbranch")]
-    assert order == sorted(order)
-    assert text.index("\nbranch") < text.index("\ntransfer ")
 
 
 def test_table_takes_the_terminals_width(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,20 +93,6 @@ def test_table_marks_a_device_that_holds_too_much() -> None:
     assert "! exceeds the limit" in text
 
 
-def test_table_lists_fallbacks_with_their_reasons() -> None:
-    """Requested, assigned and reason."""
-    assert "gpu:3      gpu:1     there is no gpu:3" in table(plans.siamese())
-
-
-def test_table_of_an_audit_names_only_devices_that_are_not_as_planned() -> None:
-    """The finding comes first; what is as planned is "ok"."""
-    text = table(strayed())
-
-    assert text.index("! the backward pass") < text.index("branch")
-    (left,) = [line for line in text.splitlines() if line.startswith("left")]
-    assert left.split() == ["left", "gpu:0", "ok", "cpu:0", "ok", "ok", "ok", "12"]
-
-
 def test_table_refuses_what_it_does_not_know() -> None:
     """A number has no table."""
     with pytest.raises(SplitnetError, match="no table of a int"):
@@ -128,12 +105,8 @@ def test_grid_text_takes_markup_as_text() -> None:
     assert "[bold]x[/bold]" in text
 
 
-def test_chart_of_nothing_says_so() -> None:
-    """An empty timeline is no division by zero."""
+def test_chart_of_nothing_or_in_no_width_says_so() -> None:
+    """An empty timeline is no division by zero, a width of 0 no traceback."""
     assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
-
-
-def test_chart_refuses_a_width_of_nothing() -> None:
-    """No traceback from arithmetic."""
     with pytest.raises(SplitnetError, match="width=0"):
         chart(plans.one().timeline, width=0)
