@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.chains import ChainStarts
 from splitnet.planner.engine.coarsening import (
     Edges,
     contract,
@@ -34,6 +33,7 @@ from splitnet.planner.engine.load import (
     rules_of,
     state_of,
 )
+from splitnet.planner.engine.starts import ChainStarts
 from splitnet.planner.problem import (
     Bools,
     Floats,

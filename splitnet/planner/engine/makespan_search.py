@@ -11,7 +11,6 @@ import numpy as np
 
 from splitnet.planner.engine.block_annealing import anneal_blocks, blocks_for
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.chains import ChainStarts
 from splitnet.planner.engine.coarsening import (
     contract,
     edges_of,
@@ -19,14 +18,15 @@ from splitnet.planner.engine.coarsening import (
     merge_edges,
 )
 from splitnet.planner.engine.compiler import random_state
-from splitnet.planner.engine.list_schedule import (
+from splitnet.planner.engine.load import BEST, CUTS, VALUE, rules_of, state_of
+from splitnet.planner.engine.load_search import Found, repaired
+from splitnet.planner.engine.makespan import makespan, scratch_for, tasks_of
+from splitnet.planner.engine.starts import (
+    ChainStarts,
     copy_seconds,
     list_schedule,
     urgency,
 )
-from splitnet.planner.engine.load import BEST, CUTS, VALUE, rules_of, state_of
-from splitnet.planner.engine.load_search import Found, repaired
-from splitnet.planner.engine.makespan import makespan, scratch_for, tasks_of
 from splitnet.planner.problem import (
     Ints,
     Problem,

@@ -20,6 +20,7 @@ from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.exhaustive import BranchAndBound
+from splitnet.planner.engine.packing import packed
 from splitnet.planner.problem import (
     Floats,
     Ints,
@@ -118,7 +119,10 @@ def solve(
     budget = Budget(seconds, effort, on_progress=on_progress)
     given = [np.asarray(start, np.int64) for start in starts]
     place, algorithm, proven = np.zeros(groups, np.int64), "none needed", False
+    known = False
     if groups and problem.graph.allowed.any(axis=1).all():
+        if (start := packed(problem)) is not None:
+            given.append(start)
         if groups <= _TREE_GROUPS:
             tree = BranchAndBound(
                 problem,
@@ -130,8 +134,9 @@ def solve(
             place, algorithm, proven = tree.place, "branch and bound", tree.complete
             if not proven and not problem.cut_penalty and tree.value < inf:
                 proven = tree.value <= lower_bound(problem, objective) * (1 + 2e-6)
-            given = [*given, place] if tree.value < inf else given
-        if not proven and (budget.left or not given):
+            known = tree.value < inf
+            given = [*given, place] if known else given
+        if not proven and (budget.left or not known):
             place, algorithm = _searched(problem, objective, shape, budget, seed, given)
     value = value_of(problem, objective, place, shape)
     bound = 0.0

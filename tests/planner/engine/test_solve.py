@@ -1,13 +1,22 @@
 """Solving a problem: constraints kept, values true, optima of small problems."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
+from splitnet.core.cluster import Cluster
+from splitnet.planner.constraints import Group
 from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
-from splitnet.planner.problem import Problem, cut_size
-from tests.planner.engine.problems import best_of_all, random_loads, step_problem
+from splitnet.planner.problem import Problem, cut_size, problem_of
+from splitnet.simulator.step_graph import step_graph
+from tests.planner.engine.problems import (
+    best_of_all,
+    random_graph,
+    random_loads,
+    step_problem,
+)
 
 CONTIGUITIES = ("free", "convex", "pipeline")
 
@@ -86,6 +95,25 @@ def test_clock_ends_a_search_and_says_so() -> None:
 
     assert found.ended_by_clock
     assert found.feasible
+
+
+@pytest.mark.parametrize("calls", [24, 90])
+def test_without_time_the_gpus_are_still_used(calls: int) -> None:
+    """No GPU has room for all, four have: the first start is packed onto them."""
+    cluster = Cluster.of("4*gpu", "cpu", memory="4 GiB", link="12 GB/s")
+    step = step_graph(random_graph(calls, 1), cluster, units="calls")
+    anywhere = Group((), tuple(device.name for device in cluster))
+    free = problem_of(step, cluster, [anywhere] * calls, group_of_unit=range(calls))
+    room = 0.4 * free.held_bytes(np.zeros(calls, np.int64))[0]
+    problem = replace(
+        free,
+        graph=free.graph._replace(capacity_bytes=np.array([room] * 4 + [1e12])),
+    )
+
+    found = solve(problem, objective="latency", time_limit=1e-4)
+
+    on_cpu = value_of(problem, "latency", np.full(calls, 4))
+    assert found.value < 0.2 * on_cpu
 
 
 def test_cut_penalty_keeps_a_chain_together() -> None:

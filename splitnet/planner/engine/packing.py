@@ -1,0 +1,82 @@
+"""A start where memory is short: fill one device after the other in running order.
+
+Next-fit packing (Johnson 1973) of a topological order. Sums of bytes leave out what is
+only there for a while, so the simulator's peaks correct the room of each device.
+"""
+
+import numpy as np
+
+from splitnet.planner.problem import Floats, Ints, Problem
+
+__all__ = ["packed"]
+
+_ROUNDS = 12
+"""How often the room is corrected by the peaks; one simulation each."""
+
+
+def packed(problem: Problem) -> Ints | None:
+    """Groups in running order on the fastest devices; None if one device has room.
+
+    What has no room on any device is where there is most, so the assignment may break
+    a constraint. O(groups x devices) and some simulations, whatever the time limit.
+    """
+    graph = problem.graph
+    capacity = graph.capacity_bytes
+    seconds = graph.seconds.sum(axis=0)[graph.kind]
+    fastest = int(np.lexsort((-capacity, seconds))[0])
+    single = np.where(graph.allowed[:, fastest], fastest, graph.allowed.argmax(axis=1))
+    if np.all(problem.held_bytes(single) <= capacity):
+        return None
+    line = np.lexsort((np.arange(len(capacity)), -capacity, seconds)).tolist()
+    order, room = _running_order(problem), capacity.copy()
+    best, least = single, np.inf
+    for _ in range(_ROUNDS):
+        place = _filled(problem, order, line, room)
+        held = problem.held_bytes(place)
+        full = float((held / np.maximum(capacity, 1.0)).max())
+        if full < least:
+            best, least = place, full
+        if full <= 1.0:
+            break
+        scale = 0.97 * capacity / np.maximum(held, 1.0)
+        room = np.where(held > capacity, scale * room, room)
+    return best
+
+
+def _running_order(problem: Problem) -> list[int]:
+    """Groups by the first of their forward calls, in an order that ends branches."""
+    graph = problem.graph
+    waits = np.diff(graph.predecessor_start).tolist()
+    start, after = graph.successor_start.tolist(), graph.successors.tolist()
+    ready = [group for group in reversed(range(len(waits))) if not waits[group]]
+    order: list[int] = []
+    while ready:
+        group = ready.pop()
+        order.append(group)
+        for reader in reversed(after[start[group] : start[group + 1]]):
+            waits[reader] -= 1
+            if not waits[reader]:
+                ready.append(reader)
+    return order + sorted(set(range(len(waits))) - set(order))  # those on a cycle
+
+
+def _filled(problem: Problem, order: list[int], line: list[int], room: Floats) -> Ints:
+    """Next fit: a group goes where the one before it went, or on along the line."""
+    graph = problem.graph
+    allowed, sizes = graph.allowed.tolist(), graph.size_bytes.tolist()
+    start, apart = graph.apart_start.tolist(), graph.apart.tolist()
+    place, left, at = [-1] * len(order), room.tolist(), 0
+    for group in order:
+        others = {place[other] for other in apart[start[group] : start[group + 1]]}
+        may = [d for d in line if allowed[group][d] and d not in others]
+        fits = [i for i, d in enumerate(line) if d in may and left[d] >= sizes[group]]
+        ahead = [i for i in fits if i >= at] or fits
+        if ahead:
+            device = line[ahead[0]]
+            if len(may) > 1:
+                at = ahead[0]
+        else:
+            device = max(may or line, key=left.__getitem__)
+        place[group] = device
+        left[device] -= sizes[group]
+    return np.array(place, np.int64)
