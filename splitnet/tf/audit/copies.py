@@ -67,6 +67,8 @@ def _kind(
     if _ARGUMENT.match(name) or (producer is not None and producer.op in _GIVEN):
         marked = not readers or _leads_to(step, readers, _of_part, PASSING)
         return "input" if marked else "target"
+    if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
+        return "target"
     if producer is not None and producer.op == "Const":
         return "other"  # computed before the step ran
     if step.names.of_update(name):
@@ -75,8 +77,6 @@ def _kind(
         return "weights"
     if _leads_to(step, readers, _assigns, _UPDATING):
         return "state"
-    if name.startswith(("compile_loss/", "gradient_tape/compile_loss/")):
-        return "target"
     if "gradient_tape/" in name or _sums_gradients(step, producer):
         backward = _leads_to(step, readers, _of_backward, _SUMMING)
         return "gradient" if backward else "weights gradient"

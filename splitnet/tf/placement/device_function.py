@@ -207,12 +207,13 @@ class DeviceFunction:
 
 
 def _elements(tensor: Any) -> int:
+    """How much a tensor counts as data; one element with axes more than a scalar."""
     if tensor.dtype == tf.resource or tensor.shape.rank is None:
         return 1
     count = 1
     for extent in tensor.shape:
         count *= _UNKNOWN_EXTENT if extent is None else int(extent)
-    return count
+    return count + (tensor.shape.rank > 0)
 
 
 def where(tensor: Any) -> str:

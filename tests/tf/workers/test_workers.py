@@ -188,7 +188,7 @@ def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
         tmp_path,
     )
 
-    assert answer == {"before": True, "after": False}
+    assert answer == {"before": True, "after": False, "stderr": ""}
 
 
 def test_connect_names_what_is_missing(
