@@ -2,21 +2,25 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
-from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
+    resolve,
     select,
 )
+from splitnet.planner.engine.solve import solve
 from splitnet.planner.partitioning import partition
 from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
 from splitnet.simulator.simulate import Outcome, outcome_of
@@ -28,11 +32,16 @@ __all__ = [
     "checked",
     "evaluator_of",
     "free_groups",
+    "proven_bound",
     "reasons_of",
     "requests_in",
     "score",
     "weights",
 ]
+
+
+_FEW = 200
+"""Assignments that are tried one by one to prove the bound of a plan from a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,3 +466,27 @@ def _without_memory(
         if not there.fits and there.value < value * (1 - 1e-9):
             best, value = device, there.value
     return best
+
+
+def proven_bound(plan: Plan) -> float:
+    """What no plan with the requests of this one can be below, after a second's work.
+
+    A group that is where its request does not allow counts as free.
+    """
+    evaluator, graph = evaluator_of(plan), plan.graph
+    groups = free_groups(graph, plan.cluster)
+    everywhere = groups[0].allowed if groups else ()
+    with suppress(SplitnetError):
+        _, asked = resolve(
+            graph, plan.cluster, pins=requests_in(plan), load_of=evaluator.load
+        )
+        groups = [
+            group
+            if all(plan.device_of[part] in group.allowed for part in group.parts)
+            else replace(group, allowed=everywhere, apart=())
+            for group in asked
+        ]
+    problem = evaluator.problem_of(groups)
+    if prod(len(group.allowed) for group in groups) <= _FEW:
+        return solve(problem, objective=evaluator.objective).bound
+    return lower_bound(problem, evaluator.objective, hard=True)

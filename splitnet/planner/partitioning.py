@@ -25,10 +25,13 @@ import networkx as nx
 
 from splitnet.core.graph import Call, Graph
 from splitnet.planner.constraints import Pins, requests_of
+from splitnet.simulator.memory import functions_of
+from splitnet.simulator.step_graph import StepGraph
 
 __all__ = [
     "bind_shared_weights",
     "clusters",
+    "functions",
     "is_convex",
     "is_pipeline",
     "partition",
@@ -102,6 +105,44 @@ def partition(
     where = {call.name: device_of[call.part] for call in graph.calls}
     device = {call.part: where[call.name] for call in parted.calls}
     return parted, device
+
+
+def functions(
+    graph: Graph, step: StepGraph, device_of: Mapping[str, str]
+) -> tuple[Graph, dict[str, str]]:
+    """Cut a placement of calls into the functions that run; each is a part.
+
+    Returns the graph and each part's device. Calls with different requests are
+    different parts.
+
+    Args:
+        graph: A part per call.
+        step: Its step, with a unit per call.
+        device_of: The device of each of these parts.
+    """
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    device = [device_of[part] for part in step.parts]
+    names = {name: i for i, name in enumerate(dict.fromkeys(device))}
+    key = _Calls(graph, 1, lambda _: 1.0).key
+    pieces = [
+        list(piece)
+        for function in functions_of(step, [names[name] for name in device])
+        for _, piece in groupby(
+            (index[step.names[unit]] for unit in function), key=key.__getitem__
+        )
+    ]
+    piece_of = {call: i for i, piece in enumerate(pieces) for call in piece}
+    order = nx.DiGraph()
+    order.add_nodes_from(range(len(pieces)))
+    order.add_edges_from(
+        (piece_of[index[tensor.source]], piece_of[index[tensor.target]])
+        for tensor in graph.tensors
+    )
+    order.remove_edges_from(list(nx.selfloop_edges(order)))
+    running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
+    parted = _regrouped(graph, [pieces[i] for i in running])
+    where = {call.name: device_of[call.part] for call in graph.calls}
+    return parted, {call.part: where[call.name] for call in parted.calls}
 
 
 class _Calls:

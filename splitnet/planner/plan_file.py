@@ -23,8 +23,7 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan, PlanOptions
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.evaluate import score
-from splitnet.planner.planner import proven_bound
+from splitnet.planner.evaluate import proven_bound, score
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 

@@ -10,12 +10,12 @@ graph, cluster, options
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import InfeasibleError, SplitnetError
+from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
@@ -28,22 +28,27 @@ from splitnet.planner.constraints import (
 )
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import (
+    Evaluation,
     Evaluator,
     checked,
-    evaluator_of,
-    free_groups,
     reasons_of,
-    requests_in,
     weights,
 )
 from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import (
     bind_shared_weights,
     clusters,
+    functions,
     partition,
     with_requests,
 )
-from splitnet.planner.problem import Ints, Problem, cut_size, equivalent_devices
+from splitnet.planner.problem import (
+    Floats,
+    Ints,
+    Problem,
+    cut_size,
+    equivalent_devices,
+)
 from splitnet.simulator.step_graph import step_graph
 
 __all__ = [
@@ -51,17 +56,18 @@ __all__ = [
     "find_plan",
     "in_clusters",
     "plan_graph",
-    "proven_bound",
 ]
 
 _FIT_SECONDS = 1.0
 """How long at least a placement that fits is looked for, whatever the time limit."""
-_FEW = 200
-"""Assignments that are tried one by one to prove the bound of a plan from a file."""
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
-_CLUSTER_SHARE = 0.4
-"""Of the time for clusters of a model's calls; the rest is for the calls."""
+_CLUSTER_SHARE = 0.2
+"""Of the time for clusters of a model's calls; the rest is for finer ones, or calls."""
+_FINE_CLUSTERS = 128
+"""Clusters that are placed for latency: finer ones run as one function anyway."""
+_ATTEMPTS = ((_FINE_CLUSTERS, 0.4), (40, 0.2), (_FINE_CLUSTERS, 0.2))
+"""Clusters of each placement that is judged by its functions, and share of the time."""
 _FREE_SHARE = 0.7
 """Of a search for the best assignment; the rest is for fewer transfers."""
 _PLAYS_PER_SECOND, _MOST_PLAYS = 3_000, 15_000
@@ -129,30 +135,6 @@ def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
     most = options.parts or default_parts(cluster)
     base = with_requests(graph, options.pins)
     return clusters(base, most, weights(cluster, options))
-
-
-def proven_bound(plan: Plan) -> float:
-    """What no plan with the requests of this one can be below, after a second's work.
-
-    A group that is where its request does not allow counts as free.
-    """
-    evaluator, graph = evaluator_of(plan), plan.graph
-    groups = free_groups(graph, plan.cluster)
-    everywhere = groups[0].allowed if groups else ()
-    with suppress(SplitnetError):
-        _, asked = resolve(
-            graph, plan.cluster, pins=requests_in(plan), load_of=evaluator.load
-        )
-        groups = [
-            group
-            if all(plan.device_of[part] in group.allowed for part in group.parts)
-            else replace(group, allowed=everywhere, apart=())
-            for group in asked
-        ]
-    problem = evaluator.problem_of(groups)
-    if prod(len(group.allowed) for group in groups) <= _FEW:
-        return solve(problem, objective=evaluator.objective).bound
-    return lower_bound(problem, evaluator.objective, hard=True)
 
 
 @dataclass(frozen=True)
@@ -249,9 +231,10 @@ def _search_calls(
 ) -> _Found:
     """Search a model's calls, and cut the best placement into parts.
 
-    First the calls are clustered along the model's seams, and the clusters placed. From
-    there the calls are placed one by one, and cut into parts where the devices demand
-    it. The simulator judges both, part by part.
+    First the calls are clustered along the model's seams, and the clusters placed. For
+    latency finer clusters follow, and the parts are the functions that then run. For
+    other objectives, where sums count, single calls follow; they are cut into parts
+    where the devices demand it, and judged again.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -260,9 +243,23 @@ def _search_calls(
     options = replace(options, pins=None)
     weight = weights(cluster, options)
     most = options.parts or default_parts(cluster)
-    coarse = _search_parts(
-        clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
-    )
+    fine_most = max(most, _FINE_CLUSTERS)
+    try:
+        coarse = _search_parts(
+            clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
+        )
+    except InfeasibleError:
+        if len(base.calls) <= most:
+            raise
+        with suppress(InfeasibleError):
+            return _search_parts(
+                clusters(base, fine_most, weight), cluster, options, seconds
+            )
+        raise
+    if options.objective == "latency":
+        finer = clusters(base, fine_most, weight)
+        if len(finer.parts) > len(coarse.evaluator.graph.parts):
+            return _with_functions(base, coarse, options, seconds)
     evaluator = Evaluator.of(bind_shared_weights(base), cluster, options)
     whole_lists = not _keeps_first_requests(evaluator, options, coarse)
     constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
@@ -287,6 +284,63 @@ def _search_calls(
     limit = min(c.solution.value for c in candidates) * (1 + options.cut_penalty)
     good = [c for c in candidates if c.solution.value <= limit]
     return min(good, key=lambda c: (_transfers(c), c.solution.value))
+
+
+def _with_functions(
+    base: Graph, coarse: _Found, options: PlanOptions, seconds: float
+) -> _Found:
+    """Place finer clusters; the functions that then run are the parts, if they gain.
+
+    What runs on one device between two hops runs as one function, later and with more
+    memory than its clusters would: several placements are judged by their functions,
+    and where these do not fit, the search goes on with less room.
+    """
+    cluster = coarse.evaluator.cluster
+    weight = weights(cluster, options)
+    calls = Evaluator.of(bind_shared_weights(base), cluster, options)
+    whole_lists = not _keeps_first_requests(calls, options, coarse)
+    _, groups = _resolved(calls, options, whole_lists=whole_lists)
+    problem = _problem_of(calls, groups, "calls")
+    assert (step := problem.step) is not None
+    bound = lower_bound(problem, options.objective)
+    coarse = replace(coarse, solution=replace(coarse.solution, bound=bound))
+    room = np.array([device.memory_bytes for device in cluster], np.float64)
+    kind = np.array(equivalent_devices(problem))  # the search may exchange devices
+    names = {call.name: call.part for call in base.calls}
+
+    def as_functions(found: _Found) -> tuple[Evaluator, dict[str, str], Evaluation]:
+        calls = found.evaluator.graph.calls
+        where = {names[call.name]: found.device_of[call.part] for call in calls}
+        parted, device_of = functions(base, step, where)
+        judge = Evaluator.of(parted, cluster, options)
+        return judge, device_of, judge.evaluate(device_of)
+
+    known = as_functions(coarse)[2]
+    limit = known.value / (1 + options.cut_penalty) if known.fits else inf
+    best = coarse
+    for turn, (most, share) in enumerate(_ATTEMPTS):
+        evaluator = Evaluator.of(clusters(base, most, weight), cluster, options)
+        constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
+        fine = _solved(
+            *(evaluator, groups, replace(options, seed=options.seed + turn)),
+            share * seconds,
+            starts=[_start_from(best, evaluator, groups)],
+            room=room,
+        )
+        if not fine.feasible:
+            continue
+        placed = _found(evaluator, constraints, groups, fine)
+        judge, device_of, found = as_functions(placed)
+        if found.fits and found.value < limit:
+            constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
+            solution = replace(fine, value=found.value, bound=bound)
+            best = _Found(judge, constraints, groups, device_of, solution)
+            limit = found.value
+        held = [found.outcome.memory[device.name].total for device in cluster]
+        full = np.array([d.memory_bytes for d in cluster]) / np.maximum(held, 1)
+        full = np.array([full[kind == one].min() for one in kind])
+        room = room * np.where(full < 1, 0.98 * full, 1.0)
+    return best
 
 
 def _transfers(found: _Found) -> int:
@@ -325,6 +379,7 @@ def _solved(
     *,
     units: str = "parts",
     starts: Sequence[Ints] = (),
+    room: Floats | None = None,
 ) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
@@ -332,17 +387,9 @@ def _solved(
     transfers of that assignment together cost the cut penalty: what is best with these
     prices is worse by no more than the penalty.
     """
-    step = evaluator.step
-    if units == "calls":
-        step = step_graph(
-            evaluator.graph,
-            evaluator.cluster,
-            evaluator.costs,
-            training=evaluator.training,
-            optimizer=evaluator.optimizer,
-            units="calls",
-        )
-    problem = evaluator.problem_of(groups, step)
+    problem = _problem_of(evaluator, groups, units)
+    if room is not None:
+        problem = replace(problem, graph=problem.graph._replace(capacity_bytes=room))
     effort = options.effort
     if effort is not None and options.time_limit > 0:
         effort = int(effort * seconds / options.time_limit)
@@ -375,6 +422,21 @@ def _solved(
     good = [one for one in found if one.feasible and one.value <= limit]
     calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
+
+
+def _problem_of(evaluator: Evaluator, groups: Sequence[Group], units: str) -> Problem:
+    """The problem of some groups; a unit is a part, or a call for "calls"."""
+    if units == "parts":
+        return evaluator.problem_of(groups)
+    step = step_graph(
+        evaluator.graph,
+        evaluator.cluster,
+        evaluator.costs,
+        training=evaluator.training,
+        optimizer=evaluator.optimizer,
+        units="calls",
+    )
+    return evaluator.problem_of(groups, step)
 
 
 def _single_devices(problem: Problem) -> Iterator[Ints]:

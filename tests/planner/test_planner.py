@@ -11,8 +11,20 @@ from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
-from tests.planner.quick import find_plan
-from tests.zoo import MIB, chain, diamond, random_dag, shared, two_towers, wide
+from splitnet.planner.partitioning import functions
+from splitnet.simulator.step_graph import step_graph
+from tests.planner.quick import find_plan, plan_graph
+from tests.zoo import (
+    MIB,
+    call,
+    chain,
+    diamond,
+    graph_of,
+    random_dag,
+    shared,
+    two_towers,
+    wide,
+)
 
 BOX = Cluster.of("2*gpu", "cpu")
 SMALL = Cluster.of("2*gpu", "cpu", memory="700 MiB")
@@ -153,7 +165,8 @@ def test_plan_for_memory_in_one_piece_each(seed):
         objective="memory",
         contiguity="convex",
         cut_penalty=0.0,
-        time_limit=1.0,
+        time_limit=30.0,
+        effort=1_000_000,
         seed=seed,
     )
     at = [plan.device_of[part.name] for part in graph.parts]
@@ -349,3 +362,32 @@ def test_plan_of_parts_without_calls_is_complete():
     graph = replace(graph, parts=(*graph.parts, Part("empty")))
 
     assert set(find_plan(graph, BOX).device_of) == {"x", "c0", "empty"}
+
+
+@pytest.mark.parametrize("memory", ["16 GiB", "30 MiB"])
+def test_calls_are_judged_by_the_functions_that_run(memory: str) -> None:
+    """Blocks of four branches: two GPUs gain, with time and memory of the functions."""
+    calls = [call("x", kind="InputLayer", flops=0.0, activation_bytes=0)]
+    edges, end = [], "x"
+    for block in range(6):
+        ends = []
+        for branch, flops in enumerate((4e10, 8e10, 8e10, 16e10)):
+            names = [f"b{block}_{branch}_{i}" for i in range(3)]
+            calls += [call(name, flops=flops) for name in names]
+            edges += zip([end, *names], names)
+            ends.append(names[-1])
+        end = f"mix{block}"
+        calls.append(call(end, flops=1e7))
+        edges += [(one, end) for one in ends]
+    graph = graph_of("blocks", calls, edges)
+    cluster = Cluster.of("2*gpu", "cpu", memory=memory, link="12 GB/s")
+
+    plan = plan_graph(graph, cluster, parts=12, effort=300_000, time_limit=30.0, seed=1)
+
+    where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
+    step = step_graph(graph, cluster, units="calls")
+    parted, device_of = functions(graph, step, where)
+    as_run = score(parted, cluster, device_of)
+    assert as_run.seconds == pytest.approx(plan.seconds)
+    assert all(as_run.memory[d.name].total <= d.memory_bytes for d in cluster)
+    assert plan.transfers
