@@ -17,7 +17,7 @@ from splitnet.view.facts import (
 from splitnet.view.folding import Fold, fold
 from splitnet.view.style import Shape, ranged
 
-__all__ = ["Box", "Diagram", "Link", "diagram_of"]
+__all__ = ["Box", "Diagram", "DiagramEdge", "diagram_of"]
 
 _MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
 _MOST_LINKS = 60  # of more links only the largest are drawn
@@ -53,7 +53,7 @@ class Box:
 
 
 @dataclass(slots=True)
-class Link:
+class DiagramEdge:
     """What passes from box to box in a step.
 
     `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
@@ -95,7 +95,7 @@ class Diagram:
     """
 
     boxes: tuple[Box, ...]
-    links: tuple[Link, ...]
+    links: tuple[DiagramEdge, ...]
     lanes: Mapping[str, tuple[str, ...]]
     left_out: int = 0
 
@@ -208,7 +208,7 @@ def _lanes(
     }
 
 
-def _moved(box: str, links: Iterable[Link]) -> tuple[int, int]:
+def _moved(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:
     """Bytes that a box receives from and sends to other devices in a step."""
     received = sent = 0
     for link in links:
@@ -309,7 +309,9 @@ def _call_facts(plan: Plan, part: PartFacts, call: Call) -> PartFacts:
     )
 
 
-def _links(plan: Plan, box_of: Mapping[str, str], opened: str | None) -> list[Link]:
+def _links(
+    plan: Plan, box_of: Mapping[str, str], opened: str | None
+) -> list[DiagramEdge]:
     """Join the tensors and weights between boxes, and count the copies made of them."""
     box = {n: box_of[c[0].name] for n, c in plan.graph.calls_of.items() if c}
     tensors = _tensor_links(plan, box_of, opened)
@@ -334,7 +336,7 @@ def _links(plan: Plan, box_of: Mapping[str, str], opened: str | None) -> list[Li
 
 def _tensor_links(
     plan: Plan, box_of: Mapping[str, str], opened: str | None
-) -> dict[tuple[str, str], Link]:
+) -> dict[tuple[str, str], DiagramEdge]:
     """The links of tensors, by source and target; each tensor counts once for a part.
 
     Plans know copies by part, and several calls of an opened part may send: there each
@@ -342,7 +344,7 @@ def _tensor_links(
     """
     graph, device = plan.graph, plan.device_of
     returns = {(t.target, t.source) for t in plan.transfers if t.kind == "gradient"}
-    links: dict[tuple[str, str], Link] = {}
+    links: dict[tuple[str, str], DiagramEdge] = {}
     counted: set[tuple[str, int, str, str]] = set()
     for tensor in graph.tensors:
         source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
@@ -354,7 +356,7 @@ def _tensor_links(
         crosses = device[source] != device[target]
         turned = ends[::-1] in links  # folded boxes may feed each other
         ends = ends[::-1] if turned else ends
-        link = links.setdefault(ends, Link(*ends, crosses))
+        link = links.setdefault(ends, DiagramEdge(*ends, crosses))
         link.both_ways |= turned
         link.shapes += known_shape(graph.call[tensor.source], tensor)
         link.bytes += tensor.bytes
@@ -365,13 +367,15 @@ def _tensor_links(
     return links
 
 
-def _weight_links(plan: Plan, box: Mapping[str, str]) -> dict[tuple[str, str], Link]:
+def _weight_links(
+    plan: Plan, box: Mapping[str, str]
+) -> dict[tuple[str, str], DiagramEdge]:
     """The links from where shared weights are stored to where they are read."""
-    links: dict[tuple[str, str], Link] = {}
+    links: dict[tuple[str, str], DiagramEdge] = {}
     for sharing in sharings_of(plan.graph):
         for part in sharing.others:
             ends = box[sharing.home], box[part]
             if ends[0] != ends[1]:
-                link = links.setdefault(ends, Link(*ends, True, weights=True))
+                link = links.setdefault(ends, DiagramEdge(*ends, True, weights=True))
                 link.layers += [n for n in sharing.layers if n not in link.layers]
     return links

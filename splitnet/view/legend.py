@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view.diagram import Box, Diagram, Link
+from splitnet.view.diagram import Box, Diagram, DiagramEdge
 from splitnet.view.facts import (
     bottleneck_text,
     objective_text,
@@ -238,7 +238,7 @@ def box_tooltip(box: Box) -> str:
     return "\n".join(lines)
 
 
-def link_text(link: Link) -> str:
+def link_text(link: DiagramEdge) -> str:
     """What a link moves between devices in a step, there and back."""
     sent, returned = link.sent_bytes, link.returned_bytes
     if link.both_ways:
@@ -249,7 +249,7 @@ def link_text(link: Link) -> str:
     return " + ".join(words + [f"{format_bytes(returned)} back"] * (returned > 0))
 
 
-def link_tooltip(link: Link, name_of: Mapping[str, str]) -> str:
+def link_tooltip(link: DiagramEdge, name_of: Mapping[str, str]) -> str:
     """Everything about a link, for the pointer."""
     lines = [f"{name_of[link.source]} → {name_of[link.target]}"]
     if link.weights:
