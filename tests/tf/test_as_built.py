@@ -1,5 +1,6 @@
 """`pins="as_built"`: a model built under `tf.device` runs where its variables are."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -66,6 +67,16 @@ def test_a_layer_with_variables_on_two_devices_goes_with_most_bytes(
     assert plan.device_of[plan.graph.call["apart"].part] == "gpu:1"
 
 
+@pytest.fixture
+def soft_placement() -> Iterator[None]:
+    """TensorFlow's default, which other tests of this process may have changed."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)
+    yield
+    tf.config.set_soft_device_placement(before)
+
+
+@pytest.mark.usefixtures("soft_placement")
 def test_one_device_for_all_is_said_at_the_callers_line(cluster: sn.Cluster) -> None:
     """TensorFlow uses the CPU where the device of a scope is not available."""
     model = recipe(("/gpu:5", "/gpu:6"))

@@ -11,6 +11,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def _op_name(plane: Any, event: Any) -> str:
 def _tasks(
     rows: Sequence[tuple[float, float, _Owner]], device: str, begun: float
 ) -> Iterator[Task]:
-    """The tasks of a device in their order; where two overlap, the later is cut.
+    """The tasks of a device in their order; where two overlap, the earlier is cut.
 
     A call is one task, from its first op to its last. Other ops, such as updates, are
     one task as long as nothing of another part comes between them.
@@ -268,10 +269,10 @@ def _tasks(
         key = (owner, 0 if owner.of_call else number)
         first, end = spans.get(key, (start, stop))
         spans[key] = min(first, start), max(end, stop)
-    free = 0.0
-    for (owner, _), (start, stop) in sorted(spans.items(), key=lambda item: item[1]):
-        start, stop = max(start - begun, free), stop - begun
-        if stop > start:
-            free = stop
+    ordered = sorted(spans.items(), key=lambda item: item[1])
+    starts = [start for _, (start, _) in ordered[1:]]
+    for ((owner, _), (start, stop)), after in zip(ordered, [*starts, inf]):
+        if min(stop, after) > start:
             part, phase = owner.part, owner.phase
+            start, stop = start - begun, min(stop, after) - begun
             yield Task(part, device, phase, start, stop, owner.microbatch)
