@@ -20,6 +20,7 @@ import splitnet.cli.training as training
 import splitnet.cli.worker_commands as worker_commands
 from splitnet._version import __version__
 from splitnet.cli.console import say
+from splitnet.cli.options import with_groups
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 
 __all__ = ["command", "main"]
@@ -30,9 +31,13 @@ DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     training.demo: ("demo", "demo --gpus 1 --epochs 3 --out /tmp/demo"),
     device_commands.devices: ("devices", "devices --watch --every 5"),
+    plan_commands.estimate: (
+        "estimate model.py:build --gpus 4 --preset A100",
+        "estimate model.keras --gpus 8 --memory '24 GiB' --batch 256",
+    ),
     plan_commands.plan: (
         "plan net.py:declare --stand-ins 2 -o plan.json",
-        "plan model.keras --cluster '4*gpu,cpu' --preset A100 --batch 256",
+        "plan model.keras --gpus 4 --preset A100 --batch 256",
         "plan plan.json --pin 'block_*=gpu:1' --json",
     ),
     plan_commands.draw: (
@@ -45,12 +50,11 @@ _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
         "audit net.py:declare --stand-ins 2",
         "audit model.keras --plan plan.json --loss sparse_categorical_crossentropy",
     ),
-    plan_commands.compare: ("compare model.keras --cluster '4*gpu,cpu' --preset A100",),
     plan_commands.simulate: (
         "simulate plan.json --trace trace.json",
         "simulate plan.json --microbatches 8 --schedule 1f1b",
     ),
-    plan_commands.score: ("score net.py:declare mine.json --cluster '2*gpu,cpu'",),
+    plan_commands.score: ("score net.py:declare mine.json --gpus 2",),
     device_commands.measure: ("measure model.keras -o costs.json",),
     device_commands.config: ("config --check",),
     device_commands.run: (
@@ -106,7 +110,7 @@ def _group(
                 "allow_interspersed_args": not passes,
                 "ignore_unknown_options": passes,
             },
-        )(function)
+        )(with_groups(function))
     return app
 
 

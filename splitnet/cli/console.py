@@ -3,24 +3,21 @@
 import json
 import os
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
+
+from splitnet.core.cluster import Cluster
 
 __all__ = [
     "import_tensorflow",
-    "interruptible",
+    "local_devices",
     "progress",
     "say",
     "show_json",
     "show_rows",
 ]
-
-Advance = Callable[..., None]
 
 
 def say(text: str) -> None:
@@ -42,7 +39,7 @@ def show_rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(what: str, *, total: float | None = None) -> Iterator[Advance]:
+def progress(what: str, *, total: float | None = None) -> Iterator[Callable[..., None]]:
     """Show progress on a terminal; yields `advance(done, text="")`."""
     if not sys.stderr.isatty():
         yield lambda done, text="": None
@@ -63,43 +60,22 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Advance]:
         yield lambda done, text="": bar.update(task, completed=done, text=text)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of this block if Ctrl-C came during it.
-
-    The planner answers Ctrl-C with the best plan so far; the command line must not
-    write such a plan over a file as if it had finished.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.default_int_handler(number, frame)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
-
-
-def import_tensorflow(*, verbose: bool = False, level: str = "3") -> None:
-    """Import TensorFlow without its start-up lines, unless `verbose`.
+def import_tensorflow(level: str = "3") -> None:
+    """Import TensorFlow without its start-up lines.
 
     `level` is what it may log afterwards, "3" nothing, "2" errors; a level that the
-    user has set in the environment is left alone.
+    user has set as TF_CPP_MIN_LOG_LEVEL is left alone, and "0" shows all lines.
     """
     from splitnet.tf.runtime.logging import import_frameworks, log_filter
 
-    if verbose:
-        import_frameworks()
-        return
     with log_filter():
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
         import_frameworks()
+
+
+def local_devices(stand_ins: int = 0) -> Cluster:
+    """The devices of this machine, with CPU devices in place of so many GPUs."""
+    import_tensorflow()
+    from splitnet.tf.runtime.devices import local_cluster
+
+    return local_cluster(stand_in_gpus=stand_ins)

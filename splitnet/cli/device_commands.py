@@ -6,18 +6,19 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 import splitnet as sn
-import splitnet.cli.options as opt
 from splitnet.cli.console import (
     import_tensorflow,
+    local_devices,
     progress,
     show_json,
     show_rows,
 )
+from splitnet.cli.options import Json, StandIns, TargetName
 from splitnet.cli.targets import check_target, load_source
 from splitnet.core.errors import ConfigError, format_bytes, format_count, listed
 from splitnet.core.settings import OPTIONS, Setting, Settings, config_file, resolve
@@ -39,8 +40,8 @@ _NO_DETAILS: dict[str, Any] = {
 def devices(
     watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C.")] = False,
     every: Annotated[float, Option(metavar="S", help="Seconds between repeats.")] = 2.0,
-    stand_ins: opt.StandIns = 0,
-    json_: opt.Json = False,
+    stand_ins: StandIns = 0,
+    json_: Json = False,
 ) -> int:
     """List the devices of this machine: memory, use, links."""
     while True:
@@ -58,11 +59,10 @@ def devices(
 
 
 def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
-    import_tensorflow()
-    from splitnet.tf.runtime.devices import gpu_details, host_details, local_cluster
+    cluster = local_devices(stand_ins)
+    from splitnet.tf.runtime.devices import gpu_details, host_details
     from splitnet.tf.runtime.nvml import cards
 
-    cluster = local_cluster(stand_in_gpus=stand_ins)
     details = {} if stand_ins else gpu_details(cards())
     host = host_details()
     details |= {device.name: host for device in cluster if device.kind == "cpu"}
@@ -99,7 +99,7 @@ def _device_line(row: dict[str, Any]) -> list[str]:
 
 
 def config(
-    json_: opt.Json = False,
+    json_: Json = False,
     check: Annotated[
         bool,
         Option("--check", help="Check the settings against this machine."),
@@ -154,66 +154,39 @@ def _origin(setting: Setting) -> str:
     return f"{origin}, set aside: {setting.set_aside}" if setting.set_aside else origin
 
 
+_SETTINGS = {
+    name: Annotated[
+        bool | None if option.is_flag else str | None,
+        Option(
+            *(("--gpus", "--visible") if name == "visible" else ()), help=option.about
+        ),
+    ]
+    for name, option in OPTIONS.items()
+}
+
+
 def run(
     script: Annotated[str, Argument(metavar="SCRIPT.py", help="The script.")],
     arguments: Annotated[
         list[str] | None, Argument(metavar="...", help="Its arguments.")
     ] = None,
-    gpus: Annotated[
-        str | None, Option(metavar="0,1", help="Use these GPUs only.")
-    ] = None,
-    cpu: Annotated[bool, Option("--cpu", help="Use no GPU.")] = False,
-    memory_fraction: Annotated[
-        str | None, Option(metavar="F", help="Share of each GPU's memory: 0.5.")
-    ] = None,
-    memory_limit: Annotated[
-        str | None, Option(metavar="SIZE", help="Memory of each GPU: '4 GiB'.")
-    ] = None,
-    memory_growth: Annotated[
-        bool, Option("--memory-growth", help="Take memory as needed.")
-    ] = False,
-    cpu_threads: Annotated[
-        str | None, Option(metavar="N", help="Threads of the CPU.")
-    ] = None,
-    cpu_devices: Annotated[
-        str | None, Option(metavar="N", help="Divide the CPU into N devices.")
-    ] = None,
-    log_placement: Annotated[
-        Literal["branches", "ops"] | None,
-        Option(help="Log where each branch, or each operation, is placed."),
-    ] = None,
-    determinism: Annotated[
-        bool, Option("--determinism", help="Make operations deterministic.")
-    ] = False,
-    tf_log: opt.TfLog = False,
+    **settings: Annotated[str | bool | None, _SETTINGS],
 ) -> int:
     """Run any TensorFlow script under runtime settings.
 
-    An option counts as an environment variable SPLITNET_*; sn.configure() in the script
+    A setting counts as an environment variable SPLITNET_*; sn.configure() in the script
     overrides it.
     """
     if not Path(script).is_file():
         raise ConfigError(f"there is no script {script!r}.")
-    if cpu and gpus:
-        raise ConfigError("--cpu and --gpus exclude each other; give one of them.")
-    given = {
-        "visible": "none" if cpu else gpus,
-        "memory_fraction": memory_fraction,
-        "memory_limit": memory_limit,
-        "memory_growth": "true" if memory_growth else None,
-        "cpu_threads": cpu_threads,
-        "cpu_devices": cpu_devices,
-        "log_placement": log_placement,
-        "determinism": "true" if determinism else None,
-    }
     # Variables, so that child processes of the script see the settings too.
-    os.environ.update(
-        {OPTIONS[k].variable: v for k, v in given.items() if v is not None}
-    )
-    if cpu_threads:
+    for name, value in settings.items():
+        if value is not None:
+            os.environ[OPTIONS[name].variable] = str(value)
+    if settings["cpu_threads"]:
         # Read when a library is loaded, which is before any setting is applied.
-        os.environ["OMP_NUM_THREADS"] = cpu_threads
-    import_tensorflow(verbose=tf_log, level="2")
+        os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
+    import_tensorflow(level="2")
     from splitnet.tf.runtime.configure import configure
 
     configure()
@@ -224,22 +197,19 @@ def run(
 
 
 def measure(
-    target: opt.Target,
+    target: TargetName,
     out: Annotated[
         Path, Option("--out", "-o", metavar="FILE", help="Save the costs here.")
     ] = Path("costs.json"),
-    batch: opt.Batch = 32,
+    batch: Annotated[int, Option(metavar="N", min=1, help="Samples per step.")] = 32,
     optimizer: Annotated[
         str, Option(metavar="NAME", help="Keras optimizer whose update is timed.")
     ] = "adam",
-    stand_ins: opt.StandIns = 0,
+    stand_ins: StandIns = 0,
 ) -> int:
     """Measure calls and links on this machine, for `plan --costs`."""
     check_target(target)
-    import_tensorflow()
-    from splitnet.tf.runtime.devices import local_cluster
-
-    cluster = local_cluster(stand_in_gpus=stand_ins)
+    cluster = local_devices(stand_ins)
     source = load_source(target)
     with progress("measuring", total=1.0) as advance:
         found = sn.measure(

@@ -9,12 +9,23 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-import splitnet.cli.options as opt
 from splitnet.cli.console import say, show_json, show_rows
+from splitnet.cli.options import Json
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, parse_bytes
 
 __all__ = ["health", "join", "up", "worker"]
+
+AllowRemote = Annotated[
+    bool, Option("--allow-remote", help="Allow a network that others can reach.")
+]
+MemoryLimit = Annotated[
+    str | None, Option(metavar="SIZE", help="Memory limit of each worker: '2 GB'.")
+]
+Program = Annotated[list[str] | None, Argument(metavar="-- COMMAND ...")]
+Threads = Annotated[
+    int | None, Option(metavar="N", min=1, help="TensorFlow threads of each worker.")
+]
 
 _EXPOSED = (
     "--allow-remote: TensorFlow's port has no password and no encryption. Whoever "
@@ -36,9 +47,9 @@ def worker(
     core: Annotated[
         int | None, Option(metavar="C", help="Use this processor core only.")
     ] = None,
-    threads: opt.Threads = None,
-    memory: opt.MemoryLimit = None,
-    allow_remote: opt.AllowRemote = False,
+    threads: Threads = None,
+    memory: MemoryLimit = None,
+    allow_remote: AllowRemote = False,
     owned: Annotated[
         bool, Option("--owned", help="End when standard input is closed.")
     ] = False,
@@ -67,12 +78,12 @@ def worker(
 
 
 def up(
-    program: opt.Program = None,
+    program: Program = None,
     workers: Annotated[int, Option(metavar="N", help="Number of workers.")] = 2,
     pin: Annotated[bool, Option("--pin", help="Pin each worker to one core.")] = False,
-    threads: opt.Threads = None,
-    memory: opt.MemoryLimit = None,
-    allow_remote: opt.AllowRemote = False,
+    threads: Threads = None,
+    memory: MemoryLimit = None,
+    allow_remote: AllowRemote = False,
 ) -> int:
     """Start private workers here, run a program with them, end them.
 
@@ -110,7 +121,7 @@ def up(
 
 def join(
     pid: Annotated[int, Argument(help="The process of `cluster up`.")],
-    program: opt.Program = None,
+    program: Program = None,
 ) -> int:
     """Run a program in the private network of a running `cluster up`."""
     from splitnet.tf.workers.network_namespace import enter
@@ -165,7 +176,7 @@ def health(
     timeout: Annotated[
         float, Option(metavar="S", help="Seconds to wait for an answer.")
     ] = 2.0,
-    json_: opt.Json = False,
+    json_: Json = False,
 ) -> int:
     """Check every worker of a cluster; exit code 1 if one is not healthy."""
     from splitnet.tf.workers.health import probe

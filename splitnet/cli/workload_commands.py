@@ -3,30 +3,37 @@
 import json
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from splitnet.cli.console import interruptible, progress, show_json
-from splitnet.cli.targets import kind_of_file
+from splitnet.cli.console import progress, show_json
 from splitnet.core.errors import PlanFileError
 
-__all__ = ["score_workload", "workload_figures"]
+if TYPE_CHECKING:
+    from splitnet.planner.workloads import Workload
+
+__all__ = ["is_for_figures", "score_workload", "workload_figures"]
 
 _SECONDS = 5.0
 
 
+def is_for_figures(options: dict[str, Any]) -> bool:
+    """Whether `workload_figures` takes all of these options."""
+    known = {"objective", "contiguity", "time_limit", "seed"}
+    return options.keys() <= known and options["objective"] == "throughput"
+
+
 def workload_figures(
-    values: object, options: dict[str, Any], began: float
+    workload: "Workload", options: dict[str, Any], began: float
 ) -> dict[str, Any]:
     """Plan a workload for maximum load; reading the file counts against the limit.
 
     A `Plan` of 100,000 nodes takes longer to make than to search; a program that asks
     for figures alone needs none.
     """
-    from splitnet.planner.workloads import plan_workload, workload_of
+    from splitnet.planner.workloads import plan_workload
 
-    with interruptible(), progress("planning", total=1.0) as advance:
+    with progress("planning", total=1.0) as advance:
         limit = options.get("time_limit", _SECONDS)
-        workload = workload_of(values)
         found = plan_workload(
             workload,
             contiguity=options.get("contiguity", "free"),
@@ -44,11 +51,11 @@ def workload_figures(
     }
 
 
-def score_workload(target: str, placement: str, json_: bool) -> int:
+def score_workload(workload: "Workload", placement: Any, json_: bool) -> int:
     """Check a split of a workload; exit code 1 if it breaks a rule."""
-    from splitnet.planner.workloads import parse_workload, score_split
+    from splitnet.planner.workloads import score_split
 
-    scored = score_split(parse_workload(target), _split_in(placement))
+    scored = score_split(workload, _split_of(placement))
     load = scored.max_load if math.isfinite(scored.max_load) else None
     figures = {
         "throughput": load,  # JSON has no infinity
@@ -64,28 +71,23 @@ def score_workload(target: str, placement: str, json_: bool) -> int:
     return 1 if scored.violations else 0
 
 
-def _split_in(path: str) -> dict[str, Any]:
-    """A workload's split, also from what `plan --json` printed."""
-    _, values = kind_of_file(path)
-    if isinstance(values, dict) and isinstance(values.get("device_of"), dict):
-        rows: dict[str, list[int]] = {}
-        for name, device in values["device_of"].items():
-            if not str(name).removeprefix("-").isdecimal():
-                raise PlanFileError(
-                    f"{path!r}: device_of: {name!r} is not a node's id."
-                )
-            if not str(device).startswith(("gpu:", "cpu:")):
-                raise PlanFileError(
-                    f"{path!r}: device_of: {device!r} is neither 'gpu:N' nor 'cpu:N'."
-                )
-            rows.setdefault(str(device), []).append(int(name))
-        return {
-            field: [{"nodes": rows[d]} for d in sorted(rows) if d.startswith(kind)]
-            for field, kind in (("fpgas", "gpu:"), ("cpus", "cpu:"))
-        }
-    if not isinstance(values, dict) or not {"fpgas", "cpus"} & set(values):
-        raise PlanFileError(
-            f"{path!r} is not a split: expected {{'fpgas': [{{'nodes': [...]}}], "
-            "'cpus': [...]} or {'device_of': {'1': 'gpu:0', ...}}."
-        )
-    return values
+def _split_of(values: Any) -> dict[str, Any]:
+    """A split as the benchmark writes it, also from a table of nodes and devices."""
+    if isinstance(values, dict) and {"fpgas", "cpus"} & set(values):
+        return values
+    rows: dict[str, list[int]] = {}
+    for name, device in values.items() if isinstance(values, dict) else ():
+        known = isinstance(device, str) and device.startswith(("gpu:", "cpu:"))
+        if not known or not name.removeprefix("-").isdecimal():
+            break
+        rows.setdefault(device, []).append(int(name))
+    else:
+        if rows:
+            return {
+                field: [{"nodes": rows[d]} for d in sorted(rows) if d.startswith(kind)]
+                for field, kind in (("fpgas", "gpu:"), ("cpus", "cpu:"))
+            }
+    raise PlanFileError(
+        "it is not a split: expected {'fpgas': [{'nodes': [...]}], 'cpus': [...]} or "
+        "a table of nodes and devices, {'1': 'gpu:0', ...}."
+    )

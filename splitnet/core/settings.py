@@ -120,6 +120,11 @@ class Option:
         """Its environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is true or false."""
+        return self.parse is _flag
+
 
 _LOGICAL = "tf.config.set_logical_device_configuration"
 _THREADS = "tf.config.threading.set_{}_op_parallelism_threads"

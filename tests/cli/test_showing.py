@@ -1,6 +1,7 @@
 """`splitnet simulate`, `draw`, `report` and `config`, in this process."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -72,11 +73,18 @@ def test_simulate_takes_micro_batches(
     assert {task["microbatch"] for task in tasks} == {0, 1, 2, 3}
 
 
-def test_compare_ranks_strategies(
+def test_estimate_says_what_fits_and_how(
     graph_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One device, the plan, towers and a pipeline, the fastest first."""
-    words = ["compare", graph_file, "--cluster", "2*gpu,cpu", "--preset", "A100"]
-    assert main([*words, "--time-limit", "1", "--json"]) == 0
+    """Every strategy, the fastest first, the memory of each device, the batch."""
+    words = ["estimate", graph_file, "--gpus", "2", "--preset", "A100"]
+    words += ["--time-limit", "1"]
+    assert main([*words, "--json"]) == 0
     found = answer(capsys)
-    assert {"one device", "plan"} <= {one["kind"] for one in found}
+    assert {"one device", "plan"} <= {one["kind"] for one in found["strategies"]}
+    assert found["largest_batch"] > 32
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "is fastest" in printed
+    assert re.search(r"gpu:1 .* of 74.5 GiB", printed)
+    assert "typical" not in printed

@@ -1,7 +1,5 @@
 """The command line as such: what it refuses, completes, and prints into a pipe."""
 
-import contextlib
-import os
 import signal
 from pathlib import Path
 
@@ -17,22 +15,23 @@ from tests.cli.given import child, python
     ("words", "said"),
     [
         (["plan", "{graph}"], "a saved graph has no machine"),
-        (["plan", "{graph}", "--memory", "1 GiB"], "belong to a list: --cluster"),
-        (["plan", "{graph}", "--cluster", "gpu", "--stand-ins", "2"], "two machines"),
+        (["plan", "{graph}", "--memory", "1 GiB"], "belong to --gpus or to a list"),
+        (["plan", "{graph}", "--gpus", "2", "--batch", "64"], "has its own batch"),
+        (["plan", "{graph}", "--cluster", "gpu", "--stand-ins", "2"], "name different"),
         (["plan", "{graph}", "--cluster", "box,cpu"], "there is no device 'box'"),
         (["plan", "{graph}", "--cluster", "none.toml"], "cannot load the cluster file"),
         (["plan", "{graph}", "--cluster", "gpu,cpu", "--pin", "left"], "write a name"),
-        (["plan", "none.json", "--cluster", "cpu"], "there is no file 'none.json'"),
+        (["plan", "none.json", "--cluster", "cpu"], "'none.json': No such file"),
         (["plan", "{text}", "--cluster", "cpu"], "is not JSON"),
         (["plan", "{other}", "--cluster", "cpu"], "neither a plan, a graph nor"),
         (["plan", "{workload}", "--cluster", "cpu"], "includes its machine"),
         (["draw", "{graph}"], "plan"),
         (["draw", "{plan}", "-o", "placement.jpg"], "jpg"),
-        (["score", "{graph}", "{other}", "--cluster", "cpu"], "is not a placement"),
-        (["audit", "{plan}"], "a JSON file has none"),
+        (["score", "{graph}", "{other}", "--cluster", "cpu"], "names cannot be placed"),
+        (["audit", "{plan}"], "has none"),
         (["run", "none.py"], "there is no script 'none.py'"),
-        (["run", "--cpu", "--gpus", "0", "{text}"], "exclude each other"),
-        (["demo", "--epochs", "0"], "--epochs is 1 or more"),
+        (["audit", "none.py:x", "--plan", "{plan}"], "there is no file 'none.py'"),
+        (["audit", __file__ + ":x", "--plan", "{plan}", "--gpus", "2"], "its own"),
     ],
 )
 def test_wrong_questions_are_answered_with_words(
@@ -63,7 +62,9 @@ def test_wrong_questions_are_answered_with_words(
     assert said in printed.err
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["draw"], ["draw", "a", "b"]])
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["draw"], ["draw", "a", "b"], ["demo", "--epochs", "0"]]
+)
 def test_usage_errors_exit_with_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,15 +128,8 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Exit code 130 and "interrupted", although the planner returns its best so far."""
-    real = sn.plan
-
-    def interrupted(*arguments: object, **options: object) -> object:
-        with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(sn, "plan", interrupted)
+    """Exit code 130, "interrupted", and nothing is written."""
+    monkeypatch.setattr(sn, "plan", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     out = tmp_path / "plan.json"
     out.write_text("yesterday's")
     words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "-o", str(out)]

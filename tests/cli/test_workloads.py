@@ -24,7 +24,8 @@ def test_plan_of_a_workload_has_the_benchmarks_fields(
     long = answer(capsys)
 
     fields = ["objective", "value", "bound", "gap", "seconds", "device_of"]
-    assert list(short) == list(long) == fields
+    assert list(short) == fields
+    assert set(long) > set(fields)
     assert short["objective"] == "throughput"
     assert short["value"] == pytest.approx(2.25)
     assert set(short["device_of"]) == {"1", "2", "3"}
@@ -99,8 +100,9 @@ def test_score_takes_what_plan_printed(
     ("split", "words"),
     [
         ([], "is not a split"),
-        ({"device_of": {"one": "gpu:0"}}, "'one' is not a node's id"),
-        ({"device_of": {"1": "tpu:0"}}, "'tpu:0' is neither"),
+        ({"device_of": {"one": "gpu:0"}}, "is not a split"),
+        ({"device_of": {"1": "tpu:0"}}, "is not a split"),
+        ({"device_of": 3}, "is not a split"),
     ],
 )
 def test_score_refuses_what_is_no_split(

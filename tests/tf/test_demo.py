@@ -44,6 +44,9 @@ def model():
     return keras.Model([x, words], layers.Dense(1, name="head")(joined))
 
 nothing = 3
+
+def broken():
+    return 1 / 0
 """
 
 
@@ -179,6 +182,7 @@ def test_plan_of_a_module_takes_pins(answer: Any) -> None:
     [
         ("program.py:absent", "has no name 'absent'"),
         ("program.py:nothing", "neither a Net, a Keras model nor a Graph"),
+        ("program.py:broken", "raised ZeroDivisionError: division by zero"),
         ("none.py:net", "there is no file 'none.py'"),
         ("no.such.module:net", "there is no module 'no.such.module'"),
         ("none.keras", "there is no file 'none.keras'"),
@@ -216,7 +220,8 @@ def test_audit_keeps_a_saved_plan(answer: Any) -> None:
 def test_run_starts_a_script_under_settings(folder: Path) -> None:
     """Flags become settings, the rest goes to the script, its exit code comes back."""
     words = (
-        "--cpu",
+        "--gpus",
+        "none",
         "--cpu-threads",
         "2",
         "--cpu-devices",

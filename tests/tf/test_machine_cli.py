@@ -112,16 +112,17 @@ def test_two_jobs_share_a_gpu_and_neither_starves(tmp_path: Path) -> None:
 
 
 def test_run_names_what_cannot_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No such script, and flags that exclude each other, are words and exit code 2."""
+    """No such script, and impossible values, are words and exit code 2."""
     script = tmp_path / "job.py"
     script.write_text("raise SystemExit(3)")
+    monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
 
     assert main(["run", "none.py"]) == 2
     assert "there is no script 'none.py'" in capsys.readouterr().err
-    assert main(["run", "--cpu", "--gpus", "0", str(script)]) == 2
-    assert "--cpu and --gpus exclude each other" in capsys.readouterr().err
+    assert main(["run", "--memory-fraction", "3", str(script)]) == 2
+    assert "memory_fraction must be a share" in capsys.readouterr().err
 
 
 def test_devices_are_looked_at_again_and_again(
