@@ -21,7 +21,7 @@ from splitnet.planner.constraints import (
     select,
 )
 from splitnet.planner.engine.solve import solve
-from splitnet.planner.partitioning import partition
+from splitnet.planner.partitioning import functions
 from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
@@ -86,13 +86,33 @@ class Evaluator:
     @cached_property
     def step(self) -> StepGraph:
         """The step of the parts, before anything is placed."""
+        return self._step("parts")
+
+    @cached_property
+    def call_step(self) -> StepGraph:
+        """The step of single calls."""
+        return self._step("calls")
+
+    def _step(self, units: str) -> StepGraph:
         return step_graph(
             self.graph,
             self.cluster,
             self.costs,
             training=self.training,
             optimizer=self.optimizer,
+            units=units,
         )
+
+    def as_functions(
+        self, device_of: Mapping[str, str]
+    ) -> tuple["Evaluator", dict[str, str], Evaluation]:
+        """Evaluate a placement of calls with the functions that run as the parts.
+
+        Returns the evaluator of these parts as well, and their devices.
+        """
+        graph, where = functions(self.graph, self.call_step, device_of)
+        judge = replace(self, graph=graph)
+        return judge, where, judge.evaluate(where)
 
     def problem_of(
         self, groups: Sequence[Group], step: StepGraph | None = None
@@ -264,8 +284,8 @@ def score(
         device_of: Names of parts, calls or layers, ranges of calls, or patterns ->
             device, as `select` understands them; every part must be named, inputs may
             be left out. Or a plan, whose parts are used.
-        options: As `plan_graph`. With `parts`, the graph has a part per call, and calls
-            are brought to parts where the devices demand it.
+        options: As `plan_graph`. With `parts`, the graph has a part per call, and the
+            functions that run are the parts.
         **changes: Single options by name.
 
     Raises:
@@ -275,17 +295,18 @@ def score(
     options = checked(options, changes)
     if isinstance(device_of, DeviceOf):
         device_of = device_of.plan
+    table: Any = device_of
     if isinstance(device_of, Plan):
         graph, table = _as_planned(graph, device_of), dict(device_of.device_of)
-        full = _full_placement(graph, cluster, table)
-    else:
-        full = _full_placement(graph, cluster, device_of)
-        if options.parts:
-            graph, full = _in_parts(graph, cluster, full, options)
-    plan = Evaluator.of(graph, cluster, options).plan(
+    full = _full_placement(graph, cluster, table)
+    evaluator = Evaluator.of(graph, cluster, options)
+    if options.parts and not isinstance(device_of, Plan):
+        where = {call.name: full[call.part] for call in graph.calls}
+        evaluator, full, _ = evaluator.as_functions(where)
+    plan = evaluator.plan(
         tuple(
             Placement(p.name, full[p.name], ", ".join(p.on), "given")
-            for p in graph.parts
+            for p in evaluator.graph.parts
         )
     )
     bound = lower_bound(evaluator_of(plan).problem, plan.objective)
@@ -299,25 +320,6 @@ def _as_planned(graph: Graph, plan: Plan) -> Graph:
         return graph
     calls = tuple(replace(graph.call[c.name], part=c.part) for c in theirs.calls)
     return replace(graph, calls=calls, parts=theirs.parts)
-
-
-def _in_parts(
-    graph: Graph, cluster: Cluster, device_of: Mapping[str, str], options: PlanOptions
-) -> tuple[Graph, dict[str, str]]:
-    """A placement of calls as one of parts, cut in the better of two ways."""
-    found: list[tuple[float, int, Graph, dict[str, str]]] = []
-    for cut_at_sends in (True, False):
-        parted, where = partition(
-            graph,
-            device_of,
-            options.parts or 1,
-            weights(cluster, options),
-            cut_at_sends=cut_at_sends,
-        )
-        value = Evaluator.of(parted, cluster, options).evaluate(where).value
-        found.append((value, len(found), parted, where))
-    _, _, best, where = min(found)
-    return best, where
 
 
 def weights(cluster: Cluster, options: PlanOptions) -> Callable[[Call], float]:

@@ -3,15 +3,14 @@ r"""Calls brought to parts: convex sets of calls, named as a person would name t
 A Keras model that nobody declared comes with a part per call. Before a search its calls
 are clustered along the model's own seams: where all data passes through one tensor a
 chain can be cut, and what runs side by side between two cuts are parallel branches.
-After a search on calls, the devices cut the model further:
+After a search on calls, the functions that run on the devices are the parts:
 
     gpu:0   a - b - c . . . f - g      parts: {a, b} {c} {f, g} on gpu:0
                  \         /                  {d, e} on gpu:1
     gpu:1         d - - - e
 
-A part starts where something arrives from another device, and ends where another
-device needs its output. Parts are intervals of one order in which the calls may run, so
-every part is convex, and the graph of the parts has no cycle.
+A function starts where something arrives from another device, and ends where another
+device needs its output. Every part is convex: the graph of the parts has no cycle.
 """
 
 import re
@@ -34,7 +33,6 @@ __all__ = [
     "functions",
     "is_convex",
     "is_pipeline",
-    "partition",
     "with_requests",
 ]
 
@@ -79,32 +77,18 @@ def clusters(graph: Graph, most: int, seconds: Callable[[Call], float]) -> Graph
         most: About how many parts to make; at least 1.
         seconds: The weight of a call, to make parts of like weight.
     """
-    return _parted(graph, _Calls(graph, most, seconds), cut_at_sends=False)
-
-
-def partition(
-    graph: Graph,
-    device_of: Mapping[str, str],
-    most: int,
-    seconds: Callable[[Call], float],
-    *,
-    cut_at_sends: bool = True,
-) -> tuple[Graph, dict[str, str]]:
-    """Cut a placement of calls into parts; returns the graph and each part's device.
-
-    Args:
-        graph: A part per call.
-        device_of: The device of each of these parts.
-        most: As in `clusters`; more where the devices demand more cuts.
-        seconds: As in `clusters`.
-        cut_at_sends: Whether a part ends where another device needs its output. If not,
-            it goes on as long as it can: fewer parts, and later copies.
-    """
-    calls = _Calls(graph, most, seconds, device_of)
-    parted = _parted(graph, calls, cut_at_sends=cut_at_sends)
-    where = {call.name: device_of[call.part] for call in graph.calls}
-    device = {call.part: where[call.name] for call in parted.calls}
-    return parted, device
+    calls = _Calls(graph, most, seconds)
+    level = calls.levels()
+    keys = {key: i for i, key in enumerate(dict.fromkeys(calls.key))}
+    mark = [(level[i], keys[key]) for i, key in enumerate(calls.key)]
+    # Every edge stays in its run or leads to a higher level, so this order may run.
+    order = sorted(calls.order(), key=mark.__getitem__)
+    pieces: list[_Piece] = []
+    for one, run in groupby(order, key=mark.__getitem__):
+        for piece in _pieces(list(run), calls):
+            free = not calls.is_input[piece[0]]
+            pieces.append(_Piece(piece, calls.total(piece), one, free))
+    return _regrouped(graph, [piece.calls for piece in _merged(pieces, calls)])
 
 
 def functions(
@@ -118,10 +102,10 @@ def functions(
     Args:
         graph: A part per call.
         step: Its step, with a unit per call.
-        device_of: The device of each of these parts.
+        device_of: The device of each call.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    device = [device_of[part] for part in step.parts]
+    device = [device_of[call] for call in step.names]
     names = {name: i for i, name in enumerate(dict.fromkeys(device))}
     key = _Calls(graph, 1, lambda _: 1.0).key
     pieces = [
@@ -141,19 +125,14 @@ def functions(
     order.remove_edges_from(list(nx.selfloop_edges(order)))
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
     parted = _regrouped(graph, [pieces[i] for i in running])
-    where = {call.name: device_of[call.part] for call in graph.calls}
-    return parted, {call.part: where[call.name] for call in parted.calls}
+    return parted, {call.part: device_of[call.name] for call in parted.calls}
 
 
 class _Calls:
     """The calls by number: neighbours, weights, and what calls of one part share."""
 
     def __init__(
-        self,
-        graph: Graph,
-        most: int,
-        seconds: Callable[[Call], float],
-        device_of: Mapping[str, str] | None = None,
+        self, graph: Graph, most: int, seconds: Callable[[Call], float]
     ) -> None:
         number = {call.name: i for i, call in enumerate(graph.calls)}
         parts = [graph.part[call.part] for call in graph.calls]
@@ -161,17 +140,9 @@ class _Calls:
         self.weight = [seconds(call) for call in graph.calls]
         self.grain = sum(self.weight) / self.most
         self.is_input = [part.kind == "input" for part in parts]
-        self.device = [(device_of or {}).get(part.name, "") for part in parts]
         self.key: list[Hashable] = [
-            (
-                part.kind == "input",
-                call.cpu_only,
-                part.on,
-                part.near,
-                part.apart,
-                device,
-            )
-            for call, part, device in zip(graph.calls, parts, self.device)
+            (part.kind == "input", call.cpu_only, part.on)
+            for call, part in zip(graph.calls, parts)
         ]
         self.after: list[list[int]] = [[] for _ in graph.calls]
         self.before: list[list[int]] = [[] for _ in graph.calls]
@@ -185,19 +156,15 @@ class _Calls:
         """The weight of some calls."""
         return sum(self.weight[call] for call in calls)
 
-    def levels(self, *, cut_at_sends: bool) -> list[int]:
-        """How many cuts lie before each call, at most, on any path to it."""
+    def levels(self) -> list[int]:
+        """How many changes of key lie before each call, at most, on any path to it."""
         level = [0] * len(self.weight)
         for call, sources in enumerate(self.before):
             for source in sources:
-                cut = self.key[source] != self.key[call] or (
-                    cut_at_sends and self._is_sent(source)
+                level[call] = max(
+                    level[call], level[source] + (self.key[source] != self.key[call])
                 )
-                level[call] = max(level[call], level[source] + cut)
         return level
-
-    def _is_sent(self, call: int) -> bool:
-        return any(self.device[to] != self.device[call] for to in self.after[call])
 
     def order(self) -> list[int]:
         """A topological order that follows a branch to its end before the next.
@@ -215,21 +182,6 @@ class _Calls:
                 if not waiting[after]:
                     ready.append(after)
         return order
-
-
-def _parted(graph: Graph, calls: _Calls, *, cut_at_sends: bool) -> Graph:
-    """Runs of calls that may be one part, cut at their seams, and light ones merged."""
-    level = calls.levels(cut_at_sends=cut_at_sends)
-    keys = {key: i for i, key in enumerate(dict.fromkeys(calls.key))}
-    mark = [(level[i], keys[key]) for i, key in enumerate(calls.key)]
-    # Every edge stays in its run or leads to a higher level, so this order may run.
-    order = sorted(calls.order(), key=mark.__getitem__)
-    pieces: list[_Piece] = []
-    for one, run in groupby(order, key=mark.__getitem__):
-        for piece in _pieces(list(run), calls):
-            free = not calls.is_input[piece[0]]
-            pieces.append(_Piece(piece, calls.total(piece), one, free))
-    return _regrouped(graph, [piece.calls for piece in _merged(pieces, calls)])
 
 
 def _pieces(run: list[int], calls: _Calls) -> Iterator[list[int]]:

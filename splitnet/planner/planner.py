@@ -28,7 +28,6 @@ from splitnet.planner.constraints import (
 )
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import (
-    Evaluation,
     Evaluator,
     checked,
     reasons_of,
@@ -38,8 +37,6 @@ from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import (
     bind_shared_weights,
     clusters,
-    functions,
-    partition,
     with_requests,
 )
 from splitnet.planner.problem import (
@@ -49,7 +46,7 @@ from splitnet.planner.problem import (
     cut_size,
     equivalent_devices,
 )
-from splitnet.simulator.step_graph import step_graph
+from splitnet.simulator.step_graph import StepGraph
 
 __all__ = [
     "default_parts",
@@ -68,6 +65,8 @@ _FINE_CLUSTERS = 128
 """Clusters that are placed for latency: finer ones run as one function anyway."""
 _ATTEMPTS = ((_FINE_CLUSTERS, 0.4), (40, 0.2), (_FINE_CLUSTERS, 0.2))
 """Clusters of each placement that is judged by its functions, and share of the time."""
+_OF_CALLS = ((0, 0.8),)
+"""The same for other objectives: single calls."""
 _FREE_SHARE = 0.7
 """Of a search for the best assignment; the rest is for fewer transfers."""
 _PLAYS_PER_SECOND, _MOST_PLAYS = 3_000, 15_000
@@ -229,12 +228,13 @@ def _found(
 def _search_calls(
     graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
 ) -> _Found:
-    """Search a model's calls, and cut the best placement into parts.
+    """Search a model's calls; the functions that then run are the parts.
 
-    First the calls are clustered along the model's seams, and the clusters placed. For
-    latency finer clusters follow, and the parts are the functions that then run. For
-    other objectives, where sums count, single calls follow; they are cut into parts
-    where the devices demand it, and judged again.
+    First the calls are clustered along the model's seams, and the clusters placed.
+    Then finer clusters for latency, or single calls for other objectives, where sums
+    count. What runs on one device between two hops runs as one function, later and with
+    more memory than its calls would: placements are judged by their functions, and
+    where these do not fit, the search goes on with less room.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -245,7 +245,7 @@ def _search_calls(
     most = options.parts or default_parts(cluster)
     fine_most = max(most, _FINE_CLUSTERS)
     try:
-        coarse = _search_parts(
+        best = _search_parts(
             clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
         )
     except InfeasibleError:
@@ -256,81 +256,36 @@ def _search_calls(
                 clusters(base, fine_most, weight), cluster, options, seconds
             )
         raise
-    if options.objective == "latency":
-        finer = clusters(base, fine_most, weight)
-        if len(finer.parts) > len(coarse.evaluator.graph.parts):
-            return _with_functions(base, coarse, options, seconds)
-    evaluator = Evaluator.of(bind_shared_weights(base), cluster, options)
-    whole_lists = not _keeps_first_requests(evaluator, options, coarse)
-    constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
-    start = _start_from(coarse, evaluator, groups)
-    left = (1 - _CLUSTER_SHARE) * seconds
-    fine = _solved(evaluator, groups, options, left, units="calls", starts=[start])
-    if not fine.feasible:
-        return coarse
-    placed = _found(evaluator, constraints, groups, fine)
-    solution = replace(coarse.solution, bound=fine.bound)
-    candidates = [replace(coarse, solution=solution)]
-    for cut_at_sends in (True, False):
-        parted, device_of = partition(
-            base, placed.device_of, most, weight, cut_at_sends=cut_at_sends
-        )
-        judge = Evaluator.of(parted, cluster, options)
-        found = judge.evaluate(device_of)
-        if found.fits:
-            constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
-            solution = replace(fine, value=found.value)
-            candidates.append(_Found(judge, constraints, groups, device_of, solution))
-    limit = min(c.solution.value for c in candidates) * (1 + options.cut_penalty)
-    good = [c for c in candidates if c.solution.value <= limit]
-    return min(good, key=lambda c: (_transfers(c), c.solution.value))
-
-
-def _with_functions(
-    base: Graph, coarse: _Found, options: PlanOptions, seconds: float
-) -> _Found:
-    """Place finer clusters; the functions that then run are the parts, if they gain.
-
-    What runs on one device between two hops runs as one function, later and with more
-    memory than its clusters would: several placements are judged by their functions,
-    and where these do not fit, the search goes on with less room.
-    """
-    cluster = coarse.evaluator.cluster
-    weight = weights(cluster, options)
+    latency = options.objective == "latency"
+    parts = best.evaluator.graph.parts
+    if latency and len(clusters(base, fine_most, weight).parts) <= len(parts):
+        return best
     calls = Evaluator.of(bind_shared_weights(base), cluster, options)
-    whole_lists = not _keeps_first_requests(calls, options, coarse)
+    whole_lists = not _keeps_first_requests(best)
     _, groups = _resolved(calls, options, whole_lists=whole_lists)
-    problem = _problem_of(calls, groups, "calls")
-    assert (step := problem.step) is not None
+    problem = calls.problem_of(groups, calls.call_step)
     bound = lower_bound(problem, options.objective)
-    coarse = replace(coarse, solution=replace(coarse.solution, bound=bound))
+    best = replace(best, solution=replace(best.solution, bound=bound))
     room = np.array([device.memory_bytes for device in cluster], np.float64)
     kind = np.array(equivalent_devices(problem))  # the search may exchange devices
-    names = {call.name: call.part for call in base.calls}
-
-    def as_functions(found: _Found) -> tuple[Evaluator, dict[str, str], Evaluation]:
-        calls = found.evaluator.graph.calls
-        where = {names[call.name]: found.device_of[call.part] for call in calls}
-        parted, device_of = functions(base, step, where)
-        judge = Evaluator.of(parted, cluster, options)
-        return judge, device_of, judge.evaluate(device_of)
-
-    known = as_functions(coarse)[2]
+    known = calls.as_functions(_device_of_calls(best))[2]
     limit = known.value / (1 + options.cut_penalty) if known.fits else inf
-    best = coarse
-    for turn, (most, share) in enumerate(_ATTEMPTS):
-        evaluator = Evaluator.of(clusters(base, most, weight), cluster, options)
+    for turn, (count, share) in enumerate(_ATTEMPTS if latency else _OF_CALLS):
+        evaluator = calls
+        if count:
+            evaluator = Evaluator.of(clusters(base, count, weight), cluster, options)
         constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
         fine = _solved(
             *(evaluator, groups, replace(options, seed=options.seed + turn)),
             share * seconds,
+            step=evaluator.step if count else evaluator.call_step,
             starts=[_start_from(best, evaluator, groups)],
             room=room,
         )
         if not fine.feasible:
             continue
         placed = _found(evaluator, constraints, groups, fine)
-        judge, device_of, found = as_functions(placed)
+        judge, device_of, found = calls.as_functions(_device_of_calls(placed))
         if found.fits and found.value < limit:
             constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
             solution = replace(fine, value=found.value, bound=bound)
@@ -343,25 +298,23 @@ def _with_functions(
     return best
 
 
-def _transfers(found: _Found) -> int:
-    return len(found.evaluator.evaluate(found.device_of).outcome.transfers)
+def _device_of_calls(found: _Found) -> dict[str, str]:
+    calls = found.evaluator.graph.calls
+    return {call.name: found.device_of[call.part] for call in calls}
 
 
-def _keeps_first_requests(
-    evaluator: Evaluator, options: PlanOptions, coarse: _Found
-) -> bool:
-    """Whether the clusters were placed without going down preference lists."""
-    constraints = coarse.constraints.values()
+def _keeps_first_requests(found: _Found) -> bool:
+    """Whether everything was placed without going down preference lists."""
     return all(
-        not one.preferred or coarse.device_of[one.part] in one.preferred
-        for one in constraints
+        not one.preferred or found.device_of[one.part] in one.preferred
+        for one in found.constraints.values()
     )
 
 
 def _start_from(coarse: _Found, evaluator: Evaluator, groups: Sequence[Group]) -> Ints:
     """The placement of the clusters as one of the groups of calls."""
     number = {device.name: i for i, device in enumerate(evaluator.cluster)}
-    where = {c.name: coarse.device_of[c.part] for c in coarse.evaluator.graph.calls}
+    where = _device_of_calls(coarse)
     calls = evaluator.graph.calls_of
     start = []
     for group in groups:
@@ -377,7 +330,7 @@ def _solved(
     options: PlanOptions,
     seconds: float,
     *,
-    units: str = "parts",
+    step: StepGraph | None = None,
     starts: Sequence[Ints] = (),
     room: Floats | None = None,
 ) -> Solution:
@@ -387,7 +340,7 @@ def _solved(
     transfers of that assignment together cost the cut penalty: what is best with these
     prices is worse by no more than the penalty.
     """
-    problem = _problem_of(evaluator, groups, units)
+    problem = evaluator.problem_of(groups, step)
     if room is not None:
         problem = replace(problem, graph=problem.graph._replace(capacity_bytes=room))
     effort = options.effort
@@ -422,21 +375,6 @@ def _solved(
     good = [one for one in found if one.feasible and one.value <= limit]
     calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
-
-
-def _problem_of(evaluator: Evaluator, groups: Sequence[Group], units: str) -> Problem:
-    """The problem of some groups; a unit is a part, or a call for "calls"."""
-    if units == "parts":
-        return evaluator.problem_of(groups)
-    step = step_graph(
-        evaluator.graph,
-        evaluator.cluster,
-        evaluator.costs,
-        training=evaluator.training,
-        optimizer=evaluator.optimizer,
-        units="calls",
-    )
-    return evaluator.problem_of(groups, step)
 
 
 def _single_devices(problem: Problem) -> Iterator[Ints]:

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.planner.partitioning import clusters, partition, with_requests
+from splitnet.planner.partitioning import clusters, functions, with_requests
+from splitnet.simulator.step_graph import step_graph
+
+seeds = st.integers(0, 100_000)
+every = settings(max_examples=60, deadline=None, derandomize=True)
 
 
 def graph_of(edges, *, count, weights=None, inputs=(), flops=None):
@@ -45,36 +50,30 @@ def flops(call):
     return call.forward_flops
 
 
-@st.composite
-def graphs(draw):
-    """Random DAGs of up to 40 calls, edges to later calls only."""
-    count = draw(st.integers(1, 40))
-    edges = []
-    for target in range(1, count):
-        sources = draw(
-            st.lists(st.integers(0, target - 1), min_size=0, max_size=3, unique=True)
-        )
-        edges += [(source, target) for source in sources]
-    weights = {i: draw(st.floats(0, 10)) for i in range(count)}
+def random_graph(seed):
+    """A random DAG of up to 40 calls, edges to later calls only."""
+    draw = random.Random(seed)
+    count = draw.randint(1, 40)
+    edges = [
+        (source, target)
+        for target in range(1, count)
+        for source in draw.sample(range(target), min(target, draw.randint(0, 3)))
+    ]
+    weights = {i: draw.choice([0.0, 10 * draw.random()]) for i in range(count)}
     return graph_of(edges, count=count, flops=weights)
 
 
-@given(graphs(), st.integers(1, 12))
-@settings(max_examples=300, deadline=None)
-def test_clusters_keeps_every_call_and_makes_no_cycle(graph, most):
-    """Parts are convex: the graph of the parts stays without a cycle."""
+@every
+@given(seeds, st.integers(1, 12))
+def test_clusters_keeps_every_call_and_makes_no_cycle(seed, most):
+    """Parts are convex, so their graph has no cycle; the same graph gives the same."""
+    graph = random_graph(seed)
     merged = clusters(graph, most, flops)
 
+    assert merged == clusters(graph, most, flops)
     assert sorted(c.name for c in merged.calls) == sorted(c.name for c in graph.calls)
     assert nx.is_directed_acyclic_graph(merged.by_part())
     assert {c.part for c in merged.calls} == {p.name for p in merged.parts}
-
-
-@given(graphs(), st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
-def test_clusters_is_deterministic(graph, most):
-    """The same graph gives the same parts."""
-    assert clusters(graph, most, flops) == clusters(graph, most, flops)
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 10])
@@ -87,14 +86,15 @@ def test_clusters_cuts_a_chain_into_about_as_many_parts_as_asked(most):
     assert most / 2 <= len(parts) <= most
 
 
-@given(graphs(), st.integers(1, 12), st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_clusters_makes_no_more_parts_than_asked(graph, most, mixed):
+@every
+@given(seeds, st.integers(1, 12), st.booleans())
+def test_clusters_makes_no_more_parts_than_asked(seed, most, mixed):
     """Parts are as few as asked; what only the CPU runs adds its own runs, no more.
 
     A run ends where a path changes between CPU and GPU; of each kind there are as
     many as on the path that changes most often.
     """
+    graph = random_graph(seed)
     bound = {call.name for i, call in enumerate(graph.calls) if mixed and i % 3 == 0}
     requested = with_requests(graph, lambda part: "cpu" if part.name in bound else None)
 
@@ -202,28 +202,30 @@ def test_clusters_merges_ten_thousand_calls():
     assert len(clusters(graph_of(edges, count=10_000), 16, flops).parts) <= 16
 
 
-@given(graphs(), st.integers(1, 12), st.integers(0, 99), st.booleans())
-@settings(max_examples=300, deadline=None)
-def test_partition_makes_convex_parts_of_one_device(graph, most, seed, cut):
+BOX = Cluster.of("2*gpu", "cpu")
+
+
+def in_functions(graph, device_of):
+    """The parts of a placement of calls, and their devices."""
+    return functions(graph, step_graph(graph, BOX, units="calls"), device_of)
+
+
+@every
+@given(seeds)
+def test_functions_are_convex_parts_of_one_device(seed):
     """Every call keeps its device, and the graph of the parts has no cycle."""
     draw = random.Random(seed)
-    device_of = {p.name: draw.choice(["gpu:0", "gpu:1"]) for p in graph.parts}
-    parted, device = partition(graph, device_of, most, flops, cut_at_sends=cut)
+    graph = with_requests(random_graph(seed), lambda _: draw.choice([None, "cpu"]))
+    device_of = {call.name: draw.choice(["gpu:0", "gpu:1"]) for call in graph.calls}
+    parted, device = in_functions(graph, device_of)
 
     assert {c.name: device[c.part] for c in parted.calls} == device_of
     assert nx.is_directed_acyclic_graph(parted.by_part())
+    for call in parted.calls:
+        assert parted.part[call.part].on == graph.part[call.name].on
 
 
-def test_partition_ends_for_the_smallest_of_weights():
-    """Half of the smallest number is 0, and doubling 0 would never end."""
-    graph = graph_of([(0, 2), (1, 2)], count=3)
-    device_of = {"c0": "gpu:1", "c1": "gpu:0", "c2": "gpu:1"}
-
-    one = {"c0": 5e-324}
-    partition(graph, device_of, 1, lambda c: one.get(c.name, 0.0), cut_at_sends=False)
-
-
-def test_partition_cuts_where_something_arrives_or_is_sent():
+def test_functions_end_where_something_arrives_or_is_sent():
     """A chain that visits another device is three parts, and a fourth that waits."""
     #  gpu:0  c0 - c1 ------- c4 - c5
     #           \\             /
@@ -232,11 +234,9 @@ def test_partition_cuts_where_something_arrives_or_is_sent():
     graph = graph_of(edges, count=6)
     device_of = {f"c{i}": "gpu:1" if i in (2, 3) else "gpu:0" for i in range(6)}
 
-    parts, _ = partition(graph, device_of, 1, flops)
-    coarse, _ = partition(graph, device_of, 1, flops, cut_at_sends=False)
+    parts = [part.name for part in in_functions(graph, device_of)[0].parts]
 
-    assert [p.name for p in parts.parts] == ["c0", "c1", "c2 .. c3", "c4 .. c5"]
-    assert [p.name for p in coarse.parts] == ["c0 .. c1", "c2 .. c3", "c4 .. c5"]
+    assert parts == ["c0", "c1", "c2 .. c3", "c4 .. c5"]
 
 
 def test_parts_are_named_for_their_blocks():
@@ -257,6 +257,6 @@ def test_parts_are_named_for_their_blocks():
         outputs=("head",),
     )
     device_of = {name: f"gpu:{int('block1' in name)}" for name in names}
-    parts, _ = partition(graph, device_of, 1, flops)
+    parts, _ = in_functions(graph, device_of)
 
     assert [p.name for p in parts.parts] == ["stem", "block1", "block2_conv .. head"]

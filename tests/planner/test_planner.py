@@ -11,8 +11,6 @@ from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import OBJECTIVES
 from splitnet.planner.evaluate import score
-from splitnet.planner.partitioning import functions
-from splitnet.simulator.step_graph import step_graph
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import (
     MIB,
@@ -385,9 +383,7 @@ def test_calls_are_judged_by_the_functions_that_run(memory: str) -> None:
     plan = plan_graph(graph, cluster, parts=12, effort=300_000, time_limit=30.0, seed=1)
 
     where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
-    step = step_graph(graph, cluster, units="calls")
-    parted, device_of = functions(graph, step, where)
-    as_run = score(parted, cluster, device_of)
+    as_run = score(graph, cluster, where, parts=12)
     assert as_run.seconds == pytest.approx(plan.seconds)
     assert all(as_run.memory[d.name].total <= d.memory_bytes for d in cluster)
     assert plan.transfers
