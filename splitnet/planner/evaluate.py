@@ -2,25 +2,21 @@
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
-from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
+from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
-    resolve,
     select,
 )
-from splitnet.planner.engine.solve import solve
 from splitnet.planner.partitioning import functions
 from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
 from splitnet.simulator.simulate import Outcome, outcome_of
@@ -32,16 +28,14 @@ __all__ = [
     "checked",
     "evaluator_of",
     "free_groups",
-    "proven_bound",
     "reasons_of",
     "requests_in",
     "score",
     "weights",
 ]
 
-
-_FEW = 200
-"""Assignments that are tried one by one to prove the bound of a plan from a file."""
+_MOST_PLAYS = 15_000
+"""Units that may be simulated to tell the reasons of placements apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,19 +383,39 @@ def reasons_of(
     constraints: Mapping[str, Constraint],
     groups: Sequence[Group],
     device_of: Mapping[str, str],
-    plays: int,
 ) -> dict[str, str]:
     """The `Placement.reason` of every part.
 
-    Every other device is simulated for each group with a choice; `plays` units in all.
+    Every other device is simulated for each group with a choice, which is left out of
+    large graphs: there all are "cost".
     """
-    tries = plays // max(1, evaluator.step.count)
-    free = _free_reasons(evaluator, groups, device_of, tries)
-    return {
-        part: _bound_reason(constraints, group, part) or free[i]
-        for i, group in enumerate(groups)
-        for part in group.parts
-    }
+    value = evaluator.evaluate(device_of).value
+    free = [group for group in groups if len(group.allowed) > 1]
+    count = sum(len(group.allowed) - 1 for group in free)
+    tried = count * evaluator.step.count <= _MOST_PLAYS
+    better = _without_memory(evaluator, groups, value) if tried and free else None
+    reasons = {}
+    for group in groups:
+        reason = "only choice"
+        if len(group.allowed) > 1:
+            reason = "cost"
+        if tried and reason == "cost":
+            here = device_of[group.parts[0]]
+            taken = {device_of[groups[j].parts[0]] for j in group.apart}
+            there = [
+                evaluator.evaluate({**device_of, **dict.fromkeys(group.parts, device)})
+                for device in group.allowed
+                if device != here and device not in taken
+            ]
+            if better in group.allowed and here != better:
+                reason = "memory"
+            elif any(one.fits and one.value <= value * (1 + 1e-9) for one in there):
+                reason = "tie"
+            elif any(one.value < value * (1 - 1e-9) for one in there):
+                reason = "memory"
+        for part in group.parts:
+            reasons[part] = _bound_reason(constraints, group, part) or reason
+    return reasons
 
 
 def _bound_reason(
@@ -409,48 +423,11 @@ def _bound_reason(
 ) -> str:
     """Why a part had no choice; "" if it had one."""
     one = constraints[part]
-    fixed = len(one.allowed) == 1 or one.reason in ("fallback", "no kernel")
-    if one.reason and fixed:
+    if len(one.allowed) == 1 or one.reason in ("fallback", "no kernel"):
         return one.reason
     others = [constraints[name] for name in group.parts if name != part]
-    if any(len(other.allowed) < len(one.allowed) for other in others):
-        return "near"
-    return "only choice" if len(group.allowed) == 1 else ""
-
-
-def _free_reasons(
-    evaluator: Evaluator,
-    groups: Sequence[Group],
-    device_of: Mapping[str, str],
-    tries: int,
-) -> list[str]:
-    """Why each group with a choice is where it is: "cost", "memory" or "tie".
-
-    Every other device is tried, alone, `tries` times in all; fewer than twenty tries
-    are not begun.
-    """
-    reasons = ["cost"] * len(groups)
-    free = [i for i, group in enumerate(groups) if len(group.allowed) > 1]
-    if tries < 20 or not free:
-        return reasons
-    value = evaluator.evaluate(device_of).value
-    wanted = _without_memory(evaluator, groups, value)
-    for i in free:
-        here = device_of[groups[i].parts[0]]
-        if wanted is not None and here != wanted and wanted in groups[i].allowed:
-            reasons[i] = "memory"
-        taken = {device_of[groups[j].parts[0]] for j in groups[i].apart}
-        for device in groups[i].allowed:
-            if device == here or device in taken or tries <= 0:
-                continue
-            tries -= 1
-            moved = dict(device_of) | dict.fromkeys(groups[i].parts, device)
-            there = evaluator.evaluate(moved)
-            if there.fits and there.value <= value * (1 + 1e-9):
-                reasons[i] = "tie" if reasons[i] == "cost" else reasons[i]
-            elif not there.fits and there.value < value * (1 - 1e-9):
-                reasons[i] = "memory"
-    return reasons
+    near = any(len(other.allowed) < len(one.allowed) for other in others)
+    return "near" if near else ""
 
 
 def _without_memory(
@@ -468,27 +445,3 @@ def _without_memory(
         if not there.fits and there.value < value * (1 - 1e-9):
             best, value = device, there.value
     return best
-
-
-def proven_bound(plan: Plan) -> float:
-    """What no plan with the requests of this one can be below, after a second's work.
-
-    A group that is where its request does not allow counts as free.
-    """
-    evaluator, graph = evaluator_of(plan), plan.graph
-    groups = free_groups(graph, plan.cluster)
-    everywhere = groups[0].allowed if groups else ()
-    with suppress(SplitnetError):
-        _, asked = resolve(
-            graph, plan.cluster, pins=requests_in(plan), load_of=evaluator.load
-        )
-        groups = [
-            group
-            if all(plan.device_of[part] in group.allowed for part in group.parts)
-            else replace(group, allowed=everywhere, apart=())
-            for group in asked
-        ]
-    problem = evaluator.problem_of(groups)
-    if prod(len(group.allowed) for group in groups) <= _FEW:
-        return solve(problem, objective=evaluator.objective).bound
-    return lower_bound(problem, evaluator.objective, hard=True)

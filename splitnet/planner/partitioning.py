@@ -339,7 +339,7 @@ def _regrouped(graph: Graph, pieces: Sequence[Sequence[int]]) -> Graph:
     parts, order = [], []
     for name, piece in zip(names, pieces):
         calls = [graph.calls[i] for i in piece]
-        parts.append(replace(graph.part[calls[0].part], name=name))
+        parts.append(replace(graph.part[calls[0].part], name=name, near=()))
         part_of.update({call.name: name for call in calls})
         order += calls
     return bind_shared_weights(

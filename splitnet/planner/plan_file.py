@@ -4,7 +4,7 @@ A plan file holds the graph, the cluster, the costs and the decisions. What foll
 them (timeline, transfers, memory, verdict) is computed again on loading, so a file that
 was edited cannot claim what is not so; the figures in the file are for people to read.
 Only the bound is taken from a file whose checksum says that nobody edited it, because
-the search proves better bounds than loading can. The checksum is no signature.
+the search proves better bounds than loading does. The checksum is no signature.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan, PlanOptions
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.evaluate import proven_bound, score
+from splitnet.planner.evaluate import score
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
@@ -152,10 +152,8 @@ def plan_from_dict(values: object) -> Plan:
         strategy=file.strategy,
         options=options,
     )
-    bound = file.bound
-    if edited:
-        bound = proven_bound(plan)
-    return with_verdict(replace(plan, bound=min(plan.value, bound)))
+    bound = plan.bound if edited else min(plan.value, file.bound)
+    return with_verdict(replace(plan, bound=bound))
 
 
 def _checked_options(values: object) -> dict[str, Any]:

@@ -69,8 +69,6 @@ _OF_CALLS = ((0, 0.8),)
 """The same for other objectives: single calls."""
 _FREE_SHARE = 0.7
 """Of a search for the best assignment; the rest is for fewer transfers."""
-_PLAYS_PER_SECOND, _MOST_PLAYS = 3_000, 15_000
-"""Units that may be simulated to tell reasons apart, per second of the time limit."""
 
 
 def plan_graph(
@@ -149,9 +147,8 @@ class _Found:
 
 def _plan_of(found: _Found, options: PlanOptions) -> Plan:
     """The plan of a placement, with reasons, fallbacks and options."""
-    plays = min(_MOST_PLAYS, int(_PLAYS_PER_SECOND * max(0.5, options.time_limit)))
     evaluator, device_of = found.evaluator, found.device_of
-    reasons = reasons_of(evaluator, found.constraints, found.groups, device_of, plays)
+    reasons = reasons_of(evaluator, found.constraints, found.groups, device_of)
     plan = evaluator.plan(
         tuple(
             Placement(
