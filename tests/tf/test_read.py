@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.reading.match import planned_sites
 from splitnet.tf.reading.net import trace_of
 from splitnet.tf.reading.source import blueprint_of
 from tests.tf.zoo import ZOO
@@ -250,6 +251,29 @@ def test_plans_of_a_keras_model_return_to_no_device(
     assert len(way()) == len(set(way())) > 2
     there_and_back = {"in0": "gpu:0", "in4": "gpu:1", "in8": "gpu:0"}
     assert way(pins=there_and_back).count("gpu:0") > 1
+
+
+def test_read_prices_open_sizes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """An image as 224 wide, through all calls; a plan of it is matched with it."""
+
+    def build(side: int | None) -> Any:
+        x = entry = keras.Input((side, side, 3), name="photo")
+        for strides in (2, 2):
+            x = layers.Conv2D(4, 3, strides=strides)(x)
+        return keras.Model(entry, layers.GlobalAveragePooling2D()(x), name="eye")
+
+    with caplog.at_level("WARNING", logger="splitnet"):
+        graph, known = sn.read(build(None), 4), sn.read(build(224), 4)
+    plan = sn.plan(build(None), sn.Cluster.of("gpu", "cpu"), batch=4, time_limit=0.1)
+
+    shapes = [call.output_shapes for call in graph.calls]
+    assert shapes == [call.output_shapes for call in known.calls]
+    assert [c.activation_bytes for c in graph.calls] == [
+        c.activation_bytes for c in known.calls
+    ]
+    assert "'photo' (None, None, None, 3) as (None, 224, 224, 3)" in caplog.text
+    sites = planned_sites(blueprint_of(build(None)), plan)
+    assert sites[1].node.outputs[0].shape == (None, None, None, 4)
 
 
 def test_read_charges_what_is_kept_once() -> None:

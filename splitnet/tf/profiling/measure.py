@@ -2,16 +2,11 @@
 
 Each distinct call runs alone on one device of each kind: its forward pass, then forward
 and backward together, with synthetic values. What a step costs before its first kernel
-is subtracted.
-
-Then all calls run together on one device of each kind, in several moments, and the
-times are scaled to add up to that: alone, a call finds its data in the cache, is not
-fused with its neighbours, and is timed in a moment of its own. Steps of seconds are not
-run together; their calls are too large for a cache anyway.
+is subtracted. Alone, a call finds its data in the cache and is not fused with its
+neighbours, so the sum of all calls is not quite a step; what compares devices is each
+call's own figure.
 """
 
-import statistics
-import warnings
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -23,28 +18,20 @@ from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs.model import Measured, signature
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
-from splitnet.planner.evaluate import score
-from splitnet.simulator.step_graph import step_graph
-from splitnet.tf.emit import emit
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
-from splitnet.tf.placement.overlay import placement_scope
 from splitnet.tf.profiling.links import measure_links
 from splitnet.tf.profiling.synthetic import synthetic_tensor
 from splitnet.tf.profiling.timing import empty_step, finish, seconds_of
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.read import graph_of
-from splitnet.tf.reading.source import Site, blueprint_of
+from splitnet.tf.reading.source import Site, blueprint_of, sized
 
 __all__ = ["measure"]
 
 _UPDATED_BYTES = 16 * 2**20
 _REPEAT_SECONDS = 8.0  # for repetitions of all calls, beside the first run of each
-_LONG_STEP_SECONDS = 2.0
-_MOMENT_SECONDS = 0.15
 _LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
-
-Seconds = dict[str, tuple[float, float]]  # of calls by signature: forward, backward
 
 
 def measure(
@@ -77,47 +64,30 @@ def measure(
         DeclarationError: the source cannot be read.
     """
     _check_available(cluster)
-    blueprint = blueprint_of(source, "expand")
+    blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
     jobs = _jobs(blueprint.sites, graph)
     groups = _groups(cluster)
     enough = min(_REPEAT_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
-    tell = _teller(on_progress, len(groups) * (len(jobs) + 2) + 1)
-    together = _Together(source, graph, cluster)
-    alone: dict[str, Seconds] = {}
-    idle: dict[str, float] = {}
+    tell = _teller(on_progress, len(groups) * (len(jobs) + 1) + 1)
+    forward: dict[tuple[str, str], float] = {}
+    backward: dict[tuple[str, str], float] = {}
     speeds: dict[str, float] = {}
     for labels, (device, *_) in groups.items():
-        idle[device.name] = seconds_of(empty_step(device))
-        mine = alone[device.name] = {}
+        idle = seconds_of(empty_step(device))
         for name, (call, site) in jobs.items():
             tell(f"{site.call} on {device.name}")
-            mine[name] = _call_seconds(
-                call, site, device, idle[device.name], batch=batch, enough=enough
+            ahead, back = _call_seconds(
+                call, site, device, idle, batch=batch, enough=enough
             )
-        tell(f"all calls on {device.name}")
-        if _added_up(mine, graph, device) < _LONG_STEP_SECONDS:
-            together.add(device)
+            forward |= {(name, label): ahead for label in labels}
+            backward |= {(name, label): back for label in labels}
         tell(f"update on {device.name}")
-        speed = _update_speed(device, optimizer, idle[device.name])
-        speeds |= dict.fromkeys(labels, speed)
-        together.time()
+        speeds |= dict.fromkeys(labels, _update_speed(device, optimizer, idle))
     tell("links between devices")
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
     links = measure_links(cluster, alike, _typical_bytes(graph))
-    together.time()
     tell("done")
-    forward: dict[tuple[str, str], float] = {}
-    backward: dict[tuple[str, str], float] = {}
-    for labels, (device, *_) in groups.items():
-        mine, whole = alone[device.name], together.of(device)
-        scale = 1.0
-        if whole is not None:
-            scale = _scale(whole - idle[device.name], mine, graph, device)
-        for label in labels:
-            for name, (ahead, back) in mine.items():
-                forward[name, label] = ahead * scale
-                backward[name, label] = back * scale
     return Measured(
         forward=forward,
         backward=backward,
@@ -150,22 +120,6 @@ def _teller(
             on_progress(done / count, text)
 
     return tell
-
-
-def _scale(seconds: float, alone: Seconds, graph: Graph, device: Device) -> float:
-    """The factor by which times of calls alone add up to `seconds`."""
-    total = _added_up(alone, graph, device)
-    return max(seconds, 0.0) / total if total else 1.0
-
-
-def _added_up(alone: Seconds, graph: Graph, device: Device) -> float:
-    """Seconds of all calls, forward and where a gradient flows backward, one by one."""
-    costs = Measured(
-        forward={(name, device.kind): f for name, (f, _) in alone.items()},
-        backward={(name, device.kind): b for name, (_, b) in alone.items()},
-    )
-    step = step_graph(graph, Cluster((device,)), costs, optimizer="sgd", units="calls")
-    return sum(step.forward[0]) + sum(step.backward[0])
 
 
 def _typical_bytes(graph: Graph) -> int:
@@ -274,72 +228,3 @@ def _update_speed(device: Device, optimizer: str, idle: float) -> float:
 
     seconds = seconds_of(lambda: run().numpy()) - idle
     return _UPDATED_BYTES / max(seconds, 1e-9)
-
-
-class _Together:
-    """Seconds of all calls, forward and backward, in a row on one device.
-
-    A machine is faster and slower for seconds at a time. So a device is timed in
-    several moments, and its figure is the median of the fastest run of each.
-    """
-
-    def __init__(self, source: Any, graph: Graph, cluster: Cluster) -> None:
-        self._source, self._graph, self._cluster = source, graph, cluster
-        self._runs: dict[str, Callable[[], Any]] = {}
-        self._seconds: dict[str, list[float]] = {}
-
-    def add(self, device: Device) -> None:
-        """Time a device as well, unless it has no room for all of it."""
-        model = self._emitted(device)
-        if model is not None:
-            self._runs[device.name] = _all_calls(model, self._graph.batch, device)
-            self.time(device.name)
-
-    def time(self, *names: str) -> None:
-        """Time each device once more, or those that are named."""
-        for name in names or tuple(self._runs):
-            run = self._runs[name]
-            try:
-                took = seconds_of(run, enough_seconds=_MOMENT_SECONDS)
-            except tf.errors.ResourceExhaustedError:
-                del self._runs[name]
-                self._seconds.pop(name, None)
-            else:
-                self._seconds.setdefault(name, []).append(took)
-
-    def of(self, device: Device) -> float | None:
-        """Seconds, or None where the device has no room for all of it."""
-        found = self._seconds.get(device.name)
-        return statistics.median(found) if found else None
-
-    def _emitted(self, device: Device) -> Any:
-        """The source on one device; None if it does not fit."""
-        parts = {part.name: device.name for part in self._graph.parts}
-        plan = score(self._graph, self._cluster, parts)
-        if plan.memory[device.name].total > device.memory_bytes:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a trial
-            return emit(self._source, plan)
-
-
-def _all_calls(model: Any, batch: int, device: Device) -> Callable[[], Any]:
-    """A run of all calls of a model, forward and backward."""
-    with tf.device(device.target):
-        held = keras.tree.map_structure(
-            lambda t: tf.Variable(synthetic_tensor(t, batch)),
-            keras_api.input_structure(model),
-        )
-    trained = [v.value for v in model.trainable_variables]
-
-    @tf.function
-    def run() -> Any:
-        with placement_scope(model), tf.GradientTape() as tape:
-            inputs = keras.tree.map_structure(lambda v: v.read_value(), held)
-            outputs = keras.tree.flatten(model(inputs, training=True))
-            with tf.device(device.target):
-                loss = _sum_of(outputs)
-            gradients = tape.gradient(loss, trained) if trained else outputs
-        return finish([g for g in gradients if g is not None], device.target)
-
-    return lambda: run().numpy()

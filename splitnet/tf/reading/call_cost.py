@@ -20,14 +20,12 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import flow_of, inside
 from splitnet.tf.reading.formulas import (
     Case,
-    Size,
-    Work,
     formula,
     keras_class,
     size_of,
     weight_bytes,
 )
-from splitnet.tf.reading.traced import trace
+from splitnet.tf.reading.traced import Size, Work, trace
 
 __all__ = ["CallCost", "cost_of", "kept_tensors", "traced"]
 

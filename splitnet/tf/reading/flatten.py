@@ -32,7 +32,7 @@ Nested = str | Sequence[str]
 
 @dataclass(frozen=True, eq=False)
 class InnerNode:
-    """A call inside an expanded model, with the attributes of a Keras node.
+    """A call inside an expanded model, or on tensors of other sizes, like a Keras node.
 
     `path` is that of the expanded model, with a slash at its end.
     """
@@ -41,7 +41,7 @@ class InnerNode:
     arguments: Any
     path: str
     outputs: list[Any] = field(default_factory=list)
-    is_input = False
+    is_input: bool = False
 
     @property
     def input_tensors(self) -> list[Any]:

@@ -2,28 +2,26 @@
 
 A multiply-add counts as two FLOPs, a transcendental function as four, any other
 operation on an element as one. What is kept for the backward pass was read off
-TensorFlow's gradient graphs; `tests/tf/reading/test_formulas.py` compares both. Calls
-without a formula are traced (`traced.py`), which takes some 10 to 300 ms each.
+TensorFlow's gradient graphs; `tests/tf/reading/test_costs.py` compares both. Calls
+without a formula, and activation functions, are traced (`traced.py`), which takes some
+10 to 300 ms each.
 """
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.traced import Size, Work, einsum_flops, trace
 
 __all__ = [
-    "ACTIVATIONS",
     "UNKNOWN_EXTENT",
     "Case",
-    "Size",
-    "Work",
-    "einsum_flops",
     "formula",
     "keras_class",
     "size_of",
@@ -31,35 +29,7 @@ __all__ = [
 ]
 
 UNKNOWN_EXTENT = 128
-"""Stands for a dimension other than the batch that the model leaves open (None)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """A tensor's shape, every dimension known, and its dtype."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-
-    @property
-    def elements(self) -> int:
-        """Number of elements, 1 for a scalar."""
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the whole tensor; a string counts 16, its header."""
-        return self.elements * _item_bytes(self.dtype)
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether a gradient can come back through it."""
-        return "float" in self.dtype or "complex" in self.dtype
-
-
-@functools.cache
-def _item_bytes(dtype: str) -> int:
-    return 16 if dtype == "string" else int(tf.as_dtype(dtype).size)
+"""Stands for a dimension other than the batch that is open (None)."""
 
 
 def size_of(tensor: Any, batch: int) -> Size:
@@ -83,31 +53,6 @@ def _is_encoded_lookup(tensor: Any) -> bool:
         and isinstance(node.operation, lookups)
         and node.operation.output_mode in ("one_hot", "multi_hot", "count")
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one call computes and keeps.
-
-    `matrix_flops` are those of matrix products and convolutions. Kept until the
-    backward pass are the inputs `saves_inputs`, the outputs `saves_outputs`, and
-    `inner_bytes` besides; `workspace_bytes` live only while the call or its backward
-    pass runs. `views` says that the outputs share the memory of the first input.
-    `moved_bytes` is what is read and written; None for inputs, outputs, weights, and
-    twice what lies between. `efficiency` and `kernels` are those of `graph.Call`.
-    """
-
-    matrix_flops: float = 0.0
-    other_flops: float = 0.0
-    saves_inputs: tuple[int, ...] = ()
-    saves_outputs: tuple[int, ...] = ()
-    inner_bytes: int = 0
-    workspace_bytes: int = 0
-    moved_bytes: float | None = None
-    views: bool = False
-    sequential_steps: int = 1
-    efficiency: str = ""
-    kernels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +118,7 @@ Row = tuple[float, str, float]
 """FLOPs per element; what the gradient reads again, `i`nputs or `o`utputs; and how
 many temporaries of the output's size it reads besides."""
 
-ACTIVATIONS: dict[str, Row] = {
-    "linear": (0, "", 0),
-    "relu": (1, "o", 0),
-    "relu6": (2, "o", 0),
-    "leaky_relu": (2, "i", 0),
-    "sigmoid": (4, "o", 0),
-    "hard_sigmoid": (4, "", 1),
-    "tanh": (4, "o", 0),
-    "exponential": (4, "o", 0),
-    "elu": (5, "o", 0),
-    "selu": (6, "o", 0),
-    "silu": (5, "i", 0),
-    "hard_silu": (5, "i", 2),
-    "gelu": (9, "", 3),
-    "softplus": (8, "i", 0),
-    "softsign": (3, "i", 0),
-    "softmax": (7, "o", 0),
-    "log_softmax": (8, "o", 0),
-}
-"""Keras activation functions by name."""
+_SAMPLE = Size((4, 64))
 
 _ROWS: dict[Row, str] = {
     (0, "", 0): "Permute RepeatVector Cropping1D Cropping2D Cropping3D ZeroPadding1D "
@@ -205,7 +131,8 @@ _ROWS: dict[Row, str] = {
     (1, "i", 0): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
     "LayerScale",
     (1, "o", 0): "Sqrt",
-    (2, "", 0): "Rescaling Normalization CustomScaleLayer StochasticDepth",
+    (2, "i", 0): "Rescaling",
+    (2, "", 0): "Normalization CustomScaleLayer StochasticDepth",
     (2, "o", 0): "Rsqrt",
     (4, "o", 0): "Exp",
     (4, "i", 0): "Log",
@@ -225,17 +152,12 @@ def _elementwise(case: Case, row: Row) -> Work | None:
         sizes = ()
     count = max((size.elements for size in sizes), default=0)
     floats = tuple(i for i, size in enumerate(case.inputs) if size.differentiable)
-    scaled = len(case.inputs) == 1 and type(case.operation).__name__ in _SCALES
     return Work(
         other_flops=flops * count * max(len(case.inputs) - 1, 1),
-        saves_inputs=floats if "i" in keeps and not scaled else (),
+        saves_inputs=floats if "i" in keeps else (),
         saves_outputs=tuple(range(len(case.outputs))) if "o" in keeps else (),
         inner_bytes=int(temporaries * case.output.bytes),
     )
-
-
-_SCALES = frozenset({"Multiply", "Divide", "TrueDivide"})
-"""Keep nothing if the other side is a constant."""
 
 
 def _view(case: Case) -> Work:
@@ -250,22 +172,38 @@ def _activation(case: Case) -> Work | None:
 
 
 def _row_of(function: Any) -> Row | None:
+    """The row of an activation function; None for one that must be traced in place."""
     if function is None:
-        return ACTIVATIONS["linear"]
-    return ACTIVATIONS.get(getattr(function, "__name__", ""))
+        return (0, "", 0)
+    return _traced_row(function) if isinstance(function, FunctionType) else None
 
 
-def _relu(case: Case) -> Work | None:
-    """Plain or capped at 6; TensorFlow computes other forms from several operations."""
-    layer = case.operation
-    if layer.threshold or layer.max_value not in (None, 6):
+@functools.lru_cache(maxsize=64)
+def _traced_row(function: FunctionType) -> Row | None:
+    """What a small trace of a function tells, which must keep the shape."""
+    shapes: list[Any] = []
+
+    def call(tensor: Any) -> Any:
+        made = function(tensor)
+        shapes.append(tuple(made.shape))
+        return made
+
+    try:
+        found = trace(call, [_SAMPLE])
+    except Exception:  # somebody else's function may raise anything
         return None
-    name = "leaky_relu" if layer.negative_slope else "relu"
-    return _elementwise(case, ACTIVATIONS[name])
+    if shapes[-1] != _SAMPLE.shape:
+        return None
+    keeps = "i" * len(found.saves_inputs) + "o" * len(found.saves_outputs)
+    return (
+        found.other_flops / _SAMPLE.elements,
+        keeps,
+        round(found.inner_bytes / _SAMPLE.bytes, 2),
+    )
 
 
 def _dropout(case: Case) -> Work:
-    """Draw, compare, scale and mask; kept is the mask, a byte per element drawn."""
+    """Draw, compare, scale and mask; the mask has a byte per element drawn."""
     layer, shape = case.operation, case.input.shape
     if not layer.rate:
         return Work(views=True)
@@ -274,7 +212,8 @@ def _dropout(case: Case) -> Work:
         drawn = [1] * len(shape)
         drawn[0] = drawn[case.channel_axis] = None
     count = math.prod(n if one is None else one for n, one in zip(shape, drawn))
-    return Work(other_flops=2.0 * case.input.elements + 3.0 * count, inner_bytes=count)
+    flops = 2.0 * case.input.elements + 3.0 * count
+    return Work(other_flops=flops, saves_inputs=(0,), inner_bytes=count)
 
 
 def _batch_norm(case: Case) -> Work:
@@ -345,18 +284,6 @@ def _einsum_dense(case: Case) -> Work | None:
     return _product(case, einsum_flops(layer.equation, shapes))
 
 
-def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
-    """Two per element of the space that all letters span together."""
-    extent: dict[str, int] = {}
-    for letters, shape in zip(equation.partition("->")[0].split(","), shapes):
-        before, dots, after = letters.strip().replace(" ", "").partition("...")
-        broad = len(shape) - len(before) - len(after) if dots else 0
-        names = [*before, *(f"...{i - broad}" for i in range(broad)), *after]
-        for name, length in zip(names, shape):
-            extent[name] = max(extent.get(name, 1), length)
-    return 2.0 * math.prod(extent.values())
-
-
 def _embedding(case: Case) -> Work:
     """No FLOPs: rows are read and written. The gradient is sparse: indices are kept."""
     moved = float(case.input.bytes + 2 * case.output.bytes)
@@ -413,7 +340,6 @@ _GROUPS: dict[_Formula, str] = {
     _view: "InputLayer Identity Reshape Flatten ActivityRegularization ExpandDims "
     "Squeeze Ravel View",
     _activation: "Activation",
-    _relu: "ReLU",
     _dropout: "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D",
     _batch_norm: "BatchNormalization",
     _layer_norm: "LayerNormalization",
@@ -430,9 +356,6 @@ _GROUPS: dict[_Formula, str] = {
 }
 
 _FORMULAS: dict[str, Row | _Formula] = {
-    "LeakyReLU": ACTIVATIONS["leaky_relu"],
-    "ELU": ACTIVATIONS["elu"],
-    **{name.title().replace("_", ""): row for name, row in ACTIVATIONS.items()},
     **{name: row for row, names in _ROWS.items() for name in names.split()},
     **{name: one for one, names in _GROUPS.items() for name in names.split()},
 }

@@ -19,7 +19,7 @@ from splitnet.core.replication import fold, towers_in
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import expanded_in
 from splitnet.tf.reading.formulas import size_of
-from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
 from splitnet.tf.reading.variables import variables_of
 
 __all__ = ["planned_blueprint", "planned_sites", "settings_of"]
@@ -50,7 +50,8 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     Raises:
         DeclarationError: the plan was made from another model; says what differs.
     """
-    graph, sites = plan.graph, blueprint.sites
+    graph, sites = plan.graph, sized(blueprint).sites
+    own = {id(a.node): b.node for a, b in zip(sites, blueprint.sites)}
     calls = fold(graph, bare=bool(towers_in(graph)) and not blueprint.towers)
     faults = [*_part_faults(blueprint, graph)]
     if len(calls) != len(sites):
@@ -59,7 +60,7 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
         raise _refused(blueprint, graph, faults)
     same = None if faults else _same_structure(calls, sites, graph)
     if same is not None:
-        return [Site(call.name, call.part, site.node) for call, site in same]
+        return [Site(call.name, call.part, own[id(site.node)]) for call, site in same]
     pairs = list(zip(calls, sites))
     differences = _differences(pairs, graph)
     by_name = {site.call: site for site in sites}
@@ -70,7 +71,7 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
             pairs, differences = named, found
     if faults or differences:
         raise _refused(blueprint, graph, [*faults, *differences])
-    return [Site(call.name, call.part, site.node) for call, site in pairs]
+    return [Site(call.name, call.part, own[id(site.node)]) for call, site in pairs]
 
 
 def _same_structure(

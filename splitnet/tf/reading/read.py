@@ -13,9 +13,10 @@ from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.call_cost import CallCost, cost_of, kept_tensors
 from splitnet.tf.reading.flatten import Nested, is_sparse
-from splitnet.tf.reading.formulas import Size, size_of
+from splitnet.tf.reading.formulas import size_of
 from splitnet.tf.reading.match import settings_of
-from splitnet.tf.reading.source import Blueprint, Site, blueprint_of
+from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
+from splitnet.tf.reading.traced import Size
 from splitnet.tf.reading.variables import tables_of, variables_of
 
 __all__ = ["graph_of", "read"]
@@ -25,7 +26,8 @@ def read(source: Any, batch: int = 32, *, nested: Nested = "expand") -> Graph:
     """Read a net or a Keras model as a graph of calls for one batch.
 
     Nothing is run and no variable is given memory. For a net the parts are its
-    branches, for a Keras model its calls.
+    branches, for a Keras model its calls. Dimensions that inputs leave open, beside the
+    batch, are given a size, which is logged: 224 for the sides of images, else 128.
 
     Args:
         source: a `Net`, a functional or Sequential `keras.Model`, or a `Graph`.
@@ -56,6 +58,7 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
         raise DeclarationError(
             f"batch must be a whole number of at least 1. Received: {batch!r}."
         )
+    blueprint = sized(blueprint)
     _check_towers(blueprint)
     counts = {
         max(1, n)

@@ -4,9 +4,11 @@ A net's model is a template of copies without values; a Keras model's is the mod
 itself. Both are read, matched with plans and cloned by the same code.
 """
 
+import functools
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -16,10 +18,21 @@ from splitnet.core.graph import Part
 from splitnet.core.net import Net, Ref, Towers, raise_faults
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import STEPS
-from splitnet.tf.reading.flatten import Flow, Nested, flow_of
+from splitnet.tf.reading.flatten import Flow, InnerNode, Nested, flow_of
+from splitnet.tf.reading.formulas import UNKNOWN_EXTENT
 from splitnet.tf.reading.net import NetModel, model_of, trace_of
 
-__all__ = ["Blueprint", "Site", "blueprint_of", "functional_of", "output_keys"]
+__all__ = [
+    "Blueprint",
+    "Site",
+    "blueprint_of",
+    "functional_of",
+    "output_keys",
+    "sized",
+]
+
+_LOG = logging.getLogger("splitnet")
+_IMAGE_EXTENT = 224
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,65 @@ def blueprint_of(
     raise DeclarationError(
         "a model is a splitnet.Net, a keras.Model, or a function without arguments "
         f"that builds one. Received: {source!r} ({type(source).__name__})."
+    )
+
+
+def sized(blueprint: Blueprint) -> Blueprint:
+    """The same calls, with a size for each dimension that the inputs leave open.
+
+    Only the batch stays open. What is assumed is logged, once for each model.
+    """
+    model = blueprint.model
+    shapes = [_assumed(tuple(tensor.shape)) for tensor in model.inputs]
+    if shapes == [tuple(tensor.shape) for tensor in model.inputs]:
+        return blueprint
+    node_of = {}
+    given = []
+    for tensor, shape in zip(model.inputs, shapes):
+        old = keras_api.producer(tensor)
+        node = InnerNode(
+            old.operation, keras_api.SymbolicArguments(), "", is_input=True
+        )
+        given.append(keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse))
+        keras_api.set_producer(given[-1], node)
+        node.outputs.append(given[-1])
+        node_of[id(old)] = node
+    opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
+    try:
+        flow = flow_of(model, opened, strict=False, inputs=given)
+    except Exception:  # whatever a layer raises that takes no such size
+        return blueprint
+    _tell_assumed(
+        blueprint.name,
+        "; ".join(
+            f"{keras_api.producer(tensor).operation.name!r} {tuple(tensor.shape)} "
+            f"as {shape}"
+            for tensor, shape in zip(model.inputs, shapes)
+            if tuple(tensor.shape) != shape
+        ),
+    )
+    node_of |= {id(a): b for a, b in zip(blueprint.flow.nodes, flow.nodes)}
+    sites = tuple(replace(s, node=node_of[id(s.node)]) for s in blueprint.sites)
+    return replace(blueprint, flow=flow, sites=sites)
+
+
+def _assumed(shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """A size for what is open: of an image that of its other side, or 224."""
+    extent = UNKNOWN_EXTENT
+    if len(shape) == 4:
+        sides = [n for n in shape[1:] if n is not None and n > 4]
+        extent = max(sides, default=_IMAGE_EXTENT)
+    return (*shape[:1], *(extent if n is None else n for n in shape[1:]))
+
+
+@functools.cache
+def _tell_assumed(name: str, sizes: str) -> None:
+    """Log the sizes that costs and memory are worked out for, once."""
+    _LOG.warning(
+        "model %r leaves sizes open, so costs and memory are those of inputs of an "
+        "assumed size: %s. Build it with its real sizes for other figures.",
+        name,
+        sizes,
     )
 
 

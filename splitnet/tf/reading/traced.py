@@ -3,9 +3,11 @@
 The call is traced into a graph of its own, forward and backward, on placeholders, which
 stand for the layer's variables as well. So nothing is allocated, and TensorFlow's
 runtime is not even started. What is kept until the backward pass is what gradient
-operations read of the forward pass.
+operations read of the forward pass, also those that nothing needs: a backward function
+captures the operands of every one of them before it is pruned.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +18,8 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
-from splitnet.tf.reading.formulas import Size, Work, einsum_flops
 
-__all__ = ["trace"]
+__all__ = ["Size", "Work", "einsum_flops", "trace"]
 
 _VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "EnsureShape"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
@@ -45,6 +46,59 @@ _FLOPS = {
     "ResizeBilinear": 8,
 }
 """FLOPs per element, of operations that take more than one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A tensor's shape, every dimension known, and its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        """Number of elements, 1 for a scalar."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole tensor; a string counts 16, its header."""
+        return self.elements * _item_bytes(self.dtype)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether a gradient can come back through it."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+
+@functools.cache
+def _item_bytes(dtype: str) -> int:
+    return 16 if dtype == "string" else int(tf.as_dtype(dtype).size)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call computes and keeps.
+
+    `matrix_flops` are those of matrix products and convolutions. Kept until the
+    backward pass are the inputs `saves_inputs`, the outputs `saves_outputs`, and
+    `inner_bytes` besides; `workspace_bytes` live only while the call or its backward
+    pass runs. `views` says that the outputs share the memory of the first input.
+    `moved_bytes` is what is read and written; None for inputs, outputs, weights, and
+    twice what lies between. `efficiency` and `kernels` are those of `graph.Call`.
+    """
+
+    matrix_flops: float = 0.0
+    other_flops: float = 0.0
+    saves_inputs: tuple[int, ...] = ()
+    saves_outputs: tuple[int, ...] = ()
+    inner_bytes: int = 0
+    workspace_bytes: int = 0
+    moved_bytes: float | None = None
+    views: bool = False
+    sequential_steps: int = 1
+    efficiency: str = ""
+    kernels: int = 0
 
 
 def trace(
@@ -80,7 +134,7 @@ def trace(
     needed = _needed(gradients)
     backward = [op for op in operations[stop:] if id(op) in needed]
     counted = _count(forward, graph)
-    inputs, outputs, inner = _saved(given, states, results, forward, backward)
+    inputs, outputs, inner = _saved(given, states, results, forward, operations[stop:])
     apart = [*given, *states, *results, *gradients, *inner]
     kept = sum(map(_bytes, inner)) + sum(
         _pushed_bytes(op) for op in forward if id(op) in needed
@@ -243,6 +297,18 @@ def _matrix_flops(op: Any) -> float:
         shapes = [tuple(t.shape) for t in op.inputs]
         return einsum_flops(op.get_attr("equation").decode(), shapes)
     return 0.0
+
+
+def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
+    """Two per element of the space that all letters span together."""
+    extent: dict[str, int] = {}
+    for letters, shape in zip(equation.partition("->")[0].split(","), shapes):
+        before, dots, after = letters.strip().replace(" ", "").partition("...")
+        broad = len(shape) - len(before) - len(after) if dots else 0
+        names = [*before, *(f"...{i - broad}" for i in range(broad)), *after]
+        for name, length in zip(names, shape):
+            extent[name] = max(extent.get(name, 1), length)
+    return 2.0 * math.prod(extent.values())
 
 
 # Memory --------------------------------------------------------------------------

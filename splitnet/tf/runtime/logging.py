@@ -13,7 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["hidden_severities", "import_frameworks", "is_startup_line", "log_filter"]
+__all__ = [
+    "hidden_severities",
+    "hide_remarks",
+    "import_frameworks",
+    "is_startup_line",
+    "log_filter",
+]
 
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _STAMP = re.compile(r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?([IWE])(?:\d{4})? ")
@@ -77,6 +83,15 @@ def log_filter() -> Iterator[None]:
             for line in text.splitlines(keepends=True):
                 if not is_startup_line(line, severities):
                     os.write(2, line.encode())
+
+
+def hide_remarks() -> None:
+    """Keep INFO lines off standard error, unless asked for or TensorFlow is loaded.
+
+    With workers there is one whenever a function is deleted, at any time.
+    """
+    if "tensorflow" not in sys.modules:
+        os.environ.setdefault(LEVEL_VARIABLE, "1")
 
 
 def import_frameworks() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, WorkerError, listed
 from splitnet.tf.runtime.configure import started
+from splitnet.tf.runtime.logging import hide_remarks, log_filter
 from splitnet.tf.workers.barrier import check_before_waiting, parts_of
 from splitnet.tf.workers.health import (
     Health,
@@ -151,17 +152,19 @@ def connect(
     client = next(host for host in cluster.hosts if host.name == CLIENT)
     if not again:
         check_port(client)
-    spec = spec_of((*workers, client))
-    import tensorflow as tf
+    hide_remarks()
+    with log_filter():
+        import tensorflow as tf
 
-    from splitnet.tf.internals.tf_api import join_again
+        from splitnet.tf.internals.tf_api import join_again
 
-    if again:  # the old health check goes on: a worker may hang meanwhile
-        join_again(spec)
-    else:
-        tf.config.experimental_connect_to_cluster(
-            spec, job_name="client", task_index=0, protocol="grpc"
-        )
+        spec = spec_of((*workers, client))
+        if again:  # the old health check goes on: a worker may hang meanwhile
+            join_again(spec)
+        else:
+            tf.config.experimental_connect_to_cluster(
+                spec, job_name="client", task_index=0, protocol="grpc"
+            )
     _check_versions(workers, tf)
     for old in again:
         old.close()

@@ -24,6 +24,7 @@ from types import TracebackType
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
 from splitnet.core.errors import ConfigError, DeviceError, listed, parse_bytes
 from splitnet.core.serialization import write_cluster
+from splitnet.tf.runtime.logging import hide_remarks
 from splitnet.tf.workers.network_namespace import isolate
 from splitnet.tf.workers.serve import READY
 
@@ -138,6 +139,7 @@ def local_workers(
     limit = None if memory_limit is None else parse_bytes(memory_limit, "memory limit")
     if not allow_remote:
         isolate()
+    hide_remarks()
     cores = sorted(os.sched_getaffinity(0))
     cluster = _cluster(count, len(cores) if not pin else 1, limit)
     folder = Path(tempfile.mkdtemp(prefix="splitnet-"))

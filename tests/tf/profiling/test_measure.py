@@ -5,14 +5,13 @@ from typing import Any
 
 import keras
 import pytest
-import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
 from splitnet.core.costs.model import Measured, signature
 from splitnet.core.costs.table import load_costs
-from splitnet.tf.profiling import links, measure
-from splitnet.tf.profiling.measure import _groups, _scale
+from splitnet.tf.profiling import links
+from splitnet.tf.profiling.measure import _groups
 
 pytestmark = pytest.mark.tf
 
@@ -63,24 +62,6 @@ def test_measure_times_updates_and_links(costs: Measured) -> None:
     assert len(ends) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
     assert all(0 <= link.gap_seconds <= link.latency_seconds for link in costs.links)
-
-
-def test_measured_calls_add_up_to_the_whole(model: Any, costs: Measured) -> None:
-    """Calls are scaled to what all of them take together."""
-    graph = sn.read(model, 16)
-    cpu = sn.Cluster.of("cpu")
-    alone = {(signature(c), "cpu"): (1.0, 2.0) for c in graph.calls}
-    named = {name: both for (name, _), both in alone.items()}
-
-    scale = _scale(0.5, named, graph, cpu["cpu:0"])
-
-    ones = Measured(
-        forward=dict.fromkeys(alone, 1.0), backward=dict.fromkeys(alone, 2.0)
-    )
-    on_cpu = {part.name: "cpu:0" for part in graph.parts}
-    timeline = sn.score(graph, cpu, on_cpu, costs=ones).timeline
-    busy = sum(t.stop - t.start for t in timeline.tasks if t.phase != "update")
-    assert scale == pytest.approx(0.5 / busy)
 
 
 def test_measure_leaves_the_source_alone(model: Any, cluster: sn.Cluster) -> None:
@@ -156,29 +137,3 @@ def test_links_take_the_fastest_of_several_moments(
     calm, disturbed = [0.5, 0.2, 0.9, 0.3], [8.0, 0.2, 9.0, 0.3]
     assert latency(calm, calm) == pytest.approx(0.3 / 12)
     assert latency(calm, disturbed) == latency(disturbed, calm) == latency(calm, calm)
-
-
-def test_calls_together_take_the_median_of_several_moments(
-    model: Any, cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow moment scales no call; a device without room for all has no figure."""
-    moments = iter([2.0, 90.0, 1.0])
-
-    def timed(run: Any, *, enough_seconds: float) -> float:
-        found = next(moments, None)
-        if found is None:
-            raise tf.errors.ResourceExhaustedError(None, None, "full")
-        return found
-
-    monkeypatch.setattr(measure, "seconds_of", timed)
-    together = measure._Together(model, sn.read(model, 16), cluster)
-    together.add(cluster["cpu:0"])
-    for _ in range(2):
-        together.time()
-
-    assert together.of(cluster["cpu:0"]) == 2.0
-    assert together.of(cluster["gpu:0"]) is None
-
-    together.time()
-
-    assert together.of(cluster["cpu:0"]) is None

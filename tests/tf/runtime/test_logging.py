@@ -1,10 +1,16 @@
 """TensorFlow's start-up lines: hidden, and nothing else is."""
 
 import os
+import sys
 
 import pytest
 
-from splitnet.tf.runtime.logging import hidden_severities, is_startup_line, log_filter
+from splitnet.tf.runtime.logging import (
+    hidden_severities,
+    hide_remarks,
+    is_startup_line,
+    log_filter,
+)
 
 TALK = (
     "WARNING: All log messages before absl::InitializeLog() is called are written",
@@ -78,3 +84,23 @@ def test_log_filter_hides_nothing_at_level_0(
         os.write(2, f"{TALK[1]}\n".encode())
 
     assert TALK[1] in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("loaded", "level", "then"),
+    [(False, None, "1"), (False, "0", "0"), (True, None, None)],
+)
+def test_hide_remarks_leaves_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, loaded: bool, level: str | None, then: str | None
+) -> None:
+    """INFO lines are hidden from now on, if TensorFlow has not read the variable."""
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level or "")
+    if level is None:
+        monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "tensorflow")
+
+    hide_remarks()
+
+    assert os.environ.get("TF_CPP_MIN_LOG_LEVEL") == then
