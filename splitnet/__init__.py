@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from splitnet.core.net import Net, Ref
     from splitnet.core.plan import Plan
     from splitnet.planner.plan_file import load_plan
-    from splitnet.planner.strategies import compare_strategies
+    from splitnet.planner.strategies.compare import compare_strategies
     from splitnet.planner.what_if import sensitivity
     from splitnet.planner.workloads import read_workload
     from splitnet.simulator.simulate import simulate
@@ -118,7 +118,7 @@ _NAMES = {
     "core.net": "Net Ref",
     "core.plan": "Plan",
     "planner.plan_file": "load_plan",
-    "planner.strategies": "compare_strategies",
+    "planner.strategies.compare": "compare_strategies",
     "planner.what_if": "sensitivity",
     "planner.workloads": "read_workload",
     "simulator.simulate": "simulate",

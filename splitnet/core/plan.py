@@ -5,7 +5,7 @@ explain, compare, save and draw a plan call other packages through `core/hooks`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -23,7 +23,7 @@ from splitnet.core.errors import (
     listed,
 )
 from splitnet.core.graph import Graph, parts_called
-from splitnet.core.timeline import Timeline
+from splitnet.core.timeline import SCHEDULES, Execution, Memory, Timeline, Transfer
 
 __all__ = [
     "CONTIGUITIES",
@@ -75,6 +75,11 @@ class PlanOptions:
     parts: int | None = None
     nested: str | Sequence[str] = "expand"
     on_progress: Callable[[float, float], None] | None = None
+    strategy: str | None = None
+    microbatches: int | None = None
+    schedule: str | None = None
+    recompute: bool | None = None
+    towers: int | None = None
 
     def __post_init__(self) -> None:
         faults = [
@@ -92,7 +97,8 @@ class PlanOptions:
         whole = "a whole number, 1 or more"
         yield "batch", whole, _is_whole(self.batch) and self.batch >= 1
         yield "seed", "a whole number", _is_whole(self.seed)
-        for name, count in (("parts", self.parts), ("effort", self.effort)):
+        for name in ("parts", "effort", "microbatches", "towers"):
+            count = getattr(self, name)
             fits = count is None or _is_whole(count) and count >= 1
             yield name, f"{whole}, or None", fits
         seconds = _is_number(self.time_limit) and 0 <= self.time_limit <= float_info.max
@@ -103,10 +109,20 @@ class PlanOptions:
             ("objective", OBJECTIVES),
             ("missing", MISSING),
             ("contiguity", (None, *CONTIGUITIES)),
+            ("strategy", (None, "auto")),
+            ("schedule", (None, *SCHEDULES)),
         ):
             one_of = f"one of {', '.join(map(repr, choices))}"
             yield name, one_of, getattr(self, name) in choices
         yield "training", "True or False", isinstance(self.training, bool)
+        again = self.recompute is None or isinstance(self.recompute, bool)
+        yield "recompute", "True, False or None", again
+        fixed = (self.microbatches, self.schedule, self.recompute, self.towers)
+        alone = self.strategy is None and any(one is not None for one in fixed)
+        words = "'auto' where microbatches=, schedule=, recompute= or towers= is given"
+        yield "strategy", words, not alone
+        goal = self.strategy is None or self.objective == OBJECTIVES[0]
+        yield "objective", "'latency' with strategy='auto'", goal
         model = self.costs is None or hasattr(self.costs, "forward_seconds")
         model = model or isinstance(self.costs, str | PathLike)
         yield "costs", "a cost model, the file of one, or None", model
@@ -149,46 +165,13 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """Bytes that one step moves between two devices, once per consumer device.
-
-    `kind` is "activation", "gradient", "weights" or "weights gradient"; `source` and
-    `target` are parts.
-    """
-
-    source: str
-    target: str
-    source_device: str
-    target_device: str
-    kind: str
-    bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Peak memory of one device during a step, by kind, in bytes."""
-
-    weights: int = 0
-    gradients: int = 0
-    slots: int = 0
-    activations: int = 0
-    receive_buffers: int = 0
-    workspace: int = 0
-
-    @property
-    def total(self) -> int:
-        """The sum, in bytes."""
-        return sum(getattr(self, field.name) for field in fields(self))
-
-
-@dataclass(frozen=True, slots=True)
 class Strategy:
     """One way to use the cluster: "one device", "plan", "towers" or "pipeline".
 
     `seconds` are of one step; `how` is the call that builds it; `fits` says whether
     every device has enough memory. `busiest_seconds` is the computing time of the
-    busiest device, `copied_bytes` what moves between devices in a step.
+    busiest device, `copied_bytes` what moves between devices in a step, `peak_bytes`
+    the memory of the fullest device, `devices` those that compute.
     """
 
     kind: str
@@ -197,6 +180,8 @@ class Strategy:
     fits: bool = True
     busiest_seconds: float = 0.0
     copied_bytes: int = 0
+    peak_bytes: int = 0
+    devices: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -204,15 +189,20 @@ class Strategy:
         copied = format_bytes(self.copied_bytes) if self.copied_bytes else "nothing"
         return (
             f"the busiest device computes for {format_seconds(self.busiest_seconds)}, "
-            f"{copied} transferred"
+            f"{copied} transferred, {format_bytes(self.peak_bytes)} at most on a device"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyComparison:
-    """The strategies that were simulated, the fastest that fits first."""
+    """The strategies that were simulated, the fastest that fits first.
+
+    `chosen` is the kind that `strategy="auto"` took: the simplest of those that are
+    slower than the fastest by 2 % at most. It is "" where nothing was to be chosen.
+    """
 
     all: tuple[Strategy, ...]
+    chosen: str = ""
 
     @property
     def best(self) -> Strategy:
@@ -250,9 +240,14 @@ class StrategyComparison:
             head = f"{best.kind} is fastest, {times:.2f} times as fast as one device"
         else:
             head = f"{best.kind} is fastest; the model fits no single device"
+        if self.chosen and self.chosen != best.kind:
+            how = self[self.chosen].how
+            head += f" ({best.how}).\n{self.chosen} is simpler and as good to 2 %"
+        else:
+            how = best.how
         width = max(len(one.kind) for one in self.all)
         return "\n".join(
-            [f"{head}: {best.how}."]
+            [f"{head}: {how}."]
             + [
                 f"  {one.kind:<{width}}  {format_seconds(one.seconds):>9}  {one.how}: "
                 f"{one.reason}{'' if one.fits else '; does not fit'}"
@@ -306,11 +301,8 @@ class Verdict:
         lines = [self._headline(), f"{self._details()}."]
         if self.strategies is not None:
             lines.append(f"strategies: {self.strategies.line()}.")
-            best, mine = self.strategies.best, self.strategies["plan"]
-            if (
-                best.kind in ("towers", "pipeline")
-                and best.seconds < 0.98 * mine.seconds
-            ):
+            best = self.strategies.best
+            if best.kind in ("towers", "pipeline") and best.seconds < 0.98 * self.value:
                 lines.append(f"faster than this plan: {best.how}.")
         lines += [f"advice: {line}" for line in self.advice]
         return "\n".join(lines)
@@ -399,7 +391,8 @@ class Plan:
     that owns it. `options` are those that a plan file keeps ("pins", "missing", "seed"
     and so on). `verdict` compares the plan with one device; the planner fills it in.
     `reused` has the layers of the source that an emitted model uses itself, since they
-    cannot be rebuilt, and why.
+    cannot be rebuilt, and why. `execution` says how the parts run: `timeline`,
+    `transfers` and `memory` are those of a step that runs so, and `emit` keeps it.
     """
 
     graph: Graph
@@ -420,6 +413,7 @@ class Plan:
     costs: CostModel = field(default_factory=Roofline)
     verdict: Verdict | None = None
     reused: Mapping[str, str] = field(default_factory=dict)
+    execution: Execution = Execution()
 
     @cached_property
     def device_of(self) -> "DeviceOf":
@@ -461,8 +455,10 @@ class Plan:
         """Simulated seconds of one step."""
         return self.timeline.seconds
 
-    def explain(self, name: str) -> Any:
+    def explain(self, name: str | None = None) -> Any:
         """Say why a part is on its device, and what each other device would cost.
+
+        Without a name, compare the plan with the other strategies.
 
         Raises:
             PlanFileError: the plan has no such part.
@@ -495,5 +491,6 @@ class Plan:
         return (
             f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on "
             f"{', '.join(used[:6])}{' ...' if len(used) > 6 else ''}, "
+            f"{f'{self.execution}, ' if str(self.execution) else ''}"
             f"{format_seconds(self.seconds)} a step>"
         )

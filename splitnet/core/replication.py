@@ -15,6 +15,7 @@ from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.net import BATCH_NORMS, Towers
 
 __all__ = [
+    "as_one_part",
     "batch_shares",
     "broadcast_inputs",
     "collapse",
@@ -306,6 +307,33 @@ def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
             continue
         found.append(call)
     return tuple(found)
+
+
+def as_one_part(graph: Graph) -> Graph:
+    """All calls but the inputs as one part, the last, named for the model."""
+    inputs = {p.name for p in graph.parts if p.kind == "input"}
+    name = graph.name
+    while name in inputs:
+        name += "_towers"
+    new = {
+        call.name: call.name if call.part in inputs else f"{name}/{call.name}"
+        for call in graph.calls
+    }
+    return replace(
+        graph,
+        calls=tuple(
+            call
+            if call.part in inputs
+            else replace(call, name=new[call.name], part=name)
+            for call in graph.calls
+        ),
+        tensors=tuple(
+            replace(t, source=new[t.source], target=new[t.target])
+            for t in graph.tensors
+        ),
+        parts=(*(p for p in graph.parts if p.name in inputs), Part(name, "towers")),
+        outputs=tuple(new[n] for n in graph.outputs),
+    )
 
 
 def collapse(graph: Graph) -> Graph:

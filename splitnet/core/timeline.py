@@ -1,15 +1,82 @@
-"""Timelines: the tasks and copies of one step, simulated or measured."""
+"""One step in time: how it runs, its tasks and copies, what moves and what it holds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from splitnet.core import hooks
 from splitnet.core.errors import format_seconds
 
-__all__ = ["PHASES", "Copy", "Task", "Timeline"]
+__all__ = [
+    "PHASES",
+    "SCHEDULES",
+    "Copy",
+    "Execution",
+    "Memory",
+    "Task",
+    "Timeline",
+    "Transfer",
+]
 
 PHASES = ("forward", "backward", "update")
+SCHEDULES = ("gpipe", "1f1b")
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How the parts of a plan run in a step.
+
+    The batch goes through them in `microbatches` pieces, in the order of `schedule`.
+    Parts on the devices `recompute` save their inputs only, and run forward again in
+    their backward pass.
+    """
+
+    microbatches: int = 1
+    schedule: str = SCHEDULES[0]
+    recompute: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """What a person would say: "in 4 micro-batches (1f1b)"; "" if nothing."""
+        said = []
+        if self.microbatches > 1:
+            said.append(f"in {self.microbatches} micro-batches ({self.schedule})")
+        if self.recompute:
+            said.append(f"recomputing on {', '.join(self.recompute)}")
+        return ", ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that one step moves between two devices, once per consumer device.
+
+    `kind` is "activation", "gradient", "weights" or "weights gradient"; `source` and
+    `target` are parts.
+    """
+
+    source: str
+    target: str
+    source_device: str
+    target_device: str
+    kind: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Peak memory of one device during a step, by kind, in bytes."""
+
+    weights: int = 0
+    gradients: int = 0
+    slots: int = 0
+    activations: int = 0
+    receive_buffers: int = 0
+    workspace: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum, in bytes."""
+        return sum(getattr(self, field.name) for field in fields(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from splitnet.core.plan import (
 from splitnet.planner.constraints import near_groups
 from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
-from splitnet.planner.strategies import compare_strategies
+from splitnet.planner.strategies.compare import compare_strategies
 
 __all__ = [
     "Alternative",
@@ -40,16 +40,16 @@ _SLOW = 1.5
 """Times the step of one device: from here a plan for memory says what it costs."""
 
 
-def verdict_of(plan: Plan) -> Verdict:
+def verdict_of(plan: Plan, strategies: StrategyComparison | None = None) -> Verdict:
     """Compare a plan with every single device, and look for costly constraints."""
     evaluator = evaluator_of(plan)
-    strategies = _strategies(plan)
+    strategies = strategies or _strategies(plan)
     device, value = _best_single_device(evaluator)
     if strategies is not None and plan.objective == "latency":
         # One figure for one device: towers count as the layers that they replicate.
         alone = strategies["one device"]
         device, value = (
-            (alone.how.removeprefix("all on "), alone.seconds)
+            (alone.devices[-1] if alone.devices else None, alone.seconds)
             if alone.fits
             else (None, None)
         )
@@ -78,9 +78,9 @@ def verdict_of(plan: Plan) -> Verdict:
     )
 
 
-def with_verdict(plan: Plan) -> Plan:
-    """The plan with its verdict filled in."""
-    return replace(plan, verdict=verdict_of(plan))
+def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
+    """The plan with its verdict filled in; with the strategies that it was one of."""
+    return replace(plan, verdict=verdict_of(plan, strategies))
 
 
 def _strategies(plan: Plan) -> StrategyComparison | None:
@@ -109,7 +109,8 @@ def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
     Each line holds after those before it were followed, so that following all of them
     saves what they say together. Only what a person can change is tried.
     """
-    tries = max(1, _MOST_PLAYS // max(1, len(plan.graph.calls)))
+    size = len(plan.graph.calls) * plan.execution.microbatches
+    tries = max(1, _MOST_PLAYS // max(1, size))
     device_of, value = dict(plan.device_of), plan.value
     lines: list[str] = []
     while len(lines) < _MOST_ADVICE and value > 0:
@@ -275,18 +276,22 @@ class Explanation:
         return [a.device for a in self.alternatives]
 
 
-def explain(plan: Plan, name: str) -> Explanation:
+def explain(plan: Plan, name: str | None) -> Explanation | StrategyComparison:
     """Say why a part is on its device, and try every other device for it.
 
     The part moves with what near= binds to it; all else stays.
 
     Args:
         plan: The plan.
-        name: A part, or a call or a layer of one.
+        name: A part, or a call or a layer of one. None compares the plan with other
+            strategies instead.
 
     Raises:
         PlanFileError: the plan has nothing of that name.
     """
+    if name is None:
+        rows = plan.verdict.strategies if plan.verdict is not None else None
+        return rows or compare_strategies(plan)
     one = plan[name]
     evaluator = evaluator_of(plan)
     alternatives = []

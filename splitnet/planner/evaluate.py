@@ -11,6 +11,7 @@ from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
+from splitnet.core.timeline import Execution
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
@@ -19,6 +20,12 @@ from splitnet.planner.constraints import (
 )
 from splitnet.planner.partitioning import functions
 from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
+from splitnet.simulator.microbatch import (
+    in_schedule,
+    microbatch_step,
+    pipeline_of,
+    recomputed_parts,
+)
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
@@ -64,6 +71,7 @@ class Evaluator:
     costs: CostModel = field(default_factory=Roofline)
     optimizer: str = "adam"
     training: bool = True
+    execution: Execution = Execution()
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, options: PlanOptions) -> "Evaluator":
@@ -79,7 +87,7 @@ class Evaluator:
 
     @cached_property
     def step(self) -> StepGraph:
-        """The step of the parts, before anything is placed."""
+        """The step of the parts at once, before anything is placed."""
         return self._step("parts")
 
     @cached_property
@@ -96,6 +104,30 @@ class Evaluator:
             optimizer=self.optimizer,
             units=units,
         )
+
+    @cached_property
+    def _steps(self) -> dict[frozenset[str], StepGraph]:
+        """Steps of this execution by the parts that recompute."""
+        return {}
+
+    def step_of(self, device_of: Mapping[str, str]) -> StepGraph:
+        """The step as it runs with a placement."""
+        if self.execution == Execution():
+            return self.step
+        pipeline = pipeline_of(self.graph, device_of, self.execution)
+        again = recomputed_parts(self.graph, device_of, self.execution)
+        if again not in self._steps:
+            self._steps[again] = microbatch_step(
+                self.graph,
+                self.cluster,
+                self.costs,
+                pipeline,
+                recompute=again,
+                training=self.training,
+                optimizer=self.optimizer,
+            )
+        step = self._steps[again]
+        return in_schedule(step, pipeline) if step.microbatches > 1 else step
 
     def as_functions(
         self, device_of: Mapping[str, str]
@@ -132,7 +164,8 @@ class Evaluator:
         Raises:
             PlanFileError: a part has no device of the cluster.
         """
-        outcome = outcome_of(self.graph, self.cluster, self.step, device_of)
+        step = self.step_of(device_of)
+        outcome = outcome_of(self.graph, self.cluster, step, device_of)
         held = outcome.memory
         fits = all(held[d.name].total <= d.memory_bytes for d in self.cluster)
         if self.objective == "memory":
@@ -230,6 +263,7 @@ class Evaluator:
             training=self.training,
             value=found.value,
             costs=self.costs,
+            execution=self.execution,
         )
 
 
@@ -242,6 +276,7 @@ def evaluator_of(plan: Plan) -> Evaluator:
         plan.costs,
         plan.optimizer,
         plan.training,
+        plan.execution,
     )
 
 

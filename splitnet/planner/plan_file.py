@@ -22,8 +22,10 @@ from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan, PlanOptions
 from splitnet.core.serialization import decode, encode, load_json, write_json
+from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import score
+from splitnet.planner.strategies.compare import executed
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
@@ -54,6 +56,7 @@ class _File:
     placements: tuple[_Placed, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     reused: dict[str, str] = field(default_factory=dict)
+    execution: Execution = Execution()
     summary: dict[str, Any] = field(default_factory=dict)
     bound: float = 0.0
     checksum: str = ""
@@ -96,6 +99,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         ],
         "fallbacks": encode(plan.fallbacks),
         **({"reused": dict(plan.reused)} if plan.reused else {}),
+        **({"execution": encode(plan.execution)} if str(plan.execution) else {}),
         "summary": {
             "seconds": plan.seconds,
             "value": plan.value,
@@ -152,6 +156,7 @@ def plan_from_dict(values: object) -> Plan:
         strategy=file.strategy,
         options=options,
     )
+    plan = executed(plan, file.execution)
     bound = plan.bound if edited else min(plan.value, file.bound)
     return with_verdict(replace(plan, bound=bound))
 
@@ -190,6 +195,18 @@ def _checked_version(values: object) -> dict[str, Any]:
     return dict(values)
 
 
+def _execution_faults(file: _File) -> list[str]:
+    one, batch = file.execution, file.graph.batch
+    faults = []
+    if not 1 <= one.microbatches <= batch:
+        faults.append(f"execution.microbatches must be from 1 to the batch, {batch}")
+    if one.schedule not in SCHEDULES:
+        choices = ", ".join(SCHEDULES)
+        faults.append(f"execution.schedule must be one of {choices}")
+    gone = [name for name in one.recompute if name not in file.cluster]
+    return faults + [f"execution.recompute: no device {name!r}" for name in gone]
+
+
 def _checked(file: _File) -> dict[str, str]:
     """The device of every part in order, if the file means something.
 
@@ -202,6 +219,7 @@ def _checked(file: _File) -> dict[str, str]:
         faults.append(f"objective must be one of {choices}, not {file.objective!r}")
     if file.optimizer not in OPTIMIZER_SLOTS:
         faults.append(f"optimizer {file.optimizer!r} is unknown")
+    faults += _execution_faults(file)
     parts = list(file.graph.part)
     left = [name for name in parts if name not in file.device_of]
     faults += [f"part {name!r} has no device" for name in left]

@@ -213,6 +213,13 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         load_of=evaluator.load,
     )
     device_of = {part: group.allowed[0] for group in groups for part in group.parts}
+    again = {
+        device_of[part]: None
+        for part, device in plan.device_of.items()
+        if device in plan.execution.recompute
+    }
+    execution = replace(plan.execution, recompute=tuple(again))
+    evaluator = replace(evaluator, execution=execution)
     moved = {one.part: one for one in fallbacks_of(constraints, device_of)}
     made = evaluator.plan(
         tuple(

@@ -11,7 +11,7 @@ that it holds k at most (Narayanan et al., "PipeDream", 2019). Gradients are add
 the sum of the earlier micro-batches as they are made, where they are made.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TypeVar
@@ -24,24 +24,31 @@ from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.plan import Plan, as_plan
-from splitnet.core.replication import batch_shares, broadcast_inputs
+from splitnet.core.replication import (
+    batch_shares,
+    broadcast_inputs,
+    tower_part,
+    towers_in,
+)
+from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.simulator.step_graph import StepGraph, Table, step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 
 __all__ = [
-    "SCHEDULES",
     "Pipeline",
     "ScaledCosts",
+    "execution_of",
+    "in_schedule",
     "largest_true",
     "microbatch_step",
     "pipeline_of",
+    "recomputed_parts",
     "runs_of",
     "scaled_graph",
     "stage_count",
     "stages_of",
 ]
 
-SCHEDULES = ("gpipe", "1f1b")
 Unit = TypeVar("Unit", bound=Hashable)
 
 
@@ -63,14 +70,26 @@ class Pipeline:
         return 1 + max(number for number, _ in self.stage_of.values()) - stage
 
 
-def pipeline_of(plan: Plan, microbatches: int, schedule: str) -> Pipeline:
-    """Check what is asked of a pipeline, and find the stages of the plan.
+def execution_of(
+    plan: Plan,
+    microbatches: int | None,
+    schedule: str | None,
+    recompute: bool | str | None,
+) -> Execution:
+    """How a plan runs, or shall run where something is not None.
+
+    `recompute="auto"` does so on devices whose memory the plan overfills.
 
     Raises:
         DeclarationError: with every fault.
     """
+    known = as_plan(plan).execution
+    if microbatches is None:
+        microbatches = known.microbatches
+    if schedule is None:
+        schedule = known.schedule if microbatches != 1 else SCHEDULES[0]
     faults = []
-    batch = as_plan(plan).batch
+    batch = plan.batch
     if isinstance(microbatches, bool) or not isinstance(microbatches, int):
         faults.append(f"microbatches= must be a whole number, not {microbatches!r}")
     elif not 1 <= microbatches <= batch:
@@ -84,8 +103,41 @@ def pipeline_of(plan: Plan, microbatches: int, schedule: str) -> Pipeline:
         )
     if faults:
         raise DeclarationError(f"invalid pipeline: {'; '.join(faults)}.")
-    stages = stages_of(plan.graph, plan.device_of)
-    return Pipeline(microbatches, schedule == "1f1b" and microbatches > 1, stages)
+    if not (recompute is None or isinstance(recompute, bool) or recompute == "auto"):
+        raise DeclarationError(
+            f"recompute= must be True, False or 'auto'. Received: {recompute!r}."
+        )
+    again = known.recompute
+    if recompute is not None:
+        again = tuple(
+            device.name
+            for device in plan.cluster
+            if recompute is True
+            or recompute
+            and plan.memory[device.name].total > device.memory_bytes
+        )
+    return Execution(microbatches, schedule, again)
+
+
+def pipeline_of(
+    graph: Graph, device_of: Mapping[str, str], execution: Execution
+) -> Pipeline:
+    """The stages of a placement, and how micro-batches pass through them."""
+    bounded = execution.schedule == "1f1b" and execution.microbatches > 1
+    return Pipeline(execution.microbatches, bounded, stages_of(graph, device_of))
+
+
+def recomputed_parts(
+    graph: Graph, device_of: Mapping[str, str], execution: Execution
+) -> frozenset[str]:
+    """The parts that run forward again in their backward pass; towers never do."""
+    towers = towers_in(graph)
+    plain = {tower_part(n, i) for n, one in towers.items() for i in range(one.count)}
+    return frozenset(
+        part
+        for part, device in device_of.items()
+        if device in execution.recompute and part not in plain
+    )
 
 
 def scaled_graph(graph: Graph, batch: int) -> Graph:
@@ -214,7 +266,7 @@ def microbatch_step(
     costs: CostModel,
     pipeline: Pipeline,
     *,
-    recompute: bool = False,
+    recompute: bool | Collection[str] = False,
     training: bool = True,
     optimizer: str = "adam",
 ) -> StepGraph:
@@ -225,7 +277,8 @@ def microbatch_step(
         cluster: The machine.
         costs: Seconds of whole calls.
         pipeline: How many micro-batches, and the order of their tasks.
-        recompute: Whether backward tasks run the forward pass of their part again.
+        recompute: Whether backward tasks run the forward pass of their part again; or
+            the parts whose tasks do so.
         training: Whether backward and update tasks follow.
         optimizer: Its name.
     """
@@ -251,7 +304,12 @@ def microbatch_step(
         for device in cluster
         for trained in [pieces[0].trained_bytes]
     ]
-    return replace(_joined(pieces, sums), waits=tuple(_waits(pieces[0], pipeline)))
+    return in_schedule(_joined(pieces, sums), pipeline)
+
+
+def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
+    """The step of micro-batches, its tasks in the order of a pipeline."""
+    return replace(step, waits=tuple(_waits(step, pipeline)))
 
 
 def _joined(pieces: Sequence[StepGraph], sums: Sequence[Sequence[float]]) -> StepGraph:
@@ -370,13 +428,15 @@ def _waits(step: StepGraph, pipeline: Pipeline) -> Iterator[tuple[int, int]]:
     Where a stage begins it waits for its end of the micro-batch before, and for its
     backward tasks of the last micro-batch that must have left it.
     """
-    n, count = step.count, pipeline.microbatches
+    count = pipeline.microbatches
+    n = step.count // count
+    first = [edge for edge in step.edges if edge.source < n]
     units: nx.DiGraph[int] = nx.DiGraph()
     units.add_nodes_from(range(n))
-    units.add_edges_from((e.source, r) for e in step.edges for r in e.readers)
+    units.add_edges_from((e.source, r) for e in first for r in e.readers)
     stages = {
         unit: pipeline.stage_of[part]
-        for unit, part in enumerate(step.parts)
+        for unit, part in enumerate(step.parts[:n])
         if part in pipeline.stage_of
     }
     for number, run in runs_of(units, stages):

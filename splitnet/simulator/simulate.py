@@ -11,7 +11,12 @@ from splitnet.core.plan import Memory, Transfer
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.simulator.microbatch import microbatch_step, pipeline_of
+from splitnet.simulator.microbatch import (
+    execution_of,
+    microbatch_step,
+    pipeline_of,
+    recomputed_parts,
+)
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
@@ -40,14 +45,14 @@ class Outcome:
 def simulate(
     plan: "Plan",
     *,
-    microbatches: int = 1,
-    schedule: str = "gpipe",
-    recompute: bool = False,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    recompute: bool | None = None,
 ) -> Timeline:
     """Simulate the step of a plan: forward, backward and update; times in seconds.
 
     Args:
-        plan: Its placement is kept.
+        plan: Its placement is kept, and how it runs where an option is None.
         microbatches: How many shares of the batch pass through the parts one after
             another.
         schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight in each
@@ -64,20 +69,24 @@ def simulate(
 
 
 def simulate_microbatches(
-    plan: "Plan", microbatches: int, *, schedule: str = "gpipe", recompute: bool = False
+    plan: "Plan",
+    microbatches: int | None = None,
+    *,
+    schedule: str | None = None,
+    recompute: bool | None = None,
 ) -> Outcome:
     """As `simulate`, with transfers and the memory of every device.
 
     Raises:
         DeclarationError: invalid `microbatches` or `schedule`.
     """
-    pipeline = pipeline_of(plan, microbatches, schedule)
+    execution = execution_of(plan, microbatches, schedule, recompute)
     step = microbatch_step(
         plan.graph,
         plan.cluster,
         plan.costs,
-        pipeline,
-        recompute=recompute,
+        pipeline_of(plan.graph, plan.device_of, execution),
+        recompute=recomputed_parts(plan.graph, plan.device_of, execution),
         training=plan.training,
         optimizer=plan.optimizer,
     )

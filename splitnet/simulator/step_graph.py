@@ -16,7 +16,7 @@ The event loop, the memory model and the planner's search read the lists of `Ste
 none of them needs the graph of calls.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -174,7 +174,7 @@ def step_graph(
     training: bool = True,
     optimizer: str = "adam",
     units: str | Sequence[Hashable] = "parts",
-    recompute: bool = False,
+    recompute: bool | Collection[str] = False,
 ) -> StepGraph:
     """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
 
@@ -190,30 +190,31 @@ def step_graph(
             Units that would wait for each other are divided into their calls. Every
             unit but a call costs its device the call of a function as well.
         recompute: Whether backward tasks run the forward pass again, so that of a unit
-            only its inputs are saved.
+            only its inputs are saved; or the parts whose tasks do so.
     """
     costs = costs or Roofline()
     grouping = _grouping(graph, units)
+    parts = tuple(graph.calls[calls[0]].part for calls in grouping.calls)
+    some = graph.part if recompute is True else recompute or ()
+    again = [part in some for part in parts]
     explicit = any(call.backward for call in graph.calls)
     flows = [False] * len(graph.calls)
     if training and not explicit:
         flows = _gradient_flow(graph)
-    edges, memory = edges_and_memory(graph, grouping, flows, recompute=recompute)
+    edges, memory = edges_and_memory(graph, grouping, flows, again)
     weights = _weights(graph, grouping, flows)
     at_home = _at_home(graph, grouping, weights)
     first = [calls[0] for calls in grouping.calls]
     has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
     trained = [[w.bytes for w in own if w.gradients_from] for own in at_home]
-    tables = _seconds(
-        graph, cluster, costs, grouping, flows, trained, optimizer, recompute
-    )
+    tables = _seconds(graph, cluster, costs, grouping, flows, trained, optimizer, again)
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     charged = [
         sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
     ]
     return StepGraph(
         names=tuple(graph.calls[i].name for i in first),
-        parts=tuple(graph.calls[i].part for i in first),
+        parts=parts,
         unit_of_call=grouping.unit_of_call,
         forward=tables[0],
         backward=tables[1],
@@ -344,7 +345,7 @@ def _seconds(
     flows: Sequence[bool],
     trained: Sequence[Sequence[int]],
     optimizer: str,
-    recompute: bool,
+    recompute: Sequence[bool],
 ) -> tuple[Table, Table, Table]:
     """Seconds of forward, backward and update tasks; equal devices share one row."""
     functions = len(grouping.calls) < len(graph.calls)
@@ -358,8 +359,8 @@ def _seconds(
             costs.backward_seconds(call, device) if flows[i] else 0.0
             for i, call in enumerate(graph.calls)
         ]
-        if recompute:
-            back = [b + a * flow for a, b, flow in zip(ahead, back, flows)]
+        for i, unit in enumerate(grouping.unit_of_call):
+            back[i] += ahead[i] * (flows[i] and recompute[unit])
         part = device.part_seconds if functions else 0.0
         rows[key] = (
             _per_unit(grouping, ahead, part),

@@ -117,9 +117,9 @@ class _Output:
     gradients_from: dict[int, None] = field(default_factory=dict)
     saved_by: dict[int, None] = field(default_factory=dict)  # other units
 
-    def edge(self, *, recompute: bool) -> Edge:
-        """The tensor as other units see it."""
-        own = [self.unit] if self.saved and not recompute else []
+    def edge(self, again: Sequence[bool]) -> Edge:
+        """The tensor as other units see it; `again` are the units that recompute."""
+        own = [self.unit] if self.saved and not again[self.unit] else []
         return Edge(
             source=self.unit,
             readers=tuple(self.readers),
@@ -131,7 +131,10 @@ class _Output:
 
 
 def edges_and_memory(
-    graph: Graph, grouping: Grouping, has_backward: Sequence[bool], *, recompute: bool
+    graph: Graph,
+    grouping: Grouping,
+    has_backward: Sequence[bool],
+    recompute: Sequence[bool],
 ) -> tuple[tuple[Edge, ...], UnitMemory]:
     """Tensors between units, and the memory of what stays inside them.
 
@@ -139,8 +142,8 @@ def edges_and_memory(
         graph: What runs.
         grouping: Its units.
         has_backward: Which calls have a backward pass.
-        recompute: Whether a backward task runs the forward pass of its unit again, so
-            that of a unit only its inputs are saved.
+        recompute: Whether the backward task of each unit runs its forward pass again,
+            so that of the unit only its inputs are saved.
     """
     unit = grouping.unit_of_call
     outputs = _outputs(graph, unit, has_backward)
@@ -170,20 +173,19 @@ def edges_and_memory(
             one.last = max(one.last, target)
             one.gradient |= returns
             one.saved |= saves
-        elif saves or (recompute and has_backward[target]):
+        elif saves or (recompute[unit[target]] and has_backward[target]):
             one.saved_by[unit[target]] = None
     views = [k for k in buffer if not outputs[k].leaves]
     for key in views:
         del outputs[key]
     inside = [(k[0], one) for k, one in outputs.items() if not one.leaves]
-    edges = [one.edge(recompute=recompute) for one in outputs.values() if one.leaves]
-    again = [0] * len(grouping.calls)
-    if recompute:
-        for one in outputs.values():
-            again[one.unit] += one.bytes * (one.leaves and one.saved)
+    edges = [one.edge(recompute) for one in outputs.values() if one.leaves]
+    kept = [0] * len(grouping.calls)
+    for one in outputs.values():
+        kept[one.unit] += one.bytes * (one.leaves and one.saved)
     memory = _memory(graph, grouping, inside, made, has_backward)
-    if recompute:
-        memory = _recomputed(graph, grouping, inside, memory, again)
+    if any(recompute):
+        memory = _recomputed(graph, grouping, inside, memory, kept, recompute)
     return tuple(edges), memory
 
 
@@ -292,8 +294,9 @@ def _recomputed(
     inside: Sequence[tuple[int, _Output]],
     memory: UnitMemory,
     outputs: Sequence[int],
+    recompute: Sequence[bool],
 ) -> UnitMemory:
-    """Memory if nothing is saved inside units and backward tasks run forward again."""
+    """Memory if some units save nothing inside and run forward again."""
     passing: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
     for call, one in inside:
         passing[one.unit].append((call, one))
@@ -308,7 +311,14 @@ def _recomputed(
         )
     ]
     early = [sum(bytes) for bytes in zip(memory.saved, outputs, memory.early)]
-    return UnitMemory([0] * len(forward), forward, backward, early)
+    again = UnitMemory([0] * len(forward), forward, backward, early)
+    chosen = [(again if one else memory, u) for u, one in enumerate(recompute)]
+    return UnitMemory(
+        [one.saved[u] for one, u in chosen],
+        [one.forward[u] for one, u in chosen],
+        [one.backward[u] for one, u in chosen],
+        [one.early[u] for one, u in chosen],
+    )
 
 
 def _peak(

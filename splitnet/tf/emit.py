@@ -11,6 +11,8 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, PlanFileError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
+from splitnet.planner.strategies.compare import executed
+from splitnet.simulator.microbatch import execution_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.lowering import lay_out, way_of
 from splitnet.tf.parallel.pipeline import pipelined
@@ -34,9 +36,9 @@ def emit(
     source: Any,
     plan: Plan,
     *,
-    microbatches: int = 1,
-    schedule: str = "gpipe",
-    recompute: bool | str = False,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    recompute: bool | str | None = None,
     xla: bool = False,
     copy: bool = True,
 ) -> Any:
@@ -58,7 +60,7 @@ def emit(
         schedule: "gpipe", or "1f1b" to bound the pieces in flight by the stages.
         recompute: whether training keeps only what goes from device to device and
             computes the rest again: True, False, or "auto" for devices whose memory the
-            plan overfills.
+            plan overfills. What is None is as the plan says.
         xla: compile each device's share of the calls with XLA.
         copy: False to use the source's very layers, moved to their devices; the source
             is then placed itself as far as its layers go, and no weight exists twice.
@@ -76,7 +78,8 @@ def emit(
         )
     wait_for_workers(ask=True)
     plan = planned_here(plan)
-    way = way_of(plan, microbatches, schedule=schedule, recompute=recompute, xla=xla)
+    plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
+    way = way_of(plan, xla=xla)
     blueprint = planned_blueprint(source, plan)
     sites = planned_sites(blueprint, plan)
     cloned = clone(blueprint, _device_of_layers(sites, plan), copy=copy)

@@ -213,8 +213,10 @@ def algorithm_text(plan: Plan) -> str:
     """Say what the planner optimised and which algorithm found the plan."""
     goal = _GOAL.get(plan.objective, plan.objective)
     if plan.strategy == "given":
-        return "placement given by the user"
-    return f"{goal}, found by {plan.strategy.replace('_', ' ')}"
+        said = "placement given by the user"
+    else:
+        said = f"{goal}, found by {plan.strategy.replace('_', ' ')}"
+    return f"{said}; runs {plan.execution}" if str(plan.execution) else said
 
 
 def verdict_lines(plan: Plan) -> list[str]:

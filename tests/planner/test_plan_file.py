@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs.model import Roofline
 from splitnet.core.errors import PlanFileError, SplitnetError
+from splitnet.core.timeline import Execution
+from splitnet.planner.analysis import with_verdict
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
+from splitnet.planner.strategies.compare import executed
 from tests.planner.quick import plan_graph
 from tests.zoo import diamond, random_dag, two_towers
 
 BOX = Cluster.of("2*gpu", "cpu")
+EXECUTION = {"microbatches": 2, "schedule": "gpipe", "recompute": ["gpu:0"]}
 WHOLE = plan_to_dict(plan_graph(two_towers(on=("gpu:0", "gpu:5")), BOX))
 
 
@@ -30,6 +34,17 @@ def test_plan_file_round_trips(tmp_path):
     loaded = load_plan(tmp_path / "plan.json")
 
     assert loaded == plan
+
+
+def test_plan_file_keeps_how_its_parts_run(tmp_path):
+    """Micro-batches, schedule and recomputation come back, and with them the step."""
+    how = Execution(4, "1f1b", ("gpu:1",))
+    plan = with_verdict(executed(plan_graph(two_towers(), BOX), how))
+    plan.save(tmp_path / "plan.json")
+    loaded = load_plan(tmp_path / "plan.json")
+
+    assert loaded == plan
+    assert loaded.execution == how
 
 
 def test_plan_file_bytes_are_deterministic(tmp_path):
@@ -104,6 +119,9 @@ def test_plan_file_is_written_beside_and_renamed(tmp_path):
         (lambda v: v.update(training="yes"), "training: expected `bool`"),
         (lambda v: v.update(objective="fun"), "objective must be one of"),
         (lambda v: v.update(optimizer="sophia"), "optimizer 'sophia' is unknown"),
+        (lambda v: v.update(execution=EXECUTION | {"microbatches": 33}), "batch, 32"),
+        (lambda v: v.update(execution=EXECUTION | {"schedule": "zb"}), "gpipe, 1f1b"),
+        (lambda v: v.update(execution=EXECUTION | {"recompute": ["a"]}), "device 'a'"),
         (lambda v: v["device_of"].pop("see"), "part 'see' has no device"),
         (lambda v: v["device_of"].update(sea="gpu:0"), "no part 'sea'"),
         (lambda v: v["device_of"].update(see="gpu:9"), "no device 'gpu:9' here"),

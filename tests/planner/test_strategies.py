@@ -2,11 +2,13 @@
 
 import pytest
 
+import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
-from splitnet.planner.strategies import compare_strategies
+from splitnet.core.timeline import Execution
+from splitnet.planner.strategies.compare import compare_strategies, executed
 from tests.planner.quick import find_plan, plan_graph
-from tests.zoo import MIB, chain
+from tests.zoo import chain
 
 BOX = Cluster.of("2*gpu", "cpu")
 HALVES = {"c[01]": "gpu:0", "c[23]": "gpu:1"}
@@ -29,9 +31,8 @@ def test_the_fastest_of_a_heavy_chain_is_named():
 def test_a_losing_plan_is_not_called_a_win():
     """Where a model is small, one device is the answer."""
     pins = {"c[02]": "gpu:0", "c[13]": "gpu:1"}
-    found = compare_strategies(
-        find_plan(chain(4, flops=1e3, out=64 * MIB), BOX, pins=pins)
-    )
+    slow = Cluster.of("2*gpu", "cpu", link="0.1 GB/s")
+    found = compare_strategies(find_plan(chain(4, flops=1e3), slow, pins=pins))
 
     assert found.best.kind == "one device"
     assert "not worth distributing" in str(found)
@@ -42,7 +43,7 @@ def test_a_chain_on_one_device_is_cut_into_stages():
     plan = find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"})
     found = compare_strategies(plan)
 
-    assert "objective='throughput'" in found["pipeline"].how
+    assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
 
 
@@ -51,7 +52,7 @@ def test_cpus_are_used_where_there_are_no_gpus():
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
     plan = find_plan(chain(4, flops=4e11), Cluster.of("3*cpu"), pins=pins)
 
-    assert "devices=['cpu:1', 'cpu:2']" in compare_strategies(plan)["towers"].how
+    assert {"cpu:1", "cpu:2"} <= set(compare_strategies(plan)["towers"].devices)
 
 
 def test_the_verdict_compares_strategies():
@@ -59,7 +60,7 @@ def test_the_verdict_compares_strategies():
     said = str(two_stages().verdict)
 
     assert "strategies: towers " in said
-    assert "faster than this plan: data_parallel(model, devices=" in said
+    assert "faster than this plan: plan(source, cluster, strategy='auto'" in said
 
 
 def test_the_verdict_has_one_figure_for_one_device():
@@ -82,3 +83,46 @@ def test_a_strategy_that_cannot_be_is_a_key_error():
 
     with pytest.raises(KeyError, match="pipeline"):
         compare_strategies(single)["pipeline"]
+
+
+def test_a_row_says_what_moves_and_what_is_held():
+    """A line for each: its step, bytes, fullest device, and what to type."""
+    found = compare_strategies(two_stages())
+
+    for row in found.all:
+        assert row.peak_bytes > 0
+        assert row.devices
+        assert f"{row.how}: {row.reason}" in str(found)
+
+
+def test_explain_without_a_name_compares_strategies():
+    """The question why the whole runs so has the comparison as its answer."""
+    plan = two_stages()
+
+    assert plan.explain() == compare_strategies(plan)
+
+
+def test_a_plan_that_runs_another_way_is_simulated_so():
+    """Timeline, memory and value are those of the execution; no bound is known."""
+    plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
+    piped = executed(plan, how)
+
+    assert piped.timeline == sn.simulate(piped)
+    assert piped.value == piped.seconds < plan.seconds
+    assert piped.bound == 0.0
+    assert {task.microbatch for task in piped.timeline.tasks} == {0, 1, 2, 3}
+    assert sn.simulate(piped, microbatches=1, recompute=False) == plan.timeline
+    said = " ".join(sn.table(piped).split())
+    assert "runs in 4 micro-batches (1f1b), recomputing on gpu:0" in said
+    assert "in 4 micro-batches" in repr(piped)
+
+
+def test_recomputing_on_one_device_changes_that_device_alone():
+    """Only parts there run forward again and save less."""
+    plan = two_stages()
+    again = executed(plan, Execution(recompute=("gpu:1",)))
+    spent = [one.timeline.compute_seconds for one in (plan, again)]
+
+    assert spent[0]["gpu:0"] == pytest.approx(spent[1]["gpu:0"])
+    assert spent[0]["gpu:1"] < spent[1]["gpu:1"]
+    assert plan.memory["gpu:0"] == again.memory["gpu:0"]

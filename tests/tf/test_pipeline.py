@@ -9,7 +9,9 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.core.timeline import Execution
 from splitnet.tf.internals.tf_api import partition_graphs, watch_graphs
+from splitnet.tf.placement.placed import placed_of
 
 pytestmark = pytest.mark.tf
 
@@ -97,6 +99,22 @@ def test_every_way_trains_as_the_unsplit_batch(
     assert mine["accuracy"] == pytest.approx(theirs["accuracy"], rel=1e-6)
     assert difference(placed, plain) < 1e-6
     sn.audit(placed, None, (X[:12], Y[:12])).check()
+
+
+def test_a_plan_says_how_it_runs(cluster: sn.Cluster) -> None:
+    """What `emit` is told is in the model's plan, and needs not be told again."""
+    net = chain()
+    plan = sn.plan(net, cluster, batch=12)
+    told = sn.emit(net, plan, microbatches=3, schedule="1f1b", recompute=True)
+    again = sn.emit(net, sn.plan_of(told))
+
+    assert sn.plan_of(told).execution == sn.plan_of(again).execution
+    assert "in 3 micro-batches (1f1b), recomputing on" in repr(sn.plan_of(again))
+    assert placed_of(again).pipeline == placed_of(told).pipeline
+    assert placed_of(again).pipeline.microbatches == 3
+    assert sn.plan_of(sn.emit(net, sn.plan_of(told), microbatches=1)).execution == (
+        Execution(recompute=sn.plan_of(told).execution.recompute)
+    )
 
 
 def test_microbatches_of_arrays_train_eagerly_too(cluster: sn.Cluster) -> None:

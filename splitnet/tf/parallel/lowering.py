@@ -36,40 +36,30 @@ class Way:
     devices: tuple[str, ...]
 
 
-def way_of(
-    plan: Plan, microbatches: int, *, schedule: str, recompute: bool | str, xla: bool
-) -> Way:
-    """Check the options of `emit` against a plan and against each other.
+def way_of(plan: Plan, *, xla: bool) -> Way:
+    """Check how a plan runs, and whether XLA may compile it.
 
     Raises:
         DeclarationError: an option that cannot be, or two that exclude each other.
     """
-    pipeline = pipeline_of(plan, microbatches, schedule)
-    if not (isinstance(recompute, bool) or recompute == "auto"):
-        raise DeclarationError(
-            f"recompute= must be True, False or 'auto'. Received: {recompute!r}."
-        )
+    execution = plan.execution
     if not isinstance(xla, bool):
         raise DeclarationError(f"xla= must be True or False. Received: {xla!r}.")
-    if schedule == "1f1b" and microbatches == 1:
+    if execution.schedule == "1f1b" and execution.microbatches == 1:
         raise DeclarationError(
             "schedule='1f1b' bounds the micro-batches in flight, and there is one; "
             "give microbatches=2 or more, or leave schedule out."
         )
-    devices = tuple(device.name for device in plan.cluster)
-    if recompute == "auto":
-        devices = tuple(
-            device.name
-            for device in plan.cluster
-            if plan.memory[device.name].total > device.memory_bytes
-        )
-    if xla and recompute and devices:
+    if xla and execution.recompute:
         raise DeclarationError(
             "xla=True and recompute= exclude each other: XLA decides by itself what it "
             "computes again. Leave one of them out."
         )
-    how = "xla" if xla else "recompute" if recompute and devices else ""
-    return Way(pipeline, how, devices)
+    pipeline = pipeline_of(plan.graph, plan.device_of, execution)
+    if xla:
+        return Way(pipeline, "xla", tuple(device.name for device in plan.cluster))
+    how = "recompute" if execution.recompute else ""
+    return Way(pipeline, how, execution.recompute)
 
 
 def lay_out(model: Any, placed: Placed, way: Way) -> Placed:

@@ -1,0 +1,1 @@
+"""Strategies: what is tried, how it is compared, and which one is chosen."""
