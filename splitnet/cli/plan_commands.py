@@ -260,9 +260,6 @@ def draw(
         ),
     ] = Path("placement.svg"),
     other: Other = None,
-    calls: Annotated[
-        str | None, Option(metavar="PART", help="Show the calls of one part.")
-    ] = None,
     timeline: Annotated[
         bool, Option("--timeline", help="Draw the timeline instead of the placement.")
     ] = False,
@@ -272,7 +269,7 @@ def draw(
     old = sn.load_plan(other) if other else None
     what = "timeline" if timeline else "placement"
     with progress("drawing"):
-        written = sn.draw(made, out, other=old, calls=calls, what=what)
+        written = sn.draw(made, out, other=old, what=what)
     print(str(written))
     return 0
 

@@ -4,8 +4,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError
-from splitnet.core.graph import Call
 from splitnet.core.plan import Plan
 from splitnet.view.facts import (
     PartFacts,
@@ -26,13 +24,14 @@ _MOST_LANES = 8  # with more devices, those that do the same share a lane
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box of the diagram: a part, folded parts, or calls of an opened part.
+    """One box of the diagram: a part, or folded parts.
 
     `facts` are sums over all members. `moved_from` is the device of the compared plan,
-    "" where it is the same; `inside` the opened part that its calls belong to; `shares`
-    names the layers whose weights other parts use too; `strayed` says what an audit saw
-    on another device. `moved` are the bytes received from and sent to other devices,
-    where the box says them because there are too many links to label.
+    "" where it is the same; `shares` names the layers whose weights other parts use
+    too; `strayed` says what an audit saw on another device. `moved` are the bytes of
+    tensors received from and sent to other devices, where the box says them because
+    there are too many links to label; `weights` the bytes of weights read from another
+    device, and of their gradients.
     """
 
     id: str
@@ -42,9 +41,9 @@ class Box:
     reasons: tuple[str, ...]
     moved_from: str = ""
     shares: tuple[str, ...] = ()
-    inside: str = ""
     strayed: tuple[str, ...] = ()
     moved: tuple[int, int] = (0, 0)
+    weights: tuple[int, int] = (0, 0)
 
     @property
     def name(self) -> str:
@@ -104,21 +103,11 @@ def diagram_of(
     plan: Plan,
     *,
     other: Plan | None = None,
-    calls: str | None = None,
     audit: Audit | None = None,
     most: int = 24,
 ) -> Diagram:
-    """Work out the boxes and links of a plan's diagram; at most about `most` boxes.
-
-    Raises:
-        SplitnetError: `calls` names no part of the plan.
-    """
+    """Work out the boxes and links of a plan's diagram; at most about `most` boxes."""
     facts = part_facts(plan)
-    if calls is not None and calls not in facts:
-        raise SplitnetError(
-            f"cannot open {calls!r}: the plan of {plan.graph.name!r} has no such part. "
-            f"It has: {', '.join(list(facts)[:12])}."
-        )
     old = dict(other.device_of) if other is not None else {}
     strayed = findings_by_part(audit)
     part_of = {call.name: call.part for call in plan.graph.calls}
@@ -128,12 +117,11 @@ def diagram_of(
         name: (
             (one.fallback.requested, one.fallback.reason) if one.fallback else None,
             old.get(name),
-            name == calls,
             name in strayed,
         )
         for name, one in facts.items()
     }
-    alone = any(calls == n or n in strayed or n in old for n in facts)
+    alone = any(n in strayed or n in old for n in facts)
     lane_of = {device.name: device.name for device in plan.cluster}
     if not alone:
         lane_of |= _lanes(plan, order, look)
@@ -152,9 +140,6 @@ def diagram_of(
     box_of: dict[str, str] = {}
     for group in groups:
         members = [facts[name] for name in group.members]
-        if group.members == (calls,):
-            boxes += _opened(plan, members[0], len(boxes), most, box_of)
-            continue
         first = members[0]
         was = old.get(first.name, first.device)
         box = Box(
@@ -168,12 +153,18 @@ def diagram_of(
             strayed=_unique(s for name in group.members for s in strayed.get(name, ())),
         )
         boxes.append(box)
-        for name in group.members:
-            box_of.update((call.name, box.id) for call in plan.graph.calls_of[name])
-    links = _links(plan, box_of, calls)
+        box_of.update(dict.fromkeys(group.members, box.id))
+    links = _links(plan, box_of)
     drawn = sorted(links, key=lambda link: -link.moved_bytes)[:_MOST_LINKS]
-    if sum(bool(link.moved_bytes) for link in links) > _MOST_LABELS:
-        boxes = [replace(box, moved=_moved(box.id, links)) for box in boxes]
+    many = sum(link.moved_bytes > 0 and not link.weights for link in links)
+    boxes = [
+        replace(
+            box,
+            moved=_moved(box.id, links) if many > _MOST_LABELS else (0, 0),
+            weights=_weights_read(box.id, links),
+        )
+        for box in boxes
+    ]
     used = {box.lane for box in boxes}
     hosts = list(dict.fromkeys(device.host for device in plan.cluster))
     lanes = {
@@ -209,14 +200,22 @@ def _lanes(
 
 
 def _moved(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:
-    """Bytes that a box receives from and sends to other devices in a step."""
+    """Bytes of tensors that a box receives from and sends to other devices."""
     received = sent = 0
     for link in links:
+        if link.weights:
+            continue
         if box == link.target:
             received, sent = received + link.sent_bytes, sent + link.returned_bytes
         elif box == link.source:
             received, sent = received + link.returned_bytes, sent + link.sent_bytes
     return received, sent
+
+
+def _weights_read(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:
+    """Bytes of weights that a box reads from other devices, and of their gradients."""
+    its = [link for link in links if link.weights and link.target == box]
+    return sum(one.sent_bytes for one in its), sum(one.returned_bytes for one in its)
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
@@ -266,61 +265,13 @@ def _summed(group: Fold, members: Sequence[PartFacts]) -> PartFacts:
     )
 
 
-def _opened(
-    plan: Plan, part: PartFacts, first: int, most: int, box_of: dict[str, str]
-) -> list[Box]:
-    """A box per call, or per folded calls, of one part; calls have no times."""
-    graph = plan.graph
-    calls = {call.name: call for call in graph.calls_of[part.name]}
-    groups = fold(
-        list(calls),
-        [(t.source, t.target) for t in graph.tensors if t.source in calls],
-        dict.fromkeys(calls, 0),
-        {name: (call.kind, call.output_shapes) for name, call in calls.items()},
-        most=most,
-    )
-    boxes: list[Box] = []
-    for group in groups:
-        members = [_call_facts(plan, part, calls[name]) for name in group.members]
-        id_ = f"box-{first + len(boxes)}"
-        summed = _summed(group, members)
-        boxes.append(
-            Box(id_, part.device, group, summed, (part.reason,), inside=part.name)
-        )
-        box_of.update(dict.fromkeys(group.members, id_))
-    return boxes
-
-
-def _call_facts(plan: Plan, part: PartFacts, call: Call) -> PartFacts:
-    graph = plan.graph
-    owner = {w: c.name for c in reversed(graph.calls) for w in c.weights}
-    own = [w for w in call.weights if owner[w] == call.name]
-    return replace(
-        part,
-        name=call.name,
-        kind="call",
-        layers=(call.kind,),
-        shapes=call.output_shapes,
-        weight_bytes=sum(graph.weight[w].bytes for w in own),
-        activation_bytes=call.activation_bytes,
-        seconds={},
-        fallback=None,
-        is_output=call.name in graph.outputs,
-    )
-
-
-def _links(
-    plan: Plan, box_of: Mapping[str, str], opened: str | None
-) -> list[DiagramEdge]:
+def _links(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
     """Join the tensors and weights between boxes, and count the copies made of them."""
-    box = {n: box_of[c[0].name] for n, c in plan.graph.calls_of.items() if c}
-    tensors = _tensor_links(plan, box_of, opened)
-    weights = _weight_links(plan, box)
+    tensors = _tensor_links(plan, box_of)
+    weights = _weight_links(plan, box_of)
     for transfer in plan.transfers:
         of_weights = transfer.kind.startswith("weights")
-        if opened in (transfer.source, transfer.target) and not of_weights:
-            continue
-        ends = box.get(transfer.source, ""), box.get(transfer.target, "")
+        ends = box_of.get(transfer.source, ""), box_of.get(transfer.target, "")
         back = transfer.kind.endswith("gradient")
         there, other = (ends[::-1], ends) if back else (ends, ends[::-1])
         found = weights if of_weights else tensors
@@ -335,35 +286,26 @@ def _links(
 
 
 def _tensor_links(
-    plan: Plan, box_of: Mapping[str, str], opened: str | None
+    plan: Plan, box_of: Mapping[str, str]
 ) -> dict[tuple[str, str], DiagramEdge]:
-    """The links of tensors, by source and target; each tensor counts once for a part.
-
-    Plans know copies by part, and several calls of an opened part may send: there each
-    tensor that crosses counts as copied.
-    """
+    """The links of tensors by source and target; each tensor counts once for a part."""
     graph, device = plan.graph, plan.device_of
-    returns = {(t.target, t.source) for t in plan.transfers if t.kind == "gradient"}
     links: dict[tuple[str, str], DiagramEdge] = {}
-    counted: set[tuple[str, int, str, str]] = set()
+    counted: set[tuple[str, int, str]] = set()
     for tensor in graph.tensors:
         source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
-        ends = box_of[tensor.source], box_of[tensor.target]
-        key = (tensor.source, tensor.index, target, ends[1])
+        ends = box_of[source], box_of[target]
+        key = (tensor.source, tensor.index, target)
         if ends[0] == ends[1] or key in counted:
             continue
         counted.add(key)
-        crosses = device[source] != device[target]
         turned = ends[::-1] in links  # folded boxes may feed each other
         ends = ends[::-1] if turned else ends
+        crosses = device[source] != device[target]
         link = links.setdefault(ends, DiagramEdge(*ends, crosses))
         link.both_ways |= turned
         link.shapes += known_shape(graph.call[tensor.source], tensor)
         link.bytes += tensor.bytes
-        if crosses and opened in (source, target):
-            link.sent_bytes += tensor.bytes
-            if tensor.differentiable and (source, target) in returns:
-                link.returned_bytes += tensor.bytes
     return links
 
 

@@ -49,7 +49,6 @@ def dot_of(
     plan: Plan,
     *,
     other: Plan | None = None,
-    calls: str | None = None,
     audit: Audit | None = None,
     headed: bool = True,
 ) -> str:
@@ -58,14 +57,10 @@ def dot_of(
     Args:
         plan: what to draw.
         other: an earlier plan of the same net; what moved since is marked.
-        calls: a part to open into its calls.
         audit: what was seen when the plan ran; what ran elsewhere is marked.
         headed: with title, totals and verdict; an HTML page has its own.
-
-    Raises:
-        SplitnetError: `calls` names no part.
     """
-    shown = diagram_of(plan, other=other, calls=calls, audit=audit)
+    shown = diagram_of(plan, other=other, audit=audit)
     colors = colors_of(device.name for device in plan.cluster)
     titles = {
         f"title-{number}": lane_rows(plan, devices, colors.get(lane, QUIET))
@@ -132,9 +127,9 @@ def _labels(shown: Diagram) -> dict[str, Row]:
     if any(any(box.moved) for box in shown.boxes):
         return {}
     return {
-        f"label-{number}": (Line(link_text(link), 8.5, bold=not link.weights),)
+        f"label-{number}": (Line(link_text(link), 8.5, bold=True),)
         for number, link in enumerate(shown.links)
-        if link.moved_bytes
+        if link.moved_bytes and not link.weights
     }
 
 
@@ -205,7 +200,7 @@ def _add_box(
 ) -> None:
     facts = box.facts
     marked = bool(box.moved_from or box.strayed)
-    blank = compared and not marked or facts.kind == "input" or box.inside
+    blank = compared and not marked or facts.kind == "input"
     corners = {"merge": "diagonals", "input": "filled", "weights": "filled"}
     style = ["filled", corners.get(facts.kind, "rounded")]
     dot.node(
@@ -241,10 +236,12 @@ def _add_links(
         look = {"id": f"link-{number}", "tooltip": tooltip}
         if link.moved_bytes:
             color = mixed(colors.get(device[link.source], QUIET), "#000000", 0.1)
-            look["color"] = INK if link.both_ways else color
-            look["penwidth"] = f"{_pen(link.moved_bytes, heaviest):.1f}"
+            look["color"] = QUIET if link.both_ways else color
         if link.weights:
-            look["style"] = "dotted"
+            look |= {"style": "dotted", "penwidth": "1.6"}
+        elif link.moved_bytes:
+            most = 3.0 if link.both_ways else 5.0
+            look["penwidth"] = f"{_pen(link.moved_bytes, heaviest, most):.1f}"
         elif link.reuses:
             look["style"] = "dashed"
         way = "both" if link.both_ways or link.weights else "forward"
@@ -253,14 +250,18 @@ def _add_links(
             dot.edge(link.source, link.target, dir=way, **look)
             continue
         rect = placed.boxes[label]
-        ground = {"style": "filled", "fillcolor": "#ffffffc0"}
-        text_node(dot, label, [labels[label]], rect.left, rect.top, **ground)
+        text_node(
+            *(dot, label, [labels[label]], rect.left, rect.top),
+            label=html_label([labels[label]]),
+            style="filled",
+            fillcolor="#ffffffc0",
+        )
         first = "back" if way == "both" else "none"
         dot.edge(link.source, label, dir=first, **look)
         look["id"] += "-end"
         dot.edge(label, link.target, dir="forward", **look)
 
 
-def _pen(count: int, most: int) -> float:
-    """A line's width in points: 1.4 to 5, a quarter of the bytes is half the width."""
-    return max(1.4, 5.0 * math.sqrt(count / most))
+def _pen(count: int, largest: int, most: float) -> float:
+    """A line's width in points, 1.4 to `most`: a quarter of the bytes is half of it."""
+    return max(1.4, most * math.sqrt(count / largest))

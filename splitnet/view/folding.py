@@ -4,9 +4,11 @@ Works on names and edges alone. Three things fold: a run on one device whose mem
 repeat ("block_0 … block_11 ×12"), equal members of one device that read from the same
 parts and feed the same ("tower_0 … tower_74 ×75"), and modules that follow one another,
 each on several devices ("mixed0_join … mixed5_join ×6"). If the picture is still too
-large, neighbours of one device share a box.
+large, names that begin alike share a box on each device ("encoder/layer_3/…"), or else
+neighbours.
 """
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,8 @@ __all__ = ["Fold", "fold"]
 
 _LONGEST_RUN = 8  # members of a pattern that repeats on one place
 _LONGEST_MODULE = 24
+_WORD = re.compile(r"[/._]|(?<=\D)(?=\d)")
+_LEAST_BEGINNINGS = 4
 _MOST_ROWS = 12  # with more places there are fewer boxes on each
 
 
@@ -55,7 +59,7 @@ def fold(
     changed = True
     while changed and len(state.groups) > most:
         changed = state.fold_runs() or state.fold_siblings() or state.fold_modules()
-    if len(state.groups) > most:
+    if len(state.groups) > most and not state.fold_by_name(most):
         state.fold_by_depth()
     return [state.groups[vertex] for vertex in sorted(state.groups)]
 
@@ -156,6 +160,27 @@ class _Folding:
                 for first in range(at, at + period):
                     members = order[first : at + period * times : period]
                     self.join(members, times, "in turn")
+                return True
+        return False
+
+    def fold_by_name(self, most: int) -> bool:
+        """Fold members of one place whose names begin with the same words.
+
+        The most words that give at most `most` groups; refused if there are so few
+        beginnings that the net's structure would be lost.
+        """
+        words = {v: _WORD.split(group.members[0]) for v, group in self.groups.items()}
+        for count in range(max(map(len, words.values())) - 1, 0, -1):
+            groups: dict[Hashable, list[int]] = {}
+            for vertex in sorted(self.groups):
+                key = self.place[vertex], tuple(words[vertex][:count])
+                groups.setdefault(key, []).append(vertex)
+            beginnings = {tuple(its[:count]) for its in words.values()}
+            if len(groups) <= most and len(beginnings) >= _LEAST_BEGINNINGS:
+                for members in groups.values():
+                    if len(members) > 1:
+                        same = len({self.look[m] for m in members}) == 1
+                        self.join(members, len(members) if same else 0, "named")
                 return True
         return False
 

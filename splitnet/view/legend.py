@@ -39,7 +39,7 @@ __all__ = [
     "link_tooltip",
 ]
 
-_NAME_WIDTH = 36
+_NAME_WIDTH = 40
 
 
 def header_rows(
@@ -127,7 +127,6 @@ def _legend(shown: Diagram, width: float, *, compared: bool) -> list[Row]:
         ("weights" in kinds, "cylinder", INK, "weights of towers"),
         ("merge" in kinds, "cut corners", INK, "merge"),
         ("input" in kinds, "square corners", INK, "input"),
-        (any(b.inside for b in boxes), "white", INK, "call of an opened part"),
         (any(b.facts.is_output for b in boxes), "double edge", INK, "output"),
         (any(b.facts.fallback for b in boxes), "dashed edge", ALARM, "fallback"),
         (any(b.group.times > 1 for b in boxes), "×n", INK, "n equal branches"),
@@ -182,7 +181,7 @@ def box_rows(box: Box) -> list[Row]:
     small: list[str] = []
     if many and not box.group.times:
         small.append(counted(len(members), "branch"))
-    if 2 < len(members) <= 9 and max(map(len, members)) <= 13:
+    if not box.group.times and len(members) <= 9 and max(map(len, members)) <= 13:
         rows_of_three = range(0, len(members), 3)
         small += [", ".join(map(clean, members[at : at + 3])) for at in rows_of_three]
     if facts.layers and facts.kind != "input":
@@ -204,6 +203,8 @@ def box_rows(box: Box) -> list[Row]:
     if box.shares:
         shared = f"shares {shortened(', '.join(box.shares), 30)}"
         rows.append((Line(shared, 8.5, QUIET),))
+    if any(box.weights):
+        rows.append((Line(f"weights {_there_and_back(*box.weights)}", 8.5, QUIET),))
     alarms = [f"requested {facts.fallback.requested}"] if facts.fallback else []
     alarms += [f"was on {box.moved_from}"] if box.moved_from else []
     alarms += box.strayed[:3]
@@ -240,9 +241,12 @@ def box_tooltip(box: Box) -> str:
 
 def link_text(link: DiagramEdge) -> str:
     """What a link moves between devices in a step, there and back."""
-    sent, returned = link.sent_bytes, link.returned_bytes
     if link.both_ways:
-        return f"{format_bytes(sent + returned)} both ways"
+        return f"{format_bytes(link.moved_bytes)} both ways"
+    return _there_and_back(link.sent_bytes, link.returned_bytes)
+
+
+def _there_and_back(sent: int, returned: int) -> str:
     if sent == returned:
         return f"{format_bytes(sent)} each way"
     words = [format_bytes(sent)] if sent else []

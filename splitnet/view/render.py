@@ -7,6 +7,7 @@ the same plan is laid out alike everywhere.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view.dot import dot_of
-from splitnet.view.style import Scene, dot_of_scene, escaped, svg_of_scene
+from splitnet.view.style import Scene, dot_of_scene, escaped
 from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
 
@@ -30,6 +31,7 @@ __all__ = [
     "html_of",
     "render_dot",
     "svg_of_plan",
+    "svg_of_scene",
     "svg_of_timeline",
 ]
 
@@ -44,6 +46,8 @@ _CHILD = (
 )
 # The second for graphs around whose boxes Graphviz finds no ways for lines.
 _ATTEMPTS = ((), ("-Gsplines=line",))
+# Names of nodes, which browsers would show as tooltips.
+_NAMES = re.compile(rb"<!--.*?-->\n|<title>[^<]*</title>\n")
 _MOST_SECONDS = 90.0
 _FONTS = Path(__file__).parent / "fonts"
 _FONT_SCRIPTS = ("LATIN", "GREEK", "CYRILLIC")
@@ -73,7 +77,6 @@ def draw(
     path: str | os.PathLike[str],
     *,
     other: Plan | Timeline | None = None,
-    calls: str | None = None,
     what: str = "placement",
     dpi: int = 96,
 ) -> Path:
@@ -86,7 +89,6 @@ def draw(
         path: the file; ".svg", ".png", ".pdf" or ".dot".
         other: beside a plan an earlier plan, and what moved since is marked; beside a
             timeline another, such as the measured one, drawn below on the same scale.
-        calls: a part to open into its calls.
         what: "placement", or "timeline" for a plan's timeline with memory limits.
         dpi: dots per inch of a png; 192 for print.
 
@@ -94,9 +96,8 @@ def draw(
         The path written.
 
     Raises:
-        SplitnetError: the suffix, the part or the thing cannot be drawn, the file
-            cannot be written, or Graphviz is missing (the DOT text is then left beside
-            `path`).
+        SplitnetError: the suffix or the thing cannot be drawn, the file cannot be
+            written, or Graphviz is missing (the DOT text is then left beside `path`).
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
@@ -114,28 +115,20 @@ def draw(
     shown = thing.plan if isinstance(thing, Audit) else thing
     placement = isinstance(shown, Plan) and what == "placement"
     if isinstance(shown, Plan) and placement and isinstance(other, Plan | None):
-        text = dot_of(shown, other=other, calls=calls, audit=audit)
-        write_bytes(_picture(text, path, kind, "nop1", dpi), path, "picture")
-        return path
-    if placement or not (
-        isinstance(shown, Plan | Timeline) and isinstance(other, Plan | Timeline | None)
+        text, program = dot_of(shown, other=other, audit=audit), "nop1"
+    elif (
+        isinstance(shown, Plan | Timeline)
+        and isinstance(other, Plan | Timeline | None)
+        and not placement
     ):
+        text, program = dot_of_scene(_scene_of(shown, other)), "nop2"
+    else:
         beside = "" if other is None else f" beside a {type(other).__name__}"
         raise SplitnetError(
             f"cannot draw a {type(thing).__name__}{beside} here. Give a plan, an audit "
             "or a timeline; `other` is of the same kind."
         )
-    if calls is not None:
-        raise SplitnetError(
-            f"calls={calls!r} opens a part of a placement diagram, and this is a "
-            "timeline. Leave it out, or draw the plan."
-        )
-    scene = _scene_of(shown, other)
-    if kind == "svg":
-        content = svg_of_scene(scene).encode()
-    else:
-        content = _picture(dot_of_scene(scene), path, kind, "nop2", dpi)
-    write_bytes(content, path, "picture")
+    write_bytes(_picture(text, path, kind, program, dpi), path, "picture")
     return path
 
 
@@ -167,13 +160,22 @@ def _picture(text: str, path: Path, kind: str, program: str, dpi: int) -> bytes:
 
 def svg_of_plan(plan: Plan, audit: Audit | None = None, *, headed: bool = True) -> str:
     """Draw a plan as SVG text, for a notebook or a page; no XML prolog."""
-    picture = render_dot(dot_of(plan, audit=audit, headed=headed), "svg").decode()
-    return picture[picture.index("<svg") :]
+    return _without_prolog(render_dot(dot_of(plan, audit=audit, headed=headed), "svg"))
+
+
+def svg_of_scene(scene: Scene) -> str:
+    """Draw a chart as SVG text; no XML prolog."""
+    return _without_prolog(render_dot(dot_of_scene(scene), "svg", program="nop2"))
 
 
 def svg_of_timeline(timeline: Timeline) -> str:
     """Draw a timeline as SVG text, for a notebook."""
     return svg_of_scene(gantt_of({"": timeline}, title=""))
+
+
+def _without_prolog(picture: bytes) -> str:
+    text = picture.decode()
+    return text[text.index("<svg") :]
 
 
 def html_of(thing: Plan | Audit) -> str:
@@ -210,7 +212,7 @@ def render_dot(text: str, kind: str, *, program: str = "nop1", dpi: int = 96) ->
         for name, command in commands.items():
             picture, fault = _run([*command, *size, *extra], text)
             if picture:
-                return picture
+                return _NAMES.sub(b"", picture) if kind == "svg" else picture
             faults.setdefault(name, fault)
     said = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
     raise SplitnetError(

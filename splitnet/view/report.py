@@ -7,7 +7,7 @@ from pathlib import Path
 from splitnet._version import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Memory, Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view.facts import (
@@ -16,10 +16,10 @@ from splitnet.view.facts import (
     objective_text,
     verdict_lines,
 )
-from splitnet.view.render import svg_of_plan
-from splitnet.view.style import clean, colors_of, svg_of_scene
-from splitnet.view.tables import PAGE, audit_grids, plan_grids
-from splitnet.view.timeline import gantt_of, memory_scene
+from splitnet.view.render import svg_of_plan, svg_of_scene
+from splitnet.view.style import clean, colors_of, mixed, percent
+from splitnet.view.tables import MEMORY, PAGE, audit_grids, plan_grids
+from splitnet.view.timeline import gantt_of
 
 __all__ = ["report", "report_html"]
 
@@ -97,7 +97,7 @@ def report_html(
         tall=int(size[2]) if size else 2,
         timeline=Markup(svg_of_scene(gantt)),
         tall_timeline=gantt.height > gantt.width,
-        memory=Markup(svg_of_scene(memory_scene(plan))),
+        memory=_memory_bars(plan),
         measured=measured is not None,
         algorithm=algorithm_text(plan),
         colors=colors_of(device.name for device in plan.cluster),
@@ -126,3 +126,37 @@ def _figures(plan: Plan) -> list[tuple[str, str]]:
         total = format_bytes(plan.memory[fullest].total)
         figures.append((f"memory peak: {fullest}", total))
     return figures
+
+
+def _memory_bars(plan: Plan) -> list[dict[str, object]]:
+    """Per device its share of the limit, and what its peak consists of, as lengths.
+
+    The lengths of pieces are in per cent of the largest peak.
+    """
+    colors = colors_of(device.name for device in plan.cluster)
+    largest = max((memory.total for memory in plan.memory.values()), default=0) or 1
+    rows: list[dict[str, object]] = []
+    for device in plan.cluster:
+        memory, limit = plan.memory.get(device.name, Memory()), device.memory_bytes
+        share = memory.total / limit if limit else 0.0
+        sizes = {word: getattr(memory, kind) for kind, word in MEMORY.items()}
+        shades = zip(sizes.items(), (0.0, 0.2, 0.4, 0.6, 0.75, 0.88), strict=True)
+        rows.append(
+            {
+                "name": device.name,
+                "share": min(100 * share, 100),
+                "over": memory.total > limit,
+                "said": f"{format_bytes(memory.total)}, {percent(share)} "
+                f"of {format_bytes(limit)}",
+                "pieces": [
+                    (
+                        f"{word} {format_bytes(size)}",
+                        100 * size / largest,
+                        mixed(colors[device.name], "#ffffff", pale),
+                    )
+                    for (word, size), pale in shades
+                    if size
+                ],
+            }
+        )
+    return rows

@@ -8,10 +8,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import NamedTuple
 
 import graphviz
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
+from rich.color import blend_rgb, parse_rgb_hex
 
 from splitnet.core.errors import format_bytes, format_seconds
 
@@ -44,7 +46,6 @@ __all__ = [
     "shape_text",
     "shortened",
     "size_of",
-    "svg_of_scene",
     "text_node",
     "text_width",
 ]
@@ -97,10 +98,10 @@ def mixed(color: str, other: str, share: float) -> str:
     """Mix `share` (0 to 1) of `other` into `color`; both "#rrggbb".
 
     >>> mixed("#000000", "#ffffff", 0.5)
-    '#808080'
+    '#7f7f7f'
     """
-    pairs = zip(_channels(color), _channels(other), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+    ends = parse_rgb_hex(color[1:]), parse_rgb_hex(other[1:])
+    return blend_rgb(*ends, cross_fade=share).hex
 
 
 def readable_on(color: str) -> str:
@@ -113,15 +114,11 @@ def readable_on(color: str) -> str:
     return "#000000" if (light + 0.05) ** 2 >= 1.05 * 0.05 else "#ffffff"
 
 
-def _channels(color: str) -> tuple[int, int, int]:
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
-
-
 def _luminance(color: str) -> float:
     """The relative luminance of WCAG 2, 0 to 1."""
     linear = [
         value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4
-        for value in (channel / 255 for channel in _channels(color))
+        for value in parse_rgb_hex(color[1:]).normalized
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -220,31 +217,28 @@ def shortened(text: str, most: int) -> str:
     text = clean(text)
     if cell_len(text) <= most:
         return text
-    tail = _fitting(text[::-1], (most - 1) // 2)[::-1]
-    return _fitting(text, most - 1 - cell_len(tail)) + "…" + tail
+    tail = set_cell_size(text[::-1], (most - 1) // 2).rstrip()[::-1]
+    return set_cell_size(text, most - 1 - cell_len(tail)).rstrip() + "…" + tail
 
 
-def _fitting(text: str, most: int) -> str:
-    """The longest beginning that takes at most so many columns."""
-    taken = 0
-    for at, character in enumerate(text):
-        taken += cell_len(character)
-        if taken > most:
-            return text[:at]
-    return text
-
-
-def ranged(names: Iterable[str], most: int) -> str:
-    """Name a group by its first and last member.
+def ranged(names: Sequence[str], most: int) -> str:
+    """Name a group by its first and last member; common folders only once, if at all.
 
     >>> ranged(["tower_0", "tower_1", "tower_2"], 30)
     'tower_0 … tower_2'
+    >>> ranged(["encoder/layer_0/query", "encoder/layer_0/value"], 25)
+    'layer_0/query … value'
     """
-    listed = list(names)
-    if len(listed) == 1:
-        return shortened(listed[0], most)
-    half = max((most - 3) // 2, 4)
-    return f"{shortened(listed[0], half)} … {shortened(listed[-1], half)}"
+    first, last = names[0], names[-1]
+    if len(names) == 1:
+        return shortened(first, most)
+    folders = commonprefix([first, last]).split("/")[:-1]
+    last = "/".join(last.split("/")[len(folders) :])
+    while folders and cell_len(f"{first} … {last}") > most:
+        first = first.partition("/")[2]
+        folders.pop()
+    last = shortened(last, max((most - 3) // 2, most - 3 - cell_len(first), 4))
+    return f"{shortened(first, max(most - 3 - cell_len(last), 4))} … {last}"
 
 
 def shape_text(shape: Shape) -> str:
@@ -326,95 +320,49 @@ class Scene:
     items: tuple[Mark | Words, ...]
 
 
-def svg_of_scene(scene: Scene) -> str:
-    """Write a scene as one SVG element."""
-    wide, tall = _n(scene.width), _n(scene.height)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" '
-            f'viewBox="0 0 {wide} {tall}" font-family="{FONT}" '
-            'shape-rendering="crispEdges" role="img">',
-            f"<title>{escaped(scene.title)}</title>",
-            f'<rect width="{wide}" height="{tall}" fill="#ffffff" class="paper"/>',
-            *(
-                _svg_words(item) if isinstance(item, Words) else _svg_mark(item)
-                for item in scene.items
-            ),
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def _n(value: float) -> str:
-    """A number with two decimals at most, the same on every machine."""
-    text = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "") else text
-
-
-def _svg_mark(mark: Mark) -> str:
-    x, y, width, height = mark.x, mark.y, mark.width, mark.height
-    line = ""
-    if mark.outline:  # drawn inside, as SVG centres a line on the edge
-        x, y, width, height = x + 0.5, y + 0.5, max(width - 1, 0.1), height - 1
-        line = f' stroke="{mark.outline}"'
-    start = (
-        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" '
-        f'fill="{mark.fill}"{line}'
-    )
-    if not mark.tip:
-        return f"{start}/>"
-    lines = "\n".join(escaped(line) for line in mark.tip.split("\n"))
-    return f"{start}><title>{lines}</title></rect>"
-
-
-def _svg_words(words: Words) -> str:
-    anchor = "middle" if words.centered else "start"
-    bold = ' font-weight="bold"' if words.bold else ""
-    return (
-        f'<text x="{_n(words.x)}" y="{_n(words.y + words.size * 0.35)}" '
-        f'font-size="{_n(words.size)}" fill="{words.fill}"{bold} '
-        f'text-anchor="{anchor}">{escaped(words.text)}</text>'
-    )
-
-
 def dot_of_scene(scene: Scene) -> str:
     """Write a scene as DOT text with fixed positions, for Graphviz' `nop2`."""
     dot = graphviz.Graph(
         name="scene",
-        graph_attr={"pad": "0", "margin": "0", "bgcolor": "white", "splines": "false"},
+        graph_attr={
+            "id": "scene",
+            "pad": "0",
+            "margin": "0",
+            "bgcolor": "white",
+            "splines": "false",
+            "tooltip": graphviz.escape(clean(scene.title) or " "),
+        },
         node_attr={
             "fontname": FONT,
             "shape": "box",
             "fixedsize": "true",
             "margin": "0",
+            "label": "",
+            "style": "filled",
+            "tooltip": " ",
         },
     )
     frame = Mark(0, 0, scene.width, scene.height, "#ffffff")
     for number, item in enumerate((frame, *scene.items)):
+        name = f"scene-{number}"
         if isinstance(item, Words):
             row = (Line(item.text or " ", item.size, item.fill, item.bold),)
             wide, tall = size_of([row])
             left = item.x - wide / 2 if item.centered else item.x
-            text_node(dot, f"i{number}", [row], left, item.y - tall / 2)
+            text_node(dot, name, [row], left, item.y - tall / 2, style="", id=name)
         else:
-            _mark_node(dot, f"i{number}", item)
+            dot.node(
+                name,
+                id=name,
+                pos=position(item.x + item.width / 2, item.y + item.height / 2),
+                width=_inches(item.width),
+                height=_inches(item.height),
+                fillcolor=item.fill,
+                color=item.outline or "#ffffff00",
+                penwidth="1" if item.outline else "0",
+                **({"tooltip": graphviz.escape(clean(item.tip))} if item.tip else {}),
+            )
     return str(dot.source)
-
-
-def _mark_node(dot: graphviz.Graph, name: str, mark: Mark) -> None:
-    dot.node(
-        name,
-        label="",
-        pos=position(mark.x + mark.width / 2, mark.y + mark.height / 2),
-        width=_inches(mark.width),
-        height=_inches(mark.height),
-        style="filled",
-        fillcolor=mark.fill,
-        color=mark.outline or "#ffffff00",
-        penwidth="1" if mark.outline else "0",
-        tooltip=graphviz.escape(clean(mark.tip)),
-    )
 
 
 def text_node(
@@ -427,22 +375,21 @@ def text_node(
 ) -> None:
     """Add text flush left from a corner, as a node: lines keep clear of nodes."""
     wide, tall = size_of(rows)
-    dot.node(
-        name,
-        label=html_label(rows, width=wide),
-        shape="plain",
-        fixedsize="false",
-        width=_inches(wide),
-        height=_inches(tall),
-        pos=position(left + wide / 2, top + tall / 2),
-        tooltip=" ",
-        **look,
-    )
+    usual = {
+        "label": html_label(rows, width=wide),
+        "shape": "plain",
+        "fixedsize": "false",
+        "width": _inches(wide),
+        "height": _inches(tall),
+        "pos": position(left + wide / 2, top + tall / 2),
+        "tooltip": " ",
+    }
+    dot.node(name, **usual | look)
 
 
 def position(x: float, y: float) -> str:
     """A position in points; Graphviz counts from the bottom."""
-    return f"{_n(x)},{_n(-y)}"
+    return f"{round(x, 2):g},{round(-y, 2) + 0:g}"
 
 
 def _inches(points: float) -> str:

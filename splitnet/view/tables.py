@@ -51,7 +51,7 @@ WIDTH = 80
 """Columns where there is no terminal."""
 NARROW, WIDE, PAGE = 0, 1, 2
 _ASPECTS = ("forward", "backward", "variables", "slots", "updates")
-_MEMORY = {
+MEMORY = {
     "weights": "weights",
     "gradients": "grads",
     "slots": "slots",
@@ -183,7 +183,7 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
 
 
 def _devices_grid(plan: Plan, detail: int) -> Grid:
-    kinds = _MEMORY if detail else {}
+    kinds = MEMORY if detail else {}
     counts = {device.name: 0 for device in plan.cluster}
     for device in plan.device_of.values():
         counts[device] = counts.get(device, 0) + 1

@@ -1,13 +1,14 @@
-"""The step as a Gantt chart, memory over time, and each device's memory peak."""
+"""The step as a Gantt chart with its critical path, and memory over time."""
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.plan import Memory, Plan
 from splitnet.core.timeline import PHASES, Copy, Task, Timeline
+from splitnet.simulator.critical_path import Span, critical_path, waits
 from splitnet.view.style import (
     ALARM,
     INK,
@@ -24,30 +25,23 @@ from splitnet.view.style import (
     text_width,
 )
 
-__all__ = ["gantt_of", "memory_scene", "stacked", "tick_seconds"]
+__all__ = ["gantt_of", "stacked", "tick_seconds"]
 
 Event = TypeVar("Event", Task, Copy)
 
-_LEFT, _WIDE, _RIGHT = 150.0, 900.0, 60.0
-_LANE, _LINK_LANE, _MEMORY_LANE, _GAP = 30.0, 14.0, 44.0, 8.0
+_LEFT, _WIDE, _RIGHT = 196.0, 860.0, 60.0
+_LANE, _LINK_LANE, _MEMORY_LANE, _GAP = 34.0, 14.0, 44.0, 8.0
 _MOST_LINK_ROWS = 4
 _MOST_LINKS = 12
+_MOST_NAMED = 8
 _NARROW = 2.0  # points; narrower neighbours become one bar
 _SHORTEST_NAME = 7
 _NOISE = 1e-12  # seconds, of sums of floats
-_IDLE, _GRID, _PALE, _GREY = "#e9ecef", "#d5dae0", "#f4f6f8", "#57606a"
-_TOPS = (0.1, 0.25, 0.5, 1.0)  # of the scale of memory lanes, in shares of the limit
+_IDLE, _WAIT, _GRID, _PALE = "#eef0f3", "#c3cad3", "#d5dae0", "#f4f6f8"
+_GREY, _PATH = "#57606a", "#c2185b"
+_TOPS = (0.25, 0.5, 1.0)  # of the scale of memory lanes, in shares of the limit
+_LITTLE = 0.1  # of a limit: a curve below it shows nothing
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_GAUGE, _SAID, _PEAK, _ROW = 120.0, 150.0, 640.0, 34.0
-# Names of the kinds of memory, with their shares of white.
-_KINDS = {
-    "weights": ("weights", 0.0),
-    "gradients": ("gradients", 0.2),
-    "slots": ("slots", 0.4),
-    "activations": ("saved activations", 0.6),
-    "receive_buffers": ("receive buffers", 0.75),
-    "workspace": ("workspace", 0.88),
-}
 
 
 def gantt_of(
@@ -74,19 +68,38 @@ def gantt_of(
     if title:
         chart.say(16, 4, shortened(title, 90), 15, INK, bold=True)
         chart.y += 24
-    chart.legend(any(timeline.copies for timeline in timelines.values()))
+    copied = [name for name, timeline in timelines.items() if timeline.copies]
+    paths = {name: critical_path(timelines[name]) for name in copied}
+    chart.legend(bool(copied))
     for heading, timeline in timelines.items():
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
+        path = paths.get(heading, [])
+        words += f"; critical path: {_path_text(path)}" if path else ""
         chart.say(16, 8, words, 11, INK, bold=True)
         chart.y += 38
         top, behind = chart.y - 16, len(chart.items)
+        chart.lanes = {}
         chart.devices(timeline)
-        chart.links(timeline)
+        chart.links(timeline, path)
+        chart.path(path)
         chart.memory(timeline)
         chart.items[behind:behind] = _axis(top, chart.y - top - _GAP, seconds, chart.x)
         chart.y += _GAP
     return Scene(_LEFT + _WIDE + _RIGHT, chart.y + 8, title, tuple(chart.items))
+
+
+def _path_text(path: Sequence[Span]) -> str:
+    """What the critical path consists of: its devices, and its copies."""
+    spent: dict[str, float] = {}
+    for event, start, stop in path:
+        name = event.device if isinstance(event, Task) else "copies"
+        spent[name] = spent.get(name, 0.0) + stop - start
+    largest = sorted(spent, key=lambda name: -spent[name])
+    words = [f"{name} {format_seconds(spent[name])}" for name in largest[:4]]
+    more = sum(spent[name] for name in largest[4:])
+    words += [f"others {format_seconds(more)}"] if more else []
+    return ", ".join(words)
 
 
 def tick_seconds(seconds: float, most: int = 9) -> list[float]:
@@ -134,6 +147,7 @@ class _Chart:
         self.seconds, self.colors, self.limits = seconds, colors, limits
         self.items: list[Mark | Words] = []
         self.y = 16.0
+        self.lanes: dict[Hashable, float] = {}  # of devices and links: their middle
 
     def x(self, moment: float) -> float:
         """Where a time lies, in points."""
@@ -154,13 +168,18 @@ class _Chart:
 
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
-        looks = {phase: _look(_GREY, phase) for phase in PHASES} | {"idle": (_IDLE, "")}
-        looks |= {"transfer (thin lanes)": (_GREY, "")} if copies else {}
+        looks = {phase: (*_look(_GREY, phase), 0.0) for phase in PHASES}
+        if copies:
+            looks["waiting for a copy"] = _WAIT, "", 0.0
+            looks["waiting for other devices"] = _IDLE, "", 0.0
+            looks["transfer (thin lanes)"] = _GREY, "", 3.0
+            looks["critical path"] = _PATH, "", 4.0
+        else:
+            looks["idle"] = _IDLE, "", 0.0
         x = 16.0
-        for word, look in looks.items():
-            thin = 3.0 if word.startswith("transfer") else 0.0
+        for word, (fill, outline, thin) in looks.items():
             height = 10 - 2 * thin
-            self.items.append(Mark(x, self.y - 5 + thin, 26, height, *look))
+            self.items.append(Mark(x, self.y - 5 + thin, 26, height, fill, outline))
             self.say(x + 32, 0, word, 10, QUIET)
             x += 50 + text_width(word, 10)
         self.y += 24
@@ -169,27 +188,58 @@ class _Chart:
         """A lane per device that computes, and a line that names the others."""
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         pipelined = any(task.microbatch for task in timeline.tasks)
+        gaps = waits(timeline)
         for device in timeline.devices:
             if device in idle:
                 continue
             color = self.colors[device]
             strong = mixed(color, "#000000", 0.25)
-            self.say(16, 10, shortened(device, 18), 11, strong, bold=True)
-            used = percent(timeline.utilization.get(device, 0.0))
-            self.say(16, 23, f"utilization {used}", 9, QUIET)
-            tip = f"{device} is idle"
-            self.items.append(Mark(_LEFT, self.y, _WIDE, _LANE, _IDLE, tip=tip))
+            self.say(16, 6, shortened(device, 26), 11, strong, bold=True)
+            self._shares(timeline, device, gaps[device])
+            self.items.append(Mark(_LEFT, self.y, _WIDE, _LANE, _IDLE))
+            for gap in gaps[device]:
+                self._gap(device, gap)
             for group in self._merged(
                 [task for task in timeline.tasks if task.device == device],
                 lambda task: (task.part, task.phase, task.microbatch),
                 lambda task: task.phase == "forward",
             ):
                 self._bar(group, color, pipelined=pipelined)
+            self.lanes[device] = self.y + _LANE - 6
             self.y += _LANE + _GAP
         if idle:
             names = shortened(", ".join(idle), 150)
             self.say(16, 6, f"idle throughout: {names}", 9, QUIET)
             self.y += 18
+
+    def _gap(self, device: str, gap: Span) -> None:
+        """An interval without work, darker where a copy is on its way."""
+        x, right = self.x(gap.start), self.x(gap.stop)
+        if right - x < 1:
+            return
+        fill, tip = (
+            (_WAIT if isinstance(gap.event, Copy) else _IDLE),
+            f"{device} is idle",
+        )
+        if gap.event:
+            tip = f"{device} waits for {_said(gap.event)}"
+            right += 0.3  # no seams
+        self.items.append(Mark(x, self.y, right - x, _LANE, fill, tip=tip))
+
+    def _shares(self, timeline: Timeline, device: str, gaps: Sequence[Span]) -> None:
+        """A bar and a line of what a device does in the step, below its name."""
+        whole = timeline.seconds or 1.0
+        copies = sum(g.stop - g.start for g in gaps if isinstance(g.event, Copy))
+        busy = timeline.compute_seconds[device] / whole
+        words = f"computing {percent(busy)}"
+        if timeline.copies:
+            others = max(1 - busy - copies / whole, 0.0)
+            words += f", copies {percent(copies / whole)}, others {percent(others)}"
+        self.say(16, 28, words, 8, QUIET)
+        shares = {_IDLE: 1.0, _WAIT: busy + copies / whole, self.colors[device]: busy}
+        for fill, share in shares.items():
+            wide = (_LEFT - 32) * min(share, 1.0)
+            self.items.append(Mark(16, self.y + 14, wide, 6, fill, tip=words))
 
     def _bar(self, group: Sequence[Task], color: str, *, pipelined: bool) -> None:
         x, right = self.x(group[0].start), self.x(group[-1].stop)
@@ -211,13 +261,15 @@ class _Chart:
             middle, y = (x + right) / 2, self.y + _LANE / 2
             self.items.append(Words(middle, y, text, 9, ink, centered=True))
 
-    def links(self, timeline: Timeline) -> None:
-        """A thin lane for each of the busiest links, in order of use."""
+    def links(self, timeline: Timeline, path: Sequence[Span]) -> None:
+        """A thin lane for each link of the path and of the busiest, in order of use."""
         links: dict[tuple[str, str], list[Copy]] = {}
         for copy in timeline.copies:
             links.setdefault((copy.source_device, copy.target_device), []).append(copy)
         busy = {ends: sum(c.stop - c.start for c in its) for ends, its in links.items()}
-        shown = sorted(links, key=lambda ends: -busy[ends])[:_MOST_LINKS]
+        first = {_lane_of(span.event) for span in path}
+        shown = sorted(links, key=lambda ends: (ends not in first, -busy[ends]))
+        shown = shown[:_MOST_LINKS]
         for ends, copies in links.items():
             if ends in shown:
                 self._link(ends, copies)
@@ -246,7 +298,26 @@ class _Chart:
                 self.items.append(Mark(x, top, wide, high, *look, _copy_tip(group)))
         total = format_bytes(sum(copy.bytes for copy in copies))
         self.say(_LEFT + _WIDE + 6, 7, total, 8, QUIET)
+        self.lanes[ends] = self.y + _LINK_LANE / 2
         self.y += _LINK_LANE + _GAP / 2
+
+    def path(self, path: Sequence[Span]) -> None:
+        """The critical path: one line through the lanes, from bar to copy to bar."""
+        last: float | None = None
+        for lane, group in groupby(path, key=lambda span: _lane_of(span.event)):
+            spans = list(group)
+            x, y = self.x(spans[0].start), self.lanes.get(lane)
+            if y is None:  # one of many links
+                continue
+            wide = self.x(spans[-1].stop) - x
+            tip = f"critical path: {_said(spans[0].event)}"
+            tip += f" and {len(spans) - 1} more" if len(spans) > 1 else ""
+            if last is not None:
+                top, tall = min(last, y) - 1.25, abs(last - y) + 2.5
+                self.items.append(Mark(x - 0.75, top, 1.5, tall, _PATH))
+            self.items.append(Mark(x, y - 2, wide, 4, "#ffffff"))
+            self.items.append(Mark(x, y - 1.25, wide, 2.5, _PATH, tip=tip))
+            last = y
 
     def _merged(
         self,
@@ -279,6 +350,17 @@ class _Chart:
             return
         known = all(self.limits.get(device) for device in peaks)
         whole = {d: self.limits[d] if known else max(peaks.values()) for d in peaks}
+        if known:
+            low = {d: peaks.pop(d) for d in [*peaks] if peaks[d] < _LITTLE * whole[d]}
+            said = ", ".join(f"{d} {format_bytes(peak)}" for d, peak in low.items())
+            if len(low) > _MOST_NAMED:
+                said = f"{len(low)} devices, at most {format_bytes(max(low.values()))}"
+            if low:
+                words = f"memory peak below {percent(_LITTLE)} of the limit: {said}"
+                self.say(16, 6, words, 9, QUIET)
+                self.y += 18
+        if not peaks:
+            return
         share = max(peak / whole[d] for d, peak in peaks.items())
         top = next((s for s in _TOPS if share <= 0.95 * s), 1.08 * max(share, 1.0))
         unit = "of each limit" if known else f"of {format_bytes(max(peaks.values()))}"
@@ -336,6 +418,24 @@ def _is_gradient(copy: Copy) -> bool:
     return "gradient" in copy.kind
 
 
+def _lane_of(event: Task | Copy | None) -> Hashable:
+    """The device of a task, the two ends of a copy's link."""
+    if isinstance(event, Copy):
+        return event.source_device, event.target_device
+    return event and event.device
+
+
+def _said(event: Task | Copy | None) -> str:
+    """An event in a few words, with its whole time."""
+    if event is None:
+        return "nothing"
+    spent = format_seconds(event.stop - event.start)
+    if isinstance(event, Task):
+        return f"the {event.phase} of {event.part} on {event.device} ({spent})"
+    ways = f"{event.source_device} → {event.target_device}"
+    return f"the {event.kind} of {event.source}, {ways} ({spent})"
+
+
 def _task_tip(group: Sequence[Task]) -> str:
     first, last = group[0], group[-1]
     parts = list(dict.fromkeys(task.part for task in group))
@@ -372,48 +472,3 @@ def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
         free[row : row + 1] = [copy.stop]
         found.append((copy, row))
     return found
-
-
-def memory_scene(plan: Plan) -> Scene:
-    """Draw each device's peak: its share of the limit, and what it consists of.
-
-    The bars on the left are in per cent of each limit, those on the right have one
-    scale in bytes.
-    """
-    colors = colors_of(device.name for device in plan.cluster)
-    fullest = max((memory.total for memory in plan.memory.values()), default=0) or 1
-    items: list[Mark | Words] = [Words(_LEFT, 13.5, "share of the limit", 10, QUIET)]
-    parts = _LEFT + _GAUGE + _SAID + 18
-    x = parts
-    for word, pale in _KINDS.values():
-        items.append(Mark(x, 8, 22, 11, mixed(_GREY, "#ffffff", pale), _GREY))
-        items.append(Words(x + 28, 13.5, word, 10, QUIET))
-        x += 46 + text_width(word, 10)
-    y = 42.0
-    for device in plan.cluster:
-        memory, limit = plan.memory.get(device.name, Memory()), device.memory_bytes
-        color = colors[device.name]
-        over = memory.total > limit
-        share = memory.total / limit if limit else 0.0
-        name, strong = shortened(device.name, 16), mixed(color, "#000000", 0.25)
-        said = f"{percent(share)} of {format_bytes(limit)}" + ": too much" * over
-        full, ink = (ALARM, ALARM) if over else (color, QUIET)
-        items += [
-            Words(16, y + 10, name, 11, strong, bold=True),
-            Mark(_LEFT, y, _GAUGE, 20, "#eef0f2"),
-            Mark(_LEFT, y, _GAUGE * min(share, 1.0), 20, full),
-            Words(_LEFT + _GAUGE + 8, y + 10, said, 10, ink, bold=over),
-        ]
-        x = parts
-        for kind, (word, pale) in _KINDS.items():
-            size = getattr(memory, kind)
-            wide = _PEAK * size / fullest
-            if wide > 0.05:
-                tip = f"{word} on {device.name}: {format_bytes(size)}"
-                fill = mixed(color, "#ffffff", pale)
-                items.append(Mark(x, y, wide, 20, fill, color, tip))
-            x += wide
-        total = format_bytes(memory.total)
-        items.append(Words(x + 8, y + 10, total, 10, QUIET))
-        y += _ROW
-    return Scene(parts + _PEAK + 90, y + 6, "memory per device", tuple(items))

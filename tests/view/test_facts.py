@@ -55,16 +55,6 @@ def test_diagram_of_keeps_all_bytes_and_seconds_when_it_folds(plan: Plan) -> Non
         assert sums[0] == pytest.approx(sums[1])
 
 
-def test_diagram_of_an_opened_part_holds_what_the_part_holds() -> None:
-    """Opening changes the detail, not the sum."""
-    plan = plans.towers(4)
-    opened = [b for b in diagram_of(plan, calls="tower_2").boxes if b.inside]
-    fact = part_facts(plan)["tower_2"]
-    assert sum(b.facts.weight_bytes for b in opened) == fact.weight_bytes
-    assert sum(b.facts.activation_bytes for b in opened) == fact.activation_bytes
-    assert len(opened) == 3
-
-
 def test_diagram_of_does_not_fold_a_fallback_with_others() -> None:
     """What is unusual stays in sight among 300."""
     plan = plans.towers(300)

@@ -1,6 +1,7 @@
 """Folding: fewer boxes, nothing lost, no cycle made of a chain."""
 
 import random
+import re
 from collections.abc import Callable
 
 import networkx as nx
@@ -127,3 +128,26 @@ def test_fold_takes_a_tangle_down_to_a_bearable_number() -> None:
     assert len(groups) <= 24
     cells = {(number(group.members[0]) * 5 % 4, group.column) for group in groups}
     assert cells == {(row, column) for row in range(4) for column in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        ([f"net/level_{n}/part_{m}" for n in range(5) for m in range(6)], 10),
+        ([f"block{n}_{m}" for n in range(4) for m in "abcdefgh"], 8),
+    ],
+    ids=["folders", "words"],
+)
+def test_fold_takes_names_that_begin_alike_together(
+    names: list[str], groups: int
+) -> None:
+    """Unlike members of a level or block share a box on each of two devices."""
+    edges = list(zip(names, names[1:], strict=False))
+    place = {name: at % 2 for at, name in enumerate(names)}
+    found = folded(names, edges, 12, place.__getitem__, lambda n: n)
+    assert len(found) == groups
+    beginnings = [
+        {re.match(r"\D+\d", name)[0] for name in group.members}  # type: ignore[index]
+        for group in found
+    ]
+    assert all(len(one) == 1 for one in beginnings)

@@ -47,13 +47,13 @@ def test_draw_writes_the_format_that_the_suffix_says(
         (plans.one(), "nowhere/x.dot", {}, "No such file or directory"),
         ("plan", "x.svg", {}, "cannot draw a str"),
         (plans.one(), "x.svg", {"what": "memory"}, "'placement', 'timeline'"),
-        (plans.one().timeline, "x.svg", {"calls": "only"}, "this is a timeline"),
         (
             plans.one(),
             "x.svg",
             {"other": plans.one().timeline},
             "`other` is of the same kind",
         ),
+        (plans.one().timeline, "x.svg", {"other": 3}, "a Timeline beside a int"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

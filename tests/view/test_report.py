@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.view.report import report, report_html
@@ -92,7 +93,7 @@ def test_report_has_a_section_for_all_that_there_is() -> None:
     page, other = Page(text), Page(report_html(plans.chain(3)))
     wanted = {"placement", "timeline", "memory", "devices", "parts", "transfers"}
     assert wanted | {"fallbacks"} <= set(page.ids)
-    assert page.tags.count("svg") == 3
+    assert page.tags.count("svg") == 2
     assert wanted <= set(other.ids)
     assert not {"fallbacks", "audit"} & set(other.ids)
 
@@ -112,6 +113,30 @@ def test_report_compares_strategies_with_bars() -> None:
     assert widths == ["50.0", "100.0"]
     assert "2.00 s, does not fit" in text
     assert "strategies" not in Page(report_html(plan)).ids
+
+
+@pytest.mark.parametrize(
+    ("memory", "said", "share"),
+    [
+        ("16 GiB", "36.4 MiB, 0.2 % of 16.0 GiB", "0.2"),
+        ("50 MiB", "36.4 MiB, 73 % of 50.0 MiB", "72.8"),
+        ("36 MiB", "36.4 MiB, 101 % of 36.0 MiB: too much", "100"),
+    ],
+)
+def test_report_shows_how_full_a_device_is(memory: str, said: str, share: str) -> None:
+    """A bar of the limit, and the pieces of the peak, which are as long as it."""
+    plan = plans.siamese()
+    cluster = Cluster.of("gpu:0", "gpu:1", "cpu", memory=memory)
+    text = report_html(plans.plan_by_hand(plan.graph, cluster, plan.device_of))
+    row = text[text.index('<span class="said">' + said) - 300 :]
+    assert f'<i style="width: {share}' in row
+    pieces = re.findall(
+        r'title="(\w+) [^"]+" style="width: ([\d.]+)%', row.partition("</div>")[0]
+    )
+    wide = {word: float(share) for word, share in pieces}
+    assert wide["slots"] == pytest.approx(2 * wide["weights"], abs=0.02)
+    held = plan.memory["gpu:0"].total / plan.memory["cpu:0"].total
+    assert sum(wide.values()) == pytest.approx(100 * held, abs=0.1)
 
 
 def test_report_of_an_audit_lists_its_findings() -> None:

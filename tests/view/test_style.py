@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from splitnet.view.style import (
-    Mark,
-    Scene,
     clean,
     colors_of,
-    dot_of_scene,
     escaped,
+    ranged,
     readable_on,
     shortened,
-    svg_of_scene,
 )
 
 
@@ -125,9 +122,19 @@ def test_escaped_reads_back_as_it_was(raw: str) -> None:
     assert ElementTree.fromstring(f"<t>{escaped(raw)}</t>").text == raw
 
 
-def test_scene_is_drawn_at_the_same_places_in_svg_and_in_dot() -> None:
-    """A rectangle's middle, counted from the bottom, is Graphviz' position."""
-    scene = Scene(100, 50, "t", (Mark(10, 5, 20, 10, "#112233"),))
-
-    assert 'x="10" y="5" width="20" height="10"' in svg_of_scene(scene)
-    assert 'pos="20,-10"' in dot_of_scene(scene)
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ["net/level_3/expert_0", "net/level_3/expert_8"],
+            "level_3/expert_0 … expert_8",
+        ),
+        (["net/a", "net/b"], "net/a … b"),
+        (["encoder_with_a_long_name_0", "head"], "encoder_wi…ong_name_0 … head"),
+    ],
+)
+def test_ranged_drops_common_folders_and_keeps_what_differs(
+    names: list[str], said: str
+) -> None:
+    """The second name goes without common folders, the first if there is no room."""
+    assert ranged(names, 28) == said

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from itertools import combinations, pairwise
-from xml.etree import ElementTree
 
 import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.view.style import Mark, Scene, Words, svg_of_scene
-from splitnet.view.timeline import gantt_of, memory_scene, tick_seconds
+from splitnet.view.style import Mark, Scene, Words, dot_of_scene
+from splitnet.view.timeline import gantt_of, tick_seconds
 from tests.view import plans
 from tests.view.golden import assert_golden
 
@@ -45,11 +44,11 @@ def squeezed(memory: str) -> Plan:
     return plans.plan_by_hand(plan.graph, cluster, plan.device_of)
 
 
-def test_gantt_of_siamese_is_the_golden_svg() -> None:
+def test_gantt_of_siamese_is_the_golden_text() -> None:
     """A change of the chart is seen in review."""
     plan = plans.siamese()
     scene = gantt_of({"": plan.timeline}, cluster=plan.cluster, title="siamese")
-    assert_golden(svg_of_scene(scene), "siamese_timeline.svg")
+    assert_golden(dot_of_scene(scene), "siamese_timeline.dot")
 
 
 def test_gantt_of_draws_time_to_scale_and_phases_apart() -> None:
@@ -62,13 +61,12 @@ def test_gantt_of_draws_time_to_scale_and_phases_apart() -> None:
     )
     forward, backward, update = marks(scene, "a\n")
     (late,) = marks(scene, "b\n")
-    (lane,) = marks(scene, "gpu:1 is idle")
     light = [int(one.fill[1:3], 16) for one in (update, forward, backward)]
     outlined = [bool(one.outline) for one in (update, forward, backward)]
     assert outlined == [False, False, True]
     assert light == sorted(light)
-    assert forward.width == pytest.approx(lane.width / 4, abs=1)
-    assert late.x > lane.x + lane.width / 5
+    assert backward.width == pytest.approx(2 * forward.width, rel=0.02)
+    assert late.x == pytest.approx(forward.x + forward.width, abs=1)
 
 
 def test_gantt_of_gives_each_link_a_lane_with_its_bytes() -> None:
@@ -115,7 +113,7 @@ def test_gantt_of_joins_what_is_too_narrow_to_see() -> None:
     """900 tasks on four devices give a few bars, and a small file."""
     plan = plans.chain(300)
     scene = gantt_of({"": plan.timeline}, cluster=plan.cluster)
-    assert len(svg_of_scene(scene)) < 300_000
+    assert len(dot_of_scene(scene)) < 300_000
     assert sum(" … " in mark.tip for mark in marks(scene, " on gpu:")) < 40
 
 
@@ -136,7 +134,54 @@ def test_gantt_of_lists_the_busiest_links_and_idle_devices() -> None:
 
 def test_gantt_of_nothing_is_a_chart_without_bars() -> None:
     """An empty step does not divide by zero."""
-    assert ElementTree.fromstring(svg_of_scene(chart())) is not None
+    assert "one step, 0 s" in words(chart())
+
+
+def test_gantt_of_draws_the_critical_path_through_bars_and_copies() -> None:
+    """One red line: as long as the step, with the copy, and without a break."""
+    copies = (Copy("a", "b", "gpu:0", "gpu:1", "activation", "forward", 8, 1.0, 2.0),)
+    scene = chart(
+        Task("a", "gpu:0", "forward", 0.0, 1.0),
+        Task("c", "gpu:0", "forward", 1.0, 2.5),
+        Task("b", "gpu:1", "forward", 2.0, 4.0),
+        copies=copies,
+    )
+    path = marks(scene, "critical path")
+    assert [mark.tip.split(": ")[1].split(" (")[0] for mark in path] == [
+        "the forward of a on gpu:0",
+        "the activation of a, gpu:0 → gpu:1",
+        "the forward of b on gpu:1",
+    ]
+    for one, two in pairwise(path):
+        assert one.x + one.width == pytest.approx(two.x)
+    (bar,) = marks(scene, "b\nforward")
+    assert path[-1].x + path[-1].width == pytest.approx(bar.x + bar.width, abs=1)
+    assert bar.y < path[-1].y < bar.y + bar.height
+    heading = (
+        "one step, 4.00 s; critical path: gpu:1 2.00 s, gpu:0 1.00 s, copies 1.00 s"
+    )
+    assert heading in words(scene)
+
+
+def test_gantt_of_says_what_each_device_waits_for() -> None:
+    """gpu:1 waits 1 s for a, then 1 s for its copy; then it computes until the end."""
+    copies = (Copy("a", "b", "gpu:0", "gpu:1", "activation", "forward", 8, 1.0, 2.0),)
+    scene = chart(
+        Task("a", "gpu:0", "forward", 0.0, 1.0),
+        Task("b", "gpu:1", "forward", 2.0, 4.0),
+        copies=copies,
+    )
+    assert {
+        "computing 25 %, copies 0 %, others 75 %",
+        "computing 50 %, copies 25 %, others 25 %",
+    } <= set(words(scene))
+    (work,) = marks(scene, "gpu:1 waits for the forward of a on gpu:0")
+    (wait,) = marks(scene, "gpu:1 waits for the activation of a")
+    assert wait.x == pytest.approx(work.x + work.width, abs=0.5)
+    assert wait.fill != work.fill
+    alone = chart(Task("a", "gpu:0", "forward", 0.0, 1.0), devices=1)
+    assert "computing 100 %" in words(alone)
+    assert not marks(alone, "critical path")
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 3.3e-6, 0.0316, 1.0, 7.2, 5000.0])
@@ -193,29 +238,12 @@ def test_gantt_of_draws_the_limit_that_memory_comes_near() -> None:
     assert red(gantt_of({"": plan.timeline}, cluster=plan.cluster)) == 0
 
 
-def test_memory_scene_sets_kinds_end_to_end_and_apart() -> None:
-    """Slots are twice the weights; no gap, no overlap, no two of one shade."""
-    pieces = marks(memory_scene(plans.siamese()), " on gpu:0:")
-    width = {bar.tip.split()[0]: bar.width for bar in pieces}
-    assert width["slots"] == pytest.approx(2 * width["weights"], rel=0.01)
-    assert len({bar.fill for bar in pieces}) == len(pieces)
-    for one, two in pairwise(pieces):
-        assert one.x + one.width == pytest.approx(two.x)
-
-
-@pytest.mark.parametrize(
-    ("plan", "said", "alarms"),
-    [
-        (plans.siamese(), "0.2 % of 16.0 GiB", 0),
-        (squeezed("50 MiB"), "73 % of 50.0 MiB", 0),
-        (squeezed("36 MiB"), "101 % of 36.0 MiB: too much", 1),
-    ],
-    ids=["empty", "half full", "too full"],
-)
-def test_memory_scene_says_how_full_a_device_is(
-    plan: Plan, said: str, alarms: int
-) -> None:
-    """The left bar is a share of the limit: an almost empty device looks empty."""
-    scene = memory_scene(plan)
-    assert said in words(scene)
-    assert red(scene) == alarms
+def test_gantt_of_draws_no_curve_of_a_device_that_is_almost_empty() -> None:
+    """Peaks below a tenth of the limit take one line together."""
+    plan = plans.siamese()
+    shown = words(gantt_of({"": plan.timeline}, cluster=squeezed("100 MiB").cluster))
+    assert "memory peak below 10 % of the limit: cpu:0 70.0 MiB" in shown
+    assert "peak 36.4 MiB" in shown
+    many = plans.towers(64, 32)
+    shown = words(gantt_of({"": many.timeline}, cluster=many.cluster))
+    assert any("33 devices, at most" in text for text in shown)
