@@ -74,7 +74,7 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
         ("no optimizer", "optimizer that is not placed"),
         ("inside a model", "records its gradients"),
         ("scope", ""),
-        ("eager", ""),
+        ("eager", "records its gradients"),
     ],
 )
 def test_a_step_that_is_not_placed_warns_once_with_the_remedy(

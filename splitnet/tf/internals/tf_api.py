@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -96,15 +96,18 @@ def recording() -> bool:
     return bool(tf_record.could_possibly_record())
 
 
-def forget_traces(owner: Any) -> None:
-    """Let the `tf.function`s of an object trace anew, with the variables it has now."""
-    kind = polymorphic_function.Function
-    for name, value in list(vars(owner).items()):
-        if isinstance(value, kind):
-            object.__setattr__(owner, name, value._clone(None))
+def forget_traces(owner: Any, held: Iterable[Any]) -> None:
+    """Let `tf.function`s trace anew, with the variables that their layer has now.
+
+    Args:
+        owner: an object of a class whose methods may be such functions.
+        held: functions that it reaches by its attributes.
+    """
+    for function in held:
+        vars(function).update(vars(function._clone(None)))
     for one in type(owner).__mro__:
         for value in vars(one).values():
-            if isinstance(value, kind):
+            if isinstance(value, polymorphic_function.Function):
                 value._descriptor_cache.pop(owner, None)
 
 

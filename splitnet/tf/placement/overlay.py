@@ -74,7 +74,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
 
 def _warn_outside_of_scopes(model: Any, placed: Placed) -> None:
     """Warn once of gradients that are recorded where nothing would place them."""
-    if tf.executing_eagerly() or placed.scopes or not placed.runners:
+    if placed.scopes or not placed.runners:
         return
     if tf_api.recording() and "step" not in placed.warned:
         placed.warned.add("step")
@@ -143,7 +143,11 @@ def _refuse_xla(model: Any) -> None:
 @contextlib.contextmanager
 def _graph_scope(placed: Placed) -> Iterator[None]:
     if tf.executing_eagerly():
-        yield
+        placed.scopes.append(None)
+        try:
+            yield
+        finally:
+            placed.scopes.pop()
         return
     graph = tf.compat.v1.get_default_graph()
     placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
@@ -205,12 +209,12 @@ def placement_scope(model: Any, *optimizers: Any) -> Iterator[None]:
     for optimizer in optimizers:
         place_optimizer(optimizer)
     placed = placed_of(model)
-    if placed is None:
+    if placed is None or tf.executing_eagerly():
         yield
         return
     with _graph_scope(placed):
         yield
-        if not tf.executing_eagerly() and not placed.warned:
+        if not placed.warned:
             _warn_of_updates(model, placed)
 
 

@@ -19,6 +19,7 @@ from splitnet.tf.reading.rebuild import (
     NotRebuiltError,
     carry_assets,
     check_alike,
+    held_functions,
     rebuild,
 )
 from splitnet.tf.reading.variables import variables_of
@@ -202,7 +203,7 @@ class Cloner:
                 if device and not keras_api.lives_on(variable, device):
                     keras_api.move_value(variable, device)
             for one in keras_api.sublayers(layer):
-                tf_api.forget_traces(one)
+                tf_api.forget_traces(one, held_functions(one))
 
     # How single copies are made
 

@@ -15,7 +15,14 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf.internals import keras_api
 
-__all__ = ["NotRebuiltError", "carry_assets", "check_alike", "held_layers", "rebuild"]
+__all__ = [
+    "NotRebuiltError",
+    "carry_assets",
+    "check_alike",
+    "held_functions",
+    "held_layers",
+    "rebuild",
+]
 
 
 class NotRebuiltError(Exception):
@@ -172,6 +179,7 @@ def carry_assets(layer: Any, clone: Any) -> None:
 # What a function reaches
 
 _STATEFUL = (keras.Variable, tf.Variable)
+_TRACED = (tf.types.experimental.PolymorphicFunction,)
 
 
 def _hidden_variables(function: Any) -> list[Any]:
@@ -194,8 +202,15 @@ def held_layers(function: Any) -> list[Any]:
     return [v for v in found.values() if isinstance(v, keras.layers.Layer)]
 
 
-def _reached(root: Any) -> Iterator[Any]:
-    """Variables and layers, by breadth-first search.
+def held_functions(layer: Any) -> list[Any]:
+    """The `tf.function`s that a layer keeps, also in lists, closures and the like."""
+    return list(_reached(list(vars(layer).values()), _TRACED))
+
+
+def _reached(
+    root: Any, kinds: tuple[type, ...] = (*_STATEFUL, keras.layers.Layer)
+) -> Iterator[Any]:
+    """Values of some kinds, by breadth-first search.
 
     Followed are closures, defaults, globals that the code names, functions that it
     calls, attributes of bound objects, and items of lists, tuples and dicts.
@@ -207,7 +222,7 @@ def _reached(root: Any) -> Iterator[Any]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, (*_STATEFUL, keras.layers.Layer)):
+        if isinstance(value, kinds):
             yield value
         else:
             todo += _held_by(value)

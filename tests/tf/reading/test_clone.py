@@ -170,7 +170,13 @@ def test_layer_that_cannot_be_rebuilt_is_used_and_moved(kind: Any) -> None:
 
 
 class Traced(OwnFunction):
-    """Has two functions over its weight: one of its class, and one of its own."""
+    """Has functions over its weight: of its class, of its own, in a list's closure."""
+
+    def build(self, shape: Any) -> None:
+        """One matrix, and a third function."""
+        super().build(shape)
+        doubled = tf.function(lambda x: x @ self.w * 2.0)
+        self.more = [lambda x: doubled(x)]
 
     @tf.function
     def half(self, x: Any) -> Any:
@@ -178,8 +184,8 @@ class Traced(OwnFunction):
         return x @ self.w / 2.0
 
     def call(self, x: Any) -> Any:
-        """By both."""
-        return self.f(x) + self.half(x)
+        """By all of them."""
+        return self.f(x) + self.half(x) + self.more[0](x)
 
 
 def test_functions_of_a_moved_layer_trace_anew() -> None:
