@@ -15,11 +15,13 @@ from splitnet.view.facts import (
 from splitnet.view.folding import Fold, fold
 from splitnet.view.style import Shape, ranged
 
-__all__ = ["Box", "Diagram", "DiagramEdge", "diagram_of"]
+__all__ = ["MOST_LANES", "Box", "Diagram", "DiagramEdge", "diagram_of"]
 
 _MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
 _MOST_LINKS = 60  # of more links only the largest are drawn
-_MOST_LANES = 8  # with more devices, those that do the same share a lane
+_MOST_ALONE = 8  # with more devices, those that do the same share a lane
+MOST_LANES = 12
+"""With more lanes, devices are cards with the largest links between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,9 @@ def diagram_of(
         boxes.append(box)
         box_of.update(dict.fromkeys(group.members, box.id))
     links = _links(plan, box_of)
-    drawn = sorted(links, key=lambda link: -link.moved_bytes)[:_MOST_LINKS]
+    used = {box.lane for box in boxes}
+    most_links = _MOST_LINKS if len(used) <= MOST_LANES else _MOST_LINKS // 3
+    drawn = sorted(links, key=lambda link: -link.moved_bytes)[:most_links]
     many = sum(link.moved_bytes > 0 and not link.weights for link in links)
     boxes = [
         replace(
@@ -165,7 +169,6 @@ def diagram_of(
         )
         for box in boxes
     ]
-    used = {box.lane for box in boxes}
     hosts = list(dict.fromkeys(device.host for device in plan.cluster))
     lanes = {
         one.name: tuple(d for d, its in lane_of.items() if its == one.name)
@@ -187,7 +190,7 @@ def _lanes(
     on: dict[str, list[Hashable]] = {}
     for name in order:
         on.setdefault(plan.device_of[name], []).append(look[name])
-    if len(on) <= _MOST_LANES:
+    if len(on) <= _MOST_ALONE:
         return {}
     first: dict[Hashable, str] = {}
     return {

@@ -11,8 +11,8 @@ import graphviz
 
 from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
-from splitnet.view.diagram import Box, Diagram, diagram_of
-from splitnet.view.layout import Layout, Rect, arrange, columns_of
+from splitnet.view.diagram import MOST_LANES, Box, Diagram, diagram_of
+from splitnet.view.layout import Layout, Rect, arrange, below, columns_of
 from splitnet.view.legend import (
     box_rows,
     box_tooltip,
@@ -42,6 +42,7 @@ __all__ = ["dot_of"]
 
 _PAGE = 1050.0, 1000.0  # points
 # Lanes below one another or upright, and the most columns.
+_CARDS = 6  # in a row
 _SHAPES = ((False, 9), (True, 12), (False, 6), (False, 4), (True, 6), (True, 4))
 
 
@@ -149,6 +150,9 @@ def _placed(
         )
     lane_of = dict(zip(titles, shown.lanes, strict=True))
     lane_of |= {box.id: box.lane for box in _crossing_less(shown)}
+    hosts = {lane: lane.rpartition("/")[0] for lane in shown.lanes}
+    if len(hosts) > MOST_LANES:
+        return _cards(sizes, lane_of, hosts)
     number = {name: int(name.partition("-")[2]) for name in labels}
     ends = {
         n: (shown.links[k].source, shown.links[k].target) for n, k in number.items()
@@ -163,13 +167,33 @@ def _placed(
             sizes,
             dict.fromkeys(titles, -1) | (folded if any(folded.values()) else columns),
             lane_of,
-            {lane: lane.rpartition("/")[0] for lane in shown.lanes},
+            hosts,
             ends,
             upright=upright,
         )
         page = layout.whole.right / _PAGE[0], layout.whole.bottom / _PAGE[1]
         found.append((round(max(*page, 1.0), 1), layout))
     return min(found, key=lambda one: one[0])[1]
+
+
+def _cards(
+    sizes: Mapping[str, tuple[float, float]],
+    lane_of: Mapping[str, str],
+    hosts: Mapping[str, str],
+) -> Layout:
+    """Many devices as cards in rows, each host's in rows of its own."""
+    rows: list[Layout] = []
+    for host in dict.fromkeys(hosts.values()):
+        its = [lane for lane, on in hosts.items() if on == host]
+        for lanes in (its[at : at + _CARDS] for at in range(0, len(its), _CARDS)):
+            columns: dict[str, int] = {}
+            for lane in lanes:
+                names = [name for name, on in lane_of.items() if on == lane]
+                columns |= {name: at - 1 for at, name in enumerate(names)}
+            within = {name: on for name, on in lane_of.items() if on in lanes}
+            of = dict.fromkeys(lanes, host)
+            rows.append(arrange(sizes, columns, within, of, {}, upright=True))
+    return below(rows)
 
 
 def _crossing_less(shown: Diagram) -> list[Box]:

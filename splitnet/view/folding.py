@@ -18,7 +18,7 @@ _LONGEST_RUN = 8  # members of a pattern that repeats on one place
 _LONGEST_MODULE = 24
 _WORD = re.compile(r"[/._]|(?<=\D)(?=\d)")
 _LEAST_BEGINNINGS = 4
-_MOST_ROWS = 12  # with more places there are fewer boxes on each
+_MOST_ROWS = 12  # with more places there is one box on each
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _Folding:
             above = (depth.get(other, 0) + 1 for other in self.before[vertex])
             depth[vertex] = max(above, default=0)
         deepest = max(depth.values(), default=0) + 1
-        columns = 4 if len(set(self.place.values())) <= _MOST_ROWS else 2
+        columns = 4 if len(set(self.place.values())) <= _MOST_ROWS else 1
         cells: dict[tuple[Hashable, int], list[int]] = {}
         for vertex in sorted(self.groups):
             column = depth[vertex] * columns // deepest

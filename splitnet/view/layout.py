@@ -6,7 +6,7 @@ Plain geometry in points, from the top left. Graphviz only draws the lines aroun
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Layout", "Rect", "arrange", "columns_of"]
+__all__ = ["Layout", "Rect", "arrange", "below", "columns_of"]
 
 Size = tuple[float, float]
 """Width and height."""
@@ -31,6 +31,10 @@ class Rect:
     def middle(self) -> tuple[float, float]:
         """Its middle."""
         return (self.left + self.right) / 2, (self.top + self.bottom) / 2
+
+    def moved(self, down: float) -> "Rect":
+        """The same, further down."""
+        return Rect(self.left, self.top + down, self.right, self.bottom + down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,25 @@ def arrange(
     )
 
 
+def below(layouts: Sequence[Layout]) -> Layout:
+    """Set layouts below one another; a host's frame goes around all its lanes."""
+    boxes: dict[str, Rect] = {}
+    lanes: dict[str, Rect] = {}
+    hosts: dict[str, Rect] = {}
+    right = down = 0.0
+    for layout in layouts:
+        for found, rects in ((boxes, layout.boxes), (lanes, layout.lanes)):
+            found |= {name: rect.moved(down) for name, rect in rects.items()}
+        for host, rect in layout.hosts.items():
+            last = hosts.get(host, rect.moved(down))
+            edges = max(last.right, rect.right), rect.bottom + down
+            hosts[host] = Rect(last.left, last.top, *edges)
+        right = max(right, layout.whole.right)
+        frame = _HOST + 2 * _PADDING if layout.hosts else 0.0
+        down += layout.whole.bottom + _LANE + frame
+    return Layout(boxes, lanes, hosts, Rect(0, 0, right, down))
+
+
 def _cells(
     columns: Mapping[str, int], lane_of: Mapping[str, str], lane: str
 ) -> dict[int, list[str]]:
@@ -170,7 +193,7 @@ def _lane_spans(
     """
     lanes: dict[str, Size] = {}
     hosts: dict[str, Size] = {}
-    framed = len(set(host_of.values())) > 1
+    framed = any(host_of.values())
     at = 0.0
     for host in dict.fromkeys(host_of.values()):
         first = at

@@ -181,7 +181,7 @@ def box_rows(box: Box) -> list[Row]:
     small: list[str] = []
     if many and not box.group.times:
         small.append(counted(len(members), "branch"))
-    if not box.group.times and len(members) <= 9 and max(map(len, members)) <= 13:
+    if not box.group.times and len(members) <= 6 and max(map(len, members)) <= 13:
         rows_of_three = range(0, len(members), 3)
         small += [", ".join(map(clean, members[at : at + 3])) for at in rows_of_three]
     if facts.layers and facts.kind != "input":

@@ -20,6 +20,7 @@ from splitnet.view.style import (
     counted,
     mixed,
     percent,
+    ranged,
     readable_on,
     shortened,
     text_width,
@@ -189,12 +190,13 @@ class _Chart:
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         pipelined = any(task.microbatch for task in timeline.tasks)
         gaps = waits(timeline)
-        for device in timeline.devices:
-            if device in idle:
-                continue
+        for devices in _alike(timeline):
+            device = devices[0]
             color = self.colors[device]
             strong = mixed(color, "#000000", 0.25)
-            self.say(16, 6, shortened(device, 26), 11, strong, bold=True)
+            name = ranged(devices, 26)
+            name += f" ({len(devices)})" if len(devices) > 1 else ""
+            self.say(16, 6, name, 11, strong, bold=True)
             self._shares(timeline, device, gaps[device])
             self.items.append(Mark(_LEFT, self.y, _WIDE, _LANE, _IDLE))
             for gap in gaps[device]:
@@ -205,7 +207,7 @@ class _Chart:
                 lambda task: task.phase == "forward",
             ):
                 self._bar(group, color, pipelined=pipelined)
-            self.lanes[device] = self.y + _LANE - 6
+            self.lanes |= dict.fromkeys(devices, self.y + _LANE - 6)
             self.y += _LANE + _GAP
         if idle:
             names = shortened(", ".join(idle), 150)
@@ -416,6 +418,21 @@ class _Chart:
 
 def _is_gradient(copy: Copy) -> bool:
     return "gradient" in copy.kind
+
+
+def _alike(timeline: Timeline) -> list[list[str]]:
+    """The devices that compute; of many, those that do the same share a list."""
+    busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
+    does: dict[str, list[Hashable]] = {device: [] for device in busy}
+    for task in timeline.tasks:
+        if task.stop > task.start:
+            times = round(task.start, 9), round(task.stop, 9)
+            does[task.device].append((task.phase, task.microbatch, *times))
+    found: dict[Hashable, list[str]] = {}
+    for device in busy:
+        alone = device if len(busy) <= _MOST_NAMED else None
+        found.setdefault((tuple(does[device]), alone), []).append(device)
+    return list(found.values())
 
 
 def _lane_of(event: Task | Copy | None) -> Hashable:

@@ -133,7 +133,7 @@ def test_dot_of_draws_weights_that_are_read_from_another_device() -> None:
 
 def test_dot_of_draws_the_largest_of_too_many_links() -> None:
     """Nobody can read 400 lines: 60 are drawn, and the header says so."""
-    text = dot_of(random_plan(2))
+    text = dot_of(plans.tangle(300, 11))
     assert re.search(r"the 60 largest of \d+ lines are drawn", text)
 
 
@@ -161,6 +161,19 @@ def test_dot_of_draws_equivalent_devices_in_one_lane() -> None:
     shown = diagram_of(plans.towers(64, 32))
     assert [len(devices) for devices in shown.lanes.values()] == [1, 31, 1]
     assert "gpu:1 … gpu:31" in dot_of(plans.towers(64, 32))
+
+
+def test_dot_of_draws_many_unlike_devices_as_cards() -> None:
+    """27 devices: one box each, rows of six within a page, the 20 largest links."""
+    text = dot_of(random_plan(6))
+    frames = [
+        tuple(map(float, box.split(",")))
+        for box in re.findall(r'cluster_lane-\d+" {\s+bb="([^"]+)"', text)
+    ]
+    assert len(frames) == 28
+    assert max(right for _, _, right, _ in frames) < 1200
+    assert max(-bottom for _, bottom, _, _ in frames) < 1300
+    assert "the 20 largest of" in text
 
 
 def test_dot_of_keeps_a_tangle_of_300_readable() -> None:

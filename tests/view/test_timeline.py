@@ -238,6 +238,14 @@ def test_gantt_of_draws_the_limit_that_memory_comes_near() -> None:
     assert red(gantt_of({"": plan.timeline}, cluster=plan.cluster)) == 0
 
 
+def test_gantt_of_draws_many_devices_that_do_the_same_in_one_lane() -> None:
+    """32 GPUs with two towers each: gpu:0 runs the head as well, the others are one."""
+    plan = plans.towers(64, 32)
+    shown = words(gantt_of({"": plan.timeline}, cluster=plan.cluster))
+    assert "gpu:1 … gpu:31 (31)" in shown
+    assert sum(text.startswith("computing") for text in shown) == 3
+
+
 def test_gantt_of_draws_no_curve_of_a_device_that_is_almost_empty() -> None:
     """Peaks below a tenth of the limit take one line together."""
     plan = plans.siamese()
