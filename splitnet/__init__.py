@@ -13,7 +13,7 @@ from splitnet._version import __version__
 from splitnet.core import hooks
 
 if TYPE_CHECKING:
-    from splitnet.api import largest_batch, place, plan, score
+    from splitnet.api import compare_strategies, largest_batch, place, plan, score
     from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from splitnet.core.net import Net, Ref
     from splitnet.core.plan import Plan
     from splitnet.planner.plan_file import load_plan
-    from splitnet.planner.strategies.compare import compare_strategies
     from splitnet.planner.what_if import sensitivity
     from splitnet.planner.workloads import read_workload
     from splitnet.simulator.simulate import simulate
@@ -107,7 +106,7 @@ __all__ = [
 
 # module -> its public names
 _NAMES = {
-    "api": "largest_batch place plan score",
+    "api": "compare_strategies largest_batch place plan score",
     "callbacks": "PlacementCallback",
     "core.audit": "Audit Finding",
     "core.cluster": "Cluster Device Link",
@@ -118,7 +117,6 @@ _NAMES = {
     "core.net": "Net Ref",
     "core.plan": "Plan",
     "planner.plan_file": "load_plan",
-    "planner.strategies.compare": "compare_strategies",
     "planner.what_if": "sensitivity",
     "planner.workloads": "read_workload",
     "simulator.simulate": "simulate",

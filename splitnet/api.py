@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitnet.core.errors import DeviceError
-from splitnet.core.plan import Plan, PlanOptions
+from splitnet.core.errors import DeclarationError, DeviceError
+from splitnet.core.plan import Plan, PlanOptions, StrategyComparison
 
 if TYPE_CHECKING:
     import keras
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from splitnet.core.graph import Graph
     from splitnet.core.net import Net
 
-__all__ = ["largest_batch", "place", "plan", "plan_with", "score"]
+__all__ = [
+    "compare_strategies",
+    "largest_batch",
+    "place",
+    "plan",
+    "plan_with",
+    "score",
+]
 
 
 def plan(
@@ -38,6 +45,11 @@ def plan(
     parts: int | None = None,
     nested: str | Sequence[str] = "expand",
     on_progress: Callable[[float, float], None] | None = None,
+    strategy: str | None = None,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    recompute: bool | None = None,
+    towers: int | None = None,
 ) -> Plan:
     """Choose a device for every part of a model; builds nothing and runs nothing.
 
@@ -71,6 +83,16 @@ def plan(
             of those to expand; see `read`.
         on_progress: called with the share of the search done, 0 to 1, and the best
             value so far.
+        strategy: "auto" chooses how to use the devices as well: one of them, branches,
+            stages with micro-batches, recomputation, or towers of the whole model; the
+            simplest that is at most 2 % slower than the fastest. The search takes up to
+            twice the time limit. None places the parts and nothing else.
+        microbatches: with "auto", so many; None chooses.
+        schedule: with "auto", "gpipe" or "1f1b"; None chooses.
+        recompute: with "auto", True on every device, False on none; None recomputes
+            where memory lacks.
+        towers: with "auto", so many copies of the whole model, 1 for none; None
+            chooses.
 
     Raises:
         DeclarationError: the source cannot be read, or options are wrong; with every
@@ -97,6 +119,11 @@ def plan(
             parts=parts,
             nested=nested,
             on_progress=on_progress,
+            strategy=strategy,
+            microbatches=microbatches,
+            schedule=schedule,
+            recompute=recompute,
+            towers=towers,
         ),
     )
 
@@ -107,19 +134,74 @@ def plan_with(
     """As `plan`, with all options in one value."""
     from splitnet.planner.planner import plan_graph
 
+    graph, cluster, options = _read(source, cluster, options)
+    if options.strategy is None:
+        return plan_graph(graph, cluster, options)
+    from splitnet.planner.strategies.auto import plan_strategy
+
+    return plan_strategy(graph, cluster, options, _obstacles_of(source))
+
+
+def compare_strategies(
+    source: "Plan | Net | keras.Model | Graph",
+    cluster: "Cluster | None" = None,
+    **options: Any,
+) -> StrategyComparison:
+    """Compare one device, branches, towers and pipelines: a row for each.
+
+    A row says how long a step takes, what it moves, what the fullest device holds,
+    whether it fits, and what to type for it.
+
+    Args:
+        source: a plan, compared as it is with what its costs say of other strategies:
+            nothing is searched. Or a `Net`, a Keras model or a `Graph`: then each
+            strategy is searched as `plan(..., strategy="auto")` does.
+        cluster: the machine of a source; None means this one.
+        **options: of a source: those of `plan`.
+
+    Raises:
+        DeclarationError: it is neither, or options are wrong.
+    """
+    if isinstance(source, Plan):
+        from splitnet.planner.strategies.compare import compare_plan
+
+        if cluster is not None or options:
+            raise DeclarationError(
+                "compare_strategies(plan) takes nothing else: a plan has its cluster "
+                "and options. Give its source to compare with others."
+            )
+        return compare_plan(source)
+    from splitnet.planner.evaluate import checked
+    from splitnet.planner.strategies.auto import strategies_of
+
+    chosen = checked(None, {"strategy": "auto"} | options)
+    return strategies_of(*_read(source, cluster, chosen), _obstacles_of(source))
+
+
+def _read(
+    source: Any, cluster: "Cluster | None", options: PlanOptions
+) -> "tuple[Graph, Cluster, PlanOptions]":
+    """The graph, the machine, and the options with everything looked up."""
     cluster = _cluster_of(cluster)
     graph = _graph_of(source, options)
-    parts = _parts_of(source, cluster, options)
-    return plan_graph(
-        graph,
-        cluster,
-        replace(
-            options,
-            costs=_costs_of(options.costs),
-            pins=_pins_of(options.pins, graph, source, cluster, options),
-            parts=parts,
-        ),
+    known = replace(
+        options,
+        costs=_costs_of(options.costs),
+        pins=_pins_of(options.pins, graph, source, cluster, options),
+        parts=_parts_of(source, cluster, options),
     )
+    return graph, cluster, known
+
+
+def _obstacles_of(source: Any) -> dict[str, str]:
+    """Why a model cannot be divided, as far as its graph does not show it."""
+    from splitnet.core.graph import Graph
+
+    if isinstance(source, Graph):
+        return {}
+    from splitnet.tf.parallel.pipeline_checks import obstacles_of
+
+    return obstacles_of(source)
 
 
 def place(

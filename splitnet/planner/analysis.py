@@ -17,7 +17,7 @@ from splitnet.core.plan import (
 from splitnet.planner.constraints import near_groups
 from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
-from splitnet.planner.strategies.compare import compare_strategies
+from splitnet.planner.strategies.compare import compare_plan
 
 __all__ = [
     "Alternative",
@@ -45,14 +45,11 @@ def verdict_of(plan: Plan, strategies: StrategyComparison | None = None) -> Verd
     evaluator = evaluator_of(plan)
     strategies = strategies or _strategies(plan)
     device, value = _best_single_device(evaluator)
-    if strategies is not None and plan.objective == "latency":
+    for alone in strategies.all if strategies is not None else ():
         # One figure for one device: towers count as the layers that they replicate.
-        alone = strategies["one device"]
-        device, value = (
-            (alone.devices[-1] if alone.devices else None, alone.seconds)
-            if alone.fits
-            else (None, None)
-        )
+        if alone.kind == "one device" and plan.objective == "latency":
+            device = alone.devices[-1] if alone.fits and alone.devices else None
+            value = alone.seconds if alone.fits else None
     used = dict.fromkeys(task.device for task in plan.timeline.tasks)
     busy = [plan.timeline.utilization[device] for device in used]
     idle = [1.0 - share for share in busy if share > 0]
@@ -90,7 +87,7 @@ def _strategies(plan: Plan) -> StrategyComparison | None:
     too_large = len(calls) > _MOST_COMPARED
     if plan.objective != "latency" or foreign or not plan.training or too_large:
         return None
-    return compare_strategies(plan)
+    return compare_plan(plan)
 
 
 def _best_single_device(evaluator: Evaluator) -> tuple[str | None, float | None]:
@@ -291,7 +288,7 @@ def explain(plan: Plan, name: str | None) -> Explanation | StrategyComparison:
     """
     if name is None:
         rows = plan.verdict.strategies if plan.verdict is not None else None
-        return rows or compare_strategies(plan)
+        return rows or compare_plan(plan)
     one = plan[name]
     evaluator = evaluator_of(plan)
     alternatives = []

@@ -427,7 +427,8 @@ def reasons_of(
     value = evaluator.evaluate(device_of).value
     free = [group for group in groups if len(group.allowed) > 1]
     count = sum(len(group.allowed) - 1 for group in free)
-    tried = count * evaluator.step.count <= _MOST_PLAYS
+    plays = count * evaluator.step.count * evaluator.execution.microbatches
+    tried = plays <= _MOST_PLAYS
     better = _without_memory(evaluator, groups, value) if tried and free else None
     reasons = {}
     for group in groups:

@@ -23,6 +23,7 @@ from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
+    Pins,
     fallbacks_of,
     resolve,
 )
@@ -49,10 +50,14 @@ from splitnet.planner.problem import (
 from splitnet.simulator.step_graph import StepGraph
 
 __all__ = [
+    "Found",
+    "NothingFitsError",
     "default_parts",
     "find_plan",
     "in_clusters",
     "plan_graph",
+    "plan_of",
+    "search",
 ]
 
 _FIT_SECONDS = 1.0
@@ -108,18 +113,10 @@ def find_plan(
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
     options = checked(options, changes)
-    seconds = options.time_limit
-    if options.parts is None:
-        found = _search_parts(graph, cluster, options, seconds)
-    elif options.objective != "latency" and options.contiguity is None:
-        convex = replace(options, contiguity="convex")
-        try:
-            found = _search_calls(graph, cluster, convex, seconds)
-        except InfeasibleError:  # as where pins ask for a return
-            found = _search_calls(graph, cluster, options, seconds)
-    else:
-        found = _search_calls(graph, cluster, options, seconds)
-    return _plan_of(found, options)
+    try:
+        return plan_of(search(graph, cluster, options), options)
+    except NothingFitsError as fault:
+        raise fault.explained() from None
 
 
 def default_parts(cluster: Cluster) -> int:
@@ -135,7 +132,7 @@ def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """A placement of the parts of a graph, and the solution that it comes from."""
 
     evaluator: Evaluator
@@ -145,7 +142,38 @@ class _Found:
     solution: Solution
 
 
-def _plan_of(found: _Found, options: PlanOptions) -> Plan:
+class NothingFitsError(Exception):
+    """No placement was found to fit; `found` is the least broken one."""
+
+    def __init__(self, found: Found, pins: Pins | None) -> None:
+        super().__init__(found, pins)
+        self.found, self.pins = found, pins
+
+    def explained(self) -> InfeasibleError:
+        """What lacks, and what would do, which takes seconds to find out."""
+        one = self.found
+        return infeasible_error(
+            one.evaluator, one.groups, one.constraints, one.device_of, self.pins
+        )
+
+
+def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
+    """Search a placement of a graph, as `plan_graph` does.
+
+    Raises:
+        NothingFitsError: nothing fits.
+    """
+    seconds = options.time_limit
+    if options.parts is None:
+        return _search_parts(graph, cluster, options, seconds)
+    if options.objective != "latency" and options.contiguity is None:
+        convex = replace(options, contiguity="convex")
+        with suppress(NothingFitsError):  # as where pins ask for a return
+            return _search_calls(graph, cluster, convex, seconds)
+    return _search_calls(graph, cluster, options, seconds)
+
+
+def plan_of(found: Found, options: PlanOptions) -> Plan:
     """The plan of a placement, with reasons, fallbacks and options."""
     evaluator, device_of = found.evaluator, found.device_of
     reasons = reasons_of(evaluator, found.constraints, found.groups, device_of)
@@ -171,11 +199,11 @@ def _plan_of(found: _Found, options: PlanOptions) -> Plan:
 
 def _search_parts(
     graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
-) -> _Found:
+) -> Found:
     """Search first requests; where they are full, whole preference lists.
 
     Raises:
-        InfeasibleError: nothing fits.
+        NothingFitsError: nothing fits.
     """
     evaluator = Evaluator.of(graph, cluster, options)
     constraints, groups = _resolved(evaluator, options)
@@ -188,9 +216,7 @@ def _search_parts(
     solution = _solved(evaluator, groups, options, seconds)
     found = _found(evaluator, constraints, groups, solution)
     if not solution.feasible:
-        raise infeasible_error(
-            evaluator, groups, constraints, found.device_of, options.pins
-        )
+        raise NothingFitsError(found, options.pins)
     return found
 
 
@@ -212,19 +238,19 @@ def _found(
     constraints: Mapping[str, Constraint],
     groups: Sequence[Group],
     solution: Solution,
-) -> _Found:
+) -> Found:
     names = [device.name for device in evaluator.cluster]
     device_of = {
         part: names[device]
         for group, device in zip(groups, solution.assignment, strict=True)
         for part in group.parts
     }
-    return _Found(evaluator, constraints, groups, device_of, solution)
+    return Found(evaluator, constraints, groups, device_of, solution)
 
 
 def _search_calls(
     graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
-) -> _Found:
+) -> Found:
     """Search a model's calls; the functions that then run are the parts.
 
     First the calls are clustered along the model's seams, and the clusters placed.
@@ -234,7 +260,7 @@ def _search_calls(
     where these do not fit, the search goes on with less room.
 
     Raises:
-        InfeasibleError: nothing fits.
+        NothingFitsError: nothing fits.
     """
     base = with_requests(graph, options.pins)
     options = replace(options, pins=None)
@@ -245,10 +271,10 @@ def _search_calls(
         best = _search_parts(
             clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
         )
-    except InfeasibleError:
+    except NothingFitsError:
         if len(base.calls) <= most:
             raise
-        with suppress(InfeasibleError):
+        with suppress(NothingFitsError):
             return _search_parts(
                 clusters(base, fine_most, weight), cluster, options, seconds
             )
@@ -286,7 +312,7 @@ def _search_calls(
         if found.fits and found.value < limit:
             constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
             solution = replace(fine, value=found.value, bound=bound)
-            best = _Found(judge, constraints, groups, device_of, solution)
+            best = Found(judge, constraints, groups, device_of, solution)
             limit = found.value
         held = [found.outcome.memory[device.name].total for device in cluster]
         full = np.array([d.memory_bytes for d in cluster]) / np.maximum(held, 1)
@@ -295,12 +321,12 @@ def _search_calls(
     return best
 
 
-def _device_of_calls(found: _Found) -> dict[str, str]:
+def _device_of_calls(found: Found) -> dict[str, str]:
     calls = found.evaluator.graph.calls
     return {call.name: found.device_of[call.part] for call in calls}
 
 
-def _keeps_first_requests(found: _Found) -> bool:
+def _keeps_first_requests(found: Found) -> bool:
     """Whether everything was placed without going down preference lists."""
     return all(
         not one.preferred or found.device_of[one.part] in one.preferred
@@ -308,7 +334,7 @@ def _keeps_first_requests(found: _Found) -> bool:
     )
 
 
-def _start_from(coarse: _Found, evaluator: Evaluator, groups: Sequence[Group]) -> Ints:
+def _start_from(coarse: Found, evaluator: Evaluator, groups: Sequence[Group]) -> Ints:
     """The placement of the clusters as one of the groups of calls."""
     number = {device.name: i for i, device in enumerate(evaluator.cluster)}
     where = _device_of_calls(coarse)
@@ -420,6 +446,8 @@ def _kept_options(options: PlanOptions, solution: Solution) -> dict[str, object]
         }
     if options.contiguity:
         kept["contiguity"] = options.contiguity
+    if options.strategy:
+        kept["strategy"] = options.strategy
     if solution.ended_by_clock:
         kept["ended_by_clock"] = True
     return kept

@@ -64,6 +64,7 @@ CALLS: list[tuple[str, Any]] = [
         (f"{verb.__name__}({x!r})", lambda verb=verb, x=x: verb(x))
         for verb in (sn.compare_strategies, sn.sensitivity, sn.simulate, PLAN.compare)
         for x in NO_PLANS
+        if (verb, x) != (sn.compare_strategies, GRAPH)  # which is a source
     ],
     *[
         (f"sensitivity({x})", lambda x=x: sn.sensitivity(PLAN, **x))
@@ -82,6 +83,7 @@ CALLS: list[tuple[str, Any]] = [
         (f"{verb.__name__}({x!r})", lambda verb=verb, x=x: verb(x))
         for verb in (PLAN.__getitem__, PLAN.explain)
         for x in (None, 3, "zz", "", ["c0"])
+        if (verb, x) != (PLAN.explain, None)  # of all of it
     ],
 ]
 

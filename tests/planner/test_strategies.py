@@ -6,7 +6,7 @@ import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Execution
-from splitnet.planner.strategies.compare import compare_strategies, executed
+from splitnet.planner.strategies.compare import compare_plan, executed
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import chain
 
@@ -21,7 +21,7 @@ def two_stages() -> Plan:
 
 def test_the_fastest_of_a_heavy_chain_is_named():
     """A chain gains nothing from its own plan; towers and a pipeline do."""
-    found = compare_strategies(two_stages())
+    found = compare_plan(two_stages())
 
     assert found.best.kind == "towers"
     assert found["pipeline"].seconds < found["one device"].seconds
@@ -32,7 +32,7 @@ def test_a_losing_plan_is_not_called_a_win():
     """Where a model is small, one device is the answer."""
     pins = {"c[02]": "gpu:0", "c[13]": "gpu:1"}
     slow = Cluster.of("2*gpu", "cpu", link="0.1 GB/s")
-    found = compare_strategies(find_plan(chain(4, flops=1e3), slow, pins=pins))
+    found = compare_plan(find_plan(chain(4, flops=1e3), slow, pins=pins))
 
     assert found.best.kind == "one device"
     assert "not worth distributing" in str(found)
@@ -41,7 +41,7 @@ def test_a_losing_plan_is_not_called_a_win():
 def test_a_chain_on_one_device_is_cut_into_stages():
     """A pipeline needs stages; where the plan has none, they are of equal work."""
     plan = find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"})
-    found = compare_strategies(plan)
+    found = compare_plan(plan)
 
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
@@ -52,7 +52,7 @@ def test_cpus_are_used_where_there_are_no_gpus():
     pins = {"c[01]": "cpu:1", "c[23]": "cpu:2"}
     plan = find_plan(chain(4, flops=4e11), Cluster.of("3*cpu"), pins=pins)
 
-    assert {"cpu:1", "cpu:2"} <= set(compare_strategies(plan)["towers"].devices)
+    assert {"cpu:1", "cpu:2"} <= set(compare_plan(plan)["towers"].devices)
 
 
 def test_the_verdict_compares_strategies():
@@ -82,12 +82,12 @@ def test_a_strategy_that_cannot_be_is_a_key_error():
     single = find_plan(chain(1), Cluster.of("gpu", "cpu"))
 
     with pytest.raises(KeyError, match="pipeline"):
-        compare_strategies(single)["pipeline"]
+        compare_plan(single)["pipeline"]
 
 
 def test_a_row_says_what_moves_and_what_is_held():
     """A line for each: its step, bytes, fullest device, and what to type."""
-    found = compare_strategies(two_stages())
+    found = compare_plan(two_stages())
 
     for row in found.all:
         assert row.peak_bytes > 0
@@ -99,7 +99,7 @@ def test_explain_without_a_name_compares_strategies():
     """The question why the whole runs so has the comparison as its answer."""
     plan = two_stages()
 
-    assert plan.explain() == compare_strategies(plan)
+    assert plan.explain() == compare_plan(plan)
 
 
 def test_a_plan_that_runs_another_way_is_simulated_so():

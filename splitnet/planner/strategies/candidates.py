@@ -46,6 +46,7 @@ __all__ = [
     "candidates",
     "choose",
     "obstacles_of",
+    "workers_of",
 ]
 
 DeviceTable = Mapping[str, str]
@@ -118,9 +119,8 @@ class Candidate:
     @property
     def words(self) -> str:
         """The options that fix this strategy."""
-        one, said = self.execution, []
-        if self.towers > 1:
-            said.append(f"towers={self.towers}")
+        one = self.execution
+        said = [f"towers={self.towers}"] if self.towers > 1 else []
         if one.microbatches > 1:
             said += [f"microbatches={one.microbatches}", f"schedule={one.schedule!r}"]
         if one.recompute and set(self.devices) <= set(one.recompute):
@@ -130,13 +130,17 @@ class Candidate:
     @property
     def how(self) -> str:
         """What a person types to get it."""
-        given = [self.words] if self.words else []
-        if self.kind == "one device" and self.devices:
+        given = ["strategy='auto'", self.words]
+        if self.kind == "one device":
             busy = self.found.outcome.timeline.compute_seconds
             given.insert(0, f"pins={{'*': {max(busy, key=busy.__getitem__)!r}}}")
-        if self.words or self.execution.recompute:
-            given.insert(0, "strategy='auto'")
-        return f"plan({', '.join(['source, cluster', *given])})"
+            if self.execution == Execution():
+                given.pop(1)
+        elif self.towers == 1:
+            given.append("towers=1")
+        if self.execution.microbatches == 1 and len(given) > 2:
+            given.append("microbatches=1")
+        return f"plan({', '.join(['source, cluster', *filter(None, given)])})"
 
     def row(self, kind: str = "", how: str = "") -> Strategy:
         """The strategy as plain data."""
@@ -301,7 +305,7 @@ def _fitted(space: Space, placed: Placed, execution: Execution) -> Candidate:
     return made
 
 
-def _workers(cluster: Cluster) -> list[str]:
+def workers_of(cluster: Cluster) -> list[str]:
     """The devices that towers and stages may use: GPUs, or else all but the first."""
     gpus = [d.name for d in cluster if d.kind == "gpu"]
     others = [d.name for d in cluster if d.name != cluster.home.name]
@@ -316,7 +320,7 @@ def _counts(most: int) -> list[int]:
 def _staged(space: Space) -> Iterator[Candidate]:
     """Parts in their order on some devices: even work, or even memory if that lacks."""
     evaluator = space.evaluator
-    graph, workers = evaluator.graph, _workers(evaluator.cluster)
+    graph, workers = evaluator.graph, workers_of(evaluator.cluster)
     running = dict.fromkeys(call.part for call in graph.calls)
     order = {part: i for i, part in enumerate(running)}
     inner = [
@@ -373,7 +377,7 @@ def _towers(space: Space) -> Iterator[Candidate]:
     """The whole model on each of some devices, where no part asks for another."""
     evaluator = space.evaluator
     workers, cluster, graph = (
-        _workers(evaluator.cluster),
+        workers_of(evaluator.cluster),
         evaluator.cluster,
         evaluator.graph,
     )

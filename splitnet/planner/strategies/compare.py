@@ -15,10 +15,10 @@ from splitnet.planner.strategies.candidates import (
     obstacles_of,
 )
 
-__all__ = ["compare_strategies", "compared", "executed"]
+__all__ = ["compare_plan", "compared", "executed"]
 
 
-def compare_strategies(plan: Plan) -> StrategyComparison:
+def compare_plan(plan: Plan) -> StrategyComparison:
     """Compare the ways to run a plan's model on its cluster, with the plan's costs.
 
     Nothing is searched: a pipeline keeps the plan's devices, or cuts the calls in their

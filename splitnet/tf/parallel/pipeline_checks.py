@@ -1,5 +1,6 @@
 """What micro-batches would make other than the whole batch: refused, or warned of."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,9 +9,13 @@ from splitnet.core.errors import DeclarationError, warn
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import CARRIED
+from splitnet.tf.reading.flatten import is_sparse
+from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.variables import states_of
 
-__all__ = ["check_losses", "check_pipeline", "warn_of_masks"]
+__all__ = ["check_losses", "check_pipeline", "obstacles_of", "warn_of_masks"]
 
+_OF_BATCH = (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 
 
@@ -75,3 +80,45 @@ def check_losses(model: Any, pipeline: Pipeline) -> None:
                 f"reduction={reduction!r}. Micro-batches need a mean over samples, "
                 f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
             )
+
+
+def obstacles_of(source: Any) -> dict[str, str]:
+    """Why a source cannot be cut into "microbatches", or copied into "towers".
+
+    Only what makes training other than that of the whole batch, noise left out.
+    """
+    found: dict[str, str] = {}
+    for which, why in _obstacles(source):
+        for name in ("microbatches", "towers") if which == "both" else (which,):
+            found.setdefault(name, why)
+    return found
+
+
+def _obstacles(source: Any) -> Iterator[tuple[str, str]]:
+    blueprint = blueprint_of(source)
+    model = blueprint.model
+    for tensor in (*model.inputs, *model.outputs):
+        if tuple(tensor.shape[:1]) != (None,):
+            yield "both", f"the first axis of {tensor.name!r} is no batch of any size"
+    for site in blueprint.sites:
+        if any(map(is_sparse, site.node.input_tensors)):
+            yield "both", f"{site.call!r} reads a sparse tensor"
+        for layer in keras_api.sublayers(site.node.operation):
+            if isinstance(layer, _OF_BATCH):
+                yield "microbatches", f"{layer.name!r} would see each by itself"
+                if layer is not site.node.operation:
+                    yield "towers", f"{layer.name!r} is inside of another layer"
+            elif not type(layer).__module__.startswith("keras.") and any(
+                "seed" not in variable.name for variable in states_of(layer)
+            ):
+                yield "both", f"{layer.name!r} has a state that its calls may change"
+    for tensor in model.outputs:
+        if getattr(tensor, CARRIED[0], None) is not None:
+            yield "microbatches", f"{tensor.name!r} hands a mask to its loss"
+    if not isinstance(source, keras.Model):
+        return
+    if type(source).train_step is not keras.Model.train_step:
+        yield "microbatches", "the model has a train_step of its own"
+    for loss in keras.tree.flatten(getattr(source, "loss", None)):
+        if getattr(loss, "reduction", _MEANS[0]) not in _MEANS:
+            yield "microbatches", f"loss {loss.name!r} is no mean over samples"

@@ -35,9 +35,7 @@ def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
     The names of the plan's calls tell them. Where a rebuilt model counts its nested
     models on (functional_1, functional_2), all are expanded.
     """
-    if towers_in(plan.graph):  # of a whole model, or of a net
-        return blueprint_of(source)
-    paths = expanded_in([call.name for call in plan.graph.calls])
+    paths = expanded_in([call.name for call in fold(plan.graph, bare=True)])
     found = blueprint_of(source, paths or "keep", strict=False)
     if paths and not any(found.flow.models.values()):
         return blueprint_of(source, "expand")
@@ -52,8 +50,9 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     """
     graph, sites = plan.graph, sized(blueprint).sites
     own = {id(a.node): b.node for a, b in zip(sites, blueprint.sites)}
-    calls = fold(graph, bare=bool(towers_in(graph)) and not blueprint.towers)
-    faults = [*_part_faults(blueprint, graph)]
+    whole = bool(towers_in(graph)) and not blueprint.towers
+    calls = fold(graph, bare=whole)
+    faults = [] if whole else [*_part_faults(blueprint, graph)]
     if len(calls) != len(sites):
         faults += _name_faults(calls, sites)
         faults = faults or [f"it has {len(sites)} calls, the plan {len(calls)}"]

@@ -1,0 +1,223 @@
+"""Choose a strategy: search placements, try each in several ways, take the simplest."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import DeclarationError, InfeasibleError, listed
+from splitnet.core.graph import Graph
+from splitnet.core.plan import Plan, PlanOptions, StrategyComparison
+from splitnet.planner.analysis import with_verdict
+from splitnet.planner.constraints import resolve
+from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.partitioning import bind_shared_weights, with_requests
+from splitnet.planner.planner import (
+    Found,
+    NothingFitsError,
+    in_clusters,
+    plan_of,
+    search,
+)
+from splitnet.planner.strategies.candidates import (
+    Candidate,
+    Placed,
+    Space,
+    candidates,
+    choose,
+    obstacles_of,
+    workers_of,
+)
+from splitnet.planner.strategies.compare import compared
+from splitnet.simulator.microbatch import scaled_graph
+
+__all__ = ["plan_strategy", "strategies_of"]
+
+_STAGES_SHARE = 0.4
+"""Of the time limit, in addition to it: for stages of equal work."""
+_PIECES = 8
+"""Where the whole batch fits nowhere, placements are searched for this share of it."""
+_FIXED = ("microbatches", "schedule", "recompute", "towers")
+
+
+def plan_strategy(
+    graph: Graph, cluster: Cluster, options: PlanOptions, obstacles: Mapping[str, str]
+) -> Plan:
+    """Plan with the strategy that is best, as far as it is not fixed.
+
+    Args:
+        graph: What runs.
+        cluster: The machine.
+        options: As `plan_graph`.
+        obstacles: Why the source cannot be cut into "microbatches", or copied into
+            "towers", as far as its graph does not show it.
+
+    Raises:
+        DeclarationError: what is fixed cannot be.
+        InfeasibleError: no strategy fits.
+    """
+    return _Choice(graph, cluster, options, obstacles).plan()
+
+
+def strategies_of(
+    graph: Graph, cluster: Cluster, options: PlanOptions, obstacles: Mapping[str, str]
+) -> StrategyComparison:
+    """The best of each kind of strategy, whether or not any fits; see `plan_strategy`.
+
+    Raises:
+        DeclarationError: what is fixed cannot be.
+    """
+    found = _Choice(graph, cluster, options, obstacles).found
+    return compared(found, choose(found))
+
+
+class _Choice:
+    """The strategies that were tried for a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        options: PlanOptions,
+        obstacles: Mapping[str, str],
+    ) -> None:
+        self.cluster, self.options = cluster, options
+        self._plain = replace(
+            options,
+            strategy=None,
+            microbatches=None,
+            schedule=None,
+            recompute=None,
+            towers=None,
+        )
+        parted = options.parts is not None
+        coarse = in_clusters(graph, cluster, options) if parted else graph
+        self._pins = None if parted else options.pins
+        evaluator = Evaluator.of(coarse, cluster, self._plain)
+        _, groups = resolve(
+            coarse,
+            cluster,
+            pins=self._pins,
+            missing=options.missing,
+            load_of=evaluator.load,
+        )
+        calls = bind_shared_weights(with_requests(graph, options.pins))
+        self._calls = Evaluator.of(calls, cluster, self._plain) if parted else None
+        self._space = Space(
+            evaluator,
+            groups,
+            obstacles_of(graph) | dict(obstacles),
+            options.microbatches,
+            options.schedule,
+            options.recompute,
+            options.towers,
+            self._regrouped if parted else None,
+        )
+        _check(self._space)
+        self._refused: NothingFitsError | None = None
+        known = self._searched(graph)
+        self.found: list[Candidate] = list(candidates(self._space, known))
+
+    def _regrouped(self, device_of: Mapping[str, str]) -> Placed:
+        """The functions that run where clusters of calls are placed so."""
+        calls = self._space.evaluator.graph.calls
+        return self._by_calls({call.name: device_of[call.part] for call in calls})
+
+    def _by_calls(self, where: Mapping[str, str]) -> Placed:
+        assert self._calls is not None
+        evaluator, device_of, _ = self._calls.as_functions(where)
+        return evaluator, device_of
+
+    def _searched(self, graph: Graph) -> list[Placed]:
+        """The placements with the shortest step, and with stages of equal work."""
+        known, plain = [], self._plain
+        try:
+            self._best = search(graph, self.cluster, plain)
+            known.append(self._of_whole_batch(self._best))
+        except NothingFitsError as fault:
+            self._best, self._refused = fault.found, fault
+        if len(self._space.counts) > 1 or self._space.counts[0] > 1:
+            if self._refused is not None:
+                graph = scaled_graph(graph, max(1, graph.batch // _PIECES))
+                with suppress(NothingFitsError):
+                    known.append(
+                        self._of_whole_batch(search(graph, self.cluster, plain))
+                    )
+            busiest = replace(
+                plain,
+                objective="throughput",
+                contiguity="pipeline",
+                time_limit=_STAGES_SHARE * plain.time_limit,
+            )
+            with suppress(NothingFitsError):
+                known.append(self._of_whole_batch(search(graph, self.cluster, busiest)))
+        return known
+
+    def _of_whole_batch(self, found: Found) -> Placed:
+        """A placement that was searched, maybe for a share of the batch."""
+        if self._calls is None:
+            return self._space.evaluator, found.device_of
+        calls = found.evaluator.graph.calls
+        return self._by_calls({call.name: found.device_of[call.part] for call in calls})
+
+    def plan(self) -> Plan:
+        """The plan of the strategy that is chosen.
+
+        Raises:
+            InfeasibleError: none fits.
+        """
+        one = choose(self.found)
+        if one is None:
+            raise self._refusal()
+        graph, plain = one.evaluator.graph, one.execution.microbatches == 1
+        constraints, groups = resolve(
+            graph,
+            self.cluster,
+            pins=self._pins if graph is self._space.evaluator.graph else None,
+            load_of=one.evaluator.load,
+        )
+        known = self._best.solution
+        bound = known.bound if plain and one.towers == 1 else 0.0
+        solution = replace(known, bound=bound, algorithm="comparison_of_strategies")
+        found = Found(one.evaluator, constraints, groups, one.device_of, solution)
+        return with_verdict(plan_of(found, self.options), compared(self.found, one))
+
+    def _refusal(self) -> InfeasibleError:
+        """Why nothing fits: the memory, or what is fixed."""
+        if self._refused is not None:
+            return self._refused.explained()
+        fixed = [
+            f"{name}={getattr(self.options, name)!r}"
+            for name in _FIXED
+            if getattr(self.options, name) is not None
+        ]
+        return InfeasibleError(
+            f"no strategy with {', '.join(fixed)} fits, and others do: leave some out. "
+            "compare_strategies(source, cluster) lists what fits."
+        )
+
+
+def _check(space: Space) -> None:
+    """Refuse what is fixed and cannot be.
+
+    Raises:
+        DeclarationError: with every fault.
+    """
+    evaluator, faults = space.evaluator, []
+    batch, workers = evaluator.graph.batch, workers_of(evaluator.cluster)
+    for name, count, most in (
+        ("microbatches", space.microbatches, f"the batch, {batch}"),
+        ("towers", space.towers, f"the devices for them, {len(workers)}"),
+    ):
+        if count is None or count == 1:
+            continue
+        if count > (batch if name == "microbatches" else len(workers)):
+            faults.append(f"{name}={count} is more than {most}")
+        if name in space.obstacles:
+            faults.append(f"{name}={count} would not be exact: {space.obstacles[name]}")
+    if not evaluator.training and (space.recompute or (space.microbatches or 1) > 1):
+        faults.append("microbatches= and recompute= are for training")
+    if space.schedule is not None and tuple(space.counts) == (1,):
+        faults.append(f"schedule={space.schedule!r} is an order of micro-batches")
+    if faults:
+        raise DeclarationError(listed("such a strategy cannot be.", faults))

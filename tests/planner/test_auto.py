@@ -1,0 +1,210 @@
+"""strategy="auto": which strategy is chosen, what may be fixed, and what is said."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import splitnet as sn
+from splitnet.core.graph import Graph
+from splitnet.core.plan import Plan
+from splitnet.core.replication import towers_in
+from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.planner.strategies.candidates import choose
+from splitnet.planner.strategies.compare import executed
+from tests.zoo import MIB, chain, random_dag, two_towers, wide
+
+BOX = sn.Cluster.of("2*gpu", "cpu")
+SMALL = sn.Cluster.of("2*gpu", "cpu", memory="40 MiB", cpu_memory="20 MiB")
+
+
+def auto(graph: Graph, cluster: sn.Cluster = BOX, **options: Any) -> Plan:
+    """The plan of the strategy that is chosen, after a short search."""
+    options = {"time_limit": 0.2, "strategy": "auto"} | options
+    return sn.plan(graph, cluster, **options)
+
+
+def kind(plan: Plan) -> str:
+    """The kind that was chosen."""
+    assert plan.verdict is not None
+    assert plan.verdict.strategies is not None
+    return plan.verdict.strategies.chosen
+
+
+@pytest.mark.parametrize(
+    ("graph", "cluster", "wanted"),
+    [
+        (
+            chain(4, flops=1e3),
+            sn.Cluster.of("2*gpu", "cpu", link="1 GB/s"),
+            "one device",
+        ),
+        (chain(4, flops=1e12), BOX, "towers"),
+        (wide(2), BOX, "placement"),
+        (two_towers(flops=1e12), BOX, "placement"),
+        (chain(8, flops=1e12), sn.Cluster.of("2*gpu", memory="30 MiB"), "pipeline"),
+    ],
+    ids=["tiny", "heavy", "wide", "pinned", "tight"],
+)
+def test_auto_chooses_what_suits_the_model(
+    graph: Graph, cluster: sn.Cluster, wanted: str
+) -> None:
+    """A small model stays on one device; a heavy one is copied, spread, or staged."""
+    plan = auto(graph, cluster)
+
+    assert kind(plan) == wanted
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
+    assert bool(towers_in(plan.graph)) == (wanted == "towers")
+    assert (plan.execution.microbatches > 1) == (wanted == "pipeline")
+
+
+def test_auto_fits_what_a_placement_does_not() -> None:
+    """Where activations fill every device, micro-batches or recomputation help."""
+    graph = chain(8, flops=4e11, out=8 * MIB)
+    with pytest.raises(sn.InfeasibleError):
+        sn.plan(graph, SMALL, time_limit=0.2)
+
+    plan = auto(graph, SMALL)
+    assert str(plan.execution)
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in SMALL)
+
+
+def test_auto_takes_the_simplest_of_equals() -> None:
+    """Two per cent are not worth more micro-batches, or another kind of strategy."""
+
+    def one(seconds: float, complexity: int, *, fits: bool = True) -> Any:
+        return SimpleNamespace(seconds=seconds, complexity=complexity, fits=fits)
+
+    fast, simple, slow = one(1, 3), one(1.02, 1), one(1.03, 0)
+    large = one(0.5, 0, fits=False)
+
+    assert choose([fast, simple, slow, large]) is simple
+    assert choose([large]) is None
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"microbatches": 4},
+        {"microbatches": 3, "schedule": "gpipe", "towers": 1},
+        {"recompute": True, "towers": 1},
+        {"towers": 2, "microbatches": 2},
+        {"microbatches": 1, "towers": 1, "recompute": False},
+    ],
+    ids=str,
+)
+def test_what_is_fixed_is_kept(fixed: dict[str, Any]) -> None:
+    """The rest is chosen around it."""
+    plan = auto(chain(4, flops=1e12), **fixed)
+    how = plan.execution
+
+    assert how.microbatches == fixed.get("microbatches", how.microbatches)
+    assert how.schedule == fixed.get("schedule", how.schedule)
+    assert bool(how.recompute) == fixed.get("recompute", bool(how.recompute))
+    if "towers" in fixed:
+        counts = [one.count for one in towers_in(plan.graph).values()]
+        assert counts == ([2] if fixed["towers"] == 2 else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": "best"}, "strategy= must be one of None, 'auto'"),
+        (
+            {"strategy": None, "towers": 2},
+            "strategy= must be 'auto' where microbatches=",
+        ),
+        ({"objective": "memory"}, "objective= must be 'latency' with strategy='auto'"),
+        ({"schedule": "zb"}, "schedule= must be one of None, 'gpipe', '1f1b'"),
+        ({"recompute": 1}, "recompute= must be True, False or None"),
+        ({"microbatches": 0}, "microbatches= must be a whole number"),
+        ({"microbatches": 33}, "microbatches=33 is more than the batch, 32"),
+        ({"towers": 3}, "towers=3 is more than the devices for them, 2"),
+        ({"training": False, "microbatches": 2}, "are for training"),
+        ({"microbatches": 1, "schedule": "1f1b"}, "is an order of micro-batches"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_fixed_is_refused(options: dict[str, Any], words: str) -> None:
+    """Each message names the option and what it may be."""
+    with pytest.raises(sn.DeclarationError, match=re.escape(words)):
+        auto(chain(4), **options)
+
+
+def test_a_model_that_cannot_be_divided_is_not() -> None:
+    """BatchNormalization needs the whole batch: towers share moments, pieces cannot."""
+    plain = chain(4, flops=1e12)
+    norm = replace(plain.calls[2], kind="BatchNormalization")
+    graph = replace(plain, calls=(*plain.calls[:2], norm, *plain.calls[3:]))
+    plan = auto(graph)
+
+    assert plan.execution.microbatches == 1
+    assert [one.batch_norm for one in towers_in(plan.graph).values()] == [
+        "synchronised"
+    ]
+    with pytest.raises(
+        sn.DeclarationError, match="microbatches=2 would not be exact: c1"
+    ):
+        auto(graph, microbatches=2)
+
+
+def test_what_is_fixed_and_fits_nowhere_says_so() -> None:
+    """Others fit: the error names what to leave out."""
+    with pytest.raises(sn.InfeasibleError, match="no strategy with towers=2 fits, and"):
+        auto(chain(8), sn.Cluster.of("2*gpu", memory="30 MiB"), towers=2)
+
+
+def test_a_chosen_plan_is_saved_and_explained(tmp_path: Any) -> None:
+    """The file has the whole choice; `explain` without a name compares."""
+    plan = auto(chain(8, flops=1e12), sn.Cluster.of("2*gpu", memory="30 MiB"))
+    plan.save(tmp_path / "plan.json")
+    loaded = sn.load_plan(tmp_path / "plan.json")
+
+    assert loaded.execution == plan.execution
+    assert loaded.timeline == plan.timeline
+    assert (loaded.options or {})["strategy"] == "auto"
+    assert "pipeline is fastest" in str(plan.explain())
+    assert "found by comparison of strategies; runs in" in " ".join(
+        sn.table(plan).split()
+    )
+
+
+@pytest.mark.parametrize(
+    "graph", [chain(6, flops=1e12), wide(4)], ids=["chain", "wide"]
+)
+def test_what_a_row_says_to_type_gives_that_row(graph: Graph) -> None:
+    """The call in each row is complete, and its plan takes as long as predicted."""
+    found = sn.compare_strategies(graph, BOX, time_limit=0.2)
+
+    assert len(found.all) >= 3
+    for row in found.all:
+        made = eval(row.how, {"plan": sn.plan, "source": graph, "cluster": BOX})
+        assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
+
+
+def test_strategies_that_do_not_fit_are_compared_as_well() -> None:
+    """A comparison refuses nothing: it says what fits and what does not."""
+    tiny = sn.Cluster.of("2*gpu", memory="3 MiB")
+    found = sn.compare_strategies(chain(8), tiny, time_limit=0.1)
+
+    assert not any(row.fits for row in found.all)
+    assert "does not fit" in str(found)
+    with pytest.raises(sn.DeclarationError, match="takes nothing else"):
+        sn.compare_strategies(auto(chain(2)), tiny)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_auto_is_as_good_as_trying_everything(seed: int) -> None:
+    """Two per cent above the best of every count, schedule and placement it knows."""
+    graph = random_dag(seed, 6)
+    plan = auto(graph)
+    one = sn.plan(graph, BOX, time_limit=0.2)
+    tried = [
+        executed(one, Execution(count, schedule)).seconds
+        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+        for schedule in SCHEDULES
+    ]
+
+    assert plan.seconds <= 1.03 * min(tried)
