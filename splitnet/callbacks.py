@@ -140,9 +140,9 @@ class PlacementCallback(keras.callbacks.Callback):
 
     def _write_plan(self, plan: Plan) -> None:
         self._writer.text("plan", table(plan, width=100), step=0)
-        self._draw("placement", dot_of(plan), "nop1", step=0)
+        self._draw("placement", dot_of(plan), step=0)
         timeline = gantt_of({"planned": plan.timeline}, cluster=plan.cluster)
-        self._draw("timeline", dot_of_scene(timeline), "nop2", step=0)
+        self._draw("timeline", dot_of_scene(timeline), step=0)
         self._writer.scalar("planned/step_seconds", plan.seconds, step=0)
         for device, memory in plan.memory.items():
             tag = f"planned/memory_bytes/{device}"
@@ -152,7 +152,7 @@ class PlacementCallback(keras.callbacks.Callback):
     def _write_audit(self, audit: Audit) -> None:
         self._writer.text("audit", table(audit, width=100), step=1)
         self._writer.scalar("audit/findings", len(audit.findings), step=1)
-        self._draw("placement", dot_of(audit.plan, audit=audit), "nop1", step=1)
+        self._draw("placement", dot_of(audit.plan, audit=audit), step=1)
 
     def _write_measured(self, measured: Timeline) -> None:
         if not measured.tasks:
@@ -162,17 +162,17 @@ class PlacementCallback(keras.callbacks.Callback):
         both = gantt_of(
             {"planned": plan.timeline, "measured": measured}, cluster=plan.cluster
         )
-        self._draw("timeline", dot_of_scene(both), "nop2", step=1)
+        self._draw("timeline", dot_of_scene(both), step=1)
         self._write_compute("measured", measured)
 
     def _write_compute(self, kind: str, timeline: Timeline) -> None:
         for device, seconds in timeline.compute_seconds.items():
             self._writer.scalar(f"{kind}/compute_seconds/{device}", seconds, step=0)
 
-    def _draw(self, tag: str, dot: str, program: str, *, step: int) -> None:
+    def _draw(self, tag: str, dot: str, *, step: int) -> None:
         """Write an image; if Graphviz is missing, write the error instead."""
         try:
-            self._writer.image(tag, render_dot(dot, "png", program=program), step=step)
+            self._writer.image(tag, render_dot(dot, "png"), step=step)
         except SplitnetError as error:
             self._writer.text(tag, str(error), step=step)
 

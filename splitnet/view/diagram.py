@@ -7,6 +7,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
 from splitnet.view.facts import (
     PartFacts,
+    alike_devices,
     findings_by_part,
     known_shape,
     part_facts,
@@ -19,7 +20,6 @@ __all__ = ["MOST_LANES", "Box", "Diagram", "DiagramEdge", "diagram_of"]
 
 _MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
 _MOST_LINKS = 60  # of more links only the largest are drawn
-_MOST_ALONE = 8  # with more devices, those that do the same share a lane
 MOST_LANES = 12
 """With more lanes, devices are cards with the largest links between them."""
 
@@ -126,7 +126,8 @@ def diagram_of(
     alone = any(n in strayed or n in old for n in facts)
     lane_of = {device.name: device.name for device in plan.cluster}
     if not alone:
-        lane_of |= _lanes(plan, order, look)
+        for devices in alike_devices(plan.timeline):
+            lane_of |= dict.fromkeys(devices, devices[0])
     groups = fold(
         order,
         [(part_of[t.source], part_of[t.target]) for t in plan.graph.tensors],
@@ -181,25 +182,6 @@ def diagram_of(
         lanes,
         len(links) - len(drawn),
     )
-
-
-def _lanes(
-    plan: Plan, order: Sequence[str], look: Mapping[str, Hashable]
-) -> dict[str, str]:
-    """By device the first device that runs equal parts; only if there are many."""
-    on: dict[str, list[Hashable]] = {}
-    for name in order:
-        on.setdefault(plan.device_of[name], []).append(look[name])
-    if len(on) <= _MOST_ALONE:
-        return {}
-    first: dict[Hashable, str] = {}
-    return {
-        device.name: first.setdefault(
-            (tuple(on[device.name]), device.kind, device.host), device.name
-        )
-        for device in plan.cluster
-        if device.name in on
-    }
 
 
 def _moved(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:

@@ -1,15 +1,17 @@
 """What pictures and tables say about a plan: parts, sharing, transfers, verdict."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan
+from splitnet.core.timeline import Timeline
 from splitnet.view.style import Shape, percent
 
 __all__ = [
+    "alike_devices",
     "PartFacts",
     "Sharing",
     "TransferSum",
@@ -25,6 +27,7 @@ __all__ = [
     "verdict_lines",
 ]
 
+_MOST_ALONE = 8  # with more devices, those that do the same are drawn together
 _GOAL = {
     "latency": "shortest step",
     "throughput": "highest throughput",
@@ -171,6 +174,22 @@ def transfer_sums(plan: Plan) -> list[TransferSum]:
 def utilization(plan: Plan, device: str) -> float:
     """The share of the step in which a device computes, 0 to 1."""
     return plan.timeline.utilization.get(device, 0.0)
+
+
+def alike_devices(timeline: Timeline) -> list[list[str]]:
+    """The devices that compute; of many, those of a host that do the same together."""
+    busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
+    does: dict[str, list[Hashable]] = {device: [] for device in busy}
+    for task in timeline.tasks:
+        if task.stop > task.start:
+            times = round(task.start, 9), round(task.stop, 9)
+            does[task.device].append((task.phase, task.microbatch, *times))
+    found: dict[Hashable, list[str]] = {}
+    for device in busy:
+        host = device.rpartition("/")[0]
+        alone = device if len(busy) <= _MOST_ALONE else None
+        found.setdefault((host, tuple(does[device]), alone), []).append(device)
+    return list(found.values())
 
 
 def objective_text(plan: Plan) -> tuple[str, str]:

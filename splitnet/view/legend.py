@@ -1,6 +1,7 @@
 """The words in a placement diagram: header, legend, lane titles, boxes, tooltips."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
@@ -275,13 +276,8 @@ def link_tooltip(link: DiagramEdge, name_of: Mapping[str, str]) -> str:
 
 def _layers_text(layers: Sequence[str]) -> str:
     """The kinds of layers in a row, equal neighbours counted."""
-    words: list[tuple[str, int]] = []
-    for layer in layers:
-        if words and words[-1][0] == layer:
-            words[-1] = (layer, words[-1][1] + 1)
-        else:
-            words.append((layer, 1))
-    texts = [f"{count} {name}" if count > 1 else name for name, count in words]
+    runs = [(name, len(list(its))) for name, its in groupby(layers)]
+    texts = [f"{count} {name}" if count > 1 else name for name, count in runs]
     if len(texts) > 4:
         texts = [*texts[:2], "…", texts[-1]]
     return shortened(" → ".join(texts), 44)

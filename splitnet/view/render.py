@@ -1,9 +1,9 @@
 """Draw plans, audits and timelines into files: SVG, PNG, PDF or DOT.
 
-Graphviz runs in a child process: pygraphviz' own first, an installed `dot` second. A
-fault in its C code then costs a picture and not the training that runs in this process.
-The child uses the bundled font, so that a machine without fonts still draws words, and
-the same plan is laid out alike everywhere.
+Graphviz runs in a child process, by way of pygraphviz. A fault in its C code then costs
+a picture and not the training that runs in this process. The child uses the bundled
+font, so that a machine without fonts still draws words, and the same plan is laid out
+alike everywhere.
 """
 
 import os
@@ -30,8 +30,8 @@ __all__ = [
     "draw",
     "html_of",
     "render_dot",
+    "svg_of",
     "svg_of_plan",
-    "svg_of_scene",
     "svg_of_timeline",
 ]
 
@@ -115,20 +115,20 @@ def draw(
     shown = thing.plan if isinstance(thing, Audit) else thing
     placement = isinstance(shown, Plan) and what == "placement"
     if isinstance(shown, Plan) and placement and isinstance(other, Plan | None):
-        text, program = dot_of(shown, other=other, audit=audit), "nop1"
+        text = dot_of(shown, other=other, audit=audit)
     elif (
         isinstance(shown, Plan | Timeline)
         and isinstance(other, Plan | Timeline | None)
         and not placement
     ):
-        text, program = dot_of_scene(_scene_of(shown, other)), "nop2"
+        text = dot_of_scene(_scene_of(shown, other))
     else:
         beside = "" if other is None else f" beside a {type(other).__name__}"
         raise SplitnetError(
             f"cannot draw a {type(thing).__name__}{beside} here. Give a plan, an audit "
             "or a timeline; `other` is of the same kind."
         )
-    write_bytes(_picture(text, path, kind, program, dpi), path, "picture")
+    write_bytes(_picture(text, path, kind, dpi), path, "picture")
     return path
 
 
@@ -145,13 +145,13 @@ def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
     return gantt_of(timelines)
 
 
-def _picture(text: str, path: Path, kind: str, program: str, dpi: int) -> bytes:
+def _picture(text: str, path: Path, kind: str, dpi: int) -> bytes:
     """Render DOT; without Graphviz leave the DOT text and say where."""
     if kind == "dot":
         return text.encode()
     _warn_of_missing_letters(text, kind)
     try:
-        return render_dot(text, kind, program=program, dpi=dpi)
+        return render_dot(text, kind, dpi=dpi)
     except SplitnetError as error:
         left = path.with_suffix(".dot")
         write_bytes(text.encode(), left, "picture")
@@ -159,23 +159,19 @@ def _picture(text: str, path: Path, kind: str, program: str, dpi: int) -> bytes:
 
 
 def svg_of_plan(plan: Plan, audit: Audit | None = None, *, headed: bool = True) -> str:
-    """Draw a plan as SVG text, for a notebook or a page; no XML prolog."""
-    return _without_prolog(render_dot(dot_of(plan, audit=audit, headed=headed), "svg"))
-
-
-def svg_of_scene(scene: Scene) -> str:
-    """Draw a chart as SVG text; no XML prolog."""
-    return _without_prolog(render_dot(dot_of_scene(scene), "svg", program="nop2"))
+    """Draw a plan as SVG text, for a notebook or a page."""
+    return svg_of(dot_of(plan, audit=audit, headed=headed))
 
 
 def svg_of_timeline(timeline: Timeline) -> str:
     """Draw a timeline as SVG text, for a notebook."""
-    return svg_of_scene(gantt_of({"": timeline}, title=""))
+    return svg_of(dot_of_scene(gantt_of({"": timeline}, title="")))
 
 
-def _without_prolog(picture: bytes) -> str:
-    text = picture.decode()
-    return text[text.index("<svg") :]
+def svg_of(text: str) -> str:
+    """Draw DOT text as SVG text without an XML prolog."""
+    picture = render_dot(text, "svg").decode()
+    return picture[picture.index("<svg") :]
 
 
 def html_of(thing: Plan | Audit) -> str:
@@ -188,35 +184,28 @@ def html_of(thing: Plan | Audit) -> str:
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 
 
-def render_dot(text: str, kind: str, *, program: str = "nop1", dpi: int = 96) -> bytes:
+def render_dot(text: str, kind: str, *, dpi: int = 96) -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
 
     A graph that Graphviz fails to lay out is tried again with straight lines.
 
     Args:
-        text: a graph in the DOT language.
+        text: a digraph whose boxes have positions, or a graph in which all has.
         kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
         dpi: dots per inch of a png.
-        program: "nop1" for boxes with positions, "nop2" for all with positions.
 
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
     """
+    program = "nop1" if text.startswith("digraph") else "nop2"
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
-    python = [sys.executable, "-P", "-c", _CHILD, kind, program]
-    commands = {"pygraphviz": python}
-    if installed := shutil.which("dot"):
-        commands["the program 'dot'"] = [installed, f"-K{program}", f"-T{kind}"]
-    faults: dict[str, str] = {}
+    command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
     for extra in _ATTEMPTS:
-        for name, command in commands.items():
-            picture, fault = _run([*command, *size, *extra], text)
-            if picture:
-                return _NAMES.sub(b"", picture) if kind == "svg" else picture
-            faults.setdefault(name, fault)
-    said = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
+        picture, fault = _run([*command, *extra], text)
+        if picture:
+            return _NAMES.sub(b"", picture) if kind == "svg" else picture
     raise SplitnetError(
-        f"Graphviz could not make the picture ({said}). Install it with "
+        f"Graphviz could not make the picture ({fault}). Install it with "
         "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz, or draw to a "
         ".dot file and render that on another machine."
     )

@@ -14,15 +14,17 @@ from splitnet.view.facts import (
     algorithm_text,
     bottleneck_text,
     objective_text,
+    transfer_sums,
     verdict_lines,
 )
-from splitnet.view.render import svg_of_plan, svg_of_scene
-from splitnet.view.style import clean, colors_of, mixed, percent
+from splitnet.view.render import svg_of, svg_of_plan
+from splitnet.view.style import clean, colors_of, dot_of_scene, mixed, percent
 from splitnet.view.tables import MEMORY, PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import gantt_of
 
 __all__ = ["report", "report_html"]
 
+_MOST_LISTED = 4
 _SIZE = re.compile(r'<svg width="(\d+)[^"]*" height="(\d+)[^"]*"')
 
 
@@ -95,9 +97,10 @@ def report_html(
         diagram=Markup(_SIZE.sub("<svg", diagram, count=1)),
         wide=int(size[1]) if size else 3,
         tall=int(size[2]) if size else 2,
-        timeline=Markup(svg_of_scene(gantt)),
+        timeline=Markup(svg_of(dot_of_scene(gantt))),
         tall_timeline=gantt.height > gantt.width,
         memory=_memory_bars(plan),
+        matrix=_matrix(plan),
         measured=measured is not None,
         algorithm=algorithm_text(plan),
         colors=colors_of(device.name for device in plan.cluster),
@@ -128,6 +131,23 @@ def _figures(plan: Plan) -> list[tuple[str, str]]:
     return figures
 
 
+def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
+    """Bytes from device to device in a step, each with its share of the largest.
+
+    Empty for up to four devices: a list of transfers says as much.
+    """
+    moved: dict[tuple[str, str], int] = {}
+    for one in transfer_sums(plan):
+        ends = one.source, one.target
+        moved[ends] = moved.get(ends, 0) + one.bytes
+    used = [d.name for d in plan.cluster if any(d.name in ends for ends in moved)]
+    if len(used) <= _MOST_LISTED:
+        return {}
+    most = max(moved.values()) or 1
+    cells = {ends: (format_bytes(size), size / most) for ends, size in moved.items()}
+    return {a: [cells.get((a, b), ("", 0.0)) for b in used] for a in used}
+
+
 def _memory_bars(plan: Plan) -> list[dict[str, object]]:
     """Per device its share of the limit, and what its peak consists of, as lengths.
 
@@ -139,7 +159,7 @@ def _memory_bars(plan: Plan) -> list[dict[str, object]]:
     for device in plan.cluster:
         memory, limit = plan.memory.get(device.name, Memory()), device.memory_bytes
         share = memory.total / limit if limit else 0.0
-        sizes = {word: getattr(memory, kind) for kind, word in MEMORY.items()}
+        sizes = {kind.replace("_", " "): getattr(memory, kind) for kind in MEMORY}
         shades = zip(sizes.items(), (0.0, 0.2, 0.4, 0.6, 0.75, 0.88), strict=True)
         rows.append(
             {

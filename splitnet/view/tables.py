@@ -25,7 +25,7 @@ from splitnet.core.errors import (
     format_seconds,
 )
 from splitnet.core.plan import Plan
-from splitnet.core.timeline import PHASES, Timeline
+from splitnet.core.timeline import PHASES, Copy, Task, Timeline
 from splitnet.view.facts import (
     algorithm_text,
     bottleneck_text,
@@ -363,33 +363,22 @@ def chart(timeline: Timeline, *, width: int | None = None) -> str:
 
 
 def _lane(timeline: Timeline, device: str, size: int) -> str:
-    """What a device does most in each of `size` equal intervals of the step."""
+    """What a device does in the middle of each of `size` intervals of the step."""
+    lane = ["."] * size
     letters = dict(zip(PHASES, "FBU", strict=True))
-    spent: list[dict[str, float]] = [{} for _ in range(size)]
-    interval = timeline.seconds / size
-    for task in timeline.tasks:
-        if task.device == device:
-            _spread(spent, letters[task.phase], task.start, task.stop, interval)
-    for copy in timeline.copies:
-        if device in (copy.source_device, copy.target_device):
-            _spread(spent, "~", copy.start, copy.stop, interval)
-    lane = []
-    for cell in spent:
-        work = {letter: cell[letter] for letter in "FBU" if letter in cell}
-        idle = sum(work.values()) < interval / 2
-        if idle and "~" in cell:
-            lane.append("~")
-        else:
-            lane.append(max(work, key=work.__getitem__) if work else ".")
+    drawn: list[tuple[Task | Copy, str]] = []  # work covers transfers
+    drawn += [(c, "~") for c in timeline.copies if device in _ends(c)]
+    drawn += [(t, letters[t.phase]) for t in timeline.tasks if t.device == device]
+    for event, letter in drawn:
+        first, last = (
+            round(at / timeline.seconds * size) for at in (event.start, event.stop)
+        )
+        if isinstance(event, Copy):  # be it ever so short
+            first = min(first, size - 1)
+            last = max(last, first + 1)
+        lane[first:last] = letter * (last - first)
     return "".join(lane)
 
 
-def _spread(
-    spent: list[dict[str, float]], letter: str, start: float, stop: float, size: float
-) -> None:
-    first = min(int(start / size), len(spent) - 1)
-    last = min(int(stop / size), len(spent) - 1)
-    for cell in range(first, last + 1):
-        shared = min(stop, (cell + 1) * size) - max(start, cell * size)
-        if shared > 0:
-            spent[cell][letter] = spent[cell].get(letter, 0.0) + shared
+def _ends(copy: Copy) -> tuple[str, str]:
+    return copy.source_device, copy.target_device

@@ -9,6 +9,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.timeline import PHASES, Copy, Task, Timeline
 from splitnet.simulator.critical_path import Span, critical_path, waits
+from splitnet.view.facts import alike_devices
 from splitnet.view.style import (
     ALARM,
     INK,
@@ -190,7 +191,7 @@ class _Chart:
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         pipelined = any(task.microbatch for task in timeline.tasks)
         gaps = waits(timeline)
-        for devices in _alike(timeline):
+        for devices in alike_devices(timeline):
             device = devices[0]
             color = self.colors[device]
             strong = mixed(color, "#000000", 0.25)
@@ -418,21 +419,6 @@ class _Chart:
 
 def _is_gradient(copy: Copy) -> bool:
     return "gradient" in copy.kind
-
-
-def _alike(timeline: Timeline) -> list[list[str]]:
-    """The devices that compute; of many, those that do the same share a list."""
-    busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
-    does: dict[str, list[Hashable]] = {device: [] for device in busy}
-    for task in timeline.tasks:
-        if task.stop > task.start:
-            times = round(task.start, 9), round(task.stop, 9)
-            does[task.device].append((task.phase, task.microbatch, *times))
-    found: dict[Hashable, list[str]] = {}
-    for device in busy:
-        alone = device if len(busy) <= _MOST_NAMED else None
-        found.setdefault((tuple(does[device]), alone), []).append(device)
-    return list(found.values())
 
 
 def _lane_of(event: Task | Copy | None) -> Hashable:

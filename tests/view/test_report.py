@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import SplitnetError
+from splitnet.core.errors import SplitnetError, format_bytes
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.view.report import report, report_html
 from tests.view import plans
@@ -137,6 +137,28 @@ def test_report_shows_how_full_a_device_is(memory: str, said: str, share: str) -
     assert wide["slots"] == pytest.approx(2 * wide["weights"], abs=0.02)
     held = plan.memory["gpu:0"].total / plan.memory["cpu:0"].total
     assert sum(wide.values()) == pytest.approx(100 * held, abs=0.1)
+
+
+def test_report_has_a_matrix_of_many_devices() -> None:
+    """Each pair has its bytes in a cell; up to four devices have a list alone."""
+    plan = plans.chain(12, 5)
+    rows = re.findall(r'<tr><th scope="row">.*?</tr>', report_html(plan), re.DOTALL)
+    cells = [
+        re.findall(r'<td class="n" style="--share: (\d+)%">([^<]*)', r) for r in rows
+    ]
+    assert len(cells) == 6
+    assert all(len(row) == 6 for row in cells)
+    moved: dict[tuple[str, str], int] = {}
+    for one in plan.transfers:
+        ends = one.source_device, one.target_device
+        moved[ends] = moved.get(ends, 0) + one.bytes
+    names = [device.name for device in plan.cluster]
+    for row, source in zip(cells, names, strict=True):
+        for (share, said), target in zip(row, names, strict=True):
+            count = moved.get((source, target), 0)
+            assert said == (format_bytes(count) if count else "")
+            assert int(share) == round(70 * count / max(moved.values()))
+    assert "matrix" not in report_html(plans.siamese()).partition("</style>")[2]
 
 
 def test_report_of_an_audit_lists_its_findings() -> None:

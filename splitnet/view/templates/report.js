@@ -70,7 +70,11 @@
     group.addEventListener("focus", tell);
     if (group.classList.contains("node")) { group.setAttribute("tabindex", "0"); group.setAttribute("aria-label", text); }
   }
-  for (const link of svg.querySelectorAll("a")) link.setAttribute("tabindex", "-1");
+  for (const group of document.querySelectorAll("#timeline g.node")) {
+    const text = words(group).trim();
+    if (text) group.addEventListener("pointerenter", () => { facts.textContent = text; facts.hidden = false; });
+  }
+  for (const link of document.querySelectorAll("svg a")) link.setAttribute("tabindex", "-1");
   window.addEventListener("beforeprint", () => {
     fit();
     for (const hidden of document.querySelectorAll("details")) hidden.open = true;
