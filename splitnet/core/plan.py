@@ -23,7 +23,7 @@ from splitnet.core.errors import (
     listed,
 )
 from splitnet.core.graph import Graph, parts_called
-from splitnet.core.timeline import SCHEDULES, Execution, Memory, Timeline, Transfer
+from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 
 __all__ = [
     "CONTIGUITIES",
@@ -37,7 +37,6 @@ __all__ = [
     "PlanOptions",
     "Strategy",
     "StrategyComparison",
-    "Transfer",
     "Verdict",
     "as_plan",
     "value_text",
@@ -387,9 +386,9 @@ class Plan:
     """A device for every part of a graph, with predicted time, memory and transfers.
 
     `value` is what the objective counts (seconds, or bytes for "memory"), `bound` a
-    lower bound of it under the same constraints. `home` maps each weight to the device
-    that owns it. `options` are those that a plan file keeps ("pins", "missing", "seed"
-    and so on). `verdict` compares the plan with one device; the planner fills it in.
+    lower bound of it under the same constraints. `options` are those that a plan file
+    keeps ("pins", "missing", "seed" and so on). `verdict` compares the plan with one
+    device; the planner fills it in.
     `reused` has the layers of the source that an emitted model uses itself, since they
     cannot be rebuilt, and why. `execution` says how the parts run: `timeline`,
     `transfers` and `memory` are those of a step that runs so, and `emit` keeps it.
@@ -399,10 +398,8 @@ class Plan:
     cluster: Cluster
     placements: tuple[Placement, ...]
     fallbacks: tuple[Fallback, ...]
-    transfers: tuple[Transfer, ...]
     memory: Mapping[str, Memory]
     timeline: Timeline
-    home: Mapping[str, str]
     objective: str = "latency"
     strategy: str = "earliest_finish"
     optimizer: str = "adam"
@@ -419,6 +416,17 @@ class Plan:
     def device_of(self) -> "DeviceOf":
         """The device of each part, by name; calls and layers are found, too."""
         return DeviceOf(self)
+
+    @property
+    def transfers(self) -> tuple[Copy, ...]:
+        """What one step moves between devices, once per device that reads it."""
+        return self.timeline.copies
+
+    @cached_property
+    def home(self) -> Mapping[str, str]:
+        """The device that owns each weight."""
+        users = self.graph.parts_of_weights.items()
+        return {name: self.device_of[parts[0]] for name, parts in users if parts}
 
     @cached_property
     def _placement(self) -> Mapping[str, Placement]:

@@ -15,7 +15,6 @@ __all__ = [
     "Memory",
     "Task",
     "Timeline",
-    "Transfer",
 ]
 
 PHASES = ("forward", "backward", "update")
@@ -43,23 +42,6 @@ class Execution:
         if self.recompute:
             said.append(f"recomputing on {', '.join(self.recompute)}")
         return ", ".join(said)
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Bytes that one step moves between two devices, once per consumer device.
-
-    `kind` is "activation", "gradient", "weights" or "weights gradient"; `source` and
-    `target` are parts.
-    """
-
-    source: str
-    target: str
-    source_device: str
-    target_device: str
-    kind: str
-    bytes: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +95,11 @@ class Copy:
     start: float
     stop: float
     microbatch: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return self.stop - self.start
 
 
 @dataclass(frozen=True)

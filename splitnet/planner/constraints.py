@@ -42,7 +42,7 @@ class Constraint:
     `reason` is a `Placement.reason`, or "" where the planner is free to choose.
     `unavailable` is the requested device that cannot be used, and `detail` says why and
     what is used instead. `preferred` are the devices of the first request that is
-    available; `listed` says whether other available requests follow it.
+    available.
     """
 
     part: str
@@ -52,8 +52,6 @@ class Constraint:
     unavailable: str = ""
     detail: str = ""
     preferred: tuple[str, ...] = ()
-    listed: bool = False
-    shared_substitute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,9 @@ def resolve(
         part.name: _constraint(graph, cluster, part, *requests[part.name], whole_lists)
         for part in graph.parts
     }
-    _report_missing(found, cluster, missing)
     members = near_groups(graph)
     if not whole_lists:
+        _report_missing(found, cluster, missing)
         found = _choose_substitutes(cluster, found, members, load_of)
     return found, _groups(graph, found, members)
 
@@ -308,14 +306,7 @@ def _constraint(
             dict.fromkeys(d for _, devices, _ in available for d in devices)
         )
         reason = reason if allowed == first else ""
-    one = Constraint(
-        part.name,
-        requested,
-        allowed,
-        reason,
-        preferred=first,
-        listed=len(available) > 1,
-    )
+    one = Constraint(part.name, requested, allowed, reason, preferred=first)
     if meanings[0] is not available[0]:
         detail = f"{on[0]} is not available; {name} is next in the list"
         one = replace(one, reason="fallback", unavailable=on[0], detail=detail)
@@ -351,8 +342,6 @@ def _substituted(cluster: Cluster, part: Part, on: tuple[str, ...]) -> Constrain
         "fallback",
         first,
         f"{first} is not available; a {kind} with enough memory is used",
-        listed=len(same) > 1,
-        shared_substitute=len(same) > 1,
     )
 
 
@@ -423,7 +412,8 @@ def _choose_substitutes(
             load[one.allowed[0]] += seconds(one.part, one.allowed[0])
     waiting: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for one in found.values():
-        if one.shared_substitute and not is_kind(one.unavailable):
+        substituted = one.reason == "fallback" and not one.preferred
+        if substituted and len(one.allowed) > 1 and not is_kind(one.unavailable):
             waiting.setdefault((one.unavailable, one.allowed), []).append(one.part)
     result = dict(found)
     for (device, allowed), parts in waiting.items():

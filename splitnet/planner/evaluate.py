@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
@@ -95,7 +95,7 @@ class Evaluator:
         """The step of single calls."""
         return self._step("calls")
 
-    def _step(self, units: str) -> StepGraph:
+    def _step(self, units: Literal["parts", "calls"]) -> StepGraph:
         return step_graph(
             self.graph,
             self.cluster,
@@ -254,10 +254,8 @@ class Evaluator:
             cluster=self.cluster,
             placements=placements,
             fallbacks=(),
-            transfers=found.outcome.transfers,
             memory=found.outcome.memory,
             timeline=found.outcome.timeline,
-            home=found.outcome.home,
             objective=self.objective,
             optimizer=self.optimizer,
             training=self.training,

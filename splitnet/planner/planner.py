@@ -207,11 +207,12 @@ def _search_parts(
     """
     evaluator = Evaluator.of(graph, cluster, options)
     constraints, groups = _resolved(evaluator, options)
-    if any(one.listed for one in constraints.values()):
-        first = _solved(evaluator, groups, options, _FIRST_SHARE * seconds)
-        if first.feasible:
-            return _found(evaluator, constraints, groups, first)
-        constraints, groups = _resolved(evaluator, options, whole_lists=True)
+    whole = _resolved(evaluator, options, whole_lists=True)
+    if groups != whole[1]:
+        solution = _solved(evaluator, groups, options, _FIRST_SHARE * seconds)
+        if solution.feasible:
+            return _found(evaluator, constraints, groups, solution)
+        constraints, groups = whole
         seconds *= 1 - _FIRST_SHARE
     solution = _solved(evaluator, groups, options, seconds)
     found = _found(evaluator, constraints, groups, solution)

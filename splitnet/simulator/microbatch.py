@@ -22,7 +22,7 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs.model import CostModel
 from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Call, Graph, Shape
+from splitnet.core.graph import Call, Graph, Part, Shape
 from splitnet.core.plan import Plan, as_plan
 from splitnet.core.replication import (
     batch_shares,
@@ -31,8 +31,7 @@ from splitnet.core.replication import (
     towers_in,
 )
 from splitnet.core.timeline import SCHEDULES, Execution
-from splitnet.simulator.step_graph import StepGraph, Table, step_graph
-from splitnet.simulator.task_graph import Edge, SharedWeight
+from splitnet.simulator.step_graph import StepGraph, step_graph
 
 __all__ = [
     "Pipeline",
@@ -199,19 +198,23 @@ class ScaledCosts:
 
     A share takes its part of what the whole takes, but the launches of kernels are paid
     in full. `whole` maps the name of a call to the whole call and the share, 0 to 1;
-    other calls are charged as they are.
+    other calls are charged as they are. `added` has the bytes of the gradients that a
+    call adds to those of an earlier micro-batch.
     """
 
     costs: CostModel
     whole: Mapping[str, tuple[Call, float]]
+    added: Mapping[str, int] = field(default_factory=dict)
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """Seconds of a share's forward pass."""
         return self._share(self.costs.forward_seconds, call, device)
 
     def backward_seconds(self, call: Call, device: Device) -> float:
-        """Seconds of a share's backward pass."""
-        return self._share(self.costs.backward_seconds, call, device)
+        """Seconds of a share's backward pass, and of the sum of gradients."""
+        seconds = self._share(self.costs.backward_seconds, call, device)
+        added = self.added.get(call.name)
+        return seconds + (self.update_seconds(added, device, "sgd") if added else 0.0)
 
     def _share(
         self, of_whole: Callable[[Call, Device], float], call: Call, device: Device
@@ -283,28 +286,30 @@ def microbatch_step(
         optimizer: Its name.
     """
     sizes = batch_shares(graph.batch, pipeline.microbatches)
-    made = {
-        size: step_graph(
-            scaled_graph(graph, size),
-            cluster,
-            ScaledCosts(
-                costs, {call.name: (call, size / graph.batch) for call in graph.calls}
-            ),
-            training=training,
-            optimizer=optimizer,
-            recompute=recompute,
-        )
-        for size in dict.fromkeys(sizes)
-    }
-    pieces = [made[size] for size in sizes]
-    if len(pieces) == 1:
-        return pieces[0]
-    sums = [
-        [costs.update_seconds(size, device, "sgd") if size else 0.0 for size in trained]
-        for device in cluster
-        for trained in [pieces[0].trained_bytes]
-    ]
-    return in_schedule(_joined(pieces, sums), pipeline)
+    repeated = _repeated(graph, sizes)
+    whole, added = {}, {}
+    for m, size in enumerate(sizes):
+        for call in graph.calls:
+            whole[_again(call.name, m)] = call, size / graph.batch
+            trained = (graph.weight[name] for name in call.weights)
+            if m and (count := sum(w.bytes for w in trained if w.trainable)):
+                added[_again(call.name, m)] = count
+    if not isinstance(recompute, bool):
+        recompute = {_again(name, m) for name in recompute for m in range(len(sizes))}
+    step = step_graph(
+        repeated,
+        cluster,
+        ScaledCosts(costs, whole, added),
+        training=training,
+        optimizer=optimizer,
+        recompute=recompute,
+    )
+    step = replace(
+        step,
+        parts=tuple(part.partition(_AGAIN)[0] for part in step.parts),
+        microbatches=len(sizes),
+    )
+    return in_schedule(step, pipeline)
 
 
 def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
@@ -312,101 +317,37 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     return replace(step, waits=tuple(_waits(step, pipeline)))
 
 
-def _joined(pieces: Sequence[StepGraph], sums: Sequence[Sequence[float]]) -> StepGraph:
-    """Steps of one graph as one step; what belongs to weights is there once.
+_AGAIN = "\n"
+"""Between the name of a call or part and the number of a later micro-batch."""
 
-    `sums` are the seconds, per device and unit, of adding gradients of a unit's weights
-    to those of the micro-batches before.
-    """
-    first, n, count = pieces[0], pieces[0].count, len(pieces)
-    rest = (0,) * (n * (count - 1))
+
+def _again(name: str, microbatch: int) -> str:
+    return f"{name}{_AGAIN}{microbatch}" if microbatch else name
+
+
+def _repeated(graph: Graph, sizes: Sequence[int]) -> Graph:
+    """The calls once for each share of the batch; all of them use the same weights."""
+    if len(sizes) == 1:
+        return graph
+    made = {size: scaled_graph(graph, size) for size in set(sizes)}
+    pieces = list(enumerate(made[size] for size in sizes))
     return replace(
-        first,
-        names=first.names * count,
-        parts=first.parts * count,
-        forward=_rows([piece.forward for piece in pieces]),
-        backward=_rows(
-            [first.backward, *(_plus(p.backward, sums) for p in pieces[1:])]
+        graph,
+        calls=tuple(
+            replace(call, name=_again(call.name, m), part=_again(call.part, m))
+            for m, piece in pieces
+            for call in piece.calls
         ),
-        update=_rows([first.update, *[((0.0,) * n,) * len(sums)] * (count - 1)]),
-        has_backward=first.has_backward * count,
-        has_update=(*first.has_update, *map(bool, rest)),
-        explicit_backward=first.explicit_backward * count,
-        edges=tuple(
-            _shifted(edge, m * n)
-            for m, piece in enumerate(pieces)
-            for edge in piece.edges
+        tensors=tuple(
+            replace(t, source=_again(t.source, m), target=_again(t.target, m))
+            for m, piece in pieces
+            for t in piece.tensors
         ),
-        weights=tuple(_shared(first, count)),
-        weight_bytes=first.weight_bytes + rest,
-        trained_bytes=first.trained_bytes + rest,
-        largest_weight_bytes=first.largest_weight_bytes + rest,
-        saved_bytes=sum((piece.saved_bytes for piece in pieces), ()),
-        saved_floor=first.saved_floor + rest,
-        forward_workspace=sum((piece.forward_workspace for piece in pieces), ()),
-        backward_workspace=sum((piece.backward_workspace for piece in pieces), ()),
-        early_workspace=sum((piece.early_workspace for piece in pieces), ()),
-        calls=first.calls * count,
-        microbatches=count,
+        parts=tuple(
+            Part(_again(part.name, m)) for m, _ in pieces for part in graph.parts
+        ),
+        outputs=tuple(_again(name, m) for m, _ in pieces for name in graph.outputs),
     )
-
-
-def _rows(tables: Sequence[Table]) -> Table:
-    """Tables side by side; equal devices still share one row."""
-    made: dict[tuple[int, ...], tuple[float, ...]] = {}
-    result = []
-    for rows in zip(*tables):
-        key = tuple(map(id, rows))
-        if key not in made:
-            made[key] = sum(rows, ())
-        result.append(made[key])
-    return tuple(result)
-
-
-def _plus(table: Table, sums: Sequence[Sequence[float]]) -> Table:
-    """Backward seconds with the sums of gradients."""
-    return tuple(
-        tuple(a + b for a, b in zip(row, more)) for row, more in zip(table, sums)
-    )
-
-
-def _shifted(edge: Edge, by: int) -> Edge:
-    """The edge of a later micro-batch."""
-    return replace(
-        edge,
-        source=edge.source + by,
-        readers=tuple(unit + by for unit in edge.readers),
-        gradients_from=tuple(unit + by for unit in edge.gradients_from),
-        saved_by=tuple(unit + by for unit in edge.saved_by),
-    )
-
-
-def _shared(step: StepGraph, count: int) -> list[SharedWeight]:
-    """Weights of a step whose units are repeated: all of them are shared now.
-
-    What belongs to one unit alone is taken together.
-    """
-
-    def repeated(units: Sequence[int]) -> tuple[int, ...]:
-        return tuple(m * step.count + unit for m in range(count) for unit in units)
-
-    own = list(step.trained_bytes)
-    found = []
-    for one in step.weights:
-        own[one.users[0]] -= one.bytes if one.gradients_from else 0
-        found.append(
-            replace(
-                one,
-                users=repeated(one.users),
-                gradients_from=repeated(one.gradients_from),
-                row_bytes=one.row_bytes * count,
-            )
-        )
-    alone = [unit for unit in range(step.count) if own[unit]]
-    for unit in alone:
-        users = repeated([unit])
-        found.append(SharedWeight(step.names[unit], own[unit], users, users))
-    return found
 
 
 def runs_of(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Memory, Transfer
+from splitnet.core.plan import Memory
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
@@ -34,12 +34,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What follows from a placement; `home` maps each weight to its device."""
+    """What follows from a placement: the step, and each device's fullest moment."""
 
     timeline: Timeline
-    transfers: tuple[Transfer, ...]
     memory: Mapping[str, Memory]
-    home: Mapping[str, str]
 
 
 def simulate(
@@ -75,7 +73,7 @@ def simulate_microbatches(
     schedule: str | None = None,
     recompute: bool | None = None,
 ) -> Outcome:
-    """As `simulate`, with transfers and the memory of every device.
+    """As `simulate`, with the memory of every device.
 
     Raises:
         DeclarationError: invalid `microbatches` or `schedule`.
@@ -112,13 +110,7 @@ def outcome_of(
         devices=tuple(names),
         memory=dict(zip(names, curves)),
     )
-    users = graph.parts_of_weights.items()
-    return Outcome(
-        timeline,
-        tuple(_transfer(one) for one in copies),
-        dict(zip(names, memories)),
-        {weight: device_of[parts[0]] for weight, parts in users if parts},
-    )
+    return Outcome(timeline, dict(zip(names, memories)))
 
 
 def unit_devices(
@@ -207,16 +199,4 @@ def _copy(
         start=moved.start,
         stop=moved.stop,
         microbatch=_microbatch(step, source),
-    )
-
-
-def _transfer(copy: Copy) -> Transfer:
-    return Transfer(
-        source=copy.source,
-        target=copy.target,
-        source_device=copy.source_device,
-        target_device=copy.target_device,
-        kind=copy.kind,
-        bytes=copy.bytes,
-        seconds=copy.stop - copy.start,
     )

@@ -16,9 +16,10 @@ The event loop, the memory model and the planner's search read the lists of `Ste
 none of them needs the graph of calls.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs.model import CostModel, Measured, Roofline, slots_of
@@ -27,8 +28,8 @@ from splitnet.simulator.task_graph import Edge, SharedWeight, TaskGraph, task_gr
 from splitnet.simulator.units import (
     Grouping,
     edges_and_memory,
-    group_calls,
     group_parts,
+    single_calls,
 )
 
 __all__ = ["StepGraph", "step_graph"]
@@ -47,7 +48,6 @@ class StepGraph:
     Attributes:
         names: Per unit, the name of its first call.
         parts: Per unit, the part of its first call.
-        unit_of_call: Per call of the graph, the number of its unit.
         forward: Seconds of forward tasks.
         backward: Seconds of backward tasks; 0 for units without one.
         update: Seconds of update tasks; 0 for units without one.
@@ -78,7 +78,6 @@ class StepGraph:
 
     names: tuple[str, ...]
     parts: tuple[str, ...]
-    unit_of_call: tuple[int, ...]
     forward: Table
     backward: Table
     update: Table
@@ -173,7 +172,7 @@ def step_graph(
     *,
     training: bool = True,
     optimizer: str = "adam",
-    units: str | Sequence[Hashable] = "parts",
+    units: Literal["parts", "calls"] = "parts",
     recompute: bool | Collection[str] = False,
 ) -> StepGraph:
     """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
@@ -186,14 +185,13 @@ def step_graph(
         costs: Seconds; `Roofline()` if not given.
         training: Whether backward and update tasks follow.
         optimizer: Its name, for slots and the time of updates.
-        units: "parts", "calls", or a label per call: calls of one label are one unit.
-            Units that would wait for each other are divided into their calls. Every
-            unit but a call costs its device the call of a function as well.
+        units: "parts" or "calls". Parts that would wait for each other are divided
+            into their calls. A unit of parts costs its device the call of a function.
         recompute: Whether backward tasks run the forward pass again, so that of a unit
             only its inputs are saved; or the parts whose tasks do so.
     """
     costs = costs or Roofline()
-    grouping = _grouping(graph, units)
+    grouping = group_parts(graph) if units == "parts" else single_calls(graph)
     parts = tuple(graph.calls[calls[0]].part for calls in grouping.calls)
     some = graph.part if recompute is True else recompute or ()
     again = [part in some for part in parts]
@@ -215,7 +213,6 @@ def step_graph(
     return StepGraph(
         names=tuple(graph.calls[i].name for i in first),
         parts=parts,
-        unit_of_call=grouping.unit_of_call,
         forward=tables[0],
         backward=tables[1],
         update=tables[2],
@@ -244,25 +241,6 @@ def step_graph(
         slot_copies=slots_of(optimizer) if training else 0,
         training=training,
     )
-
-
-def _grouping(graph: Graph, units: str | Sequence[Hashable]) -> Grouping:
-    """Which calls run as one.
-
-    Raises:
-        ValueError: `units` is neither a known word nor a label per call.
-    """
-    if units == "parts":
-        return group_parts(graph)
-    numbers = tuple(range(len(graph.calls)))
-    if units == "calls":
-        return Grouping(numbers, tuple((i,) for i in numbers), functions=False)
-    if isinstance(units, str) or len(units) != len(numbers):
-        raise ValueError(
-            f"units= must be 'parts', 'calls' or one label for each of the "
-            f"{len(numbers)} calls. Received: {units!r}."
-        )
-    return group_calls(graph, units)
 
 
 def _gradient_flow(graph: Graph) -> list[bool]:
@@ -383,7 +361,11 @@ def _per_unit(
 
 
 def _cost_key(device: Device, costs: CostModel) -> object:
-    """Devices of one key cost the same; a foreign cost model may tell all apart."""
+    """Devices of one key cost the same; a foreign cost model may tell all apart.
+
+    What scales the seconds of other `costs` tells apart what those do.
+    """
+    costs = getattr(costs, "costs", costs)
     figures = (
         device.kind,
         device.flops_per_second,

@@ -4,7 +4,7 @@ Inside a unit calls run one after the other. A tensor that no other unit reads l
 there: either it is saved for the backward task, or it is freed after its last reader.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -15,7 +15,7 @@ from splitnet.core.graph import Call, Graph
 from splitnet.simulator.functions import cut_run
 from splitnet.simulator.task_graph import Edge
 
-__all__ = ["Grouping", "UnitMemory", "edges_and_memory", "group_calls", "group_parts"]
+__all__ = ["Grouping", "UnitMemory", "edges_and_memory", "group_parts", "single_calls"]
 
 Key = tuple[int, int]
 """An output tensor: the number of its call and its index among the call's outputs."""
@@ -23,14 +23,16 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Calls grouped into units that stand in an order in which they may run.
-
-    `functions` says whether each unit runs as a function of its own.
-    """
+    """Calls grouped into units that stand in an order in which they may run."""
 
     unit_of_call: tuple[int, ...]
     calls: tuple[tuple[int, ...], ...]
-    functions: bool = True
+
+
+def single_calls(graph: Graph) -> Grouping:
+    """A unit per call."""
+    numbers = tuple(range(len(graph.calls)))
+    return Grouping(numbers, tuple((i,) for i in numbers))
 
 
 def group_parts(graph: Graph) -> Grouping:
@@ -39,7 +41,7 @@ def group_parts(graph: Graph) -> Grouping:
     Explicit backward calls of a part are a unit of their own, and nothing is cut in a
     graph that has some, because nothing emits it.
     """
-    grouping = group_calls(graph, [(call.part, call.backward) for call in graph.calls])
+    grouping = _group_calls(graph, [(call.part, call.backward) for call in graph.calls])
     if any(call.backward for call in graph.calls):
         return grouping
     index = {call.name: i for i, call in enumerate(graph.calls)}
@@ -52,7 +54,7 @@ def group_parts(graph: Graph) -> Grouping:
     return Grouping(tuple(unit_of[i] for i in range(len(unit_of))), tuple(pieces))
 
 
-def group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:
+def _group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:
     """One unit per label, given a label per call.
 
     Units that would wait for each other are divided into their calls. Units are sorted
@@ -74,7 +76,7 @@ def group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:
             (label, i) if label in cyclic else (label,)
             for i, label in enumerate(labels)
         ]
-        return group_calls(graph, divided)
+        return _group_calls(graph, divided)
     first: dict[Hashable, int] = {}
     for i, label in enumerate(labels):
         first.setdefault(label, i)
@@ -178,14 +180,8 @@ def edges_and_memory(
     views = [k for k in buffer if not outputs[k].leaves]
     for key in views:
         del outputs[key]
-    inside = [(k[0], one) for k, one in outputs.items() if not one.leaves]
     edges = [one.edge(recompute) for one in outputs.values() if one.leaves]
-    kept = [0] * len(grouping.calls)
-    for one in outputs.values():
-        kept[one.unit] += one.bytes * (one.leaves and one.saved)
-    memory = _memory(graph, grouping, inside, made, has_backward)
-    if any(recompute):
-        memory = _recomputed(graph, grouping, inside, memory, kept, recompute)
+    memory = _memory(graph, grouping, outputs, made, has_backward, recompute)
     return tuple(edges), memory
 
 
@@ -252,73 +248,40 @@ def _inner_bytes(call: Call) -> int:
 def _memory(
     graph: Graph,
     grouping: Grouping,
-    inside: Sequence[tuple[int, _Output]],
+    outputs: Mapping[Key, _Output],
     made: Sequence[int],
     has_backward: Sequence[bool],
-) -> UnitMemory:
-    """Saved and passing bytes of every unit, from the tensors inside of it."""
-    count = len(grouping.calls)
-    saved, forward, backward, early = ([0] * count for _ in range(4))
-    passing: list[list[tuple[int, _Output]]] = [[] for _ in range(count)]
-    gradients: list[list[tuple[int, _Output]]] = [[] for _ in range(count)]
-    for call, one in inside:
-        saved[one.unit] += one.bytes * one.saved
-        if not one.saved:
-            passing[one.unit].append((call, one))
-        if one.gradient:
-            gradients[one.unit].append((call, one))
-    for u, calls in enumerate(grouping.calls):
-        held = [graph.calls[i] for i in calls]
-        room = [call.workspace_bytes for call in held]
-        forward[u] = _peak(calls, passing[u], room)
-        trained = [i for i in calls if has_backward[i]]
-        saved[u] += sum(_inner_bytes(graph.calls[i]) for i in trained)
-        # What a call needs while it runs backward includes the gradients it makes.
-        rest = [
-            max(size - made[i], 0) if has_backward[i] else 0
-            for i, size in zip(calls, room)
-        ]
-        made_early = [
-            min(size, _inner_bytes(graph.calls[i])) for i, size in zip(calls, rest)
-        ]
-        before = accumulate(made_early, initial=0)
-        rest = [size + waiting for size, waiting in zip(rest, before)]
-        backward[u] = _peak(calls, gradients[u], rest)
-        early[u] = sum(made_early)
-    return UnitMemory(saved, forward, backward, early)
-
-
-def _recomputed(
-    graph: Graph,
-    grouping: Grouping,
-    inside: Sequence[tuple[int, _Output]],
-    memory: UnitMemory,
-    outputs: Sequence[int],
     recompute: Sequence[bool],
 ) -> UnitMemory:
-    """Memory if some units save nothing inside and run forward again."""
-    passing: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
-    for call, one in inside:
-        passing[one.unit].append((call, one))
-    forward = [
-        _peak(calls, passing[u], [graph.calls[i].workspace_bytes for i in calls])
-        for u, calls in enumerate(grouping.calls)
-    ]
-    backward = [
-        max(ahead, saved + output + behind)
-        for ahead, saved, output, behind in zip(
-            memory.forward, memory.saved, outputs, memory.backward
-        )
-    ]
-    early = [sum(bytes) for bytes in zip(memory.saved, outputs, memory.early)]
-    again = UnitMemory([0] * len(forward), forward, backward, early)
-    chosen = [(again if one else memory, u) for u, one in enumerate(recompute)]
-    return UnitMemory(
-        [one.saved[u] for one, u in chosen],
-        [one.forward[u] for one, u in chosen],
-        [one.backward[u] for one, u in chosen],
-        [one.early[u] for one, u in chosen],
-    )
+    """Saved and passing bytes of every unit, from the tensors inside of it."""
+    inside: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
+    saved_outputs = [0] * len(grouping.calls)
+    for (call, _), one in outputs.items():
+        if one.leaves:
+            saved_outputs[one.unit] += one.bytes * one.saved
+        else:
+            inside[one.unit].append((call, one))
+    found = UnitMemory([], [], [], [])
+    for u, (own, calls) in enumerate(zip(inside, grouping.calls)):
+        inner = [_inner_bytes(graph.calls[i]) * has_backward[i] for i in calls]
+        room = [graph.calls[i].workspace_bytes for i in calls]
+        # What a call needs while it runs backward includes the gradients it makes.
+        rest = [max(b - made[i], 0) * has_backward[i] for i, b in zip(calls, room)]
+        ahead = [min(pair) for pair in zip(rest, inner)]
+        behind = [sum(pair) for pair in zip(rest, accumulate(ahead, initial=0))]
+        saved = sum(one.bytes for _, one in own if one.saved) + sum(inner)
+        forward = _peak(calls, [t for t in own if not t[1].saved], room)
+        backward = _peak(calls, [t for t in own if t[1].gradient], behind)
+        early = sum(ahead)
+        if recompute[u]:  # the backward task makes again all that was not saved
+            again = saved + saved_outputs[u]
+            backward, early = max(forward, again + backward), again + early
+            forward, saved = _peak(calls, own, room), 0
+        found.saved.append(saved)
+        found.forward.append(forward)
+        found.backward.append(backward)
+        found.early.append(early)
+    return found
 
 
 def _peak(

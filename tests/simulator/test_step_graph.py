@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from splitnet.core.costs.model import Measured
 from splitnet.simulator.step_graph import step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
@@ -16,7 +14,6 @@ def test_units_are_parts_in_an_order_in_which_they_may_run():
     step = step_graph(graph(calls, "a-b1 b1-b2 b2-c"), box(), Seconds())
 
     assert step.names == ("a", "b1", "c")
-    assert step.unit_of_call == (0, 1, 1, 2)
     assert step.forward[0] == (1, 2, 1)
     assert step.backward[0] == (2, 4, 2)
 
@@ -31,16 +28,14 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
     assert step.parts == ("p", "q", "p", "r")
 
 
-def test_units_may_be_calls_or_groups_of_calls():
-    """Only calls do not pay the call of a function."""
-    calls = [dense("a"), dense("b"), dense("c")]
+def test_units_may_be_calls():
+    """They do not pay the call of a function."""
+    calls = [dense("a"), dense("b"), dense("c", "b")]
     one = graph(calls, "a-b b-c")
     cluster = box(part=10)
 
+    assert step_graph(one, cluster, Seconds()).forward[0] == (11, 12)
     assert step_graph(one, cluster, Seconds(), units="calls").forward[0] == (1, 1, 1)
-    assert step_graph(one, cluster, Seconds(), units=[0, 0, 1]).forward[0] == (12, 11)
-    with pytest.raises(ValueError, match="one label for each of the 3 calls"):
-        step_graph(one, cluster, Seconds(), units=[0, 1])
 
 
 def test_an_output_that_two_units_read_is_one_edge():

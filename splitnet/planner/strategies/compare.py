@@ -71,7 +71,6 @@ def executed(plan: Plan, execution: Execution) -> Plan:
     return replace(
         plan,
         execution=execution,
-        transfers=made.transfers,
         memory=made.memory,
         timeline=made.timeline,
         value=made.value,
