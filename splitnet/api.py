@@ -132,13 +132,11 @@ def plan_with(
     source: "Net | keras.Model | Graph", cluster: "Cluster | None", options: PlanOptions
 ) -> Plan:
     """As `plan`, with all options in one value."""
-    from splitnet.planner.planner import plan_graph
+    from splitnet.planner.strategies.auto import plan_placement, plan_strategy
 
     graph, cluster, options = _read(source, cluster, options)
     if options.strategy is None:
-        return plan_graph(graph, cluster, options)
-    from splitnet.planner.strategies.auto import plan_strategy
-
+        return plan_placement(graph, cluster, options, lambda: _obstacles_of(source))
     return plan_strategy(graph, cluster, options, _obstacles_of(source))
 
 

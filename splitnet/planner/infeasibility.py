@@ -136,10 +136,12 @@ def infeasible_error(
     constraints: Mapping[str, Constraint],
     device_of: Mapping[str, str],
     pins: Pins | None,
+    remedies: Sequence[str] = (),
 ) -> InfeasibleError:
     """The error for a problem: what does not fit, what is where, and what to try.
 
-    `device_of` is the least broken placement that was found.
+    `device_of` is the least broken placement that was found; `remedies` are known to
+    do, and are named first.
     """
     there = {
         part: device_of[part] if device_of[part] in group.allowed else group.allowed[0]
@@ -160,7 +162,7 @@ def infeasible_error(
         _row("needs", needs.total, _breakdown(needs)),
         *_rooms(case, culprit, full),
         _sum_line(case),
-        f"  try      {', or '.join(_remedies(case, culprit, full))}",
+        f"  try      {', or '.join([*remedies, *_remedies(case, culprit, full)])}",
     ]
     return InfeasibleError("\n".join(lines))
 

@@ -149,11 +149,12 @@ class NothingFitsError(Exception):
         super().__init__(found, pins)
         self.found, self.pins = found, pins
 
-    def explained(self) -> InfeasibleError:
-        """What lacks, and what would do, which takes seconds to find out."""
+    def explained(self, *remedies: str) -> InfeasibleError:
+        """What lacks, and what would do beside these; finding that takes seconds."""
         one = self.found
         return infeasible_error(
-            one.evaluator, one.groups, one.constraints, one.device_of, self.pins
+            *(one.evaluator, one.groups, one.constraints, one.device_of, self.pins),
+            remedies,
         )
 
 

@@ -62,13 +62,43 @@ def test_auto_chooses_what_suits_the_model(
 
 def test_auto_fits_what_a_placement_does_not() -> None:
     """Where activations fill every device, micro-batches or recomputation help."""
-    graph = chain(8, flops=4e11, out=8 * MIB)
-    with pytest.raises(sn.InfeasibleError):
-        sn.plan(graph, SMALL, time_limit=0.2)
+    plan = auto(chain(8, flops=4e11, out=8 * MIB), SMALL)
+    at_once = executed(plan, Execution())
 
-    plan = auto(graph, SMALL)
-    assert str(plan.execution)
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in SMALL)
+    assert any(at_once.memory[d.name].total > d.memory_bytes for d in SMALL)
+
+
+@pytest.mark.parametrize(
+    ("graph", "pins"),
+    [
+        (chain(8, flops=4e11, out=8 * MIB), {"c[0-3]": "gpu:0", "*": "gpu:1"}),
+        (wide(6, flops=4e11), None),
+    ],
+    ids=["pinned", "wide"],
+)
+def test_a_refusal_names_a_strategy_that_fits(graph: Graph, pins: Any) -> None:
+    """What it says to type fits, and takes as many times the step as predicted."""
+    box = sn.Cluster.of("2*gpu", "cpu", memory="40 MiB", cpu_memory="12 MiB")
+    if pins is None and graph.name == "wide":
+        box = sn.Cluster.of("gpu", "cpu", memory="35 MiB", cpu_memory="8 MiB")
+    with pytest.raises(sn.InfeasibleError) as caught:
+        sn.plan(graph, box, pins=pins, time_limit=0.2)
+    said = re.search(
+        r"try +strategy='auto' \(fits with (.*), predicted ([\d.]+) times the step\)",
+        str(caught.value),
+    )
+    assert said is not None, str(caught.value)
+    words = re.findall(r"(\w+)=('?\w+'?)", said[1])
+    fixed = {name: eval(value) for name, value in words}
+    plan = auto(graph, box, pins=pins, **fixed)
+
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+    roomy = (
+        sn.Cluster.of("2*gpu", "cpu") if len(box) > 2 else sn.Cluster.of("gpu", "cpu")
+    )
+    whole = auto(graph, roomy, pins=pins, microbatches=1, recompute=False)
+    assert plan.seconds / whole.seconds == pytest.approx(float(said[2]), rel=0.05)
 
 
 def test_auto_takes_the_simplest_of_equals() -> None:

@@ -1,6 +1,6 @@
 """Choose a strategy: search placements, try each in several ways, take the simplest."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, InfeasibleError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, PlanOptions, StrategyComparison
+from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import resolve
 from splitnet.planner.evaluate import Evaluator
@@ -31,7 +32,7 @@ from splitnet.planner.strategies.candidates import (
 from splitnet.planner.strategies.compare import compared
 from splitnet.simulator.microbatch import scaled_graph
 
-__all__ = ["plan_strategy", "strategies_of"]
+__all__ = ["plan_placement", "plan_strategy", "strategies_of"]
 
 _STAGES_SHARE = 0.4
 """Of the time limit, in addition to it: for stages of equal work."""
@@ -59,6 +60,45 @@ def plan_strategy(
     return _Choice(graph, cluster, options, obstacles).plan()
 
 
+def plan_placement(
+    graph: Graph,
+    cluster: Cluster,
+    options: PlanOptions,
+    obstacles: Callable[[], Mapping[str, str]],
+) -> Plan:
+    """As `plan_graph`; where nothing fits, the error names a strategy that does.
+
+    Raises:
+        InfeasibleError: no placement fits.
+    """
+    try:
+        return with_verdict(plan_of(search(graph, cluster, options), options))
+    except NothingFitsError as fault:
+        found: list[Candidate] = []
+        if options.training and options.objective == "latency":
+            chosen = replace(options, strategy="auto", missing="fallback")
+            found = _Choice(graph, cluster, chosen, obstacles(), searched=False).found
+        raise fault.explained(*_remedy(found)) from None
+
+
+def _remedy(found: Sequence[Candidate]) -> list[str]:
+    """A strategy that fits, and what it costs against the fastest that does not."""
+    one = choose(found)
+    if one is None:
+        return []
+    at_once = min(
+        replace(other, evaluator=plain, found=plain.evaluate(other.device_of)).seconds
+        for other in found
+        if other.execution.microbatches == 1
+        for plain in [replace(other.evaluator, execution=Execution())]
+    )
+    said = [one.words] if one.words else []
+    if one.execution.recompute and "recompute" not in one.words:
+        said.append(str(replace(one.execution, microbatches=1)))
+    said.append(f"predicted {one.seconds / at_once:.2f} times the step")
+    return [f"strategy='auto' (fits with {', '.join(said)})"]
+
+
 def strategies_of(
     graph: Graph, cluster: Cluster, options: PlanOptions, obstacles: Mapping[str, str]
 ) -> StrategyComparison:
@@ -72,7 +112,7 @@ def strategies_of(
 
 
 class _Choice:
-    """The strategies that were tried for a graph."""
+    """The strategies that were tried for a graph; without search only simple ones."""
 
     def __init__(
         self,
@@ -80,6 +120,8 @@ class _Choice:
         cluster: Cluster,
         options: PlanOptions,
         obstacles: Mapping[str, str],
+        *,
+        searched: bool = True,
     ) -> None:
         self.cluster, self.options = cluster, options
         self._plain = replace(
@@ -115,7 +157,7 @@ class _Choice:
         )
         _check(self._space)
         self._refused: NothingFitsError | None = None
-        known = self._searched(graph)
+        known = self._searched(graph) if searched else []
         self.found: list[Candidate] = list(candidates(self._space, known))
 
     def _regrouped(self, device_of: Mapping[str, str]) -> Placed:

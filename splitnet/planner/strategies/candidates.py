@@ -224,6 +224,9 @@ def obstacles_of(graph: Graph) -> dict[str, str]:
         found["microbatches"] = (
             f"{', '.join(norms[:3])} would normalise each micro-batch by itself"
         )
+    if any(call.backward for call in graph.calls):
+        why = "its graph has backward calls of its own"
+        found.update(microbatches=why, towers=why)
     if towers_in(graph) or split_layers(graph):
         found["towers"] = "it has towers or split layers of its own"
     for call in graph.calls:
