@@ -36,6 +36,7 @@ def lay_over(model: Any, placed: Placed) -> None:
         ATTRIBUTE: placed,
         "call": _call(model, placed),
         "compile": _compile(model),
+        "make_train_function": _make_train_function(model),
         "train_step": _step(model, model.train_step, placed),
         "test_step": _step(model, model.test_step, placed),
         "predict_step": _step(model, model.predict_step, placed),
@@ -102,6 +103,24 @@ def _compile(model: Any) -> Callable[..., Any]:
         place_optimizer(model.optimizer)
 
     return compile_placed
+
+
+def _make_train_function(model: Any) -> Callable[..., Any]:
+    """As Keras', with slots made first: TensorFlow traces a step that makes any twice.
+
+    A step of the user's own may train other variables, for which Keras makes slots.
+    """
+    make_plainly = model.make_train_function
+    own = type(model).train_step is not keras.Model.train_step
+
+    @functools.wraps(make_plainly)
+    def make(force: bool = False) -> None:
+        optimizer, variables = model.optimizer, model.trainable_variables
+        if not own and optimizer is not None and not optimizer.built and variables:
+            optimizer.build(variables)
+        make_plainly(force)
+
+    return make
 
 
 def _step(model: Any, step: Callable[..., Any], placed: Placed) -> Callable[..., Any]:
