@@ -11,17 +11,17 @@ def subject(name: str) -> tuple[object, object, object, object]:
     import keras
     import numpy as np
 
-    from tests.tf.models import MODELS, made_up
+    from tests.tf.zoo.models import MODELS, made_up
 
     if name in MODELS:
         one = MODELS[name]()
-        return one.model, one.x, one.y, one.loss
+        return one.source, one.x, one.y, one.loss
     if ":" in name:
         import importlib
 
         module, _, function = name.partition(":")
         one = made_up(getattr(importlib.import_module(module), function)(), BATCH)
-        return one.model, one.x, one.y, one.loss
+        return one.source, one.x, one.y, one.loss
     model = architecture(getattr(keras.applications, name))
     shape = (BATCH, *model.input.shape[1:])
     images = np.random.default_rng(0).random(shape, dtype="float32")

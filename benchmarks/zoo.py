@@ -1,9 +1,9 @@
 """Ask whether models that nobody declared stay themselves when they are split.
 
 Every architecture of `keras.applications` (small inputs, random weights) and the models
-of `tests/tf/models`, cut into a pipeline over 2 and 4 stand-ins and held against the
-very model that was given: outputs, gradients, two training steps, audit. One process
-per model, so that a large one leaves nothing behind and trains itself only once.
+of `tests/tf/zoo/models.py`, cut into a pipeline over 2 and 4 stand-ins and held against
+the very model that was given: outputs, gradients, two training steps, audit. A process
+for each, so that a large one leaves nothing behind and trains itself only once.
 
     python benchmarks/zoo.py                      # one architecture of each family
     python benchmarks/zoo.py --all                # all of them; takes hours
@@ -104,7 +104,7 @@ def names(arguments: argparse.Namespace) -> tuple[str, ...]:
         return FAMILIES
     import keras
 
-    from tests.tf.models import MODELS
+    from tests.tf.zoo.models import MODELS
 
     architectures = (
         name

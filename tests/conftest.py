@@ -12,3 +12,8 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have SPLITNET_* set; the tests do not see it."""
     for name in [name for name in os.environ if name.startswith("SPLITNET_")]:
         monkeypatch.delenv(name)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that two workers end together."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -1,11 +1,11 @@
-"""Run the Python of documentation pages, each page one program in a process of its own.
+"""Run pages' Python, and examples, each one program in a process of its own.
 
-    python tests/pages.py FOLDER PAGE.md ...
+    python tests/pages.py FOLDER PAGE.md EXAMPLE.py ...
 
-TensorFlow takes seconds to import and is the same for every page, so it is imported
-once and the process forks for each page, before any device exists. A page runs in
-FOLDER/its name, and what its blocks of output show must be in what it printed. Prints
-one line per page, "ok" or what went wrong.
+TensorFlow takes seconds to import and is the same for every program, so it is imported
+once and the process forks for each, before any device exists. A program runs in
+FOLDER/its name, and what a page's blocks of output show must be in what it printed.
+Prints one line per program, "ok" or what went wrong.
 """
 
 import os
@@ -22,6 +22,8 @@ _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def program_of(page: Path) -> str:
     """The Python blocks of a page, at the lines where they stand in it."""
     text = page.read_text(encoding="utf-8")
+    if page.suffix == ".py":
+        return text
     lines = [""] * (text.count("\n") + 1)
     for block in _BLOCK.finditer(text):
         first = text.count("\n", 0, block.start(1))
@@ -55,8 +57,11 @@ def run(page: Path, folder: Path) -> int:
 
 def main(folder: Path, pages: list[Path]) -> int:
     """Run each page in a fork of this process; 1 if one failed."""
-    import keras  # noqa: F401  # once for all pages
+    import keras  # noqa: F401  # once for all programs
+    import sklearn.datasets  # noqa: F401  # as above
     import tensorflow  # noqa: F401  # as above
+
+    import splitnet.planner.engine  # noqa: F401  # as above
 
     failed = 0
     for page in pages:

@@ -204,25 +204,6 @@ def test_files_and_folders_are_small() -> None:
     assert [name for name in large if name not in TOO_LARGE] == []
 
 
-MOST_PRIVATE_NAMES = 2  # `os._exit`, and `_moments` of BatchNormalization
-PRIVATE = re.compile(
-    r"(?<!self)(?<!cls)\._(?!_|replace\b|asdict\b|fields\b|make\b)[a-z]\w+"
-)
-
-
-def test_private_names_are_used_in_internals_alone() -> None:
-    """Private names of Keras and TensorFlow are in tf/internals."""
-    found = [
-        f"{name}: {match[0]}"
-        for name, path in modules_in(PACKAGE).items()
-        if name.startswith("splitnet.tf.") and ".internals" not in name
-        for match in PRIVATE.finditer(path.read_text(encoding="utf-8"))
-        if not match[0].startswith("._splitnet")
-    ]
-
-    assert len(found) <= MOST_PRIVATE_NAMES, found
-
-
 def test_every_hook_is_a_function() -> None:
     """Each function that core calls by name exists."""
     assert [name for name in hooks.HOOKS if not callable(hooks.function(name))] == []

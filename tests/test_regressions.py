@@ -22,7 +22,8 @@ def fitted(body: Any, optimizer: Any, cluster: sn.Cluster) -> Any:
     from tests.tf.zoo import two_branches
 
     case = two_branches(body, layers.Dense(4))
-    model = sn.emit(case.net, sn.plan(case.net, cluster, batch=13, time_limit=0.1))
+    net = case.source
+    model = sn.emit(net, sn.plan(net, cluster, batch=13, time_limit=0.1))
     model.compile(optimizer, "mse")
     model.fit(case.x, case.y, batch_size=13, verbose=0)
     return model, (case.x, case.y)
@@ -40,30 +41,6 @@ def test_additions_are_not_fused_over_a_cut(cluster: sn.Cluster) -> None:
 
     rows = {row.part: row for row in sn.audit(model, None, data).check().rows}
     assert rows["both"].forward == "cpu:0"
-
-
-def test_nadam_keeps_its_product_of_momenta(cluster: sn.Cluster) -> None:
-    """Nadam's losses were NaN, since its own part of the update was replaced as well.
-
-    It multiplies `_u_product` in the method that splitnet replaced; the method below it
-    is replaced now.
-    """
-    import keras
-    from keras import layers
-
-    model, _ = fitted(layers.Dense(4), keras.optimizers.Nadam(), cluster)
-
-    assert 0 < float(model.optimizer._u_product) < 1
-
-
-def test_slots_without_a_reference_variable_move(cluster: sn.Cluster) -> None:
-    """Adafactor's factored slots stayed on device 0: it makes them by shape alone."""
-    import keras
-    from keras import layers
-
-    model, data = fitted(layers.Dense(4), keras.optimizers.Adafactor(0.1), cluster)
-
-    sn.audit(model, None, data).check()
 
 
 def test_several_optimizers_in_one_are_all_placed(cluster: sn.Cluster) -> None:
@@ -108,28 +85,6 @@ def test_a_single_input_takes_a_bare_tensor(cluster: sn.Cluster) -> None:
     assert np.shape(model(x)) == (13, 2)
 
 
-def test_names_with_other_letters_do_not_reach_tensorflow(cluster: sn.Cluster) -> None:
-    """A net named in Chinese built, and failed in the first step on a scope's name."""
-    from keras import layers
-
-    net = sn.Net("网络 1")
-    net.output(net.branch("größe", net.input("x", (4,)), layers.Dense(1), on="gpu:0"))
-    model = sn.emit(net, sn.plan(net, cluster, time_limit=0.1))
-
-    assert model.name == "___1"
-    assert sn.plan_of(model).device_of == {"x": "cpu:0", "größe": "gpu:0"}
-
-
-def test_exports_name_no_device(cluster: sn.Cluster, tmp_path: Any) -> None:
-    """An exported graph kept /device:CPU:1, which strict placement refused to serve."""
-    from keras import layers
-
-    model, _ = fitted(layers.Dense(4), "sgd", cluster)
-    model.export(tmp_path / "served", verbose=False)
-
-    assert b"device:CPU:1" not in (tmp_path / "served" / "saved_model.pb").read_bytes()
-
-
 def test_equal_work_on_one_device_is_no_finding(cluster: sn.Cluster) -> None:
     """Parts that TensorFlow merged with others on their device failed the audit.
 
@@ -142,7 +97,8 @@ def test_equal_work_on_one_device_is_no_finding(cluster: sn.Cluster) -> None:
 
     case = two_branches(layers.Dense(4), layers.Dense(4))
     alone = sn.Cluster.of("cpu")
-    model = sn.emit(case.net, sn.plan(case.net, alone, batch=13, time_limit=0.1))
+    net = case.source
+    model = sn.emit(net, sn.plan(net, alone, batch=13, time_limit=0.1))
     model.compile("sgd", "mse")
 
     assert sn.audit(model, None, (case.x, case.y)).ok

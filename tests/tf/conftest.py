@@ -37,11 +37,11 @@ def dense(cluster: "sn.Cluster") -> Any:
     """A small placed model, compiled, for tests that leave it as it is."""
     from keras import layers
 
-    from tests.tf.emitted import emitted
-    from tests.tf.zoo import numbers, two_branches
+    from tests.tf.check import emitted, numbers
+    from tests.tf.zoo import two_branches
 
     left = layers.Dense(4, name="l")
-    made = emitted(two_branches(left, layers.Dense(4, name="r")), cluster)
+    made = emitted(two_branches(left, layers.Dense(4, name="r")).source, cluster)
     made.compile("adam", "mse", metrics=["mae"])
     made.train_on_batch(numbers(6), numbers(2))
     return made

@@ -65,47 +65,25 @@ class Late(layers.Layer):
         return inputs * self.w
 
 
-class Builder:
-    """Holds a layer that a Lambda reaches through it."""
-
-    def __init__(self) -> None:
-        self.dense = layers.Dense(3, name="kept")
-        self.dense.build((None, 3))
-
-    def step(self, t: Any) -> Any:
-        """Use it."""
-        return self.dense(t)
-
-
-def hidden(name: str) -> Callable[[Any], Any]:
+def hidden(way: str) -> Callable[[Any], Any]:
     """A function for a Lambda that hides a variable in one of many ways."""
     dense = layers.Dense(3, name="kept")
     dense.build((None, 3))
-    variable = tf.Variable(np.ones(3, "float32"), name="kept")
-    held = {"a": [dense]}
-    builder = Builder()
+    variable, held = tf.Variable(np.ones(3, "float32"), name="kept"), {"a": [dense]}
 
     def helper(t: Any) -> Any:
-        return dense(t)
+        return held["a"][0](t)
 
-    ways: dict[str, Callable[[Any], Any]] = {
-        "closure": lambda t: dense(t),
+    return {
         "tf.Variable": lambda t: t * variable,
-        "list": lambda t: held["a"][0](t),
         "helper": lambda t: helper(t) + 1,
-        "inner function": lambda t: (lambda u: dense(u))(t),
         "partial": functools.partial(lambda layer, t: layer(t), dense),
         "default": lambda t, layer=dense: layer(t),
-        "bound": builder.step,
-        "object": lambda t: builder.dense(t),
-    }
-    return ways[name]
+        "bound": dense.call,
+    }[way]
 
 
-WAYS = (
-    *("closure", "tf.Variable", "list", "helper", "inner function"),
-    *("partial", "default", "bound", "object"),
-)
+WAYS = ("tf.Variable", "helper", "partial", "default", "bound")
 
 
 def around(layer: Any) -> Any:

@@ -1,6 +1,5 @@
 """Emitted models: whose layers they have, when memory is used, how they run."""
 
-import gc
 from typing import Any
 
 import keras
@@ -10,8 +9,8 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.planner.evaluate import score
-from tests.tf.emitted import devices, emitted
-from tests.tf.zoo import BATCH, ZOO, Case, numbers, two_branches
+from tests.tf.check import BATCH, assert_near, emitted, numbers
+from tests.tf.zoo import two_branches
 
 pytestmark = [
     pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
@@ -28,7 +27,7 @@ def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
     b = net.branch("b", a, mine[1], on="gpu:1")
     net.output(b)
     before = [dict(vars(layer)) for layer in mine]
-    model = emitted(Case(net, None, None), cluster)
+    model = emitted(net, cluster)
 
     assert not any(layer.built for layer in mine[:2])
     assert [set(vars(layer)) for layer in mine] == [set(one) for one in before]
@@ -36,25 +35,12 @@ def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
     assert model.get_layer("l") is not mine[0]
 
 
-def test_emit_leaves_the_garbage_collector_as_it_was(cluster: sn.Cluster) -> None:
-    """It is paused for the copies; on or off before, it is so again afterwards."""
-    case = two_branches(layers.Dense(4, name="l"), layers.Dense(4, name="r"))
-    try:
-        for turn in (gc.disable, gc.enable):
-            turn()
-            before = gc.isenabled()
-            emitted(case, cluster)
-            assert gc.isenabled() is before
-    finally:
-        gc.enable()
-
-
 def test_emit_twice_gives_independent_models_that_start_equal(
     cluster: sn.Cluster,
 ) -> None:
     """Two emissions have the same values, and training one leaves the other."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
-    one, other = emitted(case, cluster), emitted(case, cluster)
+    one, other = emitted(case.source, cluster), emitted(case.source, cluster)
     first = one.get_weights()
     for mine, its in zip(first, other.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)
@@ -80,7 +66,7 @@ def test_emit_starts_as_the_same_layers_start_in_plain_keras(
     net.output(
         net.branch("head", net.merge("j", [a, b], layers.Concatenate()), head, on="cpu")
     )
-    placed = emitted(Case(net, None, None), cluster)
+    placed = emitted(net, cluster)
 
     inputs = [keras.Input((6, 6, 2)), keras.Input((5, 3))]
     seen = drop(layers.GlobalAveragePooling2D()(image(inputs[0])))
@@ -107,27 +93,13 @@ def test_emit_keeps_names_and_order_of_weights(dense: Any) -> None:
     assert {"l", "r"} <= {layer.name for layer in dense.layers}
 
 
-def test_emit_puts_weights_on_their_devices(dense: Any) -> None:
-    """Variables are born where their branch is."""
-    assert devices(dense.get_layer("l").variables) == ["CPU:1", "CPU:1"]
-    assert devices(dense.get_layer("r").variables) == ["CPU:2", "CPU:2"]
-
-
-def test_emit_shares_the_weights_of_a_shared_layer(cluster: sn.Cluster) -> None:
-    """One layer in three branches has one kernel and one bias."""
-    model = emitted(ZOO["triplet"](), cluster)
-
-    assert len(model.weights) == 4
-    assert set(devices(model.weights)) == {"CPU:1"}
-
-
 def test_emit_names_outputs_for_branches_or_as_told(cluster: sn.Cluster) -> None:
     """Names given to net.output name losses; others are named by their branch."""
     net = sn.Net("outputs")
     x = net.input("x", (4,))
     net.output(net.branch("größe: a", x, layers.Dense(1)))
     net.output(net.branch("b", x, layers.Dense(1)), "price")
-    model = emitted(Case(net, None, None), cluster)
+    model = emitted(net, cluster)
 
     assert model.output_names == ["gr__e__a", "price"]
 
@@ -153,9 +125,9 @@ def test_emit_of_a_compiled_model_keeps_optimizer_state(cluster: sn.Cluster) -> 
 def test_emit_on_one_device_is_transparent(cluster: sn.Cluster) -> None:
     """A plan that puts everything on the CPU runs and audits like any other."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
-    graph = sn.read(case.net, batch=BATCH)
+    graph = sn.read(case.source, batch=BATCH)
     plan = score(graph, cluster, dict.fromkeys(graph.part, "cpu:0"))
-    model = sn.emit(case.net, plan)
+    model = sn.emit(case.source, plan)
     model.compile("adam", "mse")
     audit = sn.audit(model, plan, (case.x, case.y)).check()
 
@@ -170,40 +142,18 @@ def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
     a = net.branch("a", x, home, on="cpu")
     b = net.branch("b", x, layers.GRU(4, name="away"), on="gpu:0")
     net.output(net.merge("m", [a, b], layers.Add()))
-    model = emitted(Case(net, None, None), cluster)
+    model = emitted(net, cluster)
 
     assert model.get_layer("home").forward_layer.use_cudnn is False
     assert model.get_layer("home").backward_layer.use_cudnn is False
     assert model.get_layer("away").use_cudnn == "auto"
 
 
-def test_emit_refuses_a_plan_of_another_model(cluster: sn.Cluster) -> None:
-    """The message lists what only one of them has."""
-    one = two_branches(layers.Dense(4, name="p"), layers.Dense(4, name="q"))
-    other = two_branches(
-        [layers.Dense(4, name="p"), layers.ReLU(name="extra")],
-        layers.Dense(4, name="q"),
-    )
-    plan = sn.plan(one.net, cluster, batch=BATCH, time_limit=0.1)
-
-    with pytest.raises(sn.DeclarationError, match="'left/extra' is in the model only"):
-        sn.emit(other.net, plan)
-
-
-def test_emit_takes_a_rebuilt_net(cluster: sn.Cluster) -> None:
-    """Layers that Keras has numbered on are matched by position and kind."""
-    first = two_branches(layers.Dense(4), layers.Dense(4))
-    again = two_branches(layers.Dense(4), layers.Dense(4))
-    plan = sn.plan(first.net, cluster, batch=BATCH, time_limit=0.1)
-
-    assert sn.emit(again.net, plan)(numbers(6)).shape == (13, 2)
-
-
 def test_frozen_layers_stay_frozen(cluster: sn.Cluster) -> None:
     """A branch that does not train has neither gradients nor slots, and audits."""
     frozen = layers.Dense(4, name="frozen", trainable=False)
     case = two_branches(frozen, layers.Dense(4))
-    model = emitted(case, cluster)
+    model = emitted(case.source, cluster)
     model.compile("adam", "mse")
     before = model.get_layer("frozen").get_weights()
     model.fit(case.x, case.y, verbose=0)
@@ -213,47 +163,22 @@ def test_frozen_layers_stay_frozen(cluster: sn.Cluster) -> None:
     sn.audit(model, None, (case.x, case.y)).check()
 
 
-class Guarded(layers.Layer):
-    """A layer with a property of its own, and a part that does not train."""
+def test_copy_false_places_the_layers_of_the_source(cluster: sn.Cluster) -> None:
+    """No weight exists twice, and what is trained is the source."""
+    keras.utils.set_random_seed(1)
+    x, pins = keras.Input((6,), name="x"), {"first": "gpu:0", "middle": "gpu:1"}
+    found = layers.Dense(5, "tanh", name="first")(x)
+    found = layers.Dense(4, name="middle")(found)
+    model = keras.Model(x, layers.Dense(1, name="last")(found))
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)
+    placed = sn.emit(model, plan, copy=False)
+    data = numbers(6, count=4), numbers(1, count=4)
+    for one in (placed, clone):
+        one.compile("sgd", "mse", run_eagerly=one is clone)
+        one.train_on_batch(*data)
 
-    def __init__(self, gain: float = 1.0, **options: Any) -> None:
-        self.before = "set before Keras' own"
-        super().__init__(**options)
-        self.inner = layers.Dense(2, trainable=False, name="i")
-        self.gain = gain
-        self.trainable = True  # says nothing new, and so leaves `inner` frozen
-        self.table = {"of": [layers.Dense(3, name="t"), None]}
-
-    @property
-    def gain(self) -> float:
-        """Twice what was given."""
-        return self._gain
-
-    @gain.setter
-    def gain(self, value: float) -> None:
-        self._gain = 2 * value
-
-    def build(self, shape: Any) -> None:
-        """Make all variables."""
-        self.inner.build(shape)
-        self.table["of"][0].build(shape)
-        self.scale = self.add_weight(shape=(), name="scale")
-
-    def call(self, x: Any) -> Any:
-        """Use the parts."""
-        return self.table["of"][0](x) + self.scale
-
-
-def told(layer: Any) -> list[Any]:
-    """What a layer and its parts say of themselves: attributes, variables, tracking."""
-    if isinstance(layer, Guarded):
-        layer.build((None, 2))
-    return [
-        (
-            {k: v if type(v) in (bool, int, str) else type(v) for k, v in held.items()},
-            [(v.name, v.trainable, tuple(v.shape)) for v in one.variables],
-            [name for name in one._trackable_children() if name != "_tracker"],
-        )
-        for one in layer._flatten_layers()
-        for held in [vars(one)]
-    ]
+    assert placed.layers[1:] == model.layers[1:]
+    assert_near(model.get_weights(), clone.get_weights())
+    sn.audit(placed, None, data).check()

@@ -10,11 +10,12 @@ import keras
 import pytest
 
 import splitnet as sn
+from tests.tf.check import assert_near
 from tests.tf.features import BATCH, FEATURES, PINS, compiled, data, source
-from tests.tf.test_transparency import assert_near
 
 pytestmark = [
-    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
+    pytest.mark.tf,
+    pytest.mark.slow,  # and what Keras makes h5py and NumPy say of its variables:
     pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
 ]
 
@@ -27,6 +28,7 @@ def test_feature_gives_the_numbers_of_the_plain_model(
     plain = source()
     plan = sn.plan(plain, cluster, batch=BATCH, pins=PINS, time_limit=0.1)
     placed = sn.emit(plain, plan)
+    placed.placed_by_the_test = True
     found = []
     for model, folder in ((placed, "placed"), (plain, "plain")):
         (tmp_path / folder).mkdir()

@@ -86,15 +86,6 @@ def test_model_summary_of_an_emitted_model_shows_devices(
     assert said[0] in shown
 
 
-def test_summary_of_a_part_of_the_layers(model: Any) -> None:
-    """A `layer_range` keeps each layer's device."""
-    text = sn.summary(model, layer_range=["join", "nested"])
-
-    assert device_of(text, "join") == "cpu:0"
-    assert device_of(text, "nested") == "gpu:1"
-    assert "InputLayer" not in text
-
-
 def test_summary_refuses_a_plain_model(model: Any) -> None:
     """A model that has no devices says what to do."""
     plain = sn.unplace(model)

@@ -1,46 +1,16 @@
 """Saved on four devices, loaded on eight, two and one; planned for what is not here."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from keras import layers
 
 import splitnet as sn
 from splitnet.cli import main
-from tests.tf.test_transparency import assert_near
 
 pytestmark = pytest.mark.tf
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.mark.slow
-def test_training_goes_on_elsewhere_as_if_never_moved(tmp_path: Path) -> None:
-    """Weights, statistics, seeds and slots equal those of the uninterrupted run."""
-    for verb in ("leave", "arrive"):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.tf.moved", verb, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-
-    for count in (8, 2, 1):
-        told = done.stdout.partition(f"on {count}: ")[2]
-        told, end, _ = told.partition(f"on {count}: as if never moved")
-        assert end, done.stdout
-        assert "parts moved." in told
-        gone = ("gpu:2 -> ", "gpu:3 -> ")  # of the four devices that it left
-        assert count == 8 or any(moved in told for moved in gone)
 
 
 @pytest.fixture(scope="module")
@@ -95,19 +65,6 @@ def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(
     sn.audit(placed, None, BATCH_HERE).check()
     found = sn.audit(placed, plan, BATCH_HERE).findings
     assert {one.part for one in found if one.part} == set(MOVED)
-
-
-def test_a_moved_plan_gives_the_numbers_of_the_plain_model(
-    far: tuple[sn.Net, sn.Plan], cluster: sn.Cluster
-) -> None:
-    """Where a part runs changes nothing of what it computes."""
-    with pytest.warns(UserWarning, match="not on this machine"):
-        placed = sn.emit(*far)
-    plain = sn.unplace(placed)
-    for one in (placed, plain):
-        one.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
-        one.train_on_batch(*BATCH_HERE)
-    assert_near(placed.get_weights(), plain.get_weights())
 
 
 def test_a_plan_whose_devices_have_stand_ins_moves_nothing(cluster: sn.Cluster) -> None:

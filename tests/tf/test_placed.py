@@ -13,9 +13,8 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from tests.tf.emitted import devices, emitted
-from tests.tf.test_transparency import assert_near
-from tests.tf.zoo import BATCH, ZOO, numbers, two_branches, words
+from tests.tf.check import BATCH, assert_near, devices, emitted, numbers, words
+from tests.tf.zoo import ZOO, two_branches
 
 pytestmark = [
     pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
@@ -23,29 +22,13 @@ pytestmark = [
 ]
 
 
-def test_placed_model_runs_eagerly_alike(cluster: sn.Cluster) -> None:
-    """run_eagerly, eager calls and train_on_batch give plain numbers."""
-    case = two_branches([layers.Dense(4), layers.Dropout(0.3)], layers.Dense(4))
-    placed = emitted(case, cluster)
-    plain = sn.unplace(placed)
-    for model in (placed, plain):
-        model.compile("adam", "mse", run_eagerly=True)
-    batch = case.x[:BATCH], case.y[:BATCH]
-    np.testing.assert_array_equal(placed(batch[0]), plain(batch[0]))
-    for _ in range(2):
-        assert placed.train_on_batch(*batch) == plain.train_on_batch(*batch)
-    assert placed.test_on_batch(*batch) == plain.test_on_batch(*batch)
-    for mine, its in zip(placed.get_weights(), plain.get_weights()):
-        np.testing.assert_array_equal(mine, its)
-
-
 def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
     """Under placement_scope a user's step equals plain, slots beside their weights."""
     case = ZOO["shared_lstm"]()
-    placed = emitted(case, cluster)
+    placed = emitted(case.source, cluster)
     plain = sn.unplace(placed)
     x = [tf.constant(one[:BATCH]) for one in case.x]
-    y = tf.constant(case.y[:BATCH, None])
+    y = tf.constant(case.y[:BATCH])
     losses: dict[int, list[float]] = {}
     for number, model in enumerate((placed, plain)):
         optimizer = keras.optimizers.Adam(0.1)
@@ -82,7 +65,7 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
 ) -> None:
     """Nobody places the updates of a step of one's own unless it is asked for."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
-    model = emitted(case, cluster)
+    model = emitted(case.source, cluster)
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     named = [optimizer] if how == "scope" else []
@@ -123,7 +106,7 @@ def test_placement_scope_around_a_plain_model_does_nothing() -> None:
 def test_slots_follow_weights_of_an_optimizer_built_before(cluster: sn.Cluster) -> None:
     """An optimizer that was built early has its slots moved when it is compiled."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
-    model = emitted(case, cluster)
+    model = emitted(case.source, cluster)
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     model.compile(optimizer, "mse")
@@ -134,7 +117,7 @@ def test_slots_follow_weights_of_an_optimizer_built_before(cluster: sn.Cluster) 
 def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
     """The gradient of a looked-up table is rows, on the device of the table."""
     case = ZOO["wide_and_deep"]()
-    model = emitted(case, cluster)
+    model = emitted(case.source, cluster)
     kinds = []
 
     @tf.function
@@ -152,7 +135,7 @@ def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
 def test_jit_compile_is_refused_aloud(cluster: sn.Cluster) -> None:
     """XLA asked for is not used, and that is said."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
-    model = emitted(case, cluster)
+    model = emitted(case.source, cluster)
 
     def trained() -> None:
         model.compile("adam", "mse", jit_compile=True)
@@ -187,9 +170,9 @@ def test_duplicates_of_a_placed_model_are_plain(dense: Any, duplicate: Any) -> N
 def test_plan_of_an_emitted_model_is_its_plan(cluster: sn.Cluster) -> None:
     """The plan is at hand wherever the model is."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
-    plan = sn.plan(case.net, cluster, batch=BATCH)
+    plan = sn.plan(case.source, cluster, batch=BATCH)
 
-    assert sn.plan_of(sn.emit(case.net, plan)) is plan
+    assert sn.plan_of(sn.emit(case.source, plan)) is plan
 
 
 def test_submodels_of_a_placed_model_run(dense: Any) -> None:
@@ -197,11 +180,3 @@ def test_submodels_of_a_placed_model_run(dense: Any) -> None:
     inner = keras.Model(dense.inputs, dense.get_layer("l").output)
 
     assert inner.predict(numbers(6), verbose=0).shape == (13, 4)
-
-
-def test_summary_shows_the_users_layers(dense: Any) -> None:
-    """`summary` is Keras' own."""
-    lines: list[str] = []
-    dense.summary(print_fn=lines.append)
-
-    assert "l (Dense)" in "".join(lines)

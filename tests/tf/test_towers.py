@@ -13,10 +13,10 @@ from splitnet.core.net import Towers
 from splitnet.core.replication import collapse
 from splitnet.simulator.microbatch import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
+from tests.tf.check import numbers
+from tests.tf.zoo.ways import FOUR, conv_body, towered
 
 pytestmark = pytest.mark.tf
-
-FOUR = ["gpu:0", "gpu:1", "gpu:2", "cpu"]
 
 
 @pytest.fixture
@@ -27,29 +27,14 @@ def double_precision() -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
 
 
-def numbers(count: int, *shape: int, seed: int = 0) -> np.ndarray:
-    """Normal numbers, the same for the same seed."""
-    made = np.random.default_rng(seed).standard_normal((count, *shape))
-    return made.astype("float32")
-
-
-def towered(body: Any, shape: tuple[int, ...], **options: Any) -> sn.Net:
-    """A net of one input, towers of a body, and a head on the CPU."""
-    net = sn.Net("towered")
-    x = net.input("x", shape)
-    options.setdefault("on", FOUR)
-    made = net.towers("body", x, body, **options)
-    net.output(net.branch("head", made, layers.Dense(3), on="cpu"))
-    return net
-
-
-def both(net: sn.Net, cluster: sn.Cluster, **compilation: Any) -> tuple[Any, Any]:
+def both(net: sn.Net, cluster: sn.Cluster) -> tuple[Any, Any]:
     """A placed model and its plain copy, compiled alike."""
     keras.utils.set_random_seed(7)
     placed = sn.emit(net, sn.plan(net, cluster, batch=8))
     plain = sn.unplace(placed)
     for model in (placed, plain):
-        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", **compilation)
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        model.compile(optimizer, "mse", run_eagerly=model is plain)
     return placed, plain
 
 
@@ -61,75 +46,17 @@ def difference(one: Any, other: Any) -> float:
     )
 
 
-def conv_body() -> list[Any]:
-    """What TensorFlow's kernels would crash on if a tower had no sample."""
-    return [
-        layers.Conv2D(4, 3, activation="relu"),
-        layers.MaxPooling2D(),
-        layers.Flatten(),
-        layers.Dense(6, activation="tanh"),
-    ]
-
-
-def test_towers_train_as_the_unsplit_batch_for_every_batch_size(
-    cluster: sn.Cluster,
-) -> None:
-    """Batches of 1 to 9 over four towers, also those that leave towers empty."""
-    placed, plain = both(towered(conv_body(), (8, 8, 2)), cluster)
-    x, y = numbers(9, 8, 8, 2), numbers(9, 3, seed=1)
-
-    for size in range(1, 10):
-        mine = placed.train_on_batch(x[:size], y[:size])
-        theirs = plain.train_on_batch(x[:size], y[:size])
-        assert mine == pytest.approx(theirs, rel=1e-6)
-
-    assert difference(placed, plain) < 1e-6
-
-
-@pytest.mark.usefixtures("double_precision")
-def test_towers_fit_and_predict_with_an_incomplete_last_batch(
-    cluster: sn.Cluster,
-) -> None:
-    """Nine samples in steps of four leave one, whose batch has an unknown size."""
-    placed, plain = both(towered(conv_body(), (8, 8, 2)), cluster)
-    x, y = numbers(9, 8, 8, 2), numbers(9, 3, seed=1)
-
-    for model in (placed, plain):
-        model.fit(x, y, batch_size=4, epochs=3, shuffle=False, verbose=0)
-
-    assert difference(placed, plain) < 1e-12
-    np.testing.assert_allclose(
-        placed.predict(x, batch_size=4, verbose=0),
-        plain.predict(x, batch_size=4, verbose=0),
-        atol=1e-12,
-    )
-
-
 def test_towers_audit_clean_forward_backward_and_updates(cluster: sn.Cluster) -> None:
     """Every tower computes on its device, weights stay on the CPU, once."""
     placed, _ = both(towered(conv_body(), (8, 8, 2)), cluster)
 
-    audit = sn.audit(placed, None, (numbers(8, 8, 8, 2), numbers(8, 3)))
+    audit = sn.audit(placed, None, (numbers(8, 8, 2, count=8), numbers(3, count=8)))
 
     audit.check()
     rows = {row.part: row for row in audit.rows}
     assert [rows[f"body/{i}"].backward for i in range(3)] == ["gpu:0", "gpu:1", "gpu:2"]
     assert rows["body/weights"].variables == "cpu:0"
     assert rows["body/weights"].updates == "cpu:0"
-
-
-def test_towers_keep_their_weights_on_a_chosen_device(cluster: sn.Cluster) -> None:
-    """weights_on= moves variables, slots and updates there."""
-    placed, plain = both(
-        towered(conv_body(), (8, 8, 2), on=["gpu:0", "gpu:1"], weights_on="gpu:1"),
-        cluster,
-    )
-    x, y = numbers(8, 8, 8, 2), numbers(8, 3)
-
-    audit = sn.audit(placed, None, (x, y)).check()
-    assert {r.part: r.slots for r in audit.rows}["body/weights"] == "gpu:1"
-    placed.train_on_batch(x, y), plain.train_on_batch(x, y)
-    assert difference(placed, plain) < 1e-6
 
 
 def test_towers_share_the_batch_as_evenly_as_can_be(cluster: sn.Cluster) -> None:
@@ -156,24 +83,12 @@ def test_shares_of_towers_are_exact_in_float64(cluster: sn.Cluster) -> None:
     assert np.abs(mine - its).max() < 1e-14
 
 
-def test_synchronised_batch_norm_equals_the_unsplit_batch(cluster: sn.Cluster) -> None:
-    """Statistics, moving averages and gradients are those of the whole batch."""
-    body = [layers.Dense(6), layers.BatchNormalization(), layers.Dense(5)]
-    placed, plain = both(towered(body, (4,), batch_norm="synchronised"), cluster)
-    x, y = 3 + numbers(9, 4), numbers(9, 3)
-
-    for size in (8, 5, 3, 9):
-        mine = placed.train_on_batch(x[:size], y[:size])
-        assert mine == pytest.approx(plain.train_on_batch(x[:size], y[:size]), rel=1e-5)
-    assert difference(placed, plain) < 2e-6
-
-
 def test_per_tower_batch_norm_updates_its_averages_once_by_the_mean(
     cluster: sn.Cluster,
 ) -> None:
     """The moving mean is that of the whole batch; empty towers do not count."""
     placed, plain = both(towered([layers.BatchNormalization()], (4,)), cluster)
-    x, y = 3 + numbers(9, 4), numbers(9, 3)
+    x, y = 3 + numbers(4, count=9), numbers(3, count=9)
 
     for size in (8, 7, 2):
         placed.train_on_batch(x[:size], y[:size])
@@ -197,33 +112,6 @@ def test_dropout_draws_anew_in_every_tower(cluster: sn.Cluster) -> None:
     assert len({row.tobytes() for row in made}) == 4
 
 
-def test_towers_take_dicts_masks_and_several_outputs(cluster: sn.Cluster) -> None:
-    """Embeddings with masks, an LSTM, and two outputs, joined with their masks."""
-    net = sn.Net("rich")
-    words, size = net.input("words", (6,), "int32"), net.input("size", (2,))
-    embed = layers.Embedding(11, 5, mask_zero=True)
-    narrow = layers.Dense(5)
-
-    def body(words: Any, size: Any) -> Any:
-        return {"words": embed(words), "size": narrow(size)}
-
-    made = net.towers("both", {"words": words, "size": size}, body, on=FOUR)
-    read = net.branch("read", made["words"], layers.LSTM(5), on="gpu:1")
-    joined = net.merge("join", [read, made["size"]], layers.Add())
-    net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
-    placed, plain = both(net, cluster)
-    rng = np.random.default_rng(0)
-    ids = rng.integers(1, 11, (7, 6)).astype("int32")
-    ids[::2, 3:] = 0
-    x, y = {"words": ids, "size": numbers(7, 2)}, numbers(7, 3)
-
-    for model in (placed, plain):
-        model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
-
-    assert difference(placed, plain) < 1e-6
-    sn.audit(placed, None, (x, y)).check()
-
-
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_broadcast_inputs_reach_every_tower_whole(
     cluster: sn.Cluster, microbatches: int
@@ -243,7 +131,7 @@ def test_broadcast_inputs_reach_every_tower_whole(
     plan = sn.plan(net, cluster, batch=5)
     model = sn.emit(net, plan, microbatches=microbatches)
     model.compile("sgd", "mse")
-    one, other = numbers(5, 4), numbers(3, 4, seed=1)
+    one, other = numbers(4, count=5), numbers(4, seed=1, count=3)
 
     np.testing.assert_allclose(
         np.asarray(model([one, other])), one @ other.T, atol=1e-6
@@ -268,72 +156,6 @@ def test_bytes_of_broadcast_inputs_do_not_depend_on_the_batch() -> None:
     assert sent(scaled_graph(graph, 2)) == sent(graph) == sent(collapse(graph)) == [128]
 
 
-def test_losses_of_layers_are_the_means_of_the_unsplit_batch(
-    cluster: sn.Cluster,
-) -> None:
-    """Regularizers of both kinds count as in the plain model, also for 2 over 4."""
-    body = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
-    placed, plain = both(towered(body, (4,)), cluster)
-    x, y = numbers(9, 4), numbers(9, 3)
-
-    for size in (8, 2, 7):
-        mine = placed.train_on_batch(x[:size], y[:size])
-        assert mine == pytest.approx(plain.train_on_batch(x[:size], y[:size]), rel=1e-6)
-    assert difference(placed, plain) < 1e-6
-
-
-def test_saturated_softmax_in_towers_keeps_its_gradient(cluster: sn.Cluster) -> None:
-    """Crossentropy reads logits that hang on the output: they are joined too."""
-    net = sn.Net("soft")
-    x = net.input("x", (4,))
-    net.output(net.towers("soft", x, layers.Dense(3, activation="softmax"), on=FOUR))
-    placed = sn.emit(net, sn.plan(net, cluster, batch=4))
-    plain = sn.unplace(placed)
-    x, y = 100 * numbers(6, 4), np.array([0, 1, 2, 0, 1, 2])
-    for model in (placed, plain):
-        model.compile("sgd", "sparse_categorical_crossentropy")
-
-    assert placed.train_on_batch(x, y) == pytest.approx(plain.train_on_batch(x, y))
-    assert difference(placed, plain) < 1e-5
-
-
-def test_chained_towers_hand_their_samples_on_without_a_join(
-    cluster: sn.Cluster,
-) -> None:
-    """Towers that read towers of the same number read them device by device."""
-    net = sn.Net("chain")
-    x = net.input("x", (4,))
-    on = ["gpu:0", "gpu:1"]
-    first = net.towers("first", x, layers.Dense(6, activation="relu"), on=on)
-    second = net.towers("second", first, layers.Dense(5), on=["gpu:1", "gpu:2"])
-    net.output(net.branch("head", second, layers.Dense(3), on="cpu"))
-    placed, plain = both(net, cluster)
-    x_, y = numbers(7, 4), numbers(7, 3)
-
-    assert "first/join" not in sn.plan_of(placed).graph.call
-    for model in (placed, plain):
-        model.fit(x_, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
-    assert difference(placed, plain) < 1e-6
-    sn.audit(placed, None, (x_, y)).check()
-
-
-def test_a_layer_of_towers_may_be_shared_with_a_branch(cluster: sn.Cluster) -> None:
-    """One weight, used by towers and by a branch, has one home and one gradient."""
-    net = sn.Net("shared")
-    a, b = net.input("a", (4,)), net.input("b", (4,))
-    shared = layers.Dense(4)
-    one = net.towers("one", a, shared, on=["gpu:0", "gpu:1"])
-    two = net.branch("two", b, shared, on="gpu:2")
-    net.output(net.merge("join", [one, two], layers.Add()))
-    placed, plain = both(net, cluster)
-    x, y = [numbers(7, 4), numbers(7, 4, seed=1)], numbers(7, 4, seed=2)
-
-    for model in (placed, plain):
-        model.fit(x, y, batch_size=3, epochs=2, shuffle=False, verbose=0)
-    assert difference(placed, plain) < 1e-6
-    sn.audit(placed, None, (x, y)).check()
-
-
 def branched() -> Any:
     """A Keras model with two branches and BatchNormalization."""
     keras.utils.set_random_seed(5)
@@ -348,7 +170,7 @@ def test_data_parallel_trains_as_the_model_it_copies(cluster: sn.Cluster) -> Non
     model = branched()
     before = model.get_weights()
     placed = sn.data_parallel(model, cluster, batch=8)
-    x, y = numbers(11, 6), numbers(11, 3)
+    x, y = numbers(6, count=11), numbers(3, count=11)
     for one in (placed, model):
         one.compile("adam", "mse")
 
@@ -378,7 +200,7 @@ def test_data_parallel_restores_on_fewer_towers_and_on_the_cpu(
     """The saved file is a plain model: three towers, two, or none give the same."""
     three = sn.data_parallel(branched(), cluster, batch=8)
     three.compile("adam", "mse")
-    x, y = numbers(8, 6), numbers(8, 3)
+    x, y = numbers(6, count=8), numbers(3, count=8)
     three.fit(x, y, verbose=0)
     three.save(tmp_path / "model.keras")
 
@@ -404,7 +226,7 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
     net.output(net.branch("head", wide, layers.Dense(3), on="gpu:2"))
     cut = sn.emit(net, sn.plan(net, cluster, batch=8), microbatches=2)
     plain, towers = sn.unplace(cut), sn.data_parallel(cut, cluster, batch=8)
-    x, y = (numbers(11, count).astype("float64") for count in (6, 3))
+    x, y = (numbers(count, count=11).astype("float64") for count in (6, 3))
     for model in (plain, towers):
         model.compile("adam", "mse")
         model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
@@ -415,17 +237,6 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
     assert difference(towers, plain) < 1e-12
     assert difference(loaded, towers) == 0.0
     sn.audit(towers, sn.plan_of(towers), (x[:8], y[:8])).check()
-
-
-def test_plan_of_towers_survives_its_file(cluster: sn.Cluster, tmp_path: Any) -> None:
-    """A saved plan of towers emits the same model."""
-    net = towered(conv_body(), (8, 8, 2))
-    plan = sn.plan(net, cluster, batch=8)
-    plan.save(tmp_path / "plan.json")
-
-    model = sn.emit(net, sn.load_plan(tmp_path / "plan.json"))
-
-    assert model.predict(numbers(5, 8, 8, 2), verbose=0).shape == (5, 3)
 
 
 def test_towers_that_cannot_be_split_are_refused(cluster: sn.Cluster) -> None:

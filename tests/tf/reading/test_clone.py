@@ -203,32 +203,6 @@ def test_functions_of_a_moved_layer_trace_anew() -> None:
     assert {v.value.device[-5:] for v in made.layers[2].mean.variables} == {"CPU:1"}
 
 
-def test_net_with_a_layer_that_cannot_be_rebuilt() -> None:
-    """A branch's layer as well, built or not."""
-    net = sn.Net("odd")
-    odd = Forgetful(2, 3.0)
-    net.output(net.branch("b", net.input("x", (4,)), [layers.Dense(3), odd]))
-    with pytest.warns(UserWarning, match="cannot be rebuilt"):
-        made = cloned(net)
-
-    assert odd in made.model.layers
-    assert odd.w.value.device.endswith("CPU:1")
-
-
-def test_without_copies_the_layers_are_the_users() -> None:
-    """`copy=False` needs no second memory."""
-    inner = keras.Sequential([keras.Input((3,)), layers.Dense(2)], name="inner")
-    source = chain(layers.Dense(3), inner)
-    plain = source.predict(X, verbose=0)
-    weights = source.weights
-    made = cloned(source, copy=False)
-
-    assert made.reused == {}
-    assert all(a is b for a, b in zip(weights, made.model.weights, strict=True))
-    assert all(w.value.device.endswith("CPU:1") for w in weights)
-    np.testing.assert_array_equal(made.model.predict(X, verbose=0), plain)
-
-
 def test_layers_are_made_under_their_own_devices() -> None:
     """Those inside an expanded model as well; without one, the outer model's."""
     inner = keras.Sequential(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tf.story import story
 
-pytestmark = pytest.mark.tf
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,6 @@
-"""Nets with data, one for each thing that placement could break.
-
-Each case declares a net over two or three stand-ins and a CPU, brings a batch that is
-cut unevenly (13 samples in steps of 5), and says how to compile. Sizes are small: what
-is proven is where and how things run, never how fast.
-"""
+"""Declared nets over two or three stand-ins and a CPU."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -14,64 +8,20 @@ import numpy as np
 from keras import layers
 
 import splitnet as sn
+from tests.tf.check import SAMPLES, Case, classes, numbers, sgd, words
 
-__all__ = [
-    "BATCH",
-    "OPTIMIZERS",
-    "ZOO",
-    "Case",
-    "numbers",
-    "two_branches",
-    "words",
-]
-
-BATCH = 5
-SAMPLES = 13
-
-
-@dataclass(frozen=True)
-class Case:
-    """A net, its data, and what to compile it with, made anew for every model."""
-
-    net: sn.Net
-    x: Any
-    y: Any
-    compilation: Callable[[], dict[str, Any]] = lambda: {
-        "optimizer": keras.optimizers.SGD(0.1, momentum=0.9),
-        "loss": "mse",
-    }
-    weights: Any = None
-    fit: dict[str, Any] = field(default_factory=dict)
-
-
-ZOO: dict[str, Callable[[], Case]] = {}
+NETS: dict[str, Callable[[], Case]] = {}
 
 
 def case(build: Callable[[], Case]) -> Callable[[], Case]:
     """Register a case under its function's name."""
-    ZOO[build.__name__] = build
+    NETS[build.__name__] = build
     return build
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal numbers, the same for the same seed."""
-    made = np.random.default_rng(seed).standard_normal((SAMPLES, *shape))
-    return made.astype("float32")
-
-
-def words(length: int, count: int = 11, seed: int = 0) -> np.ndarray:
-    """Whole numbers below `count`; the later half of the odd rows is padding."""
-    made = np.random.default_rng(seed).integers(1, count, (SAMPLES, length))
-    made[1::2, length // 2 :] = 0
-    return made.astype("int32")
-
-
-def classes(count: int, seed: int = 0) -> np.ndarray:
-    """A class for each sample."""
-    return np.random.default_rng(seed).integers(0, count, SAMPLES).astype("int32")
-
-
-def two_branches(left: Any, right: Any, head: Any = None, *, shape: Any = (6,)) -> Case:
+def two_branches(
+    left: Any, right: Any, head: Any = None, *, shape: Any = (6,), **more: Any
+) -> Case:
     """One input, two bodies on two devices, a sum on the CPU, a head on the second."""
     net = sn.Net("two_branches")
     x = net.input("x", shape)
@@ -79,7 +29,7 @@ def two_branches(left: Any, right: Any, head: Any = None, *, shape: Any = (6,)) 
     b = net.branch("right", x, right, on="gpu:1")
     both = net.merge("both", [a, b], layers.Add())
     net.output(net.branch("head", both, head or layers.Dense(2), on="gpu:1"))
-    return Case(net, numbers(*shape), numbers(2, seed=1))
+    return Case(net, numbers(*shape), numbers(2, seed=1), **more)
 
 
 # --- what is shared, and what is wide -----------------------------------------------
@@ -96,16 +46,9 @@ def shared_lstm() -> Case:
     joined = net.merge("join", [left, right], layers.Concatenate())
     head = layers.Dense(1, activation="sigmoid")
     net.output(net.branch("verdict", joined, head, on="cpu"))
-    return Case(
-        net,
-        [numbers(7, 4), numbers(7, 4, seed=1)],
-        classes(2).astype("float32"),
-        lambda: {
-            "optimizer": "adam",
-            "loss": "binary_crossentropy",
-            "metrics": ["accuracy"],
-        },
-    )
+    x = [numbers(7, 4), numbers(7, 4, seed=1)]
+    y, more = classes(2).astype("float32")[:, None], {"metrics": ["accuracy"]}
+    return Case(net, x, y, "binary_crossentropy", compilation=more)
 
 
 @case
@@ -126,9 +69,7 @@ def triplet() -> Case:
 
     net.output(net.merge("margin", towers, margin))
     x = [numbers(5, seed=seed) for seed in range(3)]
-    return Case(
-        net, x, numbers(1, seed=4), lambda: {"optimizer": "adam", "loss": "mse"}
-    )
+    return Case(net, x, numbers(1, seed=4))
 
 
 @case
@@ -152,12 +93,8 @@ def cnn_two_tower() -> Case:
     both = net.merge("both", [a, b], layers.Concatenate(), on="gpu:2")
     net.output(net.branch("head", both, layers.Dense(3), near=both))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return Case(
-        net,
-        {"image": numbers(8, 8, 3), "depth": numbers(8, 8, 1)},
-        classes(3),
-        lambda: {"optimizer": "adam", "loss": loss, "metrics": ["accuracy"]},
-    )
+    x = {"image": numbers(8, 8, 3), "depth": numbers(8, 8, 1)}
+    return Case(net, x, classes(3), loss)
 
 
 @case
@@ -181,15 +118,11 @@ def inception() -> Case:
     net = sn.Net("inception")
     image = net.input("image", (6, 6, 3))
     stem = net.branch("stem", image, layers.Conv2D(4, 3, activation="relu"), on="gpu:0")
+    pool = [layers.AveragePooling2D(3, 1, padding="same"), layers.Conv2D(3, 1)]
     ways = [
         net.branch("one", stem, layers.Conv2D(3, 1), on="gpu:0"),
         net.branch("three", stem, layers.Conv2D(3, 3, padding="same"), on="gpu:1"),
-        net.branch(
-            "pool",
-            stem,
-            [layers.AveragePooling2D(3, 1, padding="same"), layers.Conv2D(3, 1)],
-            on="gpu:2",
-        ),
+        net.branch("pool", stem, pool, on="gpu:2"),
     ]
     both = net.merge("mixed", ways, layers.Concatenate(), on="gpu:1")
     head = [layers.GlobalAveragePooling2D(), layers.Dense(2)]
@@ -214,11 +147,7 @@ def residual_chain() -> Case:
         body = block(layers.Dense(8, activation="relu"), layers.LayerNormalization())
         last = net.branch(f"block_{i}", last, body, on=f"gpu:{i}")
     net.output(net.branch("leave", last, layers.Dense(2), on="gpu:2"))
-
-    def slow() -> dict[str, Any]:
-        return {"optimizer": keras.optimizers.SGD(0.01, momentum=0.9), "loss": "mse"}
-
-    return Case(net, numbers(6), numbers(2, seed=1), slow)
+    return Case(net, numbers(6), numbers(2, seed=1), optimizer=lambda: sgd(7))
 
 
 @case
@@ -239,20 +168,17 @@ def many_inputs_and_outputs() -> Case:
     net.output(net.branch("kind", parts["mixed"], kind, on="gpu:1"), "kind")
     net.output(net.branch("größe", parts["mixed"], layers.Dense(1), on="gpu:2"), "size")
     net.output(net.branch("echo", parts["raw"], layers.Dense(1), on="gpu:0"), "echo")
+    losses = {"kind": "sparse_categorical_crossentropy", "size": "mse", "echo": "mae"}
     return Case(
         net,
         {"a": numbers(4), "b": numbers(3, seed=1)},
         {"kind": classes(3), "size": numbers(1), "echo": numbers(1, seed=3)},
-        lambda: {
-            "optimizer": "adam",
-            "loss": {
-                "kind": "sparse_categorical_crossentropy",
-                "size": "mse",
-                "echo": "mae",
-            },
+        losses,
+        compilation={
             "loss_weights": {"kind": 1.0, "size": 0.5, "echo": 0.25},
             "metrics": {"kind": ["accuracy"]},
         },
+        sizes=(5, 5),
     )
 
 
@@ -267,33 +193,6 @@ def tuples() -> Case:
     b = net.branch("b", tail, layers.Dense(2), on="gpu:2")
     net.output(net.merge("sum", [head, a, b], layers.Add()))
     return Case(net, numbers(6), numbers(2, seed=1))
-
-
-# --- what has state or chance ------------------------------------------------------
-
-
-@case
-def dropout_shared() -> Case:
-    """One Dropout, one seed, on two devices: its state advances in plain order."""
-    net = sn.Net("dropout_shared")
-    x = net.input("x", (6,))
-    drop = layers.Dropout(0.5, seed=3)
-    a = net.branch("left", x, [layers.Dense(5), drop], on="gpu:0")
-    b = net.branch("right", x, [layers.Dense(5), drop], on="gpu:1")
-    net.output(net.merge("sum", [a, b], layers.Add()))
-    return Case(net, numbers(6), numbers(5, seed=1))
-
-
-@case
-def batchnorm_shared() -> Case:
-    """One BatchNorm called on two devices: both calls update its averages, in order."""
-    net = sn.Net("batchnorm_shared")
-    x = net.input("x", (6,))
-    norm = layers.BatchNormalization(momentum=0.7)
-    a = net.branch("left", x, [layers.Dense(5), norm], on="gpu:0")
-    b = net.branch("right", x, [layers.Dense(5), norm], on="gpu:1")
-    net.output(net.merge("sum", [a, b], layers.Add()))
-    return Case(net, numbers(6), numbers(5, seed=1))
 
 
 @case
@@ -313,15 +212,15 @@ def shared_function() -> Case:
 
 
 @case
-def nested_models() -> Case:
-    """Models as bodies: a Sequential that holds a functional one, shared by two."""
+def models_as_bodies() -> Case:
+    """A Sequential that holds a functional model, shared by two branches."""
     inside = keras.Input((4,))
     inner = keras.Model(inside, layers.Dense(4)(inside) + inside, name="inner")
     body = keras.Sequential([layers.Dense(4), inner, layers.Dropout(0.2)], name="body")
     return two_branches(body, [body, layers.Dense(4)])
 
 
-# --- masks and attention -----------------------------------------------------------
+# --- masks, attention, loops ---------------------------------------------------------
 
 
 @case
@@ -355,38 +254,40 @@ def attention() -> Case:
     return Case(net, [words(6), numbers(5, 8)], numbers(5, 2, seed=1))
 
 
-# --- losses ------------------------------------------------------------------------
+@case
+def recurrent_loops() -> Case:
+    """GRU into SimpleRNN, TimeDistributed and a loop of operations."""
+    net = sn.Net("loops")
+    x = net.input("x", (6, 4))
+    first = net.branch("gru", x, layers.GRU(5, return_sequences=True), on="gpu:0")
+    each = net.branch("each", x, layers.TimeDistributed(layers.Dense(5)), on="gpu:2")
+
+    def scan(t: Any) -> Any:
+        return keras.ops.map(lambda row: keras.ops.tanh(row), t)
+
+    third = net.branch("scan", each, scan, on="gpu:0")
+    joined = net.merge("sum", [first, third], layers.Add())
+    net.output(net.branch("last", joined, layers.SimpleRNN(2), on="gpu:1"))
+    return Case(net, numbers(6, 4), numbers(2, seed=1))
+
+
+# --- losses and precision ------------------------------------------------------------
 
 
 @case
-def saturated_softmax() -> Case:
-    """A branch ends in a saturated softmax: the loss must see its logits."""
+def saturated() -> Case:
+    """Branches end in a saturated softmax and sigmoid: losses must see the logits."""
+    net = sn.Net("saturated")
+    x = net.input("x", (6,))
     bias = keras.initializers.Constant([60.0, -60.0, 0.0])
-    head = layers.Dense(3, activation="softmax", bias_initializer=bias)
-    built = two_branches(layers.Dense(4), layers.Dense(4), head)
-    return Case(
-        built.net,
-        built.x,
-        np.ones(SAMPLES, "int32"),
-        lambda: {
-            "optimizer": keras.optimizers.SGD(0.1),
-            "loss": "sparse_categorical_crossentropy",
-        },
-    )
-
-
-@case
-def saturated_sigmoid() -> Case:
-    """The same for a sigmoid that is a layer of its own on another device's cut."""
-    head = [layers.Dense(1, bias_initializer=keras.initializers.Constant(60.0))]
-    head.append(layers.Activation("sigmoid"))
-    built = two_branches(layers.Dense(4), layers.Dense(4), head)
-    return Case(
-        built.net,
-        built.x,
-        np.zeros((SAMPLES, 1), "float32"),
-        lambda: {"optimizer": "adam", "loss": "binary_crossentropy"},
-    )
+    kind = layers.Dense(3, activation="softmax", bias_initializer=bias)
+    sure = [layers.Dense(1, bias_initializer=keras.initializers.Constant(60.0))]
+    sure.append(layers.Activation("sigmoid"))
+    net.output(net.branch("kind", x, kind, on="gpu:0"), "kind")
+    net.output(net.branch("sure", x, sure, on="gpu:1"), "sure")
+    y = {"kind": np.ones(SAMPLES, "int32"), "sure": np.zeros((SAMPLES, 1), "float32")}
+    losses = {"kind": "sparse_categorical_crossentropy", "sure": "binary_crossentropy"}
+    return Case(net, numbers(6), y, losses, sizes=(5, 5))
 
 
 class Pressed(layers.Layer):
@@ -400,133 +301,26 @@ class Pressed(layers.Layer):
 
 @case
 def losses_inside() -> Case:
-    """add_loss, activity and kernel regularizers inside branches, one shared."""
+    """add_loss, and penalties of activities and weights on every device, one shared."""
     shared = layers.Dense(4, kernel_regularizer="l2", activity_regularizer="l1")
+    far = layers.Dense(4, kernel_regularizer=keras.regularizers.L1L2(0.1, 0.2))
     left = [shared, Pressed(), layers.Dense(4, bias_regularizer="l2")]
-    return two_branches(left, shared)
-
-
-@case
-def regularized_everywhere() -> Case:
-    """Penalties of weights on every device meet in one loss."""
-    return two_branches(
-        layers.Dense(4, kernel_regularizer=keras.regularizers.L1L2(0.1, 0.2)),
-        layers.Dense(4, kernel_regularizer=keras.regularizers.OrthogonalRegularizer()),
-        layers.Dense(2, kernel_regularizer="l2"),
-    )
-
-
-# --- loops -------------------------------------------------------------------------
-
-
-@case
-def recurrent_loops() -> Case:
-    """GRU into LSTM, Bidirectional, TimeDistributed and a loop of operations."""
-    net = sn.Net("loops")
-    x = net.input("x", (6, 4))
-    first = net.branch("gru", x, layers.GRU(5, return_sequences=True), on="gpu:0")
-    both_ways = layers.Bidirectional(layers.LSTM(3, return_sequences=True))
-    second = net.branch("bi", first, both_ways, on="gpu:1")
-    each = net.branch("each", x, layers.TimeDistributed(layers.Dense(6)), on="gpu:2")
-
-    def scan(t: Any) -> Any:
-        return keras.ops.map(lambda row: keras.ops.tanh(row), t)
-
-    third = net.branch("scan", each, scan, on="gpu:0")
-    joined = net.merge("sum", [second, third], layers.Add())
-    net.output(net.branch("last", joined, layers.SimpleRNN(2), on="gpu:1"))
-    return Case(net, numbers(6, 4), numbers(2, seed=1))
-
-
-# --- precision ---------------------------------------------------------------------
-
-
-def _mixed(policy: str) -> Case:
-    dtype = keras.DTypePolicy(policy)
-    net = sn.Net("mixed")
-    x = net.input("x", (6,))
-    a = net.branch(
-        "left", x, layers.Dense(5, activation="relu", dtype=dtype), on="gpu:0"
-    )
-    b = net.branch("right", x, layers.Dense(5, dtype=dtype), on="gpu:1")
-    both = net.merge("both", [a, b], layers.Concatenate(dtype=dtype))
-    net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
-    return Case(net, numbers(6), numbers(2, seed=1))
-
-
-@case
-def mixed_bfloat16() -> Case:
-    """Cuts in bfloat16, weights in float32."""
-    return _mixed("mixed_bfloat16")
+    whole = keras.regularizers.OrthogonalRegularizer()
+    return two_branches(left, [shared, far], layers.Dense(2, kernel_regularizer=whole))
 
 
 @case
 def mixed_float16() -> Case:
-    """Cuts in float16 under a loss scale that doubles on the way."""
-    built = _mixed("mixed_float16")
-    return Case(
-        built.net,
-        built.x,
-        built.y,
-        lambda: {
-            "optimizer": keras.optimizers.LossScaleOptimizer(
-                keras.optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=2
-            ),
-            "loss": "mse",
-        },
+    """Cuts in float16, weights in float32, under a loss scale that doubles."""
+    dtype = keras.DTypePolicy("mixed_float16")
+    net = sn.Net("mixed")
+    x = net.input("x", (6,))
+    left = layers.Dense(5, activation="relu", dtype=dtype)
+    a = net.branch("left", x, left, on="gpu:0")
+    b = net.branch("right", x, layers.Dense(5, dtype=dtype), on="gpu:1")
+    both = net.merge("both", [a, b], layers.Concatenate(dtype=dtype))
+    net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
+    scaled = lambda: keras.optimizers.LossScaleOptimizer(  # noqa: E731
+        keras.optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=2
     )
-
-
-# --- training's own arguments ------------------------------------------------------
-
-
-@case
-def sample_weights() -> Case:
-    """Weights of samples, and of classes' losses, with weighted metrics."""
-    built = two_branches(layers.Dense(4), layers.Dense(4))
-    return Case(
-        built.net,
-        built.x,
-        built.y,
-        lambda: {"optimizer": "adam", "loss": "mse", "weighted_metrics": ["mae"]},
-        weights=np.linspace(0.0, 2.0, SAMPLES).astype("float32"),
-    )
-
-
-@case
-def steps_at_once() -> Case:
-    """steps_per_execution=2: a loop of steps around everything."""
-    built = two_branches([layers.Dense(4), layers.Dropout(0.3)], layers.Dense(4))
-    return Case(
-        built.net,
-        built.x,
-        built.y,
-        lambda: {"optimizer": "adam", "loss": "mse", "steps_per_execution": 2},
-    )
-
-
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "sgd_momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "adam": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
-    "adamw_everything": lambda: keras.optimizers.AdamW(
-        0.01,
-        weight_decay=0.1,
-        clipnorm=0.5,
-        use_ema=True,
-        ema_momentum=0.9,
-        ema_overwrite_frequency=2,
-        gradient_accumulation_steps=2,
-    ),
-    "global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1),
-    "schedule": lambda: keras.optimizers.RMSprop(
-        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), centered=True
-    ),
-    "adafactor": lambda: keras.optimizers.Adafactor(0.05),
-    "lion": lambda: keras.optimizers.Lion(0.01),
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
-    "lamb": lambda: keras.optimizers.Lamb(0.01),
-    "adamax": lambda: keras.optimizers.Adamax(0.01),
-    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.1),
-}
+    return Case(net, numbers(6), numbers(2, seed=1), optimizer=scaled)

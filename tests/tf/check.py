@@ -1,0 +1,187 @@
+"""Placed models held against plain ones: what most tests with TensorFlow do."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import splitnet as sn
+
+SAMPLES, BATCH = 13, 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net or a Keras model, its data, and how it is planned, emitted and compiled.
+
+    It trains one step of each of `sizes`; if they differ, the batch is traced as open,
+    for which Keras itself averages losses of several outputs in another way.
+    """
+
+    source: Any
+    x: Any
+    y: Any
+    loss: Any = "mse"
+    pins: Any = None
+    way: dict[str, Any] = field(default_factory=dict)
+    optimizer: Callable[[], Any] = lambda: sgd()
+    compilation: dict[str, Any] = field(default_factory=dict)
+    weights: Any = None
+    sizes: tuple[int, ...] = (5, 5, 3)
+    audited: bool = True
+
+
+def numbers(*shape: int, seed: int = 0, count: int = SAMPLES) -> np.ndarray:
+    """Normal numbers, the same for the same seed."""
+    made = np.random.default_rng(seed).standard_normal((count, *shape))
+    return made.astype("float32")
+
+
+def words(length: int, count: int = 11, seed: int = 0) -> np.ndarray:
+    """Whole numbers below `count`; the later half of the odd rows is padding."""
+    made = np.random.default_rng(seed).integers(1, count, (SAMPLES, length))
+    made[1::2, length // 2 :] = 0
+    return made.astype("int32")
+
+
+def classes(count: int, seed: int = 0) -> np.ndarray:
+    """A class for each sample."""
+    return np.random.default_rng(seed).integers(0, count, SAMPLES).astype("int32")
+
+
+def sgd(power: int = 4) -> Any:
+    """Its rate is a power of 2, by which gradients are divided without rounding."""
+    return keras.optimizers.SGD(2.0**-power, momentum=0.9)
+
+
+def devices(variables: Any) -> list[str]:
+    """The short names of the devices that hold variables."""
+    return [v.value.device.rpartition("device:")[2] for v in variables]
+
+
+def flat(structure: Any) -> list[np.ndarray]:
+    """All numbers of a structure of tensors and variables."""
+    return [np.asarray(one) for one in keras.tree.flatten(structure)]
+
+
+def assert_near(ours: Any, theirs: Any, tolerance: float = 1e-6) -> None:
+    """Near 1e-6 of the largest value of each tensor, or of 1; text is equal.
+
+    TensorFlow sums in another order, and an element in which large terms cancel carries
+    the rounding of those terms. Nets of more than 50 layers may differ by 1e-5.
+    """
+    for mine, its in zip(flat(ours), flat(theirs), strict=True):
+        if its.dtype.kind in "US":
+            np.testing.assert_array_equal(mine, its)
+            continue
+        largest = max(1.0, float(np.abs(its).max(initial=0.0)))
+        np.testing.assert_allclose(mine, its, rtol=2e-5, atol=tolerance * largest)
+
+
+def given(case: Case) -> Any:
+    """Inputs, targets, and weights if there are some."""
+    return (case.x, case.y, *([] if case.weights is None else [case.weights]))
+
+
+def tupled(structure: Any) -> Any:
+    """Lists as tuples: tf.data takes a list for one tensor."""
+    if isinstance(structure, dict):
+        return {key: tupled(one) for key, one in structure.items()}
+    if isinstance(structure, list | tuple):
+        return tuple(map(tupled, structure))
+    return structure
+
+
+def fit(model: Any, case: Case, *callbacks: Any) -> Any:
+    """A step of each size, of the first batch if they are equal; what Keras logs."""
+    options = {"shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
+    if len(set(case.sizes)) == 1:
+        x, y, *weights = first(case)
+        epochs = {"batch_size": case.sizes[0], "epochs": len(case.sizes)}
+        return model.fit(
+            x, y, sample_weight=(weights or [None])[0], **epochs, **options
+        ).history
+    rows = tf.data.Dataset.from_tensor_slices(tupled(given(case)))
+    starts = np.cumsum([0, *case.sizes]) % SAMPLES
+    batches = [rows.skip(a).take(n).batch(n) for a, n in zip(starts, case.sizes)]
+    data = functools.reduce(lambda one, other: one.concatenate(other), batches)
+    return model.fit(data, **options).history
+
+
+def first(case: Case) -> Any:
+    """The first batch, as an audit takes it."""
+    size = case.sizes[0]
+    return keras.tree.map_structure(lambda a: tf.constant(a[:size]), given(case))
+
+
+def emitted(source: Any, cluster: sn.Cluster, **plan: Any) -> Any:
+    """A placed model, not compiled."""
+    plan = {"batch": BATCH, "time_limit": 0.1} | plan
+    return sn.emit(source, sn.plan(source, cluster, **plan))
+
+
+def placed_and_plain(case: Case, cluster: sn.Cluster, **plan: Any) -> tuple[Any, Any]:
+    """The placed model of a case and its plain model, compiled alike.
+
+    The plain model runs eagerly: nothing of it is traced or optimized.
+    """
+    plan = {"batch": case.sizes[0], "pins": case.pins, "time_limit": 0.1} | plan
+    made = sn.plan(case.source, cluster, **plan)
+    placed = sn.emit(case.source, made, **case.way)
+    of_keras = isinstance(case.source, keras.Model)
+    plain = case.source if of_keras else sn.unplace(placed)
+    for model in (placed, plain):
+        eager = model is plain
+        options = {"run_eagerly": eager} | case.compilation
+        model.compile(case.optimizer(), case.loss, **options)
+    return placed, plain
+
+
+def whole(model: Any) -> Any:
+    """The model with whole layers, if some are cut."""
+    cut = any("_slice" in layer.name for layer in model.layers)
+    return sn.unplace(model) if cut else model
+
+
+class Steps(keras.callbacks.Callback):
+    """The loss after each step, and the gradients of the first: SGD's first momenta."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+        self.gradients: list[np.ndarray] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep them."""
+        self.losses.append(logs["loss"])
+        if self.gradients or type(self.model.optimizer) is not keras.optimizers.SGD:
+            return
+        optimizer = whole(self.model).optimizer
+        slots = [v for v in optimizer.variables if "momentum" in v.path]
+        self.gradients = [np.asarray(v) / float(optimizer.learning_rate) for v in slots]
+
+
+def trained(model: Any, case: Case) -> list[Any]:
+    """Outputs, then losses, gradients, logs, outputs, weights, states and slots."""
+    keras.utils.set_random_seed(1)
+    x, steps = first(case)[0], Steps()
+    seen = [model(x)]
+    logs = fit(model, case, steps)
+    seen += [steps.losses, steps.gradients, logs, model(x)]
+    model = whole(model)
+    return [*seen, model.variables, model.optimizer.variables]
+
+
+def assert_same(case: Case, cluster: sn.Cluster, **plan: Any) -> tuple[Any, Any]:
+    """Train placed and plain, compare, and audit; the placed model and its audit."""
+    placed, plain = placed_and_plain(case, cluster, **plan)
+    ours, theirs = (trained(model, case) for model in (placed, plain))
+    assert ours[3].keys() == theirs[3].keys()
+    assert_near(ours, theirs)
+    if not case.audited:
+        return placed, None
+    return placed, sn.audit(placed, None, first(case)).check()

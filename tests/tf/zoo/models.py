@@ -1,0 +1,526 @@
+"""Keras models that nobody declared, each with a batch and what to train it on.
+
+Shared by `test_transparency` and by `benchmarks/zoo.py`. Each is built so that
+something in it could break when it is split: what it is named for.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from tests.tf.check import Case
+
+__all__ = ["MODELS", "made_up"]
+
+ROWS = 4
+MODELS: dict[str, Callable[[], Case]] = {}
+
+
+def model(build: Callable[[], Any]) -> Callable[[], Any]:
+    """Register a function that builds a model, or a case, under its name."""
+
+    def made() -> Case:
+        built = build()
+        return built if isinstance(built, Case) else made_up(built)
+
+    MODELS[build.__name__] = made
+    return build
+
+
+def made_up(built: Any, batch: int = ROWS, *, below: int = 7) -> Case:
+    """A model with a batch for it: normal numbers, and whole ones below `below`.
+
+    The last third of whole numbers is 0, as padding is.
+    """
+    plain = isinstance(built, keras.Sequential)
+    x = keras.tree.map_structure(
+        lambda tensor: _input(tensor, batch, below),
+        built.inputs[0] if plain else built.input,
+    )
+    y = keras.tree.map_structure(
+        lambda tensor: np.asarray(_input(tensor, batch, below), "float32"),
+        built(x),
+    )
+    return Case(built, x, y, sizes=(batch, batch))
+
+
+def given(built: Any, x: Any, y: Any, loss: Any = "mse") -> Case:
+    """A model with the batch that it needs."""
+    return Case(built, x, y, loss, sizes=(ROWS, ROWS))
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    """A batch of normal numbers, the same for the same seed."""
+    made = np.random.default_rng(seed).standard_normal((ROWS, *shape))
+    return made.astype("float32")
+
+
+def _input(tensor: Any, batch: int, below: int) -> np.ndarray:
+    shape = (batch, *(6 if extent is None else extent for extent in tensor.shape[1:]))
+    kind = keras.backend.standardize_dtype(tensor.dtype)
+    draw = np.random.default_rng(len(shape) + sum(shape))
+    if kind == "bool":
+        return draw.random(shape) < 0.5
+    if "int" in kind:
+        whole = draw.integers(1, below, shape)
+        if len(shape) > 1:
+            whole[..., shape[-1] - shape[-1] // 3 :] = 0
+        return whole.astype(kind)
+    return draw.standard_normal(shape).astype(kind)
+
+
+# --- sequences -----------------------------------------------------------------------
+
+WORDS, LENGTH, WIDTH = 13, 6, 8
+
+
+class Positions(layers.Layer):
+    """A learned vector for each place, added to what stands there; keeps masks."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.supports_masking = True
+
+    def build(self, shape: Any) -> None:
+        """One vector for each place of the given length."""
+        self.place = self.add_weight(shape=shape[1:], name="place")
+
+    def call(self, inputs: Any) -> Any:
+        """Add the vectors."""
+        return inputs + self.place
+
+
+def _block(x: Any, memory: Any = None, *, causal: bool = False) -> Any:
+    own = layers.MultiHeadAttention(2, WIDTH // 2, dropout=0.1)
+    x = layers.LayerNormalization()(x + own(x, x, use_causal_mask=causal))
+    if memory is not None:
+        cross = layers.MultiHeadAttention(2, WIDTH // 2)
+        x = layers.LayerNormalization()(x + cross(x, memory))
+    inner = layers.Dense(2 * WIDTH, activation="gelu")(x)
+    inner = layers.Dropout(0.1)(layers.Dense(WIDTH)(inner))
+    return layers.LayerNormalization()(x + inner)
+
+
+def _embedded(name: str) -> tuple[Any, Any]:
+    ids = keras.Input((LENGTH,), dtype="int32", name=name)
+    rows = layers.Embedding(WORDS, WIDTH, mask_zero=True)(ids)
+    return ids, Positions()(rows)
+
+
+@model
+def transformer_decoder() -> Any:
+    """Causal attention, and the embedding read again, transposed, as the output."""
+    ids = keras.Input((LENGTH,), dtype="int32")
+    table = layers.ReversibleEmbedding(WORDS, WIDTH)
+    x = Positions()(table(ids))
+    x = _block(x, causal=True)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    said, next_ = np.arange(2 * ROWS * LENGTH).reshape(2, ROWS, LENGTH) % WORDS
+    return given(keras.Model(ids, table(x, reverse=True)), said, next_, loss)
+
+
+@model
+def transformer_encoder_decoder() -> Any:
+    """Cross-attention into a masked memory; inputs by name."""
+    source, memory = _embedded("source")
+    target, x = _embedded("target")
+    memory = _block(memory)
+    x = _block(x, memory, causal=True)
+    made = layers.Dense(WORDS)(x)
+    return keras.Model({"source": source, "target": target}, {"next": made})
+
+
+@model
+def bidirectional_stack() -> Any:
+    """An LSTM both ways under a mask, read by another that hands its states on."""
+    ids = keras.Input((LENGTH,), dtype="int32")
+    x = layers.Embedding(WORDS, 5, mask_zero=True)(ids)
+    x = layers.Bidirectional(layers.LSTM(4, return_sequences=True))(x)
+    whole, h, c = layers.LSTM(4, return_sequences=True, return_state=True)(x)
+    again = layers.LSTM(4)(whole, initial_state=[h, c])
+    return keras.Model(ids, layers.Dense(2)(layers.Concatenate()([again, h])))
+
+
+@model
+def stateful_recurrence() -> Any:
+    """States that stay from batch to batch, of a cell and of a stack of cells."""
+    x = keras.Input(batch_shape=(ROWS, LENGTH, 4))
+    cells = [layers.LSTMCell(5), layers.GRUCell(3)]
+    one = layers.GRU(6, stateful=True, return_sequences=True)(x)
+    two = layers.RNN(cells, stateful=True)(one)
+    return keras.Model(x, layers.Dense(2)(two))
+
+
+@model
+def words_from_strings() -> Any:
+    """Strings to ids on the CPU, ids to a mask, and a convolution over both."""
+    vectorize = layers.TextVectorization(max_tokens=9, output_sequence_length=5)
+    vectorize.adapt(["red green blue", "green blue", "red"])
+    said = keras.Input((1,), dtype="string")
+    ids = vectorize(said)
+    known = keras.ops.cast(keras.ops.not_equal(ids, 1), "float32")
+    rows = layers.Embedding(9, 6)(ids) * keras.ops.expand_dims(known, -1)
+    mixed = layers.SeparableConv1D(7, 2, activation="relu")(rows)
+    made = layers.Dense(1, activation="sigmoid")(layers.GlobalMaxPooling1D()(mixed))
+    x = np.array([["red blue"], ["green"], ["blue red pink"], [""]], object)
+    return given(keras.Model(said, made), x, numbers(1) > 0)
+
+
+# --- columns, and what draws or adds losses ------------------------------------------
+
+
+@model
+def prepared_columns() -> Any:
+    """Six ways to prepare a column, by name, and two outputs by name."""
+    city = keras.Input((1,), name="city", dtype="string")
+    age = keras.Input((1,), name="age")
+    visits = keras.Input((1,), name="visits", dtype="int64")
+    look_up = layers.StringLookup(vocabulary=["ulm", "bonn"], output_mode="one_hot")
+    scale = layers.Normalization(axis=-1)
+    scale.adapt(np.array([[20.0], [40.0], [61.0]]))
+    bins = layers.Discretization(bin_boundaries=[18.0, 40.0, 65.0])
+    counted = layers.IntegerLookup(vocabulary=[1, 2, 5], output_mode="multi_hot")
+    columns = [
+        look_up(city),
+        scale(age),
+        layers.CategoryEncoding(4, output_mode="one_hot")(bins(age)),
+        counted(visits),
+        layers.Flatten()(layers.Embedding(8, 3)(layers.Hashing(8)(city))),
+    ]
+    x = layers.Concatenate()(columns)
+    x = layers.Dense(8, activation="relu")(x)
+    outputs = {
+        "stays": layers.Dense(1, activation="sigmoid", name="stays")(x),
+        "spends": layers.Dense(1, name="spends")(x),
+    }
+    inputs = {"city": city, "age": age, "visits": visits}
+    batch = {
+        "city": np.array([["ulm"], ["bonn"], ["rom"], ["ulm"]], object),
+        "age": np.array([[17.0], [33.0], [50.0], [80.0]], "float32"),
+        "visits": np.array([[1], [2], [3], [5]]),
+    }
+    y = {"stays": np.array([[0.0], [1], [1], [0]]), "spends": numbers(1)}
+    loss = {"stays": "binary_crossentropy", "spends": "mae"}
+    return given(keras.Model(inputs, outputs), batch, y, loss)
+
+
+class Sample(layers.Layer):
+    """A draw around a mean, and the loss that keeps the draw near to the normal."""
+
+    def __init__(self, seed: int | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.seed = seed
+        self.generator = keras.random.SeedGenerator(seed)
+
+    def call(self, mean: Any, log_variance: Any) -> Any:
+        """Draw, and add the divergence."""
+        ops = keras.ops
+        apart = 1 + log_variance - ops.square(mean) - ops.exp(log_variance)
+        self.add_loss(-0.5 * ops.mean(apart))
+        noise = keras.random.normal(ops.shape(mean), seed=self.generator)
+        return mean + ops.exp(0.5 * log_variance) * noise
+
+    def get_config(self) -> dict[str, Any]:
+        """With the seed."""
+        return super().get_config() | {"seed": self.seed}
+
+
+@model
+def variational_autoencoder() -> Any:
+    """Chance and a loss in the middle; two outputs that are not asked for again."""
+    x = keras.Input((12,))
+    hidden = layers.Dense(8, activation="tanh")(x)
+    mean, spread = layers.Dense(3, name="mean")(hidden), layers.Dense(3)(hidden)
+    code = Sample(seed=7)(mean, spread)
+    back = layers.Dense(12)(layers.Dense(8, activation="tanh")(code))
+    return keras.Model(x, [back, mean])
+
+
+# --- operations, control flow, nesting, sharing ---------------------------------------
+
+
+class Messages(layers.Layer):
+    """One round of messages along edges: gather at the source, sum at the target."""
+
+    def __init__(self, width: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.width = width
+        self.dense = layers.Dense(width)
+
+    def build(self, nodes_shape: Any, edges_shape: Any) -> None:
+        """The dense layer sees both ends of an edge."""
+        self.dense.build((None, 2 * nodes_shape[-1]))
+
+    def call(self, nodes: Any, edges: Any) -> Any:
+        """Nodes (n, w) and edges (e, 2) to nodes (n, width)."""
+        ends = [ops.take(nodes, edges[:, i], axis=0) for i in (0, 1)]
+        said = ops.relu(self.dense(ops.concatenate(ends, axis=-1)))
+        heard = ops.segment_sum(said, edges[:, 1], num_segments=ops.shape(nodes)[0])
+        return heard + nodes if nodes.shape[-1] == self.width else heard
+
+    def compute_output_shape(self, nodes_shape: Any, edges_shape: Any) -> Any:
+        """As many nodes as came."""
+        return (nodes_shape[0], self.width)
+
+    def get_config(self) -> dict[str, Any]:
+        """With the width."""
+        return super().get_config() | {"width": self.width}
+
+
+@model
+def graph_network() -> Any:
+    """Gather and scatter in a layer with two inputs, three times over."""
+    nodes = keras.Input((5,), name="nodes")
+    edges = keras.Input((2,), dtype="int32", name="edges")
+    x = layers.Dense(6)(nodes)
+    for _ in range(3):
+        x = Messages(6)(x, edges)
+    pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 0]], "int32")
+    return given(
+        keras.Model([nodes, edges], layers.Dense(2)(x)),
+        [numbers(5), pairs],
+        numbers(2),
+    )
+
+
+@model
+def gathered_by_operations() -> Any:
+    """The same without a layer of its own: raw operations, integers and slices."""
+    rows = keras.Input((7, 4))
+    which = keras.Input((3,), dtype="int32")
+    taken = ops.take_along_axis(rows, ops.expand_dims(which, -1), axis=1)
+    best = ops.argmax(ops.stop_gradient(rows), axis=1)
+    marked = ops.one_hot(best, 7)
+    kept = ops.where(rows > 0, rows, 0.1 * rows)
+    mixed = ops.einsum("btw,bwt->bw", kept, marked)
+    whole = layers.Concatenate()([layers.Flatten()(taken), mixed, rows[:, -1]])
+    return keras.Model([rows, which], layers.Dense(3)(whole))
+
+
+class Loops(layers.Layer):
+    """A loop while something holds, a scan, a choice and a map, in one layer."""
+
+    def build(self, shape: Any) -> None:
+        """One matrix, read in every iteration."""
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
+
+    def call(self, inputs: Any) -> Any:
+        """Four kinds of control flow, one after the other."""
+        _, x = ops.while_loop(
+            lambda i, x: i < 3,
+            lambda i, x: (i + 1, ops.tanh(x @ self.kernel)),
+            (0, inputs),
+        )
+        total, _ = ops.scan(
+            lambda carry, row: (carry + ops.sin(row), carry), x[0] * 0.0, x
+        )
+        x = ops.cond(ops.sum(total) > 0, lambda: x * 2.0, lambda: x @ self.kernel)
+        x = ops.vectorized_map(lambda row: row * ops.sum(row), x)
+        return x + ops.fori_loop(0, 2, lambda i, y: y * 0.5, total)
+
+
+@model
+def control_flow() -> Any:
+    """Loops that read weights, before and after ordinary layers."""
+    x = keras.Input((4,))
+    y = Loops()(layers.Dense(4)(x))
+    y = ops.map(ops.tanh, layers.Dense(4, activation="relu")(y))
+    return keras.Model(x, Loops()(y))
+
+
+class Pair(layers.Layer):
+    """Several inputs, by place and by name, an argument, and two outputs by name."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.left, self.right = layers.Dense(5), layers.Dense(5)
+
+    def build(self, a_shape: Any, b_shape: Any) -> None:
+        """A dense layer for each."""
+        self.left.build(a_shape)
+        self.right.build(b_shape)
+
+    def call(self, a: Any, b: Any, scale: float = 1.0, training: bool = False) -> Any:
+        """A sum and a difference; the sum is scaled, more so in training."""
+        left, right = self.left(a), self.right(b)
+        factor = scale * (2.0 if training else 1.0)
+        return {"sum": factor * (left + right), "apart": left - right}
+
+    def compute_output_shape(self, a_shape: Any, b_shape: Any) -> Any:
+        """Both as wide as the dense layers."""
+        return {"sum": (*a_shape[:-1], 5), "apart": (*a_shape[:-1], 5)}
+
+
+@model
+def layers_with_several_inputs() -> Any:
+    """A layer of the user's with names, numbers and dicts in its calls."""
+    a, b = keras.Input((4,), name="a"), keras.Input((3,), name="b")
+    first = Pair()(a, b=b, scale=0.5)
+    pair = Pair()
+    one = pair(first["sum"], first["apart"])
+    two = pair(first["apart"], first["sum"], scale=3.0)
+    made = layers.Subtract()([one["sum"], two["apart"]])
+    return keras.Model({"a": a, "b": b}, {"made": made, "first": first["sum"]})
+
+
+@model
+def nested_models() -> Any:
+    """Models in models in models, one of them shared, with dicts between them."""
+    x = keras.Input((4,))
+    inner = keras.Model(
+        x, {"up": layers.Dense(6, activation="relu")(x), "same": x * 2.0}
+    )
+    middle_in = keras.Input((4,))
+    parts = inner(middle_in)
+    joined = layers.Concatenate()([parts["up"], parts["same"]])
+    middle = keras.Model(middle_in, layers.BatchNormalization()(joined))
+    tail = keras.Sequential([layers.Dense(4), layers.Dropout(0.2, seed=2)])
+    a, b = keras.Input((4,)), keras.Input((4,))
+    left, right = tail(middle(a)), middle(tail(b @ ops.ones((4, 10))))
+    return keras.Model([a, b], [left, right])
+
+
+class Noise(layers.Layer):
+    """Noise from a generator that others may draw from too."""
+
+    def __init__(self, generator: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.generator = generator
+
+    def call(self, inputs: Any) -> Any:
+        """Add a draw."""
+        drawn = keras.random.normal(ops.shape(inputs), seed=self.generator)
+        return inputs + 0.1 * drawn
+
+    def get_config(self) -> dict[str, Any]:
+        """With the generator's own configuration, which does not say who shares it."""
+        kept = keras.saving.serialize_keras_object(self.generator)
+        return super().get_config() | {"generator": kept}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """A generator is made anew."""
+        made = keras.saving.deserialize_keras_object(config.pop("generator"))
+        return cls(made, **config)
+
+
+@model
+def shared_inside() -> Any:
+    """A layer that is called and wrapped, and two layers that draw from one seed."""
+    x, rows = keras.Input((5,)), keras.Input((3, 5))
+    tied = layers.Dense(5, activation="tanh")
+    generator = keras.random.SeedGenerator(11)
+    left = Noise(generator)(tied(x))
+    right = layers.TimeDistributed(tied)(rows)
+    right = Noise(generator)(layers.GlobalAveragePooling1D()(right))
+    return keras.Model([x, rows], layers.Dense(2)(left * right))
+
+
+@model
+def outputs_along_the_way() -> Any:
+    """Outputs from the middle, one twice, and one that is the input itself."""
+    x = keras.Input((4,))
+    a = layers.Dense(4, activation="sigmoid", name="a")(x)
+    b = layers.Dense(4, name="b")(a)
+    c = layers.Dense(2, name="c", trainable=False)(b)
+    return keras.Model(x, [x, a, c, a, ops.sum(c, axis=-1, keepdims=True)])
+
+
+@model
+def numbers_of_other_kinds() -> Any:
+    """Half precision, complex spectra, unsigned pictures and Python constants."""
+    wave = keras.Input((8,))
+    picture = keras.Input((4, 4, 1), dtype="uint8")
+    real, imaginary = ops.rfft(wave)
+    loud = ops.sqrt(ops.square(real) + ops.square(imaginary) + 1e-3)
+    half = layers.Dense(6, dtype="mixed_bfloat16")(loud)
+    seen = layers.Flatten()(ops.cast(picture, "float32") / 255.0)
+    both = layers.Concatenate()([ops.cast(half, "float32"), seen, 3.0 - loud])
+    clipped = ops.clip(layers.Dense(5)(both), -1.0, np.float32(0.7))
+    built = made_up(keras.Model([wave, picture], layers.Dense(2)(clipped)))
+    # Graphs and eager steps round half precision at other places.
+    return replace(built, compilation={"run_eagerly": False})
+
+
+@model
+def said_in_the_call() -> Case:
+    """`training=` in the call, a mask of booleans as an input, and nests of outputs."""
+    steps, mask = keras.Input((5, 4)), keras.Input((5,), dtype="bool")
+    always = layers.Dropout(0.5, seed=3)(steps, training=True)
+    norm = layers.BatchNormalization()(always, training=False)
+    told = layers.SimpleRNN(3)(norm, mask=mask)
+    one, two = ops.split(layers.Dense(4)(told), 2, axis=-1)
+    made = keras.Model([steps, mask], {"list": [one, two], "sum": (one + two,)})
+    x = [numbers(5, 4), numbers(5) > -0.5]
+    y = {"list": [numbers(2), numbers(2) + 1], "sum": (numbers(2) - 1,)}
+    return given(made, x, y)
+
+
+def several_reads(reader: Callable[[Any], Any], *places: str) -> Case:
+    """A tensor that a reader and two sums read, each on the device that is given."""
+    keras.utils.set_random_seed(3)
+    first = keras.Input((5, 8))
+    read = layers.Dense(8, name="made")(first)
+    found = layers.Add(name="one")([read, reader(read)])
+    found = layers.Add(name="two")([found, read])
+    built = keras.Model(first, layers.Dense(2, name="head")(found))
+    pins = dict(zip(("reader", "one", "two"), places))
+    pins |= {"made": "gpu:0", "head": "gpu:2"}
+    return replace(made_up(built), pins=pins)
+
+
+@model
+def read_by_attention() -> Case:
+    """A call reads a tensor several times that calls on other devices read as well."""
+    attend = layers.MultiHeadAttention(2, 4, name="reader")
+    return several_reads(lambda x: attend(x, x), "gpu:1", "gpu:2", "gpu:0")
+
+
+@model
+def read_by_normalization() -> Case:
+    """Three calls of one device read a tensor of another."""
+    norm = layers.BatchNormalization(name="reader")
+    return several_reads(norm, "gpu:1", "gpu:1", "gpu:1")
+
+
+@model
+def one_head_for_five_levels() -> Any:
+    """Shared weights, read on each device: their gradients meet at home."""
+    keras.utils.set_random_seed(3)
+    level = first = keras.Input((8,))
+    inner, outer = layers.Dense(9, "tanh"), layers.Dense(6, "tanh")
+    found = []
+    for _ in range(5):
+        level = layers.Dense(8, "tanh")(level)
+        found.append(outer(inner(layers.LayerNormalization()(level))))
+    return keras.Model(first, layers.Concatenate()(found))
+
+
+class Centred(layers.Layer):
+    """Takes off a mean that each call in training moves first."""
+
+    def build(self, shape: Any) -> None:
+        """Make the mean."""
+        self.mean = self.add_weight(
+            shape=(shape[-1],), initializer="zeros", trainable=False
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Assign, and read what was assigned."""
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * ops.mean(x, 0))
+        return x - self.mean
+
+
+@model
+def state_that_is_away() -> Case:
+    """No gradient flows through it: Keras reads a variable again when it is set."""
+    first, centred = keras.Input((6,)), Centred(name="c")
+    found = layers.Dense(5, name="d")(centred(layers.Dense(5)(first)))
+    built = keras.Model(first, layers.Dense(2, name="e")(centred(found)))
+    pins = {"c": "gpu:1", "c@2": "gpu:0", "d": "gpu:2"}
+    return replace(made_up(built), pins=pins)

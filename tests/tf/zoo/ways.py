@@ -1,0 +1,338 @@
+"""Towers, pipelines, recomputation, compiled parts and split layers, and all in one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import splitnet as sn
+from tests.tf.check import SAMPLES, Case, classes, numbers, words
+
+FOUR = ["gpu:0", "gpu:1", "gpu:2", "cpu"]
+THREE, TWO = FOUR[:3], FOUR[:2]
+WAYS: dict[str, Callable[[], Case]] = {}
+
+
+def case(build: Callable[[], Case]) -> Callable[[], Case]:
+    """Register a case under its function's name."""
+    WAYS[build.__name__] = build
+    return build
+
+
+# --- towers --------------------------------------------------------------------------
+
+
+def towered(body: Any, shape: tuple[int, ...], **options: Any) -> sn.Net:
+    """A net of one input, towers of a body, and a head on the CPU."""
+    net = sn.Net("towered")
+    x = net.input("x", shape)
+    made = net.towers("body", x, body, **{"on": FOUR} | options)
+    net.output(net.branch("head", made, layers.Dense(3), on="cpu"))
+    return net
+
+
+def conv_body() -> list[Any]:
+    """What TensorFlow's kernels would crash on if a tower had no sample."""
+    return [
+        layers.Conv2D(4, 3, activation="relu"),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dense(6, activation="tanh"),
+    ]
+
+
+@case
+def towers() -> Case:
+    """Four towers, of which small batches leave some without a sample."""
+    net, sizes = towered(conv_body(), (8, 8, 2)), (5, 9, 4, 3, 2, 1)
+    return Case(net, numbers(8, 8, 2), numbers(3, seed=1), sizes=sizes)
+
+
+@case
+def towers_with_weights_elsewhere() -> Case:
+    """weights_on= moves variables, slots and updates there."""
+    net = towered(conv_body(), (8, 8, 2), on=TWO, weights_on="gpu:1")
+    return Case(net, numbers(8, 8, 2), numbers(3, seed=1))
+
+
+@case
+def towers_synchronised() -> Case:
+    """Statistics, averages and gradients are the whole batch's; a layer adds losses."""
+    penal = layers.Dense(5, activity_regularizer="l2", kernel_regularizer="l2")
+    body = [layers.Dense(6), layers.BatchNormalization(), penal]
+    net = towered(body, (4,), batch_norm="synchronised")
+    sizes = (8, 5, 3, 2)
+    return Case(net, 3 + numbers(4), numbers(3), sizes=sizes, audited=False)
+
+
+@case
+def towers_of_a_dict() -> Case:
+    """Embeddings with masks, an LSTM, and two outputs, joined with their masks."""
+    net = sn.Net("rich")
+    ids, size = net.input("words", (6,), "int32"), net.input("size", (2,))
+    embed, narrow = layers.Embedding(11, 5, mask_zero=True), layers.Dense(5)
+
+    def body(words: Any, size: Any) -> Any:
+        return {"words": embed(words), "size": narrow(size)}
+
+    made = net.towers("both", {"words": ids, "size": size}, body, on=FOUR)
+    read = net.branch("read", made["words"], layers.LSTM(5), on="gpu:1")
+    joined = net.merge("join", [read, made["size"]], layers.Add())
+    net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
+    return Case(net, {"words": words(6), "size": numbers(2)}, numbers(3))
+
+
+@case
+def towers_of_a_softmax() -> Case:
+    """A saturated one: crossentropy reads the logits, which are joined too."""
+    net = sn.Net("soft")
+    x = net.input("x", (4,))
+    net.output(net.towers("soft", x, layers.Dense(3, activation="softmax"), on=FOUR))
+    return Case(net, 100 * numbers(4), classes(3), "sparse_categorical_crossentropy")
+
+
+@case
+def towers_in_a_chain() -> Case:
+    """Towers that read towers; the last share their layer with a branch."""
+    net = sn.Net("chain")
+    x, b = net.input("x", (4,)), net.input("b", (6,))
+    shared = layers.Dense(5)
+    one = net.towers("first", x, layers.Dense(6, activation="relu"), on=TWO)
+    two = net.towers("second", one, shared, on=["gpu:1", "gpu:2"])
+    side = net.branch("side", b, shared, on="gpu:0")
+    joined = net.merge("join", [two, side], layers.Add())
+    net.output(net.branch("head", joined, layers.Dense(3), on="cpu"))
+    return Case(net, [numbers(4), numbers(6)], numbers(3, seed=2))
+
+
+# --- micro-batches, recomputation, compiled parts ------------------------------------
+
+
+def chain(body: Any = None, **way: Any) -> Case:
+    """Three stages on three devices, penalties, and weights of samples."""
+    net = sn.Net("chain")
+    x = net.input("x", (8,))
+    a = net.branch("a", x, [layers.Dense(12, activation="relu")], on="gpu:0")
+    middle = body or [
+        layers.Dense(12, activation="tanh", activity_regularizer="l2"),
+        layers.LayerNormalization(),
+    ]
+    b = net.branch("b", a, middle, on="gpu:1")
+    last = layers.Dense(4, activation="softmax", kernel_regularizer="l2")
+    net.output(net.branch("c", b, last, on="gpu:2"))
+    return Case(
+        net,
+        numbers(8),
+        classes(4),
+        "sparse_categorical_crossentropy",
+        way=way,
+        compilation={"metrics": ["accuracy"]},
+        weights=np.random.default_rng(2).random(SAMPLES).astype("float32"),
+        sizes=(6, 6, 1),
+    )
+
+
+CHAINS: dict[str, dict[str, Any]] = {
+    "gpipe": {"microbatches": 4},
+    "one_f_one_b": {"microbatches": 5, "schedule": "1f1b", "recompute": True},
+    "xla": {"xla": True},
+    "xla_gpipe": {"microbatches": 3, "xla": True},
+}
+WAYS |= {name: lambda way=way: chain(**way) for name, way in CHAINS.items()}
+
+
+@case
+def recomputed_states() -> Case:
+    """Dropout drops the same twice, BatchNormalization moves its averages once."""
+    body = [layers.Dense(12, activation="tanh"), layers.Dropout(0.5, seed=4)]
+    return chain([*body, layers.BatchNormalization()], recompute=True)
+
+
+@case
+def compiled_states() -> Case:
+    """States leave a compiled function; XLA draws other numbers, so none is dropped."""
+    drop = layers.Dropout(1e-9, seed=1)
+    return chain([layers.Dense(12), layers.BatchNormalization(), drop], xla=True)
+
+
+@case
+def recomputed_masks() -> Case:
+    """A mask leaves a recomputed loop; a table's gradient stays sparse."""
+    net = sn.Net("masks")
+    x = net.input("x", (6,), "int32")
+    table = layers.Embedding(11, 5, mask_zero=True)
+    a = net.branch("a", x, [table, layers.LSTM(6, return_sequences=True)], on="gpu:0")
+    mean = [layers.GlobalAveragePooling1D(), layers.Dense(4)]
+    net.output(net.branch("b", a, mean, on="gpu:1"))
+    way = {"recompute": True, "microbatches": 2}
+    return Case(net, words(6), numbers(4), way=way)
+
+
+@case
+def outputs_of_pieces() -> Case:
+    """Losses of outputs are the whole batch's, and no mean of pieces of 2 and 1."""
+    net = sn.Net("two")
+    x = net.input("x", (8,))
+    a = net.branch("a", x, layers.Dense(12, activation="relu"), on="gpu:0")
+    net.output(net.branch("u", a, layers.Dense(3, name="u"), on="gpu:1"), "u")
+    net.output(net.branch("v", a, layers.Dense(1, name="v"), on="gpu:2"), "v")
+    y = {"u": numbers(3), "v": numbers(1, seed=3)}
+    more = {"loss_weights": {"u": 2, "v": 1}}
+    return Case(
+        net, numbers(8), y, {"u": "mse", "v": "mae"}, way=CHAINS["gpipe"],
+        compilation=more, sizes=(5, 5),
+    )  # fmt: skip
+
+
+@case
+def towers_in_a_pipeline() -> Case:
+    """Two stages, the first of two towers, some of whose weights are frozen."""
+    net = sn.Net("both")
+    x = net.input("x", (8,))
+    frozen = layers.Dense(20, trainable=False)
+    a = net.towers("a", x, [frozen, layers.Dense(12, activation="relu")], on=TWO)
+    net.output(net.branch("b", a, layers.Dense(4), on="gpu:2"))
+    way = {"microbatches": 3, "schedule": "1f1b"}
+    return Case(net, numbers(8), numbers(4), way=way)
+
+
+class Recomputed(layers.Dense):
+    """Keeps nothing for its backward pass."""
+
+    def call(self, inputs: Any) -> Any:
+        """A dense layer that is computed again in its gradient."""
+        again = tf.recompute_grad(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
+        return again(inputs)
+
+
+class Doubled(layers.Dense):
+    """Has a gradient of its own: twice the true one, for its input and its weights."""
+
+    def call(self, inputs: Any) -> Any:
+        """A product whose gradients are doubled."""
+
+        @tf.custom_gradient
+        def doubled(x: Any) -> Any:
+            def back(dy: Any, variables: Any = None) -> Any:
+                over_x = 2.0 * tf.matmul(dy, self.kernel, transpose_b=True)
+                return over_x, [2.0 * tf.matmul(x, dy, transpose_a=True)]
+
+            return tf.matmul(x, self.kernel), back
+
+        return doubled(inputs)
+
+
+class Compiled(layers.Dense):
+    """Calls a function of its own, which is traced once."""
+
+    def build(self, shape: Any) -> None:
+        """Make the function with the weights."""
+        super().build(shape)
+        self.function = tf.function(lambda x: tf.tanh(tf.matmul(x, self.kernel)))
+
+    def call(self, inputs: Any) -> Any:
+        """What the function gives."""
+        return self.function(inputs)
+
+
+def own_gradients(*kinds: type, towers: bool = False, **way: Any) -> Case:
+    """Layers with gradients of their own, whose weights are on another device."""
+    net = sn.Net("own")
+    x = net.input("x", (6,))
+    body = [kind(6, use_bias=False, name=kind.__name__.lower()) for kind in kinds]
+    if towers:
+        last = net.towers("here", x, body, on=TWO)
+    else:
+        here = net.branch("here", x, body, on="gpu:0")
+        last = net.branch("there", here, body, on="gpu:1")
+    head = layers.Dense(1, use_bias=False, name="out")
+    net.output(net.branch("head", last, head, on="gpu:1"))
+    # Each micro-batch reads such weights itself.
+    audited = "microbatches" not in way
+    return Case(net, numbers(6), numbers(1), way=way, audited=audited)
+
+
+WAYS |= {
+    "own_gradients": lambda: own_gradients(Recomputed, Doubled, Compiled),
+    "own_gradients_in_towers": lambda: own_gradients(
+        Recomputed, Doubled, Compiled, towers=True
+    ),
+    "own_gradients_recomputed": lambda: own_gradients(
+        Recomputed, Doubled, recompute=True
+    ),
+    "own_gradients_in_pieces": lambda: own_gradients(Doubled, microbatches=2),
+}
+
+
+# --- split layers, and everything at once --------------------------------------------
+
+
+@case
+def split_images() -> Case:
+    """Convolutions and a dense layer, each cut in three, with a penalty."""
+    net = sn.Net("split_images")
+    last = net.input("x", (6, 6, 2))
+    conv, again = layers.Conv2D(5, 3, activation="relu"), layers.Conv2DTranspose(4, 3)
+    last = net.split("conv", last, conv, on=THREE)
+    last = net.split("again", last, again, on=THREE)
+    last = net.branch("flat", last, layers.Flatten(), on="cpu")
+    wide = layers.Dense(10, "softmax", kernel_regularizer="l2")
+    last = net.split("wide", last, wide, on=THREE)
+    net.output(net.branch("head", last, layers.Dense(2), on="cpu"))
+    return Case(net, numbers(6, 6, 2), numbers(2))
+
+
+@case
+def split_words() -> Case:
+    """A table, and causal attention over its padded words with keys of their own.
+
+    The mask goes through the join, and is taken off what was read, as Keras does.
+    """
+    net = sn.Net("split_words")
+    ids, key = net.input("words", (6,), "int32"), net.input("key", (6, 5))
+    table = layers.Embedding(11, 8, mask_zero=True)
+    seen = net.split("table", ids, table, on=THREE)
+    heads = layers.MultiHeadAttention(5, 3, value_dim=4, kernel_regularizer="l2")
+    given = {"query": seen, "value": seen, "key": key, "use_causal_mask": True}
+    made = net.split("attend", given, heads, on=THREE)
+    both = net.merge("both", [seen, made], layers.Add())
+    mean = [layers.GlobalAveragePooling1D(), layers.Dense(2)]
+    net.output(net.branch("read", both, mean, on="gpu:1"))
+    return Case(net, [words(6), numbers(6, 5)], numbers(2))
+
+
+@case
+def split_groups() -> Case:
+    """Attention whose queries share keys in groups, and a product by an equation."""
+    net = sn.Net("split_groups")
+    x = net.input("x", (5, 6))
+    groups = layers.GroupQueryAttention(4, 8, 4)
+    made = net.split("groups", [x, x], groups, on=THREE)
+    product = layers.EinsumDense("abc,bd->adc", (7, 6), bias_axes="d")
+    made = net.split("product", made, product, on=THREE)
+    flat = net.branch("flat", made, layers.Flatten(), on="cpu")
+    net.output(net.branch("head", flat, layers.Dense(2), on="cpu"))
+    return Case(net, numbers(5, 6), numbers(2))
+
+
+@case
+def everything_at_once() -> Case:
+    """Two branches, one of towers; a split layer; a head; all in a pipeline."""
+    net = sn.Net("together")
+    image, ids = net.input("image", (8, 8, 1)), net.input("words", (6,), "int32")
+    see = net.towers("see", image, conv_body(), on=TWO)
+    read = [layers.Embedding(11, 6), layers.LSTM(6)]
+    tell = net.branch("tell", ids, read, on="gpu:2")
+    both = net.merge("both", [see, tell], layers.Concatenate())
+    wide = net.split("wide", both, layers.Dense(20, "relu"), on=THREE)
+    net.output(net.branch("head", wide, layers.Dense(4, "softmax"), on="gpu:0"))
+    return replace(
+        Case(net, [numbers(8, 8, 1), words(6)], classes(4)),
+        loss="sparse_categorical_crossentropy",
+        way={"microbatches": 5, "schedule": "1f1b"},
+        optimizer=keras.optimizers.Adam,
+    )
