@@ -7,10 +7,12 @@ public name is imported from its module when it is first used.
 """
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from splitnet._version import __version__
-from splitnet.core import hooks
+from splitnet.core import HOOKS
+from splitnet.core.checks import checked
 
 if TYPE_CHECKING:
     from splitnet.api import compare_strategies, largest_batch, place, plan, score
@@ -140,7 +142,7 @@ _NAMES = {
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-hooks.declare(
+HOOKS.update(
     {
         "load_cluster": "splitnet.core.serialization:load_cluster",
         "output_keys": "splitnet.tf.reading.source:output_keys",
@@ -156,10 +158,12 @@ hooks.declare(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module, once (PEP 562)."""
+    """Import a public name from its module, once (PEP 562); functions are checked."""
     if name not in _HOMES:
         raise AttributeError(f"module 'splitnet' has no attribute {name!r}")
     value = getattr(import_module(f"splitnet.{_HOMES[name]}"), name)
+    if isinstance(value, FunctionType):
+        value = checked(value)
     globals()[name] = value
     return value
 

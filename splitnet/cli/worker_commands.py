@@ -174,7 +174,7 @@ def _in_foreground() -> bool:
 def health(
     cluster: Annotated[str, Argument(metavar="FILE.toml", help="The cluster file.")],
     timeout: Annotated[
-        float, Option(metavar="S", help="Seconds to wait for an answer.")
+        float, Option(metavar="S", min=0.01, help="Seconds to wait for an answer.")
     ] = 2.0,
     json_: Json = False,
 ) -> int:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["is_for_figures", "score_workload", "workload_figures"]
 
-_SECONDS = 5.0
-
 
 def is_for_figures(options: dict[str, Any]) -> bool:
     """Whether `workload_figures` takes all of these options."""
@@ -30,15 +28,16 @@ def workload_figures(
     A `Plan` of 100,000 nodes takes longer to make than to search; a program that asks
     for figures alone needs none.
     """
+    from splitnet.core.plan import PlanOptions
     from splitnet.planner.workloads import plan_workload
 
+    given = PlanOptions(**options)
     with progress("planning", total=1.0) as advance:
-        limit = options.get("time_limit", _SECONDS)
         found = plan_workload(
             workload,
-            contiguity=options.get("contiguity", "free"),
-            time_limit=max(0.0, limit - (time.perf_counter() - began)),
-            seed=options.get("seed", 0),
+            contiguity=given.contiguity or "free",
+            time_limit=max(0.0, given.time_limit - (time.perf_counter() - began)),
+            seed=given.seed,
             on_progress=lambda share, value: advance(share, f"best {value:.4g}"),
         )
     return {

@@ -1,1 +1,19 @@
-"""What decides: plain values and mathematics, no framework."""
+"""Plain data, without a framework.
+
+Methods of values, such as `Plan.save`, need functions of packages above this one.
+`splitnet/__init__.py` says where they are, and each is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["HOOKS", "hook"]
+
+HOOKS: dict[str, str] = {}
+"""Name -> "package.module:function"."""
+
+
+def hook(name: str) -> Any:
+    """Import a function of an upper package."""
+    module, _, function = HOOKS[name].partition(":")
+    return getattr(import_module(module), function)

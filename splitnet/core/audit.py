@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from splitnet.core import hooks
+from splitnet.core import hook
 from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
@@ -158,7 +158,7 @@ class Audit:
 
     def _repr_html_(self) -> str:
         """The diagram with the findings, and the table, for a notebook."""
-        return str(hooks.call("audit_html", self))
+        return str(hook("audit_html")(self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from splitnet.core import hooks
+from splitnet.core import hook
+from splitnet.core.checks import Count, Rate, Seconds, check_fields, checked
 from splitnet.core.errors import (
     DeviceError,
     SplitnetError,
@@ -16,6 +17,7 @@ from splitnet.core.errors import (
     parse_flops,
     parse_seconds,
     repeated,
+    shown,
 )
 
 __all__ = [
@@ -77,38 +79,23 @@ class Device:
     name: str
     kind: str
     target: str
-    memory_bytes: int
-    flops_per_second: float
-    bytes_per_second: float
-    call_seconds: float = 1e-5
+    memory_bytes: Count
+    flops_per_second: Rate
+    bytes_per_second: Rate
+    call_seconds: Seconds = 1e-5
     stand_in: bool = False
-    part_seconds: float = 0.0
+    part_seconds: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse figures and names that no device has.
+        check_fields(self, self._name_faults(), DeviceError)
 
-        Raises:
-            DeviceError: with every fault.
-        """
-        faults = [
-            f"{name} must be {least}. Received: {getattr(self, name)!r}"
-            for name, least, fits in (
-                ("memory_bytes", "0 to 2**60", 0 <= self.memory_bytes <= 2**60),
-                ("flops_per_second", "1 to 1e30", 1 <= self.flops_per_second <= 1e30),
-                ("bytes_per_second", "1 to 1e30", 1 <= self.bytes_per_second <= 1e30),
-                ("call_seconds", "0 to 1e9", 0 <= self.call_seconds <= 1e9),
-                ("part_seconds", "0 to 1e9", 0 <= self.part_seconds <= 1e9),
-            )
-            if not fits
-        ]
+    def _name_faults(self) -> Iterator[str]:
         if device_name(self.name) != self.name or is_kind(self.name):
-            faults.append(f"its name must be {device_name(self.name)!r}")
+            yield f"its name must be {device_name(self.name)!r}"
         if self.kind != self.name.rpartition("/")[2].partition(":")[0]:
-            faults.append(f"it cannot be of kind {self.kind!r}")
+            yield f"{self.name!r} cannot be of kind {self.kind!r}"
         if self.target != tensorflow_name(device_name(self.target)):
-            faults.append(f"TensorFlow has no device {self.target!r}")
-        if faults:
-            raise DeviceError(f"invalid device {self.name!r}: {'; '.join(faults)}.")
+            yield f"TensorFlow has no device {self.target!r}"
 
     @property
     def host(self) -> str:
@@ -116,6 +103,7 @@ class Device:
         return self.name.rpartition("/")[0]
 
     @classmethod
+    @checked
     def of(
         cls,
         name: str,
@@ -153,7 +141,7 @@ class Device:
         if is_kind(name):
             name = f"{name}:0"
         kind = name.rpartition("/")[2].partition(":")[0]
-        wanted = preset or kind
+        wanted = kind if preset is None else preset
         if wanted not in PRESETS:
             raise DeviceError(
                 f"there is no preset {wanted!r}. Known: {', '.join(PRESETS)}."
@@ -165,7 +153,7 @@ class Device:
         return cls(
             name=name,
             kind=kind,
-            target=target or tensorflow_name(name),
+            target=tensorflow_name(name) if target is None else target,
             memory_bytes=parse_bytes(values[0], f"memory {of}"),
             flops_per_second=parse_flops(values[1], f"speed {of}"),
             bytes_per_second=parse_bandwidth(values[2], f"bandwidth {of}"),
@@ -195,8 +183,8 @@ def device_name(text: object) -> str:
     """
     if not isinstance(text, str):
         raise DeviceError(
-            f"a device is named by a text such as 'gpu:0' or 'cpu'. Received: {text!r} "
-            f"({type(text).__name__})."
+            f"a device is named by a text such as 'gpu:0' or 'cpu'. Received: "
+            f"{shown(text)}."
         )
     plain = text.strip().lower().removeprefix("/device:").removeprefix("/")
     if plain in KINDS:
@@ -239,9 +227,16 @@ class Link:
 
     source: str
     target: str
-    bytes_per_second: float
-    latency_seconds: float = 0.0
-    gap_seconds: float | None = None
+    bytes_per_second: Rate
+    latency_seconds: Seconds = 0.0
+    gap_seconds: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, self._gap_faults(), DeviceError)
+
+    def _gap_faults(self) -> Iterator[str]:
+        if self.gap > self.latency_seconds:
+            yield "gap_seconds= must be at most latency_seconds="
 
     def seconds(self, count: float) -> float:
         """The time that `count` bytes take, in seconds."""
@@ -251,17 +246,6 @@ class Link:
     def gap(self) -> float:
         """Seconds that a copy occupies the link besides its bytes."""
         return self.latency_seconds if self.gap_seconds is None else self.gap_seconds
-
-    def faults(self) -> list[str]:
-        """Its impossible figures, in a line if there are any."""
-        fits = 1 <= self.bytes_per_second <= 1e30
-        if fits and 0 <= self.gap <= self.latency_seconds <= 1e9:
-            return []
-        return [
-            f"link {self.source} -> {self.target} has impossible figures: "
-            f"{self.bytes_per_second!r} bytes/s, latency {self.latency_seconds!r} s, "
-            f"gap {self.gap!r} s"
-        ]
 
 
 CLIENT = "client:0"
@@ -312,7 +296,7 @@ class Cluster:
     hosts: tuple[Host, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an invalid cluster, with every fault."""
+        check_fields(self, error=DeviceError)
         faults = []
         names = [device.name for device in self.devices]
         if not names:
@@ -328,11 +312,11 @@ class Cluster:
                 for end in (link.source, link.target)
                 if end not in known
             ]
-            faults += link.faults()
         if faults:
             raise DeviceError(listed("invalid cluster.", faults))
 
     @classmethod
+    @checked
     def of(
         cls,
         *names: str,
@@ -390,7 +374,7 @@ class Cluster:
         Raises:
             DeviceError: the file cannot be read, or describes no cluster.
         """
-        found: Cluster = hooks.call("load_cluster", path)
+        found: Cluster = hook("load_cluster")(path)
         return found
 
     @cached_property
@@ -425,7 +409,8 @@ class Cluster:
         Raises:
             DeviceError: no such device here.
         """
-        found = self._by_name.get(name) or self._by_name.get(device_name(name))
+        known = isinstance(name, str) and name in self._by_name
+        found = self._by_name.get(name if known else device_name(name))
         if found is None:
             raise DeviceError(
                 f"there is no device {name!r} here. Here: {', '.join(self._by_name)}."
@@ -433,7 +418,15 @@ class Cluster:
         return found
 
     def of_kind(self, kind: str) -> tuple[Device, ...]:
-        """The devices of one kind, "gpu" or "cpu"."""
+        """The devices of one kind, "gpu" or "cpu".
+
+        Raises:
+            DeviceError: there is no such kind.
+        """
+        if kind not in KINDS:
+            raise DeviceError(
+                f"the kind must be 'gpu' or 'cpu'. Received: {shown(kind)}."
+            )
         return tuple(device for device in self.devices if device.kind == kind)
 
     def without(self, *names: str) -> "Cluster":
@@ -443,7 +436,7 @@ class Cluster:
             DeviceError: no such device or host here, or nothing is left.
         """
         hosts = {device.host for device in self.devices}
-        gone = {name if name in hosts else self[name].name for name in names}
+        gone = {n if n in [*hosts] else self[n].name for n in names}
         kept = [d for d in self.devices if not gone & {d.name, d.host}]
         ends = {*(device.name for device in kept), "*"}
         links = tuple(x for x in self.links if ends >= {x.source, x.target})

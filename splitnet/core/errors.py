@@ -26,10 +26,12 @@ __all__ = [
     "parse_flops",
     "parse_seconds",
     "repeated",
+    "shown",
     "warn",
 ]
 
 
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_USERS = ("splitnet.", "keras.", "tensorflow.")
 
 
@@ -95,9 +97,23 @@ def repeated(names: Iterable[str]) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """First lines of a third-party exception, without Keras' appended text."""
-    text = str(error).split("Arguments received by")[0]
+    text = _CONTROL.sub("?", str(error).split("Arguments received by")[0])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[:2])[:300] if lines else "no message"
+
+
+def shown(value: object) -> str:
+    """A value and its type for an error, on one short line.
+
+    >>> shown(3), shown("4")
+    ('3 (int)', "'4' (str)")
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a whole number of 5,000 digits; an object that cannot be shown
+        text = "a value"
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{text} ({type(value).__name__})"
 
 
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -112,15 +128,15 @@ def _parse(value: object, what: str, example: str, suffix: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise DeviceError(
             f"{what} must be a number or a text such as {example!r}. "
-            f"Received: {value!r} ({type(value).__name__})."
+            f"Received: {shown(value)}."
         )
     if isinstance(value, int | float):
-        number, unit = float(value), suffix
+        number, unit = (value if abs(value) < 1e30 else math.inf), suffix
     else:
         match = _QUANTITY.fullmatch(value)
         if match is None:
             raise DeviceError(
-                f"{what} must look like {example!r}. Received: {value!r}."
+                f"{what} must look like {example!r}. Received: {shown(value)}."
             )
         number, unit = float(match[1]), match[2]
     scale = _scale(unit, suffix)
@@ -131,10 +147,10 @@ def _parse(value: object, what: str, example: str, suffix: str) -> float:
         )
     if not math.isfinite(number * scale) or number < 0:
         raise DeviceError(
-            f"{what} must be finite and not negative. Received: {value!r}."
+            f"{what} must be finite and not negative. Received: {shown(value)}."
         )
     if number == 0 and suffix.endswith("/s"):
-        raise DeviceError(f"{what} must be more than zero. Received: {value!r}.")
+        raise DeviceError(f"{what} must be more than zero. Received: {shown(value)}.")
     return number * scale
 
 

@@ -8,9 +8,12 @@ them.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import networkx as nx
+from msgspec import Meta
 
+from splitnet.core.checks import Amount, Count, Positive, check_fields
 from splitnet.core.errors import DeclarationError, listed, repeated
 
 __all__ = ["Call", "Graph", "Part", "Tensor", "Weights", "names_of", "parts_called"]
@@ -26,7 +29,7 @@ KERNEL_CLASSES = (
     "element-wise",
 )
 
-Shape = tuple[int | None, ...]
+Shape = tuple[Count | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +59,24 @@ class Call:
     layer: str = ""
     output_shapes: tuple[Shape, ...] = ()
     output_dtypes: tuple[str, ...] = ()
-    output_bytes: int = 0
-    forward_flops: float = 0.0
-    backward_flops: float = 0.0
-    moved_bytes: float = 0.0
-    activation_bytes: int = 0
-    workspace_bytes: int = 0
-    inner_bytes: int | None = None
+    output_bytes: Count = 0
+    forward_flops: Amount = 0.0
+    backward_flops: Amount = 0.0
+    moved_bytes: Amount = 0.0
+    activation_bytes: Count = 0
+    workspace_bytes: Count = 0
+    inner_bytes: Count | None = None
     keeps_output: bool = False
     weights: tuple[str, ...] = ()
     cpu_only: bool = False
     backward: bool = False
-    size_bytes: int = 0
-    seconds_on: tuple[tuple[str, float], ...] = ()
-    transfer_seconds: float | None = None
+    size_bytes: Count = 0
+    seconds_on: tuple[tuple[str, Amount], ...] = ()
+    transfer_seconds: Amount | None = None
     lookups: tuple[str, ...] = ()
-    sequential_steps: int = 1
+    sequential_steps: Annotated[int, Meta(ge=1, le=_MOST_STEPS)] = 1
     efficiency: str = ""
-    kernels: int = 0
+    kernels: Annotated[int, Meta(ge=0, le=_MOST_STEPS)] = 0
     settings: str = ""
 
 
@@ -86,10 +89,10 @@ class Tensor:
 
     source: str
     target: str
-    index: int = 0
+    index: Count = 0
     shape: Shape = ()
     dtype: str = "float32"
-    bytes: int = 0
+    bytes: Count = 0
     kept: bool = False
 
     @property
@@ -103,7 +106,7 @@ class Weights:
     """One variable, counted once however many calls use it."""
 
     name: str
-    bytes: int
+    bytes: Count
     shape: Shape = ()
     dtype: str = "float32"
     trainable: bool = True
@@ -135,7 +138,7 @@ class Graph:
     """
 
     name: str
-    batch: int
+    batch: Positive
     calls: tuple[Call, ...]
     tensors: tuple[Tensor, ...] = ()
     weights: tuple[Weights, ...] = ()
@@ -148,9 +151,8 @@ class Graph:
         Raises:
             DeclarationError: with every fault found.
         """
+        check_fields(self)
         faults = [*_name_faults(self), *_reference_faults(self)]
-        if self.batch < 1:
-            faults.append(f"batch must be 1 or more. Received: {self.batch!r}")
         if _bytes_of(self) > _MOST_BYTES:
             faults.append("its tensors and weights have more than 2**58 bytes together")
         faults += _cost_faults(self)
@@ -265,10 +267,6 @@ def _cost_faults(graph: Graph) -> Iterator[str]:
     for call in graph.calls:
         if call.efficiency not in ("", *KERNEL_CLASSES):
             yield f"call {call.name!r}: there are no kernels {call.efficiency!r}"
-        if not 1 <= call.sequential_steps <= _MOST_STEPS:
-            yield f"call {call.name!r}: sequential_steps must be 1 to {_MOST_STEPS}"
-        if not 0 <= call.kernels <= _MOST_STEPS:
-            yield f"call {call.name!r}: kernels must be 0 to {_MOST_STEPS}"
 
 
 def _reference_faults(graph: Graph) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from splitnet.core import hooks
+from splitnet.core import hook
 from splitnet.core.branches import (
     BATCH_NORMS,
     Branch,
@@ -202,6 +202,7 @@ class Net:
         where = _line()
         if name is not None:
             self._check_name(name, "an output", where)
+            name = str(name)
         if not refs_in(ref):
             self._fault(
                 where, f"net.output takes what a branch returned. Received: {ref!r}."
@@ -212,7 +213,7 @@ class Net:
 
     def keys_of(self, ref: Ref) -> list[int | str] | None:
         """The keys of a reference with several outputs; None if it has one."""
-        keys: list[int | str] | None = hooks.call("output_keys", self, ref)
+        keys: list[int | str] | None = hook("output_keys")(self, ref)
         return keys
 
     def faults(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The result of planning: a device for every part, and what was predicted for it.
 
 Data only. `splitnet.planner` makes plans and fills in their verdicts; the methods that
-explain, compare, save and draw a plan call other packages through `core/hooks`.
+explain, compare, save and draw a plan call other packages through `core.hook`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from sys import float_info
-from typing import Any
+from typing import Annotated, Any
 
-from splitnet.core import hooks
+from msgspec import Meta
+
+from splitnet.core import hook
+from splitnet.core.checks import Positive, check_fields, checked
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs.model import CostModel, Roofline
 from splitnet.core.errors import (
-    DeclarationError,
     PlanFileError,
     format_bytes,
     format_seconds,
-    listed,
+    shown,
 )
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
@@ -38,7 +39,6 @@ __all__ = [
     "Strategy",
     "StrategyComparison",
     "Verdict",
-    "as_plan",
     "value_text",
 ]
 
@@ -59,84 +59,49 @@ class PlanOptions:
         DeclarationError: options out of range, all of them at once.
     """
 
-    batch: int = 32
-    objective: str = "latency"
+    batch: Positive = 32
+    objective: Annotated[str, OBJECTIVES] = "latency"
     pins: Any = None
-    missing: str = "fallback"
+    missing: Annotated[str, MISSING] = "fallback"
     costs: Any = None
     optimizer: Any = "adam"
-    time_limit: float = 5.0
-    effort: int | None = None
+    time_limit: Annotated[float, Meta(ge=0)] = 5.0
+    effort: Positive | None = None
     training: bool = True
-    contiguity: str | None = None
+    contiguity: Annotated[str, CONTIGUITIES] | None = None
     seed: int = 0
-    cut_penalty: float = 0.02
-    parts: int | None = None
+    cut_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.02
+    parts: Positive | None = None
     nested: str | Sequence[str] = "expand"
     on_progress: Callable[[float, float], None] | None = None
-    strategy: str | None = None
-    microbatches: int | None = None
-    schedule: str | None = None
+    strategy: Annotated[str, ("auto",)] | None = None
+    microbatches: Positive | None = None
+    schedule: Annotated[str, SCHEDULES] | None = None
     recompute: bool | None = None
-    towers: int | None = None
+    towers: Positive | None = None
 
     def __post_init__(self) -> None:
-        faults = [
-            f"{name}= must be {wanted}. Received: {getattr(self, name)!r}"
-            for name, wanted, fits in self._rules()
-            if not fits
-        ]
-        if len(faults) == 1:
-            raise DeclarationError(f"{faults[0]}.")
-        if faults:
-            raise DeclarationError(listed(f"{len(faults)} options are wrong.", faults))
+        check_fields(self, self._faults())
 
-    def _rules(self) -> Iterator[tuple[str, str, bool]]:
-        """Each option, what it may be, and whether it is."""
-        whole = "a whole number, 1 or more"
-        yield "batch", whole, _is_whole(self.batch) and self.batch >= 1
-        yield "seed", "a whole number", _is_whole(self.seed)
-        for name in ("parts", "effort", "microbatches", "towers"):
-            count = getattr(self, name)
-            fits = count is None or _is_whole(count) and count >= 1
-            yield name, f"{whole}, or None", fits
-        seconds = _is_number(self.time_limit) and 0 <= self.time_limit <= float_info.max
-        yield "time_limit", "a finite number of seconds, 0 or more", seconds
-        share = _is_number(self.cut_penalty) and 0 <= self.cut_penalty < 1
-        yield "cut_penalty", "a share, at least 0 and below 1", share
-        for name, choices in (
-            ("objective", OBJECTIVES),
-            ("missing", MISSING),
-            ("contiguity", (None, *CONTIGUITIES)),
-            ("strategy", (None, "auto")),
-            ("schedule", (None, *SCHEDULES)),
-        ):
-            one_of = f"one of {', '.join(map(repr, choices))}"
-            yield name, one_of, getattr(self, name) in choices
-        yield "training", "True or False", isinstance(self.training, bool)
-        again = self.recompute is None or isinstance(self.recompute, bool)
-        yield "recompute", "True, False or None", again
-        fixed = (self.microbatches, self.schedule, self.recompute, self.towers)
-        alone = self.strategy is None and any(one is not None for one in fixed)
-        words = "'auto' where microbatches=, schedule=, recompute= or towers= is given"
-        yield "strategy", words, not alone
-        goal = self.strategy is None or self.objective == OBJECTIVES[0]
-        yield "objective", "'latency' with strategy='auto'", goal
+    def _faults(self) -> Iterator[str]:
+        """What the types of the fields do not say."""
         model = self.costs is None or hasattr(self.costs, "forward_seconds")
-        model = model or isinstance(self.costs, str | PathLike)
-        yield "costs", "a cost model, the file of one, or None", model
-        shows = self.on_progress is None or callable(self.on_progress)
-        yield "on_progress", "a function, or None", shows
-        expands = isinstance(self.nested, str | Sequence)
-        yield "nested", "'expand', 'keep' or patterns", expands
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        if not (model or isinstance(self.costs, str | PathLike)):
+            yield (
+                "costs= must be a cost model, the file of one, or None. Received: "
+                f"{shown(self.costs)}"
+            )
+        fixed = (self.microbatches, self.schedule, self.recompute, self.towers)
+        if self.strategy is None and any(one is not None for one in fixed):
+            yield (
+                "strategy= must be 'auto' where microbatches=, schedule=, recompute= "
+                "or towers= is given. Received: None"
+            )
+        if self.strategy is not None and self.objective != "latency":
+            yield (
+                "objective= must be 'latency' with strategy='auto'. Received: "
+                f"{shown(self.objective)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,14 +309,6 @@ class Verdict:
         return f"{found}; times are estimated, not measured"
 
 
-def as_plan(value: object) -> "Plan":
-    """The value, if it is a plan; else a DeclarationError."""
-    if isinstance(value, Plan):
-        return value
-    makers = "splitnet.plan(source, cluster) or splitnet.load_plan(path)"
-    raise DeclarationError(f"expected a plan, from {makers}. Received: {value!r}.")
-
-
 def value_text(objective: str, value: float, *, long: bool = True) -> str:
     """Write an objective's value: "12 ms a step", "3.2 GiB on the fullest device".
 
@@ -463,6 +420,7 @@ class Plan:
         """Simulated seconds of one step."""
         return self.timeline.seconds
 
+    @checked
     def explain(self, name: str | None = None) -> Any:
         """Say why a part is on its device, and what each other device would cost.
 
@@ -471,27 +429,29 @@ class Plan:
         Raises:
             PlanFileError: the plan has no such part.
         """
-        return hooks.call("explain", self, name)
+        return hook("explain")(self, name)
 
+    @checked
     def compare(self, other: "Plan") -> Any:
         """List what moved from this plan to another, and what that changed."""
-        return hooks.call("compare", self, other)
+        return hook("compare")(self, other)
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically.
 
         Raises:
             PlanFileError: the file cannot be written.
         """
-        hooks.call("save_plan", self, path)
+        hook("save_plan")(self, path)
 
     def _repr_svg_(self) -> str:
         """The diagram, for a notebook."""
-        return str(hooks.call("plan_svg", self))
+        return str(hook("plan_svg")(self))
 
     def _repr_html_(self) -> str:
         """The diagram and the table, for a notebook."""
-        return str(hooks.call("plan_html", self))
+        return str(hook("plan_html")(self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

@@ -35,6 +35,7 @@ from splitnet.core.errors import (
     SplitnetError,
     listed,
     repeated,
+    shown,
 )
 
 __all__ = [
@@ -129,7 +130,7 @@ def _parsed(
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     else:
-        faults = _value_faults(values, negative=True)
+        faults = _value_faults(values)
         if not faults:
             return values
         raise PlanFileError(listed(f"cannot load {name}.", faults))
@@ -156,15 +157,15 @@ def _kind_of_file(mode: int) -> str:
     return "a device, a socket or a link that leads nowhere"
 
 
-def _value_faults(values: Any, *, negative: bool, where: str = "") -> list[str]:
+def _value_faults(values: Any) -> list[str]:
     """Numbers and texts that no value can have, and nesting beyond all use."""
     faults: list[str] = []
-    todo: list[tuple[Any, str, int]] = [(values, where, 0)]
+    todo: list[tuple[Any, str, int]] = [(values, "", 0)]
     while todo and len(faults) < _MOST_FAULTS:
         value, path, depth = todo.pop()
         if isinstance(value, str):
             if _CONTROL.search(value):
-                faults.append(f"{path}: control characters in {_short(value)}")
+                faults.append(f"{path}: control characters in {shown(value)}")
             elif len(value) > _MOST_LETTERS:
                 faults.append(f"{path}: a text of {len(value)} characters")
         elif isinstance(value, bool) or value is None:
@@ -173,8 +174,6 @@ def _value_faults(values: Any, *, negative: bool, where: str = "") -> list[str]:
             most = _MOST_WHOLE if isinstance(value, int) else _MOST_NUMBER
             if not abs(value) <= most:
                 faults.append(f"{path}: the number is out of range")
-            elif value < 0 and not negative:
-                faults.append(f"{path}: a negative number, {value!r}")
         elif depth >= _MOST_DEPTH:
             faults.append(f"{path}: nested too deeply")
         elif isinstance(value, Mapping):
@@ -191,25 +190,17 @@ def _value_faults(values: Any, *, negative: bool, where: str = "") -> list[str]:
     return [_CONTROL.sub("?", fault) for fault in faults]
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def decode(
-    values: object, kind: type[Value], where: str = "", *, negative: bool = False
-) -> Value:
+def decode(values: object, kind: type[Value], where: str = "") -> Value:
     """Build a value of a dataclass, or of any type, from plain values of a file.
 
     Args:
         values: what a file held.
         kind: the type to build; dataclasses may hold others, in tuples and tables.
         where: the path of the values in their file, for errors: "graph".
-        negative: whether negative numbers are allowed.
 
     Raises:
-        PlanFileError: with the path of the first fault of type, or with all numbers
-            out of range and all unknown fields.
+        PlanFileError: with all unknown fields, or with the path of the first value of
+            another type or out of its range.
 
     >>> from splitnet.core.graph import Weights
     >>> decode({"name": "w", "bytes": "4"}, Weights, "weights[0]")
@@ -217,9 +208,7 @@ def decode(
     ...
     splitnet.core.errors.PlanFileError: weights[0].bytes: expected `int`, got `str`.
     """
-    faults = _value_faults(values, negative=negative, where=where)
-    faults += _unknown_fields(values, kind, where)
-    if faults:
+    if faults := list(_unknown_fields(values, kind, where)):
         title = where or getattr(kind, "__name__", "the file").lower()
         raise PlanFileError(
             listed(f"{title} cannot be read.", faults[:_MOST_FAULTS])
@@ -250,7 +239,7 @@ def _unknown_fields(values: Any, kind: Any, where: str) -> Iterator[str]:
         known = _hints(kind)  # type: ignore[arg-type]  # a class, not an instance
         for name, inner in values.items():
             if name not in known:
-                yield f"{where}: unknown field {_short(name)}"
+                yield f"{where}: unknown field {shown(name)}"
             elif isinstance(inner, list | dict):
                 path = f"{where}.{name}" if where else str(name)
                 yield from _unknown_fields(inner, known[name], path)

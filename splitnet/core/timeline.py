@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from splitnet.core import hooks
+from splitnet.core import hook
 from splitnet.core.errors import format_seconds
 
 __all__ = [
@@ -114,7 +114,7 @@ class Timeline:
 
     def _repr_svg_(self) -> str:
         """The chart, for a notebook."""
-        return str(hooks.call("timeline_svg", self))
+        return str(hook("timeline_svg")(self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

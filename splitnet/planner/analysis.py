@@ -11,7 +11,6 @@ from splitnet.core.plan import (
     Plan,
     StrategyComparison,
     Verdict,
-    as_plan,
     value_text,
 )
 from splitnet.planner.constraints import near_groups
@@ -356,7 +355,7 @@ def compare(plan: Plan, other: Plan) -> Comparison:
     Raises:
         DeclarationError: the other is no plan.
     """
-    same = plan.objective == as_plan(other).objective
+    same = plan.objective == other.objective
     return Comparison(
         moved=tuple(_moved(plan, other)),
         seconds=(plan.seconds, other.seconds),

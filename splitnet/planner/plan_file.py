@@ -163,7 +163,7 @@ def plan_from_dict(values: object) -> Plan:
 
 def _checked_options(values: object) -> dict[str, Any]:
     """The options of a file, if planning would take them."""
-    options: dict[str, Any] = decode(values, dict, "options", negative=True)
+    options: dict[str, Any] = decode(values, dict, "options")
     asked = {name: value for name, value in options.items() if name != "ended_by_clock"}
     known = PlanOptions.__dataclass_fields__
     faults = [f"options: unknown field {name!r}" for name in asked if name not in known]

@@ -10,7 +10,7 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import Placement, Plan, PlanOptions, as_plan
+from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, resolve
 from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
@@ -95,7 +95,7 @@ def sensitivity(
             f"{perturbation!r}, {draws!r}."
         )
     draw = random.Random(seed)
-    evaluator = evaluator_of(as_plan(plan))
+    evaluator = evaluator_of(plan)
     moved: dict[str, int] = {}
     changed, regret = 0, 0.0
     for _ in range(draws):

@@ -23,7 +23,7 @@ from splitnet.core.costs.model import CostModel
 from splitnet.core.costs.roofline import launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Shape
-from splitnet.core.plan import Plan, as_plan
+from splitnet.core.plan import Plan
 from splitnet.core.replication import (
     batch_shares,
     broadcast_inputs,
@@ -82,7 +82,7 @@ def execution_of(
     Raises:
         DeclarationError: with every fault.
     """
-    known = as_plan(plan).execution
+    known = plan.execution
     if microbatches is None:
         microbatches = known.microbatches
     if schedule is None:

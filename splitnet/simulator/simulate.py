@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Memory
+from splitnet.core.plan import Memory, Plan
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
@@ -19,9 +18,6 @@ from splitnet.simulator.microbatch import (
 )
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
-
-if TYPE_CHECKING:
-    from splitnet.core.plan import Plan
 
 __all__ = [
     "Outcome",
@@ -41,7 +37,7 @@ class Outcome:
 
 
 def simulate(
-    plan: "Plan",
+    plan: Plan,
     *,
     microbatches: int | None = None,
     schedule: str | None = None,
@@ -67,7 +63,7 @@ def simulate(
 
 
 def simulate_microbatches(
-    plan: "Plan",
+    plan: Plan,
     microbatches: int | None = None,
     *,
     schedule: str | None = None,

@@ -183,7 +183,7 @@ def _carry_optimizers(source: Any, model: Any) -> None:
         copy_state(theirs, mine)
 
 
-def plan_of(model: Any) -> Plan:
+def plan_of(model: keras.Model) -> Plan:
     """The plan that an emitted model was made by.
 
     Raises:
@@ -199,7 +199,7 @@ def plan_of(model: Any) -> Plan:
     return placed.plan
 
 
-def unplace(model: Any) -> Any:
+def unplace(model: keras.Model) -> Any:
     """The plain Keras model with the same layers' names, weights and compilation.
 
     Its variables are copies on the default device; it needs no splitnet to be saved,

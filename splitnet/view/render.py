@@ -14,6 +14,9 @@ import sys
 import tempfile
 import unicodedata
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError, warn
@@ -78,7 +81,7 @@ def draw(
     *,
     other: Plan | Timeline | None = None,
     what: str = "placement",
-    dpi: int = 96,
+    dpi: Annotated[int, Meta(ge=1, le=2400)] = 96,
 ) -> Path:
     """Draw a plan, an audit or a timeline into a file, completely or not at all.
 

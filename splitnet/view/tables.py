@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitnet.core.audit import Audit, Row
+from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import (
     SplitnetError,
@@ -79,7 +80,7 @@ class Grid:
     notes: Sequence[str] = ()
 
 
-def table(thing: Plan | Audit | Cluster, *, width: int | None = None) -> str:
+def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     """Write a plan, an audit or a cluster as text; print nothing.
 
     A plan's table begins with the verdict; then come its devices, its branches with
@@ -330,7 +331,7 @@ def _audit_row(row: Row) -> tuple[str, ...]:
     return (row.part, row.planned, *cells, str(row.ops))
 
 
-def chart(timeline: Timeline, *, width: int | None = None) -> str:
+def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     """Write a timeline as text: a lane per device, a letter per interval.
 
     F is forward, B backward, U update; a dot is idle; `~` marks the devices that a

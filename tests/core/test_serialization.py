@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import stat
 import threading
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs.model import Measured
 from splitnet.core.costs.table import costs_from_dict, load_costs, save_costs
-from splitnet.core.errors import DeviceError, PlanFileError, SplitnetError
+from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import (
     decode,
@@ -26,9 +25,6 @@ from splitnet.core.serialization import (
     write_bytes,
     write_json,
 )
-from splitnet.planner.plan_file import plan_from_dict, plan_to_dict
-from splitnet.planner.planner import find_plan
-from splitnet.planner.workloads import graph_of_workload, workload_of
 from tests.zoo import diamond
 
 BOX = Cluster.of("2*gpu", "cpu")
@@ -61,6 +57,7 @@ def written(folder: Path, content: str | bytes) -> Path:
         ("", "it is not JSON"),
         ('{"a": 1, "obj', "cut off"),
         ('{"a": NaN}', "it holds NaN, which is not a number"),
+        ('{"a": "' + "a" * 20_000 + '"}', "a: a text of 20000 characters"),
         ('{"a": 1e999}', "a: the number is out of range"),
         ('{"a": [1' + "0" * 400 + "]}", r"a\[0\]: the number is out of range"),
         ('{"a": 1' + "0" * 5000 + "}", "integer string conversion"),
@@ -144,17 +141,14 @@ def test_errors_of_the_builder_name_the_file(tmp_path: Path) -> None:
         ({"batch": "8"}, "graph.batch: expected `int`, got `str`"),
         ({"batch": True}, "graph.batch: expected `int`, got `bool`"),
         ({"batch": 0}, "batch"),
-        ({"batch": -1}, "graph.batch: a negative number"),
-        ({"batch": 2**1200}, "graph.batch: the number is out of range"),
+        ({"batch": -1}, "graph.batch: expected `int` >= 1"),
         ({"name": 3}, "graph.name: expected `str`"),
-        ({"name": "a\nb"}, "graph.name: control characters"),
         ({"calls": {}}, "graph.calls: expected `array`, got `object`"),
         ({"calls": [{}]}, r"graph.calls\[0\]: missing required field `name`"),
         ({"parts": [{"name": "a", "on": [3]}]}, r"parts\[0\].on\[0\]: expected `str`"),
         ({"colour": 1}, "graph: unknown field 'colour'"),
         ({"weights": [{"name": "w", "byte": 1}]}, r"weights\[0\]: unknown field"),
         ({"weights": [{"name": "w", "bytes": 2**59}]}, "more than 2\\*\\*58 bytes"),
-        ({"name": "a" * 20_000}, "graph.name: a text of 20000 characters"),
     ],
 )
 def test_decode_names_the_path_of_a_fault(change: dict[str, Any], message: str) -> None:
@@ -179,9 +173,9 @@ def test_a_cluster_is_the_same_after_a_round_trip() -> None:
     ("field", "value", "message"),
     [
         ("target", "/device:GPU:0; rm -rf /", "there is no device"),
-        ("kind", "cpu", "it cannot be of kind 'cpu'"),
+        ("kind", "cpu", "'gpu:0' cannot be of kind 'cpu'"),
         ("name", "GPU:0", "its name must be 'gpu:0'"),
-        ("flops_per_second", 0.0, "flops_per_second must be 1 to 1e30"),
+        ("flops_per_second", 0.0, "flops_per_second: expected `float` >= 1.0"),
     ],
 )
 def test_a_device_of_a_file_is_checked(field: str, value: Any, message: str) -> None:
@@ -206,17 +200,23 @@ def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": "magic"}, "costs.model must be 'roofline' or 'measured'"),
-        ({"forward": [["a", "gpu", -1]]}, r"costs.forward\[0\]\[2\]: a negative"),
+        ({"model": "magic"}, "costs.model: Invalid enum value 'magic'"),
+        (
+            {"forward": [["a", "gpu", -1]]},
+            r"\[0\]\[2\]: expected `float` >= 0.0",
+        ),
         ({"forward": [["a", 1]]}, r"costs.forward\[0\]: expected `array`"),
-        ({"forward": [["a", "gpu", inf]]}, r"costs.forward\[0\]\[2\]: the number is"),
-        ({"batch": 0}, "costs.batch must be 1 or more"),
-        ({"update_bytes_per_second": {"gpu": 0}}, "gpu must be more than zero"),
-        ({"update_bytes_per_second": {"gpu": nan}}, "second.gpu: the number is"),
+        ({"forward": [["a", "gpu", inf]]}, r"forward\[0\]\[2\]: expected `float` <= 1"),
+        ({"batch": 0}, "costs.batch: expected `int` >= 1"),
+        ({"update_bytes_per_second": {"gpu": 0}}, "expected `float` >= 1.0"),
+        (
+            {"update_bytes_per_second": {"gpu": nan}},
+            "expected `float` >= 1.0",
+        ),
         ({"update_bytes_per_second": []}, "second: expected `object`"),
         (
             {"links": [{"source": "*", "target": "*", "bytes_per_second": 0}]},
-            "impossible figures",
+            r"links\[0\].bytes_per_second: expected `float` >= 1.0",
         ),
     ],
 )
@@ -242,97 +242,6 @@ def test_a_file_that_is_no_cost_table_is_refused(
     """Its version is looked for first."""
     with pytest.raises(PlanFileError, match=message):
         load_costs(written(tmp_path, json.dumps(values)))
-
-
-# Mutations
-
-
-JUNK: tuple[Any, ...] = (
-    *(None, True, -1, 0, 2**63, 10**400, 1e308, inf, nan, "", "\ud800", "\x1b[2J"),
-    *([], {}, [3], [[1]], [True], {"a": 1}, "gpu:0", [["a", "b", "c"]]),
-)
-
-
-def mutated(values: Any, draw: random.Random) -> Any:
-    """The same values with one of them, at any depth, replaced, removed or added."""
-    copy = json.loads(json.dumps(values))
-    place = copy
-    while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-        key = draw.choice(keys)
-        inner = place[key]
-        if isinstance(inner, dict | list) and inner and draw.random() < 0.8:
-            place = inner
-            continue
-        what = draw.random()
-        if what < 0.7:
-            place[key] = draw.choice(JUNK)
-        elif what < 0.85 or isinstance(place, list):
-            del place[key]
-        else:
-            place[draw.choice(("x", "\x1b", "batch"))] = draw.choice(JUNK)
-        return copy
-
-
-@pytest.mark.parametrize(
-    ("values", "build"),
-    [
-        (encode(diamond()), lambda values: decode(values, Graph, "graph")),
-        (encode(BOX), lambda values: decode(values, Cluster, "cluster")),
-        (
-            {"model": "measured", "forward": [["a", "gpu", 1.0]], "batch": 3}
-            | {"links": encode(COSTS.links)},
-            costs_from_dict,
-        ),
-        (plan_to_dict(find_plan(diamond(), BOX, time_limit=0.1)), plan_from_dict),
-        (
-            {
-                "nodes": [
-                    {"id": i, "cpuLatency": 1.0, "fpgaLatency": 0.5, "size": 2.0}
-                    | {"supportedOnFpga": 1, "isBackwardNode": 0, "colorClass": i}
-                    for i in range(3)
-                ],
-                "edges": [{"sourceId": 0, "destId": 1, "cost": 0.1}],
-                **{"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 100.0},
-            },
-            lambda values: graph_of_workload(workload_of(decode(values, dict))),
-        ),
-    ],
-    ids=["graph", "cluster", "costs", "plan", "workload"],
-)
-def test_mutated_values_raise_nothing_but_our_errors(values: Any, build: Any) -> None:
-    """200 mutations of each kind of file are accepted or refused with a message."""
-    draw = random.Random(0)
-    refused = []
-    for _ in range(200):
-        try:
-            build(mutated(values, draw))
-        except SplitnetError as error:
-            refused.append(str(error))
-
-    assert len(refused) > 100
-    assert [text for text in refused if "\x1b" in text or "\ud800" in text] == []
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_mutated_cluster_files_raise_nothing_but_device_errors(
-    tmp_path: Path, seed: int
-) -> None:
-    """Characters of a TOML file are replaced at random."""
-    text = 'link = "25 GB/s"\n[[device]]\nname = "gpu:0"\nmemory = "1 GiB"\n'
-    text += '[[links]]\nbetween = ["gpu:0", "*"]\n[hosts]\n"worker:0" = "a:1"\n'
-    draw = random.Random(seed)
-    refused = []
-    for _ in range(60):
-        letters = list(text)
-        for _ in range(draw.randint(1, 4)):
-            letters[draw.randrange(len(letters))] = draw.choice('"[]=\n-9eé\x00#*')
-        try:
-            Cluster.load(written(tmp_path, "".join(letters)))
-        except DeviceError as error:
-            refused.append(str(error))
-
-    assert len(refused) > 30
 
 
 # Writing

@@ -128,10 +128,16 @@ def test_plan_file_is_written_beside_and_renamed(tmp_path):
         (lambda v: v["device_of"].update(see="../etc"), "no device '../etc'"),
         (lambda v: v["device_of"].update(see=7), "device_of.*expected `str`"),
         (lambda v: v.update(placements=[1]), r"placements\[0\]: expected `object`"),
-        (lambda v: v["graph"]["calls"][0].update(output_bytes=-1), "a negative number"),
-        (lambda v: v["graph"].update(batch=0), "batch must be 1 or more"),
+        (
+            lambda v: v["graph"]["calls"][0].update(output_bytes=-1),
+            "output_bytes: expected `int` >= 0",
+        ),
+        (lambda v: v["graph"].update(batch=0), "batch: expected `int` >= 1"),
         (lambda v: v["cluster"].update(devices=[]), "it has no device"),
-        (lambda v: v["costs"].update(model="magic"), "costs.model must be"),
+        (
+            lambda v: v["costs"].update(model="magic"),
+            "costs.model: Invalid enum value 'magic'",
+        ),
         (
             lambda v: v["fallbacks"][0].pop("assigned"),
             r"fallbacks\[0\]: missing required field",

@@ -164,7 +164,7 @@ def test_impossible_batch_is_told(batch: Any) -> None:
     net = sn.Net("fine")
     net.output(net.branch("a", net.input("x", (6,)), layers.Dense(2)))
 
-    with pytest.raises(sn.DeclarationError, match="batch must be a whole number"):
+    with pytest.raises(sn.DeclarationError, match="batch=? must be a whole number"):
         sn.read(net, batch=batch)
 
 

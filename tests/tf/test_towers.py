@@ -273,7 +273,7 @@ def test_data_parallel_says_what_it_needs(cluster: sn.Cluster) -> None:
     for none in ([], 0, -2):
         with pytest.raises(sn.DeviceError, match=r"has 0 \(none\)"):
             sn.data_parallel(model, cluster, devices=none)
-    with pytest.raises(sn.DeclarationError, match="batch must be a whole number"):
+    with pytest.raises(sn.DeclarationError, match="batch=? must be a whole number"):
         sn.data_parallel(model, cluster, batch=0)
     with pytest.raises(sn.DeviceError, match="there are 3 here"):
         sn.data_parallel(model, cluster, devices=9)

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from splitnet.core.checks import Positive, Rate, Seconds
 from splitnet.core.cluster import Cluster, Link, device_name
 from splitnet.core.costs.model import CostModel, Measured, Roofline
-from splitnet.core.errors import DeviceError, PlanFileError, listed
+from splitnet.core.errors import DeviceError, PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import decode, encode, load_json, write_json
 
@@ -19,12 +20,12 @@ _COSTS_VERSION = 1
 class _CostTable:
     """Rows of (call or signature, device or kind, seconds), and links."""
 
-    model: str
+    model: Literal["roofline", "measured"]
     splitnet_costs: int = _COSTS_VERSION
-    batch: int | None = None
-    forward: tuple[tuple[str, str, float], ...] = ()
-    backward: tuple[tuple[str, str, float], ...] = ()
-    update_bytes_per_second: dict[str, float] = field(default_factory=dict)
+    batch: Positive | None = None
+    forward: tuple[tuple[str, str, Seconds], ...] = ()
+    backward: tuple[tuple[str, str, Seconds], ...] = ()
+    update_bytes_per_second: dict[str, Rate] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
 
 
@@ -112,31 +113,11 @@ def costs_from_dict(values: object) -> Measured | Roofline:
     table = decode(values, _CostTable, "costs")
     if table.model == "roofline":
         return Roofline()
-    faults = []
-    if table.model != "measured":
-        faults.append(
-            "costs.model must be 'roofline' or 'measured'. "
-            f"Received: {repr(table.model)}"
-        )
-    if table.batch == 0:
-        faults.append("costs.batch must be 1 or more, or null. Received: 0")
-    faults += [
-        f"costs.update_bytes_per_second.{name} must be more than zero"
-        for name, speed in table.update_bytes_per_second.items()
-        if not speed
-    ]
-    faults += [f"costs.links: {fault}" for one in table.links for fault in one.faults()]
     places = [where for _, where, _ in (*table.forward, *table.backward)]
     ends = [end for one in table.links for end in (one.source, one.target)]
-    for name in dict.fromkeys((*places, *ends, *table.update_bytes_per_second)):
-        if name != "*" and not _is_device(name):
-            faults.append(f"costs: there is no device {name!r}")
-    if faults:
-        raise PlanFileError(
-            listed("the costs cannot be read.", faults)
-            if len(faults) > 1
-            else f"{faults[0]}."
-        )
+    names = dict.fromkeys((*places, *ends, *table.update_bytes_per_second))
+    if wrong := [name for name in names if name != "*" and not _is_device(name)]:
+        raise PlanFileError(f"costs: there is no device {', '.join(map(repr, wrong))}.")
     return Measured(
         forward={(call, device): seconds for call, device, seconds in table.forward},
         backward={(call, device): seconds for call, device, seconds in table.backward},

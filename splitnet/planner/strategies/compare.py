@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from splitnet.core.plan import Plan, StrategyComparison, as_plan
+from splitnet.core.plan import Plan, StrategyComparison
 from splitnet.core.replication import collapse, towers_in
 from splitnet.core.timeline import Execution
 from splitnet.planner.constraints import Group
@@ -26,7 +26,7 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     three ... GPUs (where there is one at most, the devices beside the first), with
     weights on the CPU or on the first of them.
     """
-    whole = collapse(as_plan(plan).graph)
+    whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
     free = replace(mine, graph=whole, execution=Execution())
     space = Space(free, _free_groups(free), obstacles_of(whole))

@@ -39,7 +39,7 @@ _ONE_AT_A_TIME = threading.RLock()
 _WAIT_SECONDS = 600.0
 
 
-def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
+def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Audit:
     """Watch one step of a model and hold it against its plan.
 
     The step is the one `fit` runs. Weights, optimizer state, metrics and random states
@@ -55,7 +55,9 @@ def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
     Raises:
         AuditError: there is nothing to audit by, or the step failed.
     """
-    placed = placed_of(_checked(model, plan, batch))
+    if batch is None:
+        raise AuditError("batch is missing: audit(model, None, (x[:32], y[:32])).")
+    placed = placed_of(model)
     kept = placed.plan if plan is None and placed is not None else plan
     if kept is None:
         raise AuditError(
@@ -66,25 +68,6 @@ def audit(model: Any, plan: Plan | None = None, batch: Any = None) -> Audit:
     with _alone(), _placement(model, kept, placed) as lowered:
         observed = _observe(model, kept, lowered, inputs, targets, weights)
     return audit_of(kept, observed)
-
-
-def _checked(model: Any, plan: Any, batch: Any) -> Any:
-    """The model, if the arguments are what they should be."""
-    faults = []
-    if not isinstance(model, keras.Model):
-        faults.append(f"model must be a Keras model, not {type(model).__name__}")
-    if plan is not None and not isinstance(plan, Plan):
-        faults.append(
-            f"plan must be a Plan or None, not {type(plan).__name__}; a batch comes "
-            "third: audit(model, None, batch)"
-        )
-    elif batch is None:
-        faults.append("batch is missing: audit(model, None, (x[:32], y[:32]))")
-    if faults:
-        raise AuditError(
-            "audit(model, plan, batch) was called wrongly: " + "; ".join(faults) + "."
-        )
-    return model
 
 
 @contextlib.contextmanager

@@ -214,7 +214,7 @@ def _watched(step: Callable[..., Any], marks: Placed) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def placement_scope(model: Any, *optimizers: Any) -> Iterator[None]:
+def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
     """Place what runs in this block as `fit` would: for a training step of your own.
 
     Inside a `tf.function`, the gradient ops of an emitted model follow its branches,

@@ -52,5 +52,5 @@ class Placed:
 
 def placed_of(model: Any) -> Placed | None:
     """The placement of an emitted model; None for any other."""
-    found = vars(model).get(ATTRIBUTE)
+    found = getattr(model, "__dict__", {}).get(ATTRIBUTE)
     return found if isinstance(found, Placed) else None

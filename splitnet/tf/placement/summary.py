@@ -17,7 +17,7 @@ _JOINTS = {"┏": "┳", "┡": "╇", "├": "┼", "└": "┴", "+": "+"}
 _WALLS = ("┃", "│", "|")
 
 
-def summary(model: Any, **options: Any) -> str:
+def summary(model: keras.Model, **options: Any) -> str:
     """As `model.summary()`, as text, with the device of each layer; prints nothing.
 
     Args:

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.costs.model import Measured, signature
+from splitnet.core.costs.model import Measured, optimizer_name, signature
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.tf.internals import keras_api
@@ -64,6 +64,7 @@ def measure(
         DeclarationError: the source cannot be read.
     """
     _check_available(cluster)
+    optimizer = optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
     jobs = _jobs(blueprint.sites, graph)

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import tensorflow as tf
+from msgspec import Meta
 
 from splitnet.core.errors import AuditError, DeviceError, listed
 from splitnet.core.plan import Plan
@@ -39,7 +40,12 @@ Calls = Mapping[tuple[str, str], Sequence[str]]
 """(key that a function was traced with, phase) -> keys of its calls, in order."""
 
 
-def profile_step(model: Any, batch: Any, *, steps: int = 3) -> Timeline:
+def profile_step(
+    model: keras.Model,
+    batch: Any,
+    *,
+    steps: Annotated[int, Meta(ge=1, le=1000)] = 3,
+) -> Timeline:
     """Run training steps and return the shortest as a measured timeline.
 
     The steps are those of `fit`. Weights, optimizer state, metrics and random states
@@ -73,7 +79,7 @@ def profile_step(model: Any, batch: Any, *, steps: int = 3) -> Timeline:
     found = []
     with state_restored(model, training=True):
         train_step(model, inputs, targets, weights)
-        for _ in range(max(steps, 1)):
+        for _ in range(steps):
             profiler.start()
             try:
                 train_step(model, inputs, targets, weights)

@@ -321,9 +321,9 @@ def test_audit_says_which_argument_is_wrong(cluster: sn.Cluster, placed: Any) ->
     """A batch in the place of the plan, and something else than a model."""
     batch = (numbers(6), numbers(2))
 
-    with pytest.raises(sn.AuditError, match=r"Plan or None, not tuple; a batch comes"):
+    with pytest.raises(sn.DeclarationError, match="plan= must be a plan, .*(tuple)"):
         sn.audit(placed, batch)
-    with pytest.raises(sn.AuditError, match=r"must be a Keras model, not Cluster"):
+    with pytest.raises(sn.DeclarationError, match="model= must be a Keras model"):
         sn.audit(cluster, None, batch)
 
 

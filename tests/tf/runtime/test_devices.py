@@ -88,7 +88,7 @@ def test_stand_ins_are_cpu_devices_after_the_first(told: dict) -> None:
     ("question", "words"),
     [
         ("bad number", "DeviceError: .*between 0 and 256"),
-        ("bad kind", "DeviceError: .*a whole number"),
+        ("bad kind", "DeclarationError: .*a whole number"),
         ("no such gpu", "there is no GPU 7; TensorFlow finds"),
         (
             "more",
