@@ -385,10 +385,6 @@ class Plan:
         users = self.graph.parts_of_weights.items()
         return {name: self.device_of[parts[0]] for name, parts in users if parts}
 
-    @cached_property
-    def _placement(self) -> Mapping[str, Placement]:
-        return {p.part: p for p in self.placements}
-
     def __getitem__(self, name: str) -> Placement:
         """The placement of a part, or of the one part with that call or layer.
 
@@ -397,13 +393,13 @@ class Plan:
         """
         parts = parts_called(self.graph, name) if isinstance(name, str) else ()
         if len(parts) != 1:
-            here = list(parts or self._placement)[:12]
+            here = list(parts or self.device_of)[:12]
             fault = f"calls {name!r} in several parts" if parts else f"has no {name!r}"
             raise PlanFileError(
                 f"the plan of {self.graph.name!r} {fault}. Name one of: "
                 f"{', '.join(here)}."
             )
-        return self._placement[parts[0]]
+        return next(one for one in self.placements if one.part == parts[0])
 
     @property
     def gap(self) -> float:
