@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from splitnet.core.audit import Audit
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
 from splitnet.view.facts import (
     PartFacts,
@@ -11,7 +12,6 @@ from splitnet.view.facts import (
     findings_by_part,
     known_shape,
     part_facts,
-    sharings_of,
 )
 from splitnet.view.folding import Fold, fold
 from splitnet.view.style import Shape, ranged
@@ -74,7 +74,6 @@ class DiagramEdge:
     seconds: float = 0.0
     both_ways: bool = False
     weights: bool = False
-    layers: list[str] = field(default_factory=list)
 
     @property
     def moved_bytes(self) -> int:
@@ -138,7 +137,7 @@ def diagram_of(
         look,
         most=most,
     )
-    shares = _shares(plan)
+    shares = _shares(plan.graph)
     boxes: list[Box] = []
     box_of: dict[str, str] = {}
     for group in groups:
@@ -161,15 +160,11 @@ def diagram_of(
     used = {box.lane for box in boxes}
     most_links = _MOST_LINKS if len(used) <= MOST_LANES else _MOST_LINKS // 3
     drawn = sorted(links, key=lambda link: -link.moved_bytes)[:most_links]
-    many = sum(link.moved_bytes > 0 and not link.weights for link in links)
-    boxes = [
-        replace(
-            box,
-            moved=_moved(box.id, links) if many > _MOST_LABELS else (0, 0),
-            weights=_weights_read(box.id, links),
-        )
-        for box in boxes
-    ]
+    crossing = [link for link in links if link.moved_bytes and not link.weights]
+    for number, box in enumerate(boxes):
+        read = [link for link in links if link.weights and link.target == box.id]
+        moved = _moved(box.id, crossing) if len(crossing) > _MOST_LABELS else (0, 0)
+        boxes[number] = replace(box, moved=moved, weights=_moved(box.id, read))
     hosts = list(dict.fromkeys(device.host for device in plan.cluster))
     lanes = {
         one.name: tuple(d for d, its in lane_of.items() if its == one.name)
@@ -185,22 +180,14 @@ def diagram_of(
 
 
 def _moved(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:
-    """Bytes of tensors that a box receives from and sends to other devices."""
+    """Bytes that a box receives from and sends to other devices."""
     received = sent = 0
     for link in links:
-        if link.weights:
-            continue
         if box == link.target:
             received, sent = received + link.sent_bytes, sent + link.returned_bytes
         elif box == link.source:
             received, sent = received + link.returned_bytes, sent + link.sent_bytes
     return received, sent
-
-
-def _weights_read(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:
-    """Bytes of weights that a box reads from other devices, and of their gradients."""
-    its = [link for link in links if link.weights and link.target == box]
-    return sum(one.sent_bytes for one in its), sum(one.returned_bytes for one in its)
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
@@ -220,13 +207,15 @@ def _look(one: PartFacts) -> Hashable:
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, one.is_output)
 
 
-def _shares(plan: Plan) -> Mapping[str, tuple[str, ...]]:
+def _shares(graph: Graph) -> Mapping[str, tuple[str, ...]]:
     """The layers that each part shares with another; towers have links instead."""
     found: dict[str, dict[str, None]] = {}
-    for sharing in sharings_of(plan.graph):
-        if plan.graph.part[sharing.home].kind != "weights":
-            for part in (sharing.home, *sharing.others):
-                found.setdefault(part, {}).update(dict.fromkeys(sharing.layers))
+    for call in graph.calls:
+        for weight in call.weights:
+            users = graph.parts_of_weights[weight]
+            if len(users) > 1 and graph.part[users[0]].kind != "weights":
+                for part in users:
+                    found.setdefault(part, {})[call.layer or call.name] = None
     return {part: tuple(layers) for part, layers in found.items()}
 
 
@@ -253,21 +242,20 @@ def _summed(group: Fold, members: Sequence[PartFacts]) -> PartFacts:
 def _links(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
     """Join the tensors and weights between boxes, and count the copies made of them."""
     tensors = _tensor_links(plan, box_of)
-    weights = _weight_links(plan, box_of)
+    weights: dict[tuple[str, str], DiagramEdge] = {}
     for transfer in plan.transfers:
-        of_weights = transfer.kind.startswith("weights")
         ends = box_of.get(transfer.source, ""), box_of.get(transfer.target, "")
         back = transfer.kind.endswith("gradient")
         there, other = (ends[::-1], ends) if back else (ends, ends[::-1])
-        found = weights if of_weights else tensors
-        link = found.get(there) or found.get(other)
-        if link is None:
-            continue
-        link.seconds += transfer.seconds
-        link.sent_bytes += 0 if back else transfer.bytes
-        link.returned_bytes += transfer.bytes if back else 0
-    read = [link for link in weights.values() if link.moved_bytes]
-    return [*tensors.values(), *read]
+        link = tensors.get(there) or tensors.get(other)
+        if transfer.kind.startswith("weights") and all(ends):
+            new = DiagramEdge(*there, True, weights=True)
+            link = weights.setdefault(there, new) if there[0] != there[1] else None
+        if link is not None:
+            link.seconds += transfer.seconds
+            link.sent_bytes += 0 if back else transfer.bytes
+            link.returned_bytes += transfer.bytes if back else 0
+    return [*tensors.values(), *weights.values()]
 
 
 def _tensor_links(
@@ -291,18 +279,4 @@ def _tensor_links(
         link.both_ways |= turned
         link.shapes += known_shape(graph.call[tensor.source], tensor)
         link.bytes += tensor.bytes
-    return links
-
-
-def _weight_links(
-    plan: Plan, box: Mapping[str, str]
-) -> dict[tuple[str, str], DiagramEdge]:
-    """The links from where shared weights are stored to where they are read."""
-    links: dict[tuple[str, str], DiagramEdge] = {}
-    for sharing in sharings_of(plan.graph):
-        for part in sharing.others:
-            ends = box[sharing.home], box[part]
-            if ends[0] != ends[1]:
-                link = links.setdefault(ends, DiagramEdge(*ends, True, weights=True))
-                link.layers += [n for n in sharing.layers if n not in link.layers]
     return links

@@ -13,7 +13,6 @@ from splitnet.view.style import Shape, percent
 __all__ = [
     "alike_devices",
     "PartFacts",
-    "Sharing",
     "TransferSum",
     "algorithm_text",
     "bottleneck_text",
@@ -21,7 +20,6 @@ __all__ = [
     "known_shape",
     "objective_text",
     "part_facts",
-    "sharings_of",
     "transfer_sums",
     "utilization",
     "verdict_lines",
@@ -66,15 +64,6 @@ class PartFacts:
     def total_seconds(self) -> float:
         """Forward, backward and update together."""
         return sum(self.seconds.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """Weights that several parts use: their layers, and the part that stores them."""
-
-    layers: tuple[str, ...]
-    home: str
-    others: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +134,6 @@ def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
     if tensor.shape:
         return (tensor.shape,)
     return source.output_shapes[tensor.index : tensor.index + 1]
-
-
-def sharings_of(graph: Graph) -> list[Sharing]:
-    """Gather the weights that several parts use, one entry per set of parts."""
-    layers: dict[tuple[str, ...], dict[str, None]] = {}
-    for call in graph.calls:
-        for weight in call.weights:
-            users = graph.parts_of_weights[weight]
-            if len(users) > 1:
-                layers.setdefault(users, {})[call.layer or call.name] = None
-    return [
-        Sharing(tuple(names), users[0], users[1:]) for users, names in layers.items()
-    ]
 
 
 def transfer_sums(plan: Plan) -> list[TransferSum]:

@@ -107,7 +107,13 @@ def arrange(
                 half = length[name] / 2
                 boxes[name] = middle - half, at, middle + half, at + width[name]
                 at += width[name] + _STACK
-    boxes |= _label_places(boxes, spans, columns, labels, length, width, whole)
+    short = _short_labels(labels, columns, lane_of, lanes)
+    for name, across in short.items():
+        first, last = spans[columns[labels[name][0]]]
+        left, top = (first + last - length[name]) / 2, across - width[name] / 2
+        boxes[name] = left, top, left + length[name], top + width[name]
+    long = {name: ends for name, ends in labels.items() if name not in short}
+    boxes |= _label_places(boxes, spans, columns, long, length, width, whole)
 
     def rect(left: float, top: float, right: float, bottom: float) -> Rect:
         edges = (top, left, bottom, right) if upright else (left, top, right, bottom)
@@ -207,6 +213,26 @@ def _lane_spans(
             hosts[host] = first, at
             at += _LANE
     return lanes, hosts, at
+
+
+def _short_labels(
+    labels: Mapping[str, tuple[str, str]],
+    columns: Mapping[str, int],
+    lane_of: Mapping[str, str],
+    lanes: Mapping[str, Size],
+) -> dict[str, float]:
+    """Labels of lines within a column: between the source's lane and the next one.
+
+    One in each place; others go beside the column.
+    """
+    taken: dict[tuple[int, float], str] = {}
+    for name, (source, target) in labels.items():
+        start, stop = lanes[lane_of[source]]
+        after = lanes[lane_of[target]][0] > start
+        if columns[source] == columns[target] and lane_of[source] != lane_of[target]:
+            across = stop + _LANE / 2 if after else start - _LANE / 2
+            taken.setdefault((columns[source], across), name)
+    return {name: across for (_, across), name in taken.items()}
 
 
 def _label_places(

@@ -258,7 +258,7 @@ def link_tooltip(link: DiagramEdge, name_of: Mapping[str, str]) -> str:
     """Everything about a link, for the pointer."""
     lines = [f"{name_of[link.source]} → {name_of[link.target]}"]
     if link.weights:
-        lines.append("weights of " + clean(shortened(", ".join(link.layers), 80)))
+        lines.append("weights that are stored once")
     else:
         lines.append("; ".join(_unique_shapes(link.shapes[:6])))
         lines.append(f"{format_bytes(link.bytes)} of tensors")

@@ -270,6 +270,24 @@ def test_layout_of_a_random_net_has_nothing_out_of_place(seed: int) -> None:
     assert layout_faults(layout_of(random_plan(seed))) == []
 
 
+def test_layout_of_a_line_within_a_column_is_straight() -> None:
+    """Its label stands between the lanes, above the box that it leads to."""
+    layout = layout_of(plans.chain(12))
+    things = {thing["name"]: thing for thing in layout["objects"]}
+    assert layout_faults(layout) == []
+    names = {thing["_gvid"]: name for name, thing in things.items()}
+    ends = [(names[edge["tail"]], names[edge["head"]]) for edge in layout["edges"]]
+    labelled = {a: (b, d) for a, b in ends for c, d in ends if b == c and "label" in b}
+    across = {
+        name: thing["pos"].split(",")[0]
+        for name, thing in things.items()
+        if "pos" in thing
+    }
+    straight = [s for s, (label, t) in labelled.items() if across[s] == across[t]]
+    assert straight
+    assert all(across[s] == across[labelled[s][0]] for s in straight)
+
+
 def test_layout_faults_sees_boxes_out_of_place() -> None:
     """The check above can fail: a box that is moved lies on another, off its lane."""
     layout = layout_of(plans.siamese())

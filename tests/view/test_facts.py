@@ -7,10 +7,8 @@ import pytest
 from splitnet.core.plan import Fallback, Plan
 from splitnet.view.diagram import diagram_of
 from splitnet.view.facts import (
-    Sharing,
     objective_text,
     part_facts,
-    sharings_of,
 )
 from tests.view import plans
 
@@ -35,12 +33,6 @@ def test_diagram_of_carries_activations_there_and_gradients_back() -> None:
     plan = plans.tangle(20)
     moved = sum(link.moved_bytes for link in diagram_of(plan, most=99).links)
     assert moved == sum(t.bytes for t in plan.transfers)
-
-
-def test_sharings_of_name_the_layer_and_its_home() -> None:
-    """The encoder lives with left and is used by right."""
-    found = sharings_of(plans.siamese().graph)
-    assert found == [Sharing(("encoder",), "left", ("right",))]
 
 
 @pytest.mark.parametrize(
