@@ -38,6 +38,7 @@ _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     plan_commands.plan: (
         "plan net.py:declare --stand-ins 2 -o plan.json",
         "plan model.keras --gpus 4 --preset A100 --batch 256",
+        "plan model.keras --gpus 4 --preset A100 --strategy auto",
         "plan plan.json --pin 'block_*=gpu:1' --json",
     ),
     plan_commands.draw: (

@@ -125,6 +125,20 @@ class Search(Costing):
         Literal["free", "convex", "pipeline"] | None,
         Option(help="Which sets of calls may share a device; for workloads."),
     ] = None
+    strategy: Annotated[
+        Literal["auto"] | None,
+        Option(help="Choose towers, micro-batches and recomputation as well."),
+    ] = None
+    microbatches: Annotated[
+        int | None, Option(metavar="M", help="With --strategy auto: so many pieces.")
+    ] = None
+    recompute: Annotated[
+        bool | None, Option(help="With --strategy auto: recompute activations, or not.")
+    ] = None
+    towers: Annotated[
+        int | None,
+        Option(metavar="N", help="With --strategy auto: so many copies."),
+    ] = None
     time_limit: Annotated[
         float | None, Option(metavar="S", help="Seconds to search at most (5).")
     ] = None

@@ -85,7 +85,10 @@ def plan(
     print(sn.table(made))
     if change is not None:
         print(f"\nsince {other or target}: {change}")
-    _say_limits(most, machine)
+    if most is not None:
+        at_least = " or more" if most == _MOST_BATCH else ""
+        print(f"\nlargest batch that fits this placement: {most}{at_least}")
+    _say_assumed(machine)
     if out:
         print(f"\nsaved to {out}")
     return 0
@@ -122,11 +125,7 @@ def _largest_batch(plan: "Plan") -> int | None:
     )
 
 
-def _say_limits(most: int | None, machine: Machine) -> None:
-    """Print the largest batch, and that the GPUs are assumed where none is named."""
-    if most is not None:
-        at_least = " or more" if most == _MOST_BATCH else ""
-        print(f"\nlargest batch that fits this placement: {most}{at_least}")
+def _say_assumed(machine: Machine) -> None:
     if machine.names and not machine.preset:
         print("\nfigures of typical GPUs are assumed; name yours: --preset A100")
 
@@ -140,6 +139,7 @@ def _figures(plan: "Plan", seconds: float) -> dict[str, Any]:
         "gap": plan.gap,
         "seconds": round(seconds, 3),
         "strategy": plan.strategy,
+        "execution": asdict(plan.execution),
         "batch": plan.batch,
         "device_of": dict(plan.device_of),
         "fallbacks": [asdict(fallback) for fallback in plan.fallbacks],
@@ -155,25 +155,19 @@ def estimate(
     machine: Machine,
     json_: Json = False,
 ) -> int:
-    """What fits, and how: one device, a plan, data parallelism, a pipeline."""
-    made, _ = planned(*Target(target).opened(machine, search), search.given())
+    """What fits, and how: one device, branches, towers, pipelines.
+
+    Exit code 1 if nothing fits.
+    """
+    source, cluster = Target(target).opened(machine, search)
     with progress("comparing strategies"):
-        found = sn.compare_strategies(made)
-        most = _largest_batch(made)
+        found = sn.compare_strategies(source, cluster, **search.given())
     if json_:
-        strategies = [asdict(one) for one in found.all]
-        show_json({"strategies": strategies, "largest_batch": most})
-        return 0
-    print(str(found))
-    print("\nmemory of this plan, batch", made.batch)
-    for device in made.cluster:
-        used = made.memory[device.name].total
-        print(
-            f"  {device.name:8} {format_bytes(used)} of "
-            f"{format_bytes(device.memory_bytes)}"
-        )
-    _say_limits(most, machine)
-    return 0
+        show_json([asdict(one) for one in found.all])
+    else:
+        print(str(found))
+        _say_assumed(machine)
+    return 0 if found.best.fits else 1
 
 
 def score(

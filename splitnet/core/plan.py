@@ -196,14 +196,17 @@ class StrategyComparison:
     def __str__(self) -> str:
         """The result in a line, and a line for each strategy."""
         best = self.best
-        single = [s for s in self.all if s.kind == "one device" and s.fits]
-        if best.kind == "one device":
-            head = "one device is fastest; not worth distributing"
-        elif single:
+        single = [s for s in self.all if s.kind == "one device"]  # none, if pins forbid
+        head = f"{best.kind} is fastest"
+        if not best.fits:
+            head = f"no strategy fits; {head}"
+        elif best.kind == "one device":
+            head += "; not worth distributing"
+        elif single and single[0].fits:
             times = single[0].seconds / best.seconds
-            head = f"{best.kind} is fastest, {times:.2f} times as fast as one device"
-        else:
-            head = f"{best.kind} is fastest; the model fits no single device"
+            head += f", {times:.2f} times as fast as one device"
+        elif single:
+            head += "; the model fits no single device"
         if self.chosen and self.chosen != best.kind:
             how = self[self.chosen].how
             head += f" ({best.how}).\n{self.chosen} is simpler and as good to 2 %"

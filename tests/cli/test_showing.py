@@ -1,7 +1,6 @@
 """`splitnet simulate`, `draw`, `report` and `config`, in this process."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -76,15 +75,32 @@ def test_simulate_takes_micro_batches(
 def test_estimate_says_what_fits_and_how(
     graph_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every strategy, the fastest first, the memory of each device, the batch."""
+    """Every strategy, the fastest first; exit code 1 where nothing fits."""
+    graph = json.loads(Path(graph_file).read_text())
+    for part in graph["parts"]:
+        part["on"] = ["auto"]
+    Path(graph_file).write_text(json.dumps(graph))
     words = ["estimate", graph_file, "--gpus", "2", "--preset", "A100"]
     words += ["--time-limit", "1"]
     assert main([*words, "--json"]) == 0
     found = answer(capsys)
-    assert {"one device", "plan"} <= {one["kind"] for one in found["strategies"]}
-    assert found["largest_batch"] > 32
+    assert {"one device", "towers"} <= {one["kind"] for one in found}
+    assert all(one["fits"] for one in found)
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "is fastest" in printed
-    assert re.search(r"gpu:1 .* of 74.5 GiB", printed)
     assert "typical" not in printed
+    tiny = ["estimate", graph_file, "--cluster", "2*gpu", "--memory", "64 KiB"]
+    assert main([*tiny, "--time-limit", "1"]) == 1
+    assert capsys.readouterr().out.startswith("no strategy fits; ")
+
+
+def test_plan_chooses_a_strategy(
+    graph_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--strategy auto with so many micro-batches; without it they are refused."""
+    words = ["plan", graph_file, "--gpus", "2", "--microbatches", "2", "--json"]
+    assert main([*words, "--strategy", "auto", "--time-limit", "1"]) == 0
+    assert answer(capsys)["execution"]["microbatches"] == 2
+    assert main(words) == 2
+    assert "strategy= must be 'auto'" in capsys.readouterr().err
