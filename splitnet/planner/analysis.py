@@ -325,12 +325,11 @@ class Comparison:
 
     def __str__(self) -> str:
         """What moved, and what it changed."""
+        sent = " -> ".join(map(format_bytes, self.transfer_bytes))
         lines = [
             _row("step", "latency", self.seconds),
-            f"transfers {format_bytes(self.transfer_bytes[0])} -> "
-            f"{format_bytes(self.transfer_bytes[1])}",
-            f"fullest   {format_bytes(self.peak_bytes[0])} -> "
-            f"{format_bytes(self.peak_bytes[1])}",
+            f"{'transfers':<9} {sent}",
+            _row("fullest", "memory", self.peak_bytes),
         ]
         if self.values and self.objective == "throughput":
             lines.insert(0, _row("busiest", self.objective, self.values))

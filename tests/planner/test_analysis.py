@@ -175,6 +175,8 @@ def test_compare_tells_what_moved():
     assert comparison.moved == (("tell", "gpu:1", "gpu:0"),)
     assert "tell: gpu:1 -> gpu:0" in str(comparison)
     assert "% longer" in str(comparison)
+    assert "fullest" in str(comparison)
+    assert "% more" in str(comparison)
 
 
 def test_compare_of_equal_plans_is_nothing():

@@ -192,22 +192,6 @@ def test_one_forward_one_backward_bounds_activations() -> None:
     assert peak(big, schedule="1f1b") < 0.4 * peak(big)
 
 
-def test_last_stage_alternates_with_1f1b_alone() -> None:
-    """It goes back as soon as it has come forward; with gpipe what is ready runs."""
-    order = {
-        schedule: [
-            f"{t.part}{t.phase[0]}{t.microbatch}"
-            for t in sn.simulate(two_stages(), microbatches=4, schedule=schedule).tasks
-            if t.device == "gpu:1" and t.phase != "update"
-        ]
-        for schedule in ("gpipe", "1f1b")
-    }
-
-    strict = [f"{part}{m}" for m in range(4) for part in ("p2f", "p3f", "p3b", "p2b")]
-    assert order["1f1b"] == strict
-    assert order["gpipe"] != strict
-
-
 def test_recomputing_trades_activations_for_time() -> None:
     """Less is kept, and the step takes longer."""
     big, plan = chain(kept=256 << 20), two_stages()
@@ -217,12 +201,3 @@ def test_recomputing_trades_activations_for_time() -> None:
         sn.simulate(plan, microbatches=4, recompute=True).seconds
         > 1.2 * sn.simulate(plan, microbatches=4).seconds
     )
-
-
-def test_pipelines_that_cannot_be_are_refused() -> None:
-    """Every fault at once."""
-    with pytest.raises(sn.DeclarationError) as error:
-        sn.simulate(two_stages(), microbatches=65, schedule="zigzag")
-
-    assert "from 1 to the batch, 64" in str(error.value)
-    assert "'gpipe', '1f1b'" in str(error.value)
