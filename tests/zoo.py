@@ -2,10 +2,13 @@
 
 import random
 
+import networkx as nx
+
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 
 __all__ = [
     "MIB",
+    "between_parts",
     "call",
     "chain",
     "diamond",
@@ -189,3 +192,16 @@ def random_dag(seed: int, count: int = 8, *, pinned: bool = False) -> Graph:
                 near = (draw.choice(names[:i]),)
         parts.append(Part(name, on=on, near=near))
     return graph_of(f"random{seed}", calls, edges, parts=parts)
+
+
+def between_parts(graph: Graph) -> "nx.DiGraph[str]":
+    """The graph of the parts, with the bytes between them; a tensor counts once."""
+    part = {call.name: call.part for call in graph.calls}
+    read = {(t.source, t.index, part[t.target]): t.bytes for t in graph.tensors}
+    made: nx.DiGraph[str] = nx.DiGraph()
+    for (source, _, target), count in read.items():
+        ends = (part[source], target)
+        if ends[0] != target:
+            known = made.get_edge_data(*ends, {"bytes": 0})["bytes"]
+            made.add_edge(*ends, bytes=known + count)
+    return made

@@ -209,32 +209,10 @@ class Graph:
         for call in self.calls:
             graph.add_node(call.name, call=call, part=call.part)
         for tensor in self.tensors:
-            _add_bytes(graph, tensor.source, tensor.target, tensor.bytes)
+            ends = (tensor.source, tensor.target)
+            known = graph.get_edge_data(*ends, {"bytes": 0})["bytes"]
+            graph.add_edge(*ends, bytes=known + tensor.bytes)
         return graph
-
-    def by_part(self) -> "nx.DiGraph[str]":
-        """The same, contracted: a vertex per part, an edge per pair with `bytes`.
-
-        A tensor that two calls of one part read counts once.
-        """
-        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name, batch=self.batch)
-        for part in self.parts:
-            graph.add_node(part.name, part=part)
-        counted: set[tuple[str, int, str]] = set()
-        for tensor in self.tensors:
-            source, target = (self.call[n].part for n in (tensor.source, tensor.target))
-            key = (tensor.source, tensor.index, target)
-            if source != target and key not in counted:
-                counted.add(key)
-                _add_bytes(graph, source, target, tensor.bytes)
-        return graph
-
-
-def _add_bytes(graph: "nx.DiGraph[str]", source: str, target: str, count: int) -> None:
-    if graph.has_edge(source, target):
-        graph.edges[source, target]["bytes"] += count
-    else:
-        graph.add_edge(source, target, bytes=count)
 
 
 def _bytes_of(graph: Graph) -> int:

@@ -13,6 +13,7 @@ from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.planner.partitioning import clusters, functions, with_requests
 from splitnet.simulator.step_graph import step_graph
+from tests.zoo import between_parts
 
 seeds = st.integers(0, 100_000)
 every = settings(max_examples=60, deadline=None, derandomize=True)
@@ -72,7 +73,7 @@ def test_clusters_keeps_every_call_and_makes_no_cycle(seed, most):
 
     assert merged == clusters(graph, most, flops)
     assert sorted(c.name for c in merged.calls) == sorted(c.name for c in graph.calls)
-    assert nx.is_directed_acyclic_graph(merged.by_part())
+    assert nx.is_directed_acyclic_graph(between_parts(merged))
     assert {c.part for c in merged.calls} == {p.name for p in merged.parts}
 
 
@@ -220,7 +221,7 @@ def test_functions_are_convex_parts_of_one_device(seed):
     parted, device = in_functions(graph, device_of)
 
     assert {c.name: device[c.part] for c in parted.calls} == device_of
-    assert nx.is_directed_acyclic_graph(parted.by_part())
+    assert nx.is_directed_acyclic_graph(between_parts(parted))
     for call in parted.calls:
         assert parted.part[call.part].on == graph.part[call.name].on
 

@@ -16,6 +16,7 @@ from splitnet.tf.reading.match import planned_sites
 from splitnet.tf.reading.net import trace_of
 from splitnet.tf.reading.source import blueprint_of
 from tests.tf.zoo import ZOO
+from tests.zoo import between_parts
 
 pytestmark = pytest.mark.tf
 
@@ -49,7 +50,7 @@ def test_read_makes_a_vertex_of_each_call() -> None:
 
 def test_read_keeps_edges_with_bytes() -> None:
     """Each edge carries the bytes of the whole batch."""
-    edges = sn.read(siamese(), batch=8).by_part().edges(data="bytes")
+    edges = between_parts(sn.read(siamese(), batch=8)).edges(data="bytes")
 
     assert {(a, b): n for a, b, n in edges} == {
         ("tweet_a", "left"): 8 * 7 * 4 * 4,

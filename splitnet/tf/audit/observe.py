@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.audit import Audit, Observation, SeenVariable, audit_of
-from splitnet.core.errors import AuditError, first_line
+from splitnet.core.errors import AuditError, first_line, shown
 from splitnet.core.plan import Plan
 from splitnet.tf.audit.copies import seen_copies
 from splitnet.tf.audit.partition_graphs import (
@@ -31,7 +31,7 @@ from splitnet.tf.placement.placed import Placed, placed_of
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["audit", "state_restored", "train_step", "watching"]
+__all__ = ["audit", "state_restored", "train_step", "unpacked", "watching"]
 
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
@@ -64,10 +64,25 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             f"model {model.name!r} was not emitted by splitnet: give audit() the plan "
             "that it should keep."
         )
-    inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    inputs, targets, weights = unpacked(batch)
     with _alone(), _placement(model, kept, placed) as lowered:
         observed = _observe(model, kept, lowered, inputs, targets, weights)
     return audit_of(kept, observed)
+
+
+def unpacked(batch: Any) -> tuple[Any, Any, Any]:
+    """Inputs, targets and sample weights of a batch as `fit` takes it.
+
+    Raises:
+        AuditError: it is a list of none or of more than three.
+    """
+    try:
+        return keras.utils.unpack_x_y_sample_weight(batch)
+    except ValueError:
+        raise AuditError(
+            "a batch is x, (x, y) or (x, y, sample_weight); several inputs are a list "
+            f"in the place of x. Received: {shown(batch)}."
+        ) from None
 
 
 @contextlib.contextmanager

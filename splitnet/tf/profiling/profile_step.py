@@ -22,7 +22,7 @@ from msgspec import Meta
 from splitnet.core.errors import AuditError, DeviceError, listed
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Task, Timeline
-from splitnet.tf.audit.observe import state_restored, train_step
+from splitnet.tf.audit.observe import state_restored, train_step, unpacked
 from splitnet.tf.audit.partition_graphs import Names, works
 from splitnet.tf.emit import plan_of
 from splitnet.tf.placement.device_function import (
@@ -69,7 +69,7 @@ def profile_step(
         AuditError: the model is not compiled, or nothing was seen.
     """
     plan = plan_of(model)
-    inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    inputs, targets, weights = unpacked(batch)
     if not model.compiled or targets is None:
         raise AuditError(
             f"profile_step() runs training steps of model {model.name!r}: compile it, "

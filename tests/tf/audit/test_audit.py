@@ -321,6 +321,8 @@ def test_audit_says_which_argument_is_wrong(cluster: sn.Cluster, placed: Any) ->
     """A batch in the place of the plan, and something else than a model."""
     batch = (numbers(6), numbers(2))
 
+    with pytest.raises(sn.AuditError, match=r"a batch is x, \(x, y\) or"):
+        sn.audit(placed, None, [])
     with pytest.raises(sn.DeclarationError, match="plan= must be a plan, .*(tuple)"):
         sn.audit(placed, batch)
     with pytest.raises(sn.DeclarationError, match="model= must be a Keras model"):
