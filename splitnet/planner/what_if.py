@@ -3,9 +3,12 @@
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import networkx as nx
+from msgspec import Meta
 
+from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
@@ -75,7 +78,11 @@ class _Perturbed:
 
 
 def sensitivity(
-    plan: Plan, perturbation: float = 0.1, *, draws: int = 20, seed: int = 0
+    plan: Plan,
+    perturbation: Annotated[float, Meta(ge=0, lt=1)] = 0.1,
+    *,
+    draws: Positive = 20,
+    seed: int = 0,
 ) -> Sensitivity:
     """Plan again with perturbed costs, and count how often the decision changes.
 
@@ -86,14 +93,8 @@ def sensitivity(
         seed: Of the draws.
 
     Raises:
-        DeclarationError: it is no plan, a perturbation outside [0, 1), or no draws.
+        DeclarationError: arguments of another type or out of range.
     """
-    numbers = isinstance(perturbation, int | float) and isinstance(draws, int)
-    if not numbers or not 0 <= perturbation < 1 or draws < 1:
-        raise DeclarationError(
-            "perturbation= must be in [0, 1) and draws= at least 1. Received: "
-            f"{perturbation!r}, {draws!r}."
-        )
     draw = random.Random(seed)
     evaluator = evaluator_of(plan)
     moved: dict[str, int] = {}
@@ -173,8 +174,6 @@ def largest_batch(
     Raises:
         DeclarationError: a placement that misses a part, or a limit below 1.
     """
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise DeclarationError(f"most= must be 1 or more. Received: {most!r}.")
     options = options or PlanOptions()
     if isinstance(source, Graph) and options.parts and device_of is None:
         source = in_clusters(source, cluster, options)

@@ -340,13 +340,8 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     Args:
         timeline: what to write.
         width: columns of a line; None takes the terminal's, or 80 where there is none.
-
-    Raises:
-        SplitnetError: the width is not a positive number.
     """
     columns = _terminal_width() if width is None else width
-    if columns < 1:
-        raise SplitnetError(f"width={width!r}: a chart has at least one column.")
     whole = timeline.seconds
     if not whole:
         return "Nothing runs."

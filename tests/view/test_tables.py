@@ -3,6 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
+import splitnet as sn
 from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
@@ -108,5 +109,7 @@ def test_grid_text_takes_markup_as_text() -> None:
 def test_chart_of_nothing_or_in_no_width_says_so() -> None:
     """An empty timeline is no division by zero, a width of 0 no traceback."""
     assert chart(Timeline((), (), ("gpu:0",), {})) == "Nothing runs."
-    with pytest.raises(SplitnetError, match="width=0"):
-        chart(plans.one().timeline, width=0)
+    with pytest.raises(
+        SplitnetError, match="width= must be a whole number, 1 to 10000"
+    ):
+        sn.chart(plans.one().timeline, width=0)

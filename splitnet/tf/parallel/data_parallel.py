@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
@@ -26,7 +27,7 @@ def data_parallel(
     cluster: Cluster | None = None,
     *,
     devices: Sequence[str] | int | None = None,
-    batch: int = 32,
+    batch: Positive = 32,
     weights_on: str = "cpu",
     batch_norm: str = "per_tower",
     broadcast: Sequence[str] = (),

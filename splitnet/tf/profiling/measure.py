@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.costs.model import Measured, optimizer_name, signature
 from splitnet.core.errors import DeviceError, listed
@@ -37,7 +38,7 @@ _LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
 def measure(
     source: Any,
     cluster: Cluster,
-    batch: int = 32,
+    batch: Positive = 32,
     *,
     optimizer: str = "adam",
     on_progress: Callable[[float, str], None] | None = None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from splitnet.core.errors import DeclarationError
+from splitnet.core.checks import Positive
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.replication import batch_shares, expand
@@ -22,7 +22,7 @@ from splitnet.tf.reading.variables import tables_of, variables_of
 __all__ = ["graph_of", "read"]
 
 
-def read(source: Any, batch: int = 32, *, nested: Nested = "expand") -> Graph:
+def read(source: Any, batch: Positive = 32, *, nested: Nested = "expand") -> Graph:
     """Read a net or a Keras model as a graph of calls for one batch.
 
     Nothing is run and no variable is given memory. For a net the parts are its
@@ -54,10 +54,6 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
         DeclarationError: an impossible batch, or towers whose inputs or outputs cannot
             be split.
     """
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise DeclarationError(
-            f"batch must be a whole number of at least 1. Received: {batch!r}."
-        )
     blueprint = sized(blueprint)
     _check_towers(blueprint)
     counts = {
