@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the answer is no (it does not fit, the audit failed), 2 us
 error, 130 interrupted. TensorFlow is imported inside the commands that need it.
 """
 
+import io
 import os
 import sys
 import time
@@ -152,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.perf_counter()
     if argv is None:
         began -= time.process_time()  # the command began when Python did
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:
         command.main(args=argv, prog_name="splitnet", obj=began)
     except SystemExit as ended:

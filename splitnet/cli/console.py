@@ -27,7 +27,8 @@ def say(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print an answer for a program: one JSON value, without NaN or infinity."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    ascii_ = not (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(value, indent=2, ensure_ascii=ascii_, allow_nan=False))
 
 
 def show_rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

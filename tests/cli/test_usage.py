@@ -1,5 +1,6 @@
 """The command line as such: what it refuses, completes, and prints into a pipe."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -101,6 +102,19 @@ def test_nothing_but_answers_when_piped(plan_file: str) -> None:
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_an_ascii_terminal_gets_an_answer(graph_file: str) -> None:
+    """What it cannot show is replaced; JSON escapes it."""
+    path = Path(graph_file)
+    path.write_text(path.read_text().replace("left", "l\u00efnks"), encoding="utf-8")
+    words = ("plan", graph_file, "--gpus", "2", "--time-limit", "0.5")
+
+    shown = child(*words, PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert "l?nks" in shown.stdout
+    figures = child(*words, "--json", PYTHONIOENCODING="ascii")
+    assert json.loads(figures.stdout)["device_of"]["l\u00efnks"] == "gpu:0"
 
 
 def test_json_answers_are_strict() -> None:
