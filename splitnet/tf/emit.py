@@ -17,10 +17,9 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.lowering import lay_out, way_of
 from splitnet.tf.parallel.pipeline import pipelined
 from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
-from splitnet.tf.placement.binding import placement
 from splitnet.tf.placement.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement.overlay import lay_over
-from splitnet.tf.placement.placed import placed_of
+from splitnet.tf.placement.placed import placed_of, placement
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.clone import Clone, clone

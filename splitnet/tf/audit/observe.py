@@ -24,10 +24,9 @@ from splitnet.tf.audit.partition_graphs import (
     unneeded_parts,
 )
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.placement.binding import placement
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.placement.overlay import marked
-from splitnet.tf.placement.placed import Placed, placed_of
+from splitnet.tf.placement.placed import Placed, placed_of, placement
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.variables import variables_of
 

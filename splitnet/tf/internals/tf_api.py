@@ -11,21 +11,30 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.ops import custom_gradient
+from tensorflow.python.ops import (
+    custom_gradient,
+    gradients_util,
+    resource_variable_ops,
+)
 
 from splitnet.tf.internals.checks import Needed, missing, refuse
 
 __all__ = [
     "SUPPORTED",
+    "add_functions",
     "current_device",
     "forget_traces",
     "function_body",
     "function_nodes",
     "functions_entered",
+    "gradient_order",
     "join_again",
+    "note_reads",
     "partition_graphs",
+    "record_gradient",
     "recording",
     "started",
+    "stop_recording",
     "sum_as_written",
     "wait_for_eager_operations",
     "watch_graphs",
@@ -42,9 +51,11 @@ _NEEDED: Needed = (
         + ("get_function_def",),
     ),
     (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
-    (tf.Graph, ("_get_function", "_attr_scope")),
+    (tf.Graph, ("_get_function", "_attr_scope", "_add_function_recursive")),
     (polymorphic_function, ("Function",)),
     (polymorphic_function.Function, ("_clone", "__get__")),
+    (gradients_util, ("PossibleTapeGradientTypes",)),
+    (resource_variable_ops, ("variable_accessed",)),
     (custom_gradient, ("custom_gradient", "recompute_grad")),
 )
 _FUNCTIONS = (polymorphic_function.__name__, custom_gradient.__name__)
@@ -111,6 +122,12 @@ def forget_traces(owner: Any, held: Iterable[Any]) -> None:
                 value._descriptor_cache.pop(owner, None)
 
 
+def add_functions(source: Any, target: Any) -> None:
+    """Let ops of a graph call the functions that those of another graph call."""
+    for function in source._functions.values():
+        target._add_function_recursive(function)
+
+
 def function_body(graph: Any, name: str) -> Any:
     """The graph of a function that an op of `graph` calls."""
     return graph._get_function(name).graph
@@ -138,10 +155,33 @@ def with_gradient(
     As `tf.custom_gradient`, which would route inputs and outputs of a graph's op
     through one more op on one device.
     """
-    with tf_record.stop_recording():
+    with stop_recording():
         made = forward(value)
-    tf_record.record_operation("Identity", [made], [value], lambda g: [backward(g)])
+    record_gradient([made], [value], lambda g: [backward(g)])
     return made
+
+
+def stop_recording() -> contextlib.AbstractContextManager[None]:
+    """What runs in this block is on no gradient tape."""
+    return tf_record.stop_recording()
+
+
+def record_gradient(
+    outputs: list[Any], inputs: list[Any], backward: Callable[..., list[Any]]
+) -> None:
+    """Tell tapes how gradients of inputs come from those of outputs."""
+    tf_record.record_operation("Identity", outputs, inputs, backward)
+
+
+def gradient_order(tensors: list[Any]) -> int:
+    """Which gradients tapes may ask of tensors: 0 none, 1 first order, 2 higher."""
+    return int(gradients_util.PossibleTapeGradientTypes(tensors))
+
+
+def note_reads(variables: Iterable[Any]) -> None:
+    """Let tapes and the graph know that a function reads variables."""
+    for variable in variables:
+        resource_variable_ops.variable_accessed(variable)
 
 
 def sum_as_written(one: Any, other: Any) -> Any:

@@ -202,9 +202,12 @@ _Unit = tuple[int, str]
 class _Stage:
     """What a device calls one after the other for one micro-batch.
 
-    The calls that `begin` it wait for those that `end` it for the micro-batch before,
-    and for the gradients of its first trained `variables` of the one that is `window`
-    before.
+    If there are several calls, those that `begin` it wait for those that `end` it for
+    the micro-batch before. They also wait for the gradients of its first trained
+    `variables` of the micro-batch that is `window` before, if the window is more than
+    one. The last stage needs no such order: backward is ready as soon as forward is
+    done. Calls that wait for one another are run by a thread in one go, so that a
+    device with a single thread would send nothing meanwhile.
     """
 
     device: str
@@ -268,8 +271,9 @@ class _Turns:
         stage = self._stages.get(unit)
         if stage is None or unit not in stage.begin or not number:
             return []
-        found = [one for end in stage.end for one in self._made[-2].get(end, ())]
-        if number >= stage.window:
+        before = stage.end if stage.end != stage.begin else ()
+        found = [one for end in before for one in self._made[-2].get(end, ())]
+        if number >= stage.window > 1:
             earlier = number - stage.window
             found += self._sums.made_by(earlier, stage.variables, stage.device)
         return found

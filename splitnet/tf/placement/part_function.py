@@ -13,9 +13,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.tf.internals import keras_api
+from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED
 from splitnet.tf.placement.device_function import body_name, scope_of
+from splitnet.tf.placement.part_gradient import PartGradient, part_gradient
 from splitnet.tf.placement.run import Run, device_of
 from splitnet.tf.placement.segments import Segment
 from splitnet.tf.placement.states import StateScope, Update, affine, depends
@@ -100,7 +101,7 @@ class PartFunction:
             tf.device(device),
             tf.control_dependencies(before),
         ):
-            made = trace.function(given, masks, values, current)
+            made = trace.run([given, masks, values, current], device, scope_of(key))
         if turns:
             turns.ran(self.segment, key, made)
         return trace, made
@@ -158,6 +159,7 @@ class Trace:
         states: Sequence[Any],
     ) -> None:
         self._part, self._context = part, context
+        self._gradients: dict[tuple[int, ...], PartGradient | None] = {}
         self.weights, self._states = list(weights), list(states)
         self._read_first: list[Any] = []
         self._captured: set[int] = set()
@@ -185,6 +187,27 @@ class Trace:
         specs = [[_spec(v) for v in vs] for vs in (self.weights, self._states)]
         with tf.init_scope():  # without the devices of the step that is being made
             self.function = function.get_concrete_function(*signature, *specs)
+        self._ops = self.function.graph.get_operations()
+
+    def run(self, arguments: list[Any], device: str, scope: str) -> Any:
+        """Call the function; its gradient runs on the same device."""
+        flat = tf.nest.flatten(arguments, expand_composites=True)
+        flat = [one for one in flat if isinstance(one, tf.Tensor)]
+        function = self.function
+        tf_api.note_reads(function.variables)
+        flat += [outside for outside, _ in function.graph.captures]
+        if tf_api.gradient_order(flat) != 1:
+            return function(*arguments)
+        wanted = tuple(i for i, one in enumerate(flat) if tf_api.gradient_order([one]))
+        if wanted not in self._gradients:
+            name, xla = body_name(self._part.segment.key), self._part.how == "xla"
+            self._gradients[wanted] = part_gradient(
+                function, self._ops, wanted, name, xla=xla
+            )
+        gradient = self._gradients[wanted]
+        if gradient is None:
+            return function(*arguments)
+        return gradient.run(function.structured_outputs, flat, device, scope)
 
     def _recomputed(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
         """As `_body`, run again in the gradient of what it returns."""

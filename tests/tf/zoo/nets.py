@@ -53,10 +53,14 @@ def shared_lstm() -> Case:
 
 @case
 def triplet() -> Case:
-    """One encoder on three devices, and a merge that is a function."""
+    """One encoder on three devices, and a merge that is a function.
+
+    The merge takes differences, in which a bias of the last layer would cancel.
+    """
     net = sn.Net("triplet")
     inputs = [net.input(name, (5,)) for name in ("anchor", "near", "far")]
-    encoder = keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(4)])
+    last = layers.Dense(4, use_bias=False)
+    encoder = keras.Sequential([layers.Dense(8, activation="tanh"), last])
     towers = [
         net.branch(f"see_{i}", ref, encoder, on=f"gpu:{i}")
         for i, ref in enumerate(inputs)

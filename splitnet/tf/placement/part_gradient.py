@@ -1,0 +1,238 @@
+"""The forward and the backward function of a part, cut from one graph.
+
+TensorFlow's own gradient of a function keeps every tensor that a gradient op mentions:
+also those whose shape alone it needs, and the operands of gradients that nobody asks
+for. It also computes the gradients of all inputs, of data and frozen weights too. Here
+the gradient ops are made in the graph of the body, those that nothing needs are left
+out, and shapes are taken in the forward function, so that a part keeps what the plain
+model keeps.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from splitnet.tf.internals import tf_api
+
+__all__ = ["PartGradient", "part_gradient"]
+
+_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+
+
+@dataclass(frozen=True, slots=True)
+class PartGradient:
+    """Two functions of a traced body.
+
+    `forward` takes the `arguments` of the body, and returns its outputs and what is
+    kept. `backward` takes the inputs whose numbers are `reused`, what is kept, and the
+    gradients of the outputs whose numbers are `flows`. It returns the gradients of the
+    inputs whose numbers are `reached`, each as `structure` says.
+    """
+
+    forward: Any
+    backward: Any
+    arguments: int
+    reused: tuple[int, ...]
+    flows: tuple[int, ...]
+    reached: tuple[int, ...]
+    structure: Any
+
+    def run(self, outputs: Any, inputs: Sequence[Any], device: str, scope: str) -> Any:
+        """Call the forward function, and record how the backward function is called.
+
+        Args:
+            outputs: the structure of the body's outputs.
+            inputs: all inputs, captured ones last.
+            device: where the backward function runs.
+            scope: the name scope of its call.
+        """
+        with tf_api.stop_recording():
+            made = self.forward(*inputs[: self.arguments])
+        leaves = tf.nest.flatten(outputs, expand_composites=True)
+        count = sum(one is not None for one in leaves)
+        kept = [*(inputs[i] for i in self.reused), *made[count:]]
+
+        def backward(*given: Any) -> list[Any]:
+            with tf.name_scope(scope), tf.device(device):
+                found = self.backward(*kept, *map(tf.convert_to_tensor, given))
+            packed = tf.nest.pack_sequence_as(
+                self.structure, found, expand_composites=True
+            )
+            return list(packed)
+
+        tf_api.record_gradient(
+            [made[i] for i in self.flows], [inputs[i] for i in self.reached], backward
+        )
+        flat = iter(made)
+        return tf.nest.pack_sequence_as(
+            outputs,
+            [one if one is None else next(flat) for one in leaves],
+            expand_composites=True,
+        )
+
+
+def part_gradient(
+    body: Any,
+    ops: Iterable[Any],
+    wanted: Sequence[int],
+    name: str,
+    *,
+    xla: bool = False,
+) -> PartGradient | None:
+    """The functions of a body and of its gradients; None if no gradient flows.
+
+    Args:
+        body: a concrete function.
+        ops: its ops as it was traced.
+        wanted: the numbers of its inputs, captured ones last, whose gradients are
+            needed.
+        name: the name of both functions, after "_forward_" and "_backward_".
+        xla: compile both with XLA.
+    """
+    graph = body.graph
+    outputs = [one for one in graph.outputs if one is not None]
+    flows = [i for i, one in enumerate(outputs) if _has_gradient(one)]
+    with graph.as_default(), tf.name_scope("gradients"):
+        given = [
+            tf.compat.v1.placeholder(outputs[i].dtype, outputs[i].shape) for i in flows
+        ]
+        gradients = tf.gradients(
+            [outputs[i] for i in flows], [graph.inputs[i] for i in wanted], given
+        )
+    reached = [i for i, one in zip(wanted, gradients) if one is not None]
+    if not reached:
+        return None
+    structure = [one for one in gradients if one is not None]
+    flat = tf.nest.flatten(structure, expand_composites=True)
+    early = _ancestors(ops)
+    late, read = _late(flat, early, {one.op for one in given})
+    captured = _refs(inside for _, inside in graph.captures)
+    numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
+    reused = [one for one in read if one.ref() in numbers.keys() - captured]
+    kept = [one for one in read if one.ref() not in numbers]
+    cut = _Cut(graph, xla)
+    arguments = [one for one in graph.inputs if one.ref() not in captured]
+    return PartGradient(
+        cut.function(f"_forward_{name}", early, arguments, [*outputs, *kept]),
+        cut.function(f"_backward_{name}", late, [*reused, *kept, *given], flat),
+        len(arguments),
+        tuple(numbers[one.ref()] for one in reused),
+        tuple(flows),
+        tuple(reached),
+        structure,
+    )
+
+
+def _has_gradient(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+def _refs(tensors: Iterable[Any]) -> set[Any]:
+    return {one.ref() for one in tensors}
+
+
+def _ancestors(ops: Iterable[Any]) -> set[Any]:
+    """Ops with all that they need."""
+    found: set[Any] = set()
+    ahead = list(ops)
+    while ahead:
+        op = ahead.pop()
+        if op not in found:
+            found.add(op)
+            ahead += [tensor.op for tensor in op.inputs]
+            ahead += op.control_inputs
+    return found
+
+
+def _late(
+    tensors: Sequence[Any], early: set[Any], given: set[Any]
+) -> tuple[set[Any], list[Any]]:
+    """The ops of the backward function, and the tensors that it reads of the forward.
+
+    Ops that only look at the shape of a tensor of the forward function are added to
+    `early`; constants are in both functions.
+    """
+    late: set[Any] = set()
+    read: dict[Any, Any] = {}
+    ahead = list(tensors)
+    while ahead:
+        tensor = ahead.pop()
+        op = tensor.op
+        if op in late or op in given:
+            continue
+        if op.type in _SHAPES and all(one.op in early for one in op.inputs):
+            early.add(op)
+        if op in early and op.type != "Const":
+            read[tensor.ref()] = tensor
+            continue
+        late.add(op)
+        ahead += op.inputs
+        ahead += [one for other in op.control_inputs for one in other.outputs[:1]]
+    return late, list(read.values())
+
+
+class _Cut:
+    """What cuts functions out of a graph; ops keep their names."""
+
+    def __init__(self, graph: Any, xla: bool) -> None:
+        self._graph = graph
+        self._nodes = graph.as_graph_def().node
+        self._captures = {inside.name: one for one, inside in graph.captures}
+        self._xla = xla
+
+    def function(
+        self, name: str, ops: set[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> Any:
+        """A concrete function of some of the ops."""
+        places = {one.name: number for number, one in enumerate(inputs)}
+        sources = {one.removesuffix(":0") for one in [*places, *self._captures]}
+        part, read = self._part({op.name for op in ops} - sources)
+        used = read | {one.name for one in outputs}
+
+        def body(*given: Any) -> list[Any]:
+            values = {key: given[i] for key, i in places.items()}
+            graph = tf.compat.v1.get_default_graph()
+            tf_api.add_functions(self._graph, graph)
+            for key in self._captures.keys() & used:
+                values[key] = graph.capture(self._captures[key])
+            fetched = [one.name for one in outputs if one.name not in values]
+            found = tf.graph_util.import_graph_def(
+                part,
+                input_map={key: values[key] for key in values.keys() & read},
+                return_elements=fetched,
+                name="",
+            )
+            values |= dict(zip(fetched, found))
+            made = [values[one.name] for one in outputs]
+            for value, one in zip(made, outputs):
+                value.set_shape(one.shape)
+            return made
+
+        body.__name__ = name
+        function = tf.function(
+            body,
+            autograph=False,
+            jit_compile=self._xla or None,
+            experimental_attributes={"_noinline": True},
+        )
+        with tf.init_scope():  # without the devices of the step that is being made
+            return function.get_concrete_function(
+                *[tf.TensorSpec(one.shape, one.dtype) for one in inputs]
+            )
+
+    def _part(self, names: set[str]) -> tuple[Any, set[str]]:
+        """The nodes of some names, and the names of the tensors that they read."""
+        part = tf.compat.v1.GraphDef(versions=self._graph.graph_def_versions)
+        read = set()
+        for node in self._nodes:
+            if node.name not in names:
+                continue
+            kept = [one for one in node.input if one[0] != "^" or one[1:] in names]
+            part.node.append(node)
+            del part.node[-1].input[:]
+            part.node[-1].input.extend(kept)
+            part.node[-1].attr.pop("_class", None)  # colocation; all is on one device
+            read.update(one if ":" in one else f"{one}:0" for one in kept)
+        return part, read
