@@ -159,7 +159,7 @@ class Trace:
         states: Sequence[Any],
     ) -> None:
         self._part, self._context = part, context
-        self._gradients: dict[tuple[int, ...], PartGradient | None] = {}
+        self._gradients: dict[Any, PartGradient | None] = {}
         self.weights, self._states = list(weights), list(states)
         self._read_first: list[Any] = []
         self._captured: set[int] = set()
@@ -199,12 +199,17 @@ class Trace:
         if tf_api.gradient_order(flat) != 1:
             return function(*arguments)
         wanted = tuple(i for i, one in enumerate(flat) if tf_api.gradient_order([one]))
-        if wanted not in self._gradients:
-            name, xla = body_name(self._part.segment.key), self._part.how == "xla"
-            self._gradients[wanted] = part_gradient(
-                function, self._ops, wanted, name, xla=xla
+        cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
+        if (wanted, cpu) not in self._gradients:
+            self._gradients[wanted, cpu] = part_gradient(
+                function,
+                self._ops,
+                wanted,
+                body_name(self._part.segment.key),
+                cpu=cpu,
+                xla=self._part.how == "xla",
             )
-        gradient = self._gradients[wanted]
+        gradient = self._gradients[wanted, cpu]
         if gradient is None:
             return function(*arguments)
         return gradient.run(function.structured_outputs, flat, device, scope)

@@ -19,6 +19,7 @@ from splitnet.tf.internals import tf_api
 __all__ = ["PartGradient", "part_gradient"]
 
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_POOLS = ("MaxPool", "MaxPool3D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def part_gradient(
     wanted: Sequence[int],
     name: str,
     *,
+    cpu: bool = False,
     xla: bool = False,
 ) -> PartGradient | None:
     """The functions of a body and of its gradients; None if no gradient flows.
@@ -89,6 +91,8 @@ def part_gradient(
         wanted: the numbers of its inputs, captured ones last, whose gradients are
             needed.
         name: the name of both functions, after "_forward_" and "_backward_".
+        cpu: they run on a CPU, where the gradient of a maximum pooling takes ten times
+            as long if the pooling itself is not in the same function.
         xla: compile both with XLA.
     """
     graph = body.graph
@@ -107,7 +111,8 @@ def part_gradient(
     structure = [one for one in gradients if one is not None]
     flat = tf.nest.flatten(structure, expand_composites=True)
     early = _ancestors(ops)
-    late, read = _late(flat, early, {one.op for one in given})
+    both = ("Const", *_POOLS) if cpu else ("Const",)
+    late, read = _late(flat, early, {one.op for one in given}, both)
     captured = _refs(inside for _, inside in graph.captures)
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
     reused = [one for one in read if one.ref() in numbers.keys() - captured]
@@ -147,12 +152,12 @@ def _ancestors(ops: Iterable[Any]) -> set[Any]:
 
 
 def _late(
-    tensors: Sequence[Any], early: set[Any], given: set[Any]
+    tensors: Sequence[Any], early: set[Any], given: set[Any], both: Sequence[str]
 ) -> tuple[set[Any], list[Any]]:
     """The ops of the backward function, and the tensors that it reads of the forward.
 
     Ops that only look at the shape of a tensor of the forward function are added to
-    `early`; constants are in both functions.
+    `early`. Ops of the types `both` are in both functions.
     """
     late: set[Any] = set()
     read: dict[Any, Any] = {}
@@ -164,7 +169,7 @@ def _late(
             continue
         if op.type in _SHAPES and all(one.op in early for one in op.inputs):
             early.add(op)
-        if op in early and op.type != "Const":
+        if op in early and op.type not in both:
             read[tensor.ref()] = tensor
             continue
         late.add(op)
