@@ -37,7 +37,12 @@ def lay_over(model: Any, placed: Placed) -> None:
         "call": _call(model, placed),
         "compile": _compile(model),
         "make_train_function": _make_train_function(model),
-        "train_step": _step(model, model.train_step, placed),
+        "train_step": _step(
+            model,
+            model.train_step,
+            placed,
+            trains=type(model).train_step is keras.Model.train_step,
+        ),
         "test_step": _step(model, model.test_step, placed),
         "predict_step": _step(model, model.predict_step, placed),
         "_get_regularization_losses": _regularization(model),
@@ -61,6 +66,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
         tensors = {id(old): new for old, new in zip(model.inputs, flat)}
         context = {"training": training, **kwargs}
         run = Run(tensors, context, placed.shared[-1] if placed.shared else None)
+        run.trains = bool(placed.scopes and placed.scopes[-1])
         for runner in placed.runners:
             runner.run(run)
         if not placed.runners:
@@ -123,15 +129,21 @@ def _make_train_function(model: Any) -> Callable[..., Any]:
     return make
 
 
-def _step(model: Any, step: Callable[..., Any], placed: Placed) -> Callable[..., Any]:
-    """One step of any kind, its graph under a device function."""
+def _step(
+    model: Any, step: Callable[..., Any], placed: Placed, *, trains: bool = False
+) -> Callable[..., Any]:
+    """One step of any kind, its graph under a device function.
+
+    `trains` says that it is Keras' training step, which asks for the gradients of
+    trainable weights only.
+    """
 
     @functools.wraps(step)
     def placed_step(*args: Any, **kwargs: Any) -> Any:
         _refuse_xla(model)
         for optimizer in _optimizers(model):
             place_optimizer(optimizer)
-        with _graph_scope(placed):
+        with _graph_scope(placed, trains=trains):
             return step(*args, **kwargs)
 
     return placed_step
@@ -160,9 +172,9 @@ def _refuse_xla(model: Any) -> None:
 
 
 @contextlib.contextmanager
-def _graph_scope(placed: Placed) -> Iterator[None]:
+def _graph_scope(placed: Placed, *, trains: bool = False) -> Iterator[None]:
     if tf.executing_eagerly():
-        placed.scopes.append(None)
+        placed.scopes.append(trains)
         try:
             yield
         finally:
@@ -171,7 +183,7 @@ def _graph_scope(placed: Placed) -> Iterator[None]:
     graph = tf.compat.v1.get_default_graph()
     placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
     placed.graphs.append(weakref.ref(graph))
-    placed.scopes.append(graph)
+    placed.scopes.append(trains)
     try:
         with graph.device(DeviceFunction(placed.target_of, _device_of_outputs(placed))):
             yield

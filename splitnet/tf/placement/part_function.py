@@ -6,7 +6,7 @@ uses its own weights as they are; weights that live on another device and states
 as arguments. Outputs, Keras masks, losses and new states go out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,9 @@ class PartFunction:
         values = [run.weight(v, device) for v in trace.weights]
         current = [run.state(v, first=i in trace.early) for i, v in enumerate(states)]
         masks = [keras_api.mask_of(value) for value in given]
+        frozen = [v for v in self.weights() if run.trains and not v.trainable]
+        copies = {id(v): one for v, one in zip(trace.weights, values)}
+        idle = {id(copies.get(id(v), v.value.handle)) for v in frozen}
         turns = run.shared.turns
         before = turns.before(self.segment, key) if turns else []
         with (
@@ -101,7 +104,9 @@ class PartFunction:
             tf.device(device),
             tf.control_dependencies(before),
         ):
-            made = trace.run([given, masks, values, current], device, scope_of(key))
+            made = trace.run(
+                [given, masks, values, current], device, scope_of(key), idle
+            )
         if turns:
             turns.ran(self.segment, key, made)
         return trace, made
@@ -189,8 +194,11 @@ class Trace:
             self.function = function.get_concrete_function(*signature, *specs)
         self._ops = self.function.graph.get_operations()
 
-    def run(self, arguments: list[Any], device: str, scope: str) -> Any:
-        """Call the function; its gradient runs on the same device."""
+    def run(self, arguments: list[Any], device: str, scope: str, idle: Set[int]) -> Any:
+        """Call the function; its gradient runs on the same device.
+
+        `idle` holds the ids of inputs whose gradients nobody asks for.
+        """
         flat = tf.nest.flatten(arguments, expand_composites=True)
         flat = [one for one in flat if isinstance(one, tf.Tensor)]
         function = self.function
@@ -198,7 +206,11 @@ class Trace:
         flat += [outside for outside, _ in function.graph.captures]
         if tf_api.gradient_order(flat) != 1:
             return function(*arguments)
-        wanted = tuple(i for i, one in enumerate(flat) if tf_api.gradient_order([one]))
+        wanted = tuple(
+            i
+            for i, one in enumerate(flat)
+            if id(one) not in idle and tf_api.gradient_order([one])
+        )
         cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
         if (wanted, cpu) not in self._gradients:
             self._gradients[wanted, cpu] = part_gradient(

@@ -34,9 +34,9 @@ class Placed:
     id to the key of its part, `keys_of` to those of the parts that run it if these are
     towers, `target_of` a key to a canonical device, `part_of` a key to the part's name,
     `weight_of` a variable's id to the plan's name of it. `graphs` holds weak references
-    to the step graphs made last, `scopes` the graphs whose ops are being placed,
-    `warned` what was warned of, `shared` what the runs of the step that is being made
-    have in common.
+    to the step graphs made last, `scopes` the steps whose ops are being placed (True
+    for Keras' training step), `warned` what was warned of, `shared` what the runs of
+    the step that is being made have in common.
     """
 
     plan: Plan
@@ -49,7 +49,7 @@ class Placed:
     runners: tuple[Runner, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
     graphs: list[weakref.ref[Any]] = field(default_factory=list)
-    scopes: list[Any] = field(default_factory=list)
+    scopes: list[bool] = field(default_factory=list)
     warned: set[str] = field(default_factory=set)
     shared: list[Shared] = field(default_factory=list)
 

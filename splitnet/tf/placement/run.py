@@ -56,6 +56,7 @@ class Run:
     """The values of one run by the ids of symbolic tensors.
 
     `made_on` holds their devices; `extra` what runners keep for the rest of the run.
+    `trains` says that only the gradients of trainable weights are asked for.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Run:
         self.tensors = tensors
         self.context = context
         self.shared = shared or Shared()
+        self.trains = False
         self.made_on: dict[int, str] = {}
         self.extra: dict[str, Any] = {}
         self._copies: dict[tuple[int, str], Any] = {}
