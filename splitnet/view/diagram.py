@@ -18,6 +18,7 @@ from splitnet.view.style import Shape, ranged
 
 __all__ = ["MOST_LANES", "Box", "Diagram", "DiagramEdge", "diagram_of"]
 
+_NAME_WIDTH = 40
 _MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
 _MOST_LINKS = 60  # of more links only the largest are drawn
 MOST_LANES = 12
@@ -28,15 +29,17 @@ MOST_LANES = 12
 class Box:
     """One box of the diagram: a part, or folded parts.
 
-    `facts` are sums over all members. `moved_from` is the device of the compared plan,
-    "" where it is the same; `shares` names the layers whose weights other parts use
-    too; `strayed` says what an audit saw on another device. `moved` are the bytes of
-    tensors received from and sent to other devices, where the box says them because
-    there are too many links to label; `weights` the bytes of weights read from another
-    device, and of their gradients.
+    `name` is short, but long enough that no other box has the same. `facts` are sums
+    over all members. `moved_from` is the device of the compared plan, "" where it is
+    the same; `shares` names the layers whose weights other parts use too; `strayed`
+    says what an audit saw on another device. `moved` are the bytes of tensors received
+    from and sent to other devices, where the box says them because there are too many
+    links to label; `weights` the bytes of weights read from another device, and of
+    their gradients.
     """
 
     id: str
+    name: str
     lane: str
     group: Fold
     facts: PartFacts
@@ -46,11 +49,6 @@ class Box:
     strayed: tuple[str, ...] = ()
     moved: tuple[int, int] = (0, 0)
     weights: tuple[int, int] = (0, 0)
-
-    @property
-    def name(self) -> str:
-        """The first and the last member."""
-        return ranged(self.group.members, 60)
 
 
 @dataclass(slots=True)
@@ -138,14 +136,16 @@ def diagram_of(
         most=most,
     )
     shares = _shares(plan.graph)
+    names = [ranged(group.members, _NAME_WIDTH) for group in groups]
     boxes: list[Box] = []
     box_of: dict[str, str] = {}
-    for group in groups:
+    for group, name in zip(groups, names, strict=True):
         members = [facts[name] for name in group.members]
         first = members[0]
         was = old.get(first.name, first.device)
         box = Box(
             id=f"box-{len(boxes)}",
+            name=name if names.count(name) == 1 else ranged(group.members, 90),
             lane=lane_of[first.device],
             group=group,
             facts=_summed(group, members),

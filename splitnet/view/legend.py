@@ -40,8 +40,6 @@ __all__ = [
     "link_tooltip",
 ]
 
-_NAME_WIDTH = 40
-
 
 def header_rows(
     plan: Plan,
@@ -178,7 +176,7 @@ def box_rows(box: Box) -> list[Row]:
     members, facts = box.group.members, box.facts
     many = len(members) > 1
     times = f" ×{box.group.times}" if many and box.group.times else ""
-    rows: list[Row] = [(Line(ranged(members, _NAME_WIDTH) + times, 10, bold=True),)]
+    rows: list[Row] = [(Line(box.name + times, 10, bold=True),)]
     small: list[str] = []
     if many and not box.group.times:
         small.append(counted(len(members), "branch"))

@@ -163,6 +163,20 @@ def test_dot_of_draws_equivalent_devices_in_one_lane() -> None:
     assert "gpu:1 … gpu:31" in dot_of(plans.towers(64, 32))
 
 
+def test_dot_of_tells_long_names_apart() -> None:
+    """Names that differ in their middle are not shortened to the same words."""
+    draft = plans.Draft("deep", 8)
+    draft.part("x", kind="input")
+    names = [
+        draft.part(f"resnet/stage_3/block_{n}/residual/normalization_of_path", ["x"])
+        for n in range(6)
+    ]
+    plan = plan_graph(draft.graph(*names), Cluster.of("gpu", "cpu"))
+    titles = [box.name for box in diagram_of(plan).boxes]
+    assert len(set(titles)) == 7
+    assert all(f"block_{n}/" in "".join(titles) for n in range(6))
+
+
 def test_dot_of_draws_many_unlike_devices_as_cards() -> None:
     """27 devices: one box each, rows of six within a page, the 20 largest links."""
     text = dot_of(random_plan(6))
