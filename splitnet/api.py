@@ -293,8 +293,9 @@ def largest_batch(
         source: a `Net`, a Keras model or a `Graph`, of which bytes are taken to grow
             with the batch; or a function that makes the graph of a batch.
         cluster: the machine; None means this one.
-        device_of: keep this placement, as in `score`; otherwise each batch is placed
-            anew in half a second, so a longer search may find room for more.
+        device_of: keep this placement, as in `score`, and of a plan how it runs;
+            otherwise each batch is placed anew in half a second, so a longer search may
+            find room for more.
         pins: as in `plan`.
         optimizer: as in `plan`.
         training: as in `plan`.

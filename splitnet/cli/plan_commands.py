@@ -208,11 +208,12 @@ def simulate(
         Path | None, Option(metavar="FILE", help="Write a Perfetto trace (JSON).")
     ] = None,
     microbatches: Annotated[
-        int, Option(metavar="M", help="Number of micro-batches of a pipeline.")
-    ] = 1,
+        int | None, Option(metavar="M", help="Micro-batches, if not the plan's.")
+    ] = None,
     schedule: Annotated[
-        Literal["gpipe", "1f1b"], Option(help="Order of the micro-batches.")
-    ] = "gpipe",
+        Literal["gpipe", "1f1b"] | None,
+        Option(help="Order of the micro-batches, if not the plan's."),
+    ] = None,
     recompute: Annotated[
         bool, Option("--recompute", help="Recompute activations in the backward pass.")
     ] = False,
@@ -223,7 +224,7 @@ def simulate(
         sn.load_plan(plan),
         microbatches=microbatches,
         schedule=schedule,
-        recompute=recompute,
+        recompute=recompute or None,
     )
     if trace:
         sn.trace(timeline, trace)

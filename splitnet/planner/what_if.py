@@ -13,12 +13,14 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs.model import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import Placement, Plan, PlanOptions
+from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
+from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, resolve
 from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, in_clusters
+from splitnet.planner.strategies.compare import executed
 from splitnet.simulator.microbatch import largest_true, scaled_graph
 
 __all__ = ["Sensitivity", "largest_batch", "relocate", "sensitivity"]
@@ -166,8 +168,9 @@ def largest_batch(
         source: A graph, of which bytes are taken to grow with the batch, or a function
             that makes the graph of a batch.
         cluster: The machine.
-        device_of: Keep this placement, as in `score`; otherwise each batch is placed
-            anew in half a second, so a longer search may find room for more.
+        device_of: Keep this placement, as in `score`, and of a plan how it runs;
+            otherwise each batch is placed anew in half a second, so a longer search may
+            find room for more.
         options: As `plan_graph`.
         most: Look no further.
 
@@ -179,6 +182,9 @@ def largest_batch(
         source = in_clusters(source, cluster, options)
         options = replace(options, pins=None)
 
+    known = device_of.plan if isinstance(device_of, DeviceOf) else device_of
+    how = known.execution if isinstance(known, Plan) else Execution()
+
     def fits(batch: int) -> bool:
         graph = source(batch) if callable(source) else scaled_graph(source, batch)
         if not isinstance(graph, Graph):
@@ -187,7 +193,9 @@ def largest_batch(
                 f"Received: {graph!r}."
             )
         if device_of is not None:
+            most_pieces = min(how.microbatches, batch)
             plan = score(graph, cluster, device_of, options)
+            plan = executed(plan, replace(how, microbatches=most_pieces))
             return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
         evaluator = Evaluator.of(graph, cluster, options)
         return fits_somewhere(evaluator, options.pins, seconds=_SECONDS_PER_BATCH)

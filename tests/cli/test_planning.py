@@ -1,5 +1,6 @@
 """`splitnet plan` of saved graphs and plans."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from splitnet.cli import main
+from splitnet.core.serialization import encode
 from splitnet.planner.plan_file import load_plan
 from tests.cli.given import ROOT, answer
+from tests.zoo import chain
 
 
 def test_plan_of_a_saved_graph_shows_its_table_or_figures(
@@ -41,6 +44,22 @@ def test_plan_saves_and_plans_again(
 
     assert main(["plan", saved, "--cluster", "gpu,cpu", "--json"]) == 0
     assert [f["requested"] for f in answer(capsys)["fallbacks"]] == ["gpu:1"]
+
+
+def test_plan_chooses_a_strategy_that_simulate_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--strategy auto; `simulate` runs the saved plan as it was chosen."""
+    source, saved = str(tmp_path / "chain.json"), str(tmp_path / "saved.json")
+    Path(source).write_text(json.dumps(encode(chain(8, flops=1e12))))
+    words = ["plan", source, "--cluster", "2*gpu", "--memory", "30 MiB", "-o", saved]
+    assert main([*words, "--strategy", "auto", "--time-limit", "0.2"]) == 0
+    plan = load_plan(saved)
+    capsys.readouterr()
+
+    assert plan.execution.microbatches > 1
+    assert main(["simulate", saved, "--json"]) == 0
+    assert answer(capsys)["seconds"] == plan.seconds
 
 
 def test_plan_takes_pins(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:

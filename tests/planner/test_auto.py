@@ -141,14 +141,14 @@ def test_what_is_fixed_is_kept(fixed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"strategy": "best"}, "strategy= must be one of None, 'auto'"),
+        ({"strategy": "best"}, "strategy= must be one of 'auto' or None"),
         (
             {"strategy": None, "towers": 2},
             "strategy= must be 'auto' where microbatches=",
         ),
         ({"objective": "memory"}, "objective= must be 'latency' with strategy='auto'"),
-        ({"schedule": "zb"}, "schedule= must be one of None, 'gpipe', '1f1b'"),
-        ({"recompute": 1}, "recompute= must be True, False or None"),
+        ({"schedule": "zb"}, "schedule= must be one of 'gpipe', '1f1b', or None"),
+        ({"recompute": 1}, "recompute= must be True or False or None"),
         ({"microbatches": 0}, "microbatches= must be a whole number"),
         ({"microbatches": 33}, "microbatches=33 is more than the batch, 32"),
         ({"towers": 3}, "towers=3 is more than the devices for them, 2"),
@@ -212,6 +212,17 @@ def test_what_a_row_says_to_type_gives_that_row(graph: Graph) -> None:
     for row in found.all:
         made = eval(row.how, {"plan": sn.plan, "source": graph, "cluster": BOX})
         assert made.seconds == pytest.approx(row.seconds, rel=0.03), row.how
+
+
+def test_the_largest_batch_of_a_plan_counts_how_it_runs() -> None:
+    """Micro-batches leave room for more samples than the placement at once does."""
+    graph = chain(8, flops=1e12, out=8 * MIB)
+    box = sn.Cluster.of("2*gpu", memory="80 MiB")
+    plan = auto(graph, box, microbatches=8, schedule="1f1b", towers=1)
+    most = sn.largest_batch(graph, box, device_of=plan)
+
+    assert most >= graph.batch
+    assert most > sn.largest_batch(graph, box, device_of=dict(plan.device_of))
 
 
 def test_strategies_that_do_not_fit_are_compared_as_well() -> None:

@@ -32,7 +32,7 @@ from splitnet.planner.strategies.candidates import (
 from splitnet.planner.strategies.compare import compared
 from splitnet.simulator.microbatch import scaled_graph
 
-__all__ = ["plan_placement", "plan_strategy", "strategies_of"]
+__all__ = ["Choice", "plan_placement", "plan_strategy", "strategies_of"]
 
 _STAGES_SHARE = 0.4
 """Of the time limit, in addition to it: for stages of equal work."""
@@ -57,7 +57,7 @@ def plan_strategy(
         DeclarationError: what is fixed cannot be.
         InfeasibleError: no strategy fits.
     """
-    return _Choice(graph, cluster, options, obstacles).plan()
+    return Choice(graph, cluster, options, obstacles).plan()
 
 
 def plan_placement(
@@ -77,7 +77,7 @@ def plan_placement(
         found: list[Candidate] = []
         if options.training and options.objective == "latency":
             chosen = replace(options, strategy="auto", missing="fallback")
-            found = _Choice(graph, cluster, chosen, obstacles(), searched=False).found
+            found = Choice(graph, cluster, chosen, obstacles(), searched=False).found
         raise fault.explained(*_remedy(found)) from None
 
 
@@ -107,11 +107,11 @@ def strategies_of(
     Raises:
         DeclarationError: what is fixed cannot be.
     """
-    found = _Choice(graph, cluster, options, obstacles).found
+    found = Choice(graph, cluster, options, obstacles).found
     return compared(found, choose(found))
 
 
-class _Choice:
+class Choice:
     """The strategies that were tried for a graph; without search only simple ones."""
 
     def __init__(
@@ -145,7 +145,7 @@ class _Choice:
         )
         calls = bind_shared_weights(with_requests(graph, options.pins))
         self._calls = Evaluator.of(calls, cluster, self._plain) if parted else None
-        self._space = Space(
+        self.space = Space(
             evaluator,
             groups,
             obstacles_of(graph) | dict(obstacles),
@@ -155,14 +155,14 @@ class _Choice:
             options.towers,
             self._regrouped if parted else None,
         )
-        _check(self._space)
+        _check(self.space)
         self._refused: NothingFitsError | None = None
         known = self._searched(graph) if searched else []
-        self.found: list[Candidate] = list(candidates(self._space, known))
+        self.found: list[Candidate] = list(candidates(self.space, known))
 
     def _regrouped(self, device_of: Mapping[str, str]) -> Placed:
         """The functions that run where clusters of calls are placed so."""
-        calls = self._space.evaluator.graph.calls
+        calls = self.space.evaluator.graph.calls
         return self._by_calls({call.name: device_of[call.part] for call in calls})
 
     def _by_calls(self, where: Mapping[str, str]) -> Placed:
@@ -178,7 +178,7 @@ class _Choice:
             known.append(self._of_whole_batch(self._best))
         except NothingFitsError as fault:
             self._best, self._refused = fault.found, fault
-        if len(self._space.counts) > 1 or self._space.counts[0] > 1:
+        if len(self.space.counts) > 1 or self.space.counts[0] > 1:
             if self._refused is not None:
                 graph = scaled_graph(graph, max(1, graph.batch // _PIECES))
                 with suppress(NothingFitsError):
@@ -198,7 +198,7 @@ class _Choice:
     def _of_whole_batch(self, found: Found) -> Placed:
         """A placement that was searched, maybe for a share of the batch."""
         if self._calls is None:
-            return self._space.evaluator, found.device_of
+            return self.space.evaluator, found.device_of
         calls = found.evaluator.graph.calls
         return self._by_calls({call.name: found.device_of[call.part] for call in calls})
 
@@ -215,7 +215,7 @@ class _Choice:
         constraints, groups = resolve(
             graph,
             self.cluster,
-            pins=self._pins if graph is self._space.evaluator.graph else None,
+            pins=self._pins if graph is self.space.evaluator.graph else None,
             load_of=one.evaluator.load,
         )
         known = self._best.solution
