@@ -19,67 +19,62 @@ def with_part(graph, name, **changes):
     return replace(graph, parts=parts)
 
 
-def test_the_substitute_is_the_least_loaded_of_the_kind():
-    """gpu:5 is missing and gpu:1 has nothing to do, so it is used."""
-    plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX)
-
-    assert plan.device_of["tell"] == "gpu:1"
-    (fallback,) = plan.fallbacks
-    assert (fallback.part, fallback.requested, fallback.assigned) == (
-        "tell",
-        "gpu:5",
-        "gpu:1",
-    )
-    assert fallback.reason == "gpu:5 is not available; the least loaded gpu is used"
+def wanting(graph, **on):
+    """The graph whose parts request other devices."""
+    for name, devices in on.items():
+        graph = with_part(graph, name, on=tuple(devices.split()))
+    return graph
 
 
-def test_fallback_keeps_together_what_requested_one_device():
-    """All that requested gpu:7 goes to one substitute."""
-    graph = wide(3)
-    for name in ("b0", "b1"):
-        graph = with_part(graph, name, on=("gpu:7",))
-    plan = find_plan(graph, BOX)
+@pytest.mark.parametrize(
+    ("graph", "cluster", "expected", "reason"),
+    [
+        (
+            two_towers(on=("gpu:0", "gpu:5")),
+            BOX,
+            {"tell": "gpu:1"},
+            "gpu:5 is not available; the least loaded gpu is used",
+        ),
+        (
+            wanting(chain(1), c0="gpu:9 cpu"),
+            BOX,
+            {"c0": "cpu:0"},
+            "gpu:9 is not available; cpu is next in the list",
+        ),
+        (
+            two_towers(),
+            Cluster.of("cpu"),
+            {"see": "cpu:0", "tell": "cpu:0"},
+            "there is no gpu available",
+        ),
+        (
+            wanting(two_towers(on=("gpu:0", "gpu:0")), tell="gpu:0 gpu:1"),
+            Cluster.of("2*gpu", "cpu", memory="15 MiB"),
+            {"tell": "gpu:1"},
+            "gpu:0 is full; gpu:1 is next in the list",
+        ),
+    ],
+)
+def test_what_is_not_there_is_replaced_and_recorded(graph, cluster, expected, reason):
+    """By the list first, then by the kind, then by the CPU."""
+    plan = find_plan(graph, cluster)
 
-    assert plan.device_of["b0"] == plan.device_of["b1"]
+    assert {f.part: f.assigned for f in plan.fallbacks} == expected
+    assert {part: plan.device_of[part] for part in expected} == expected
+    for fallback in plan.fallbacks:
+        assert fallback.reason == reason
+        assert fallback.requested == graph.part[fallback.part].on[0]
 
 
-def test_fallback_spreads_what_no_substitute_can_hold():
-    """If one substitute is too small, several devices are used."""
-    graph = wide(2)
-    for name in ("b0", "b1"):
-        graph = with_part(graph, name, on=("gpu:7",))
-    plan = find_plan(graph, Cluster.of("2*gpu", "cpu", memory="10 MiB"))
+@pytest.mark.parametrize(("memory", "together"), [("1 GiB", True), ("10 MiB", False)])
+def test_what_requested_one_device_stays_together_if_it_fits(memory, together):
+    """All that requested gpu:7 goes to one substitute, or to several where it must."""
+    graph = wanting(wide(2), b0="gpu:7", b1="gpu:7")
+    plan = find_plan(graph, Cluster.of("2*gpu", "cpu", memory=memory))
 
-    assert plan.device_of["b0"] != plan.device_of["b1"]
-    assert (
-        plan.fallbacks[0].reason
-        == "gpu:7 is not available; a gpu with enough memory is used"
-    )
-
-
-def test_fallback_goes_down_the_list_first():
-    """The next name of a preference list is taken before the kind is looked at."""
-    plan = find_plan(with_part(chain(1), "c0", on=("gpu:9", "cpu")), BOX)
-
-    assert plan.device_of["c0"] == "cpu:0"
-    assert plan.fallbacks[0].reason == "gpu:9 is not available; cpu is next in the list"
-
-
-def test_fallback_ends_at_the_cpu():
-    """Without any GPU the CPU takes it, with a fallback."""
-    plan = find_plan(two_towers(), Cluster.of("cpu"))
-
-    assert set(plan.device_of.values()) == {"cpu:0"}
-    assert [f.reason for f in plan.fallbacks] == ["there is no gpu available"] * 2
-
-
-def test_fallback_moves_on_when_the_first_choice_is_full():
-    """A list of devices is also an order in which to look for room."""
-    graph = with_part(two_towers(on=("gpu:0", "gpu:0")), "tell", on=("gpu:0", "gpu:1"))
-    plan = find_plan(graph, Cluster.of("2*gpu", "cpu", memory="15 MiB"))
-
-    assert plan.device_of["tell"] == "gpu:1"
-    assert plan.fallbacks[0].reason == ("gpu:0 is full; gpu:1 is next in the list")
+    assert (plan.device_of["b0"] == plan.device_of["b1"]) == together
+    used = "the least loaded gpu" if together else "a gpu with enough memory"
+    assert plan.fallbacks[0].reason == f"gpu:7 is not available; {used} is used"
 
 
 def test_missing_error_names_every_device():
@@ -89,11 +84,11 @@ def test_missing_error_names_every_device():
 
 
 def test_missing_warn_warns_once():
-    """missing="warn" gives one warning for all, and the same plan."""
-    with pytest.warns(UserWarning, match=r"tell \(gpu:5\)") as caught:
+    """One warning for all that names this file, not one of splitnet; the same plan."""
+    with pytest.warns(UserWarning, match=r"substitutes.*tell \(gpu:5\)") as caught:
         plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX, missing="warn")
 
-    assert len(caught) == 1
+    assert [one.filename for one in caught] == [__file__]
     assert plan.device_of["tell"] == "gpu:1"
 
 
@@ -229,14 +224,6 @@ def test_missing_error_accepts_a_list_with_one_available_device():
 
     assert plan.device_of["c0"] == "gpu:1"
     assert plan.fallbacks[0].requested == "gpu:7"
-
-
-def test_missing_warn_points_at_the_caller():
-    """The warning names this file, not one of splitnet."""
-    with pytest.warns(UserWarning, match="substitutes") as caught:
-        find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX, missing="warn")
-
-    assert caught[0].filename == __file__
 
 
 def test_parts_that_share_weights_may_be_apart():
