@@ -29,20 +29,6 @@ def fitted(body: Any, optimizer: Any, cluster: sn.Cluster) -> Any:
     return model, (case.x, case.y)
 
 
-def test_additions_are_not_fused_over_a_cut(cluster: sn.Cluster) -> None:
-    """TensorFlow fused a merge's addition into a product on another device.
-
-    oneDNN's MatMul + BiasAdd + Add became one op, and the merge that was planned for
-    the CPU ran on gpu:0. What crosses a cut now arrives by an identity.
-    """
-    from keras import layers
-
-    model, data = fitted(layers.Dense(4), "sgd", cluster)
-
-    rows = {row.part: row for row in sn.audit(model, None, data).check().rows}
-    assert rows["both"].forward == "cpu:0"
-
-
 def test_several_optimizers_in_one_are_all_placed(cluster: sn.Cluster) -> None:
     """A MultiOptimizer's parts counted variables alike; findings named the wrong."""
     import keras
@@ -73,16 +59,6 @@ def test_an_unbuilt_sequential_is_a_body(cluster: sn.Cluster) -> None:
 
     assert not body.built
     assert model.get_layer("body").built
-
-
-def test_a_single_input_takes_a_bare_tensor(cluster: sn.Cluster) -> None:
-    """A net of one input made a model that warned unless it was given a list."""
-    import numpy as np
-    from keras import layers
-
-    model, (x, _) = fitted(layers.Dense(4), "sgd", cluster)
-
-    assert np.shape(model(x)) == (13, 2)
 
 
 def test_equal_work_on_one_device_is_no_finding(cluster: sn.Cluster) -> None:

@@ -177,17 +177,12 @@ def test_unplaced_model_is_plain_with_equal_values(trained: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def strings_of(folder: Path) -> bytes:
-    """All bytes of an exported graph."""
-    return (folder / "saved_model.pb").read_bytes()
-
-
-def test_export_names_no_branch_device(
+def test_export_names_no_device_and_leaves_the_model_placed(
     trained: Any, case: Case, tmp_path: Path
 ) -> None:
     """An exported model serves where the devices do not exist, strictly placed too."""
     trained.export(tmp_path / "served", verbose=False)
-    text = strings_of(tmp_path / "served")
+    text = (tmp_path / "served" / "saved_model.pb").read_bytes()
     served = tf.saved_model.load(str(tmp_path / "served"))
 
     assert b"device:CPU:1" not in text
@@ -198,26 +193,5 @@ def test_export_names_no_branch_device(
         rtol=1e-5,
         atol=1e-6,
     )
-
-
-def test_export_leaves_the_model_placed(
-    trained: Any, case: Case, tmp_path: Path
-) -> None:
-    """After an export the model trains where it did."""
-    trained.export(tmp_path / "served", verbose=False)
     sn.audit(trained, None, (case.x, case.y)).check()
     assert trained.get_layer("see").kernel.value.device.endswith("CPU:2")
-
-
-def test_checkpoints_of_callbacks_are_plain(
-    trained: Any, case: Case, tmp_path: Path
-) -> None:
-    """ModelCheckpoint writes what a plain model loads."""
-    model = sn.emit(case.source, sn.plan_of(trained))
-    model.compile("adam", "mse")
-    saver = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
-    model.fit(case.x, case.y, epochs=2, verbose=0, callbacks=[saver])
-    loaded = keras.models.load_model(tmp_path / "2.keras")
-
-    for mine, its in zip(model.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, its)
