@@ -176,7 +176,7 @@ def test_losses_that_are_no_means_are_refused(cluster: sn.Cluster) -> None:
         ({"microbatches": 2, "schedule": "1b1f"}, "'gpipe', '1f1b'"),
         ({"schedule": "1f1b"}, "there is one"),
         ({"recompute": "maybe"}, "True, False or 'auto'"),
-        ({"recompute": 1}, "True, False or 'auto'"),
+        ({"recompute": 1}, "recompute= must be True or False, a text"),
         ({"xla": "yes"}, "xla= must be True or False"),
         ({"xla": True, "recompute": True}, "exclude each other"),
     ],
