@@ -27,6 +27,7 @@ from splitnet.planner.constraints import (
     fallbacks_of,
     resolve,
 )
+from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import (
     Evaluator,
@@ -60,18 +61,14 @@ __all__ = [
     "search",
 ]
 
-_FIT_SECONDS = 1.0
-"""How long at least a placement that fits is looked for, whatever the time limit."""
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
-_CLUSTER_SHARE = 0.2
-"""Of the time for clusters of a model's calls; the rest is for finer ones, or calls."""
-_FINE_CLUSTERS = 128
-"""Clusters that are placed for latency: finer ones run as one function anyway."""
-_ATTEMPTS = ((_FINE_CLUSTERS, 0.4), (40, 0.2), (_FINE_CLUSTERS, 0.2))
-"""Clusters of each placement that is judged by its functions, and share of the time."""
-_OF_CALLS = ((0, 0.8),)
-"""The same for other objectives: single calls."""
+_CLUSTER_SHARE, _CLUSTER_STEPS = 0.2, 100_000
+"""Of the time for clusters of a model's calls, and steps that are enough for them."""
+_FINE_CLUSTERS = (128, 40)
+"""Clusters that are placed for latency, in turn: finer ones run as one function."""
+_FIRST_STEPS = 100_000
+"""Of the first two placements that are judged by functions; the next two take twice."""
 _FREE_SHARE = 0.7
 """Of a search for the best assignment; the rest is for fewer transfers."""
 
@@ -268,11 +265,13 @@ def _search_calls(
     options = replace(options, pins=None)
     weight = weights(cluster, options)
     most = options.parts or default_parts(cluster)
-    fine_most = max(most, _FINE_CLUSTERS)
+    fine_most = max(most, *_FINE_CLUSTERS)
+    per_step = 1 / STEPS_PER_SECOND
+    if options.effort:
+        per_step = options.time_limit / options.effort
+    first = min(_CLUSTER_SHARE * seconds, _CLUSTER_STEPS * per_step)
     try:
-        best = _search_parts(
-            clusters(base, most, weight), cluster, options, _CLUSTER_SHARE * seconds
-        )
+        best = _search_parts(clusters(base, most, weight), cluster, options, first)
     except NothingFitsError:
         if len(base.calls) <= most:
             raise
@@ -295,17 +294,26 @@ def _search_calls(
     kind = np.array(equivalent_devices(problem))  # the search may exchange devices
     known = calls.as_functions(_device_of_calls(best))[2]
     limit = known.value / (1 + options.cut_penalty) if known.fits else inf
-    for turn, (count, share) in enumerate(_ATTEMPTS if latency else _OF_CALLS):
-        evaluator = calls
-        if count:
-            evaluator = Evaluator.of(clusters(base, count, weight), cluster, options)
+    evaluators = {
+        count: Evaluator.of(clusters(base, count, weight), cluster, options)
+        for count in _FINE_CLUSTERS
+        if latency
+    }
+    turn, left = 0, seconds - first
+    while left > 0:
+        count, share = 0, left
+        if latency:  # a longer search begins with all attempts of a shorter one
+            count = _FINE_CLUSTERS[turn % len(_FINE_CLUSTERS)]
+            share = min(left, _FIRST_STEPS * per_step * 2 ** (turn // 2))
+        turn, left = turn + 1, left - share
+        evaluator = evaluators.get(count, calls)
         constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
         fine = _solved(
-            *(evaluator, groups, replace(options, seed=options.seed + turn)),
-            share * seconds,
+            *(evaluator, groups, replace(options, seed=options.seed + turn), share),
             step=evaluator.step if count else evaluator.call_step,
             starts=[_start_from(best, evaluator, groups)],
             room=room,
+            prove=False,
         )
         if not fine.feasible:
             continue
@@ -358,6 +366,7 @@ def _solved(
     step: StepGraph | None = None,
     starts: Sequence[Ints] = (),
     room: Floats | None = None,
+    prove: bool = True,
 ) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
@@ -372,7 +381,9 @@ def _solved(
     if effort is not None and options.time_limit > 0:
         effort = int(effort * seconds / options.time_limit)
 
-    def solved(penalty: float, share: float, known: Sequence[Ints]) -> Solution:
+    def solved(
+        penalty: float, share: float, known: Sequence[Ints], *, prove: bool
+    ) -> Solution:
         return solve(
             replace(problem, cut_penalty=penalty),
             objective=options.objective,
@@ -382,16 +393,16 @@ def _solved(
             seed=options.seed,
             starts=known,
             on_progress=options.on_progress,
+            prove=prove,
         )
 
     penalty = options.cut_penalty
-    best = solved(0.0, _FREE_SHARE if penalty else 1.0, starts)
-    if not best.feasible:
-        best = _made_to_fit(problem, options, seconds, best)
+    best = solved(0.0, _FREE_SHARE if penalty else 1.0, starts, prove=prove)
     cuts = cut_size(problem.graph, best.assignment)
     if not best.feasible or not penalty or not cuts:
         return best
-    fewer = solved(penalty / cuts, 1 - _FREE_SHARE, [*starts, best.assignment])
+    known = [*starts, best.assignment]
+    fewer = solved(penalty / cuts, 1 - _FREE_SHARE, known, prove=False)
     found = [best, fewer]
     for place in _single_devices(problem):
         value = value_of(problem, options.objective, place, options.contiguity)
@@ -408,34 +419,6 @@ def _single_devices(problem: Problem) -> Iterator[Ints]:
     sorts = equivalent_devices(problem)
     for device in dict(zip(reversed(sorts), reversed(range(len(sorts))))).values():
         yield np.where(allowed[:, device], device, allowed.argmax(axis=1))
-
-
-def _made_to_fit(
-    problem: Problem, options: PlanOptions, seconds: float, best: Solution
-) -> Solution:
-    """Look for less memory on the fullest device where nothing was found to fit."""
-    found = solve(
-        problem,
-        objective="memory",
-        contiguity=options.contiguity,
-        time_limit=max(_FIT_SECONDS, seconds),
-        seed=options.seed,
-    )
-    if not found.feasible:
-        return replace(best, assignment=found.assignment)
-    again = solve(
-        problem,
-        objective=options.objective,
-        contiguity=options.contiguity,
-        time_limit=seconds,
-        seed=options.seed,
-        starts=[found.assignment],
-    )
-    if again.feasible:
-        return again
-    place = found.assignment
-    value = value_of(problem, options.objective, place, options.contiguity)
-    return replace(found, value=value, bound=min(again.bound, value))
 
 
 def _kept_options(options: PlanOptions, solution: Solution) -> dict[str, object]:

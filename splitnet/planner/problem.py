@@ -12,9 +12,7 @@ Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import fsum
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import networkx as nx
 import numpy as np
@@ -22,6 +20,20 @@ import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import Group
+from splitnet.planner.engine.load_graph import (
+    Bools,
+    Floats,
+    ForwardGraph,
+    Ints,
+    LoadGraph,
+    bytes_per_device,
+    contracted,
+    cut_size,
+    is_allowed,
+    loads,
+    pins_per_device,
+    rows_of,
+)
 from splitnet.planner.partitioning import is_convex
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
@@ -36,6 +48,7 @@ __all__ = [
     "LoadGraph",
     "Problem",
     "bytes_per_device",
+    "contract",
     "cut_size",
     "device_line",
     "equivalent_devices",
@@ -43,54 +56,10 @@ __all__ = [
     "is_contiguous",
     "load_problem",
     "loads",
+    "pins_per_device",
     "problem_of",
     "rows_of",
 ]
-
-Ints = npt.NDArray[np.int64]
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
-
-class LoadGraph(NamedTuple):
-    """Groups, nets and devices; rows of lists are `items[start[i]:start[i + 1]]`.
-
-    `seconds` is per group and kind of device, `net_seconds` per net and kind; the
-    producer is the first pin of a net, `net_weight` the cuts that each of its further
-    devices counts for. `successors` and `predecessors` hold the edges
-    of the forward pass. Groups in `apart` may not share a device.
-    """
-
-    seconds: Floats
-    size_bytes: Floats
-    allowed: Bools
-    capacity_bytes: Floats
-    kind: Ints
-    net_start: Ints
-    net_pins: Ints
-    net_seconds: Floats
-    net_weight: Ints
-    group_start: Ints
-    group_nets: Ints
-    successor_start: Ints
-    successors: Ints
-    predecessor_start: Ints
-    predecessors: Ints
-    apart_start: Ints
-    apart: Ints
-
-
-class ForwardGraph(NamedTuple):
-    """Forward calls before contraction, which decide whether a device's set is convex.
-
-    `order` is a topological order of the forward calls, `group` the group of each call.
-    """
-
-    order: Ints
-    successor_start: Ints
-    successors: Ints
-    group: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,13 +100,6 @@ class Problem:
         devices = self.unit_devices(place)
         memories, _ = memory_of(self.step, devices, run_step(self.step, devices))
         return np.array([memory.total for memory in memories], np.float64)
-
-
-def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
-    """Lists of integers as (start, items)."""
-    filled = [list(one) for one in lists]
-    start = np.cumsum([0, *map(len, filled)]).astype(np.int64)
-    return start, np.array([item for one in filled for item in one], np.int64)
 
 
 def load_problem(
@@ -306,45 +268,44 @@ def _load_graph(
 ) -> LoadGraph:
     """Sum calls to groups; `sends` are calls, their readers, and seconds per kind."""
     groups = max([int(group_of.max(initial=-1)) + 1, *(g + 1 for g in allowed)])
-    times = np.zeros((groups, seconds.shape[1]))
-    np.add.at(times, group_of, seconds)
-    may = np.isfinite(times)[:, kind]
+    costs = [cost for _, _, cost in sends]
+    none = rows_of([[]] * len(group_of))
+    calls = LoadGraph(
+        seconds,
+        size_bytes,
+        np.isfinite(seconds)[:, kind],
+        capacity_bytes,
+        kind,
+        *rows_of([source, *readers] for source, readers, _ in sends),
+        np.array(costs, np.float64).reshape(len(costs), seconds.shape[1]),
+        np.ones(len(costs), np.int64),
+        *none,
+        forward.successor_start,
+        forward.successors,
+        *none,
+        *none,
+    )
+    graph = contracted(calls, group_of, groups)
     for number, devices in allowed.items():
         chosen = np.zeros(len(kind), np.bool_)
         chosen[list(devices)] = True
-        may[number] &= chosen
-    nets = _nets(group_of.tolist(), sends)
-    touching: list[list[int]] = [[] for _ in range(groups)]
-    for net, pins in enumerate(nets):
-        for pin in pins:
-            touching[pin].append(net)
-    costs = [[fsum(column) for column in zip(*rows)] for rows in nets.values()]
-    return LoadGraph(
-        times,
-        np.bincount(group_of, size_bytes, groups).astype(np.float64),
-        np.ascontiguousarray(may),
-        capacity_bytes,
-        kind,
-        *rows_of(nets),
-        np.array(costs, np.float64).reshape(len(costs), seconds.shape[1]),
-        np.ones(len(costs), np.int64),
-        *rows_of(touching),
-        *_group_edges(forward, groups),
-        *_both_ways(apart, groups),
+        graph.allowed[number] &= chosen
+    others: list[dict[int, None]] = [{} for _ in range(groups)]
+    for a, b in apart:
+        others[a][b] = others[b][a] = None
+    start, items = rows_of(others)
+    return graph._replace(apart_start=start, apart=items)
+
+
+def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
+    """The problem of clusters of groups: its assignments have the same values."""
+    forward = problem.forward
+    return replace(
+        problem,
+        graph=contracted(problem.graph, cluster, count),
+        forward=forward._replace(group=cluster[forward.group]),
+        group_of_unit=cluster[problem.group_of_unit],
     )
-
-
-def _nets(
-    group: Sequence[int],
-    sends: Iterable[tuple[int, Sequence[int], Sequence[float]]],
-) -> dict[tuple[int, ...], list[Sequence[float]]]:
-    """Costs of what crosses groups, by the pins; the producer is first."""
-    merged: dict[tuple[int, ...], list[Sequence[float]]] = {}
-    for source, readers, cost in sends:
-        others = sorted({group[reader] for reader in readers} - {group[source]})
-        if others:
-            merged.setdefault((group[source], *others), []).append(cost)
-    return merged
 
 
 def _forward_graph(
@@ -370,68 +331,6 @@ def _forward_graph(
     return ForwardGraph(
         np.array(order, np.int64), start, items, group_of.astype(np.int64)
     )
-
-
-def _group_edges(forward: ForwardGraph, groups: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """Successors and predecessors of every group."""
-    after: list[dict[int, None]] = [{} for _ in range(groups)]
-    before: list[dict[int, None]] = [{} for _ in range(groups)]
-    source = np.repeat(np.arange(len(forward.group)), np.diff(forward.successor_start))
-    ends = forward.group[source].tolist(), forward.group[forward.successors].tolist()
-    for a, b in zip(*ends):
-        if a != b:
-            after[a][b] = None
-            before[b][a] = None
-    return *rows_of(after), *rows_of(before)
-
-
-def _both_ways(pairs: Iterable[tuple[int, int]], groups: int) -> tuple[Ints, Ints]:
-    """For every group those it may not share a device with."""
-    others: list[dict[int, None]] = [{} for _ in range(groups)]
-    for a, b in pairs:
-        others[a][b] = None
-        others[b][a] = None
-    return rows_of(others)
-
-
-def loads(graph: LoadGraph, assignment: npt.ArrayLike) -> list[float]:
-    """Busy seconds of every device: computing, sending and receiving."""
-    place = np.asarray(assignment).tolist()
-    kind = graph.kind.tolist()
-    parts: list[list[float]] = [[] for _ in kind]
-    seconds = graph.seconds.tolist()
-    for group, device in enumerate(place):
-        parts[device].append(seconds[group][kind[device]])
-    start, pins = graph.net_start.tolist(), graph.net_pins.tolist()
-    for net, cost in enumerate(graph.net_seconds.tolist()):
-        here = {place[pin] for pin in pins[start[net] : start[net + 1]]}
-        if len(here) > 1:
-            for device in here:
-                parts[device].append(cost[kind[device]])
-    return [fsum(part) for part in parts]
-
-
-def bytes_per_device(graph: LoadGraph, assignment: npt.ArrayLike) -> Floats:
-    """Sum of the groups' bytes on every device."""
-    place, devices = np.asarray(assignment), len(graph.capacity_bytes)
-    return np.bincount(place, graph.size_bytes, devices).astype(np.float64)
-
-
-def cut_size(graph: LoadGraph, assignment: npt.ArrayLike) -> int:
-    """Number of cross-device transfers: one per net and device that reads it."""
-    place = np.asarray(assignment).tolist()
-    start, pins = graph.net_start.tolist(), graph.net_pins.tolist()
-    return sum(
-        len({place[pin] for pin in pins[first:last]}) - 1
-        for first, last in zip(start, start[1:])
-    )
-
-
-def is_allowed(graph: LoadGraph, place: Ints) -> bool:
-    """Whether groups are on devices that they may use, and apart where they must be."""
-    group = np.repeat(np.arange(len(place)), np.diff(graph.apart_start))
-    together = np.any(place[group] == place[graph.apart])
-    return bool(graph.allowed[np.arange(len(place)), place].all()) and not together
 
 
 def device_line(problem: Problem, place: Ints) -> Ints | None:

@@ -7,15 +7,15 @@ says which node is on which device. Times are in the file's unit (milliseconds).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from math import fsum, inf
+from math import ceil, floor, fsum, inf
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import networkx as nx
+import numpy as np
 from msgspec import Meta, field
 
 from splitnet.core.cluster import Cluster, Device, Link
@@ -24,8 +24,7 @@ from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.engine.solve import solve
-from splitnet.planner.partitioning import is_convex, is_pipeline
-from splitnet.planner.problem import Problem, load_problem
+from splitnet.planner.problem import Problem, is_contiguous, load_problem, loads
 
 __all__ = [
     "Node",
@@ -42,8 +41,8 @@ __all__ = [
 ]
 
 _MOST_FAULTS = 20
-_MOST_DIGITS = 9
 _UNLIMITED_BYTES = 1 << 60
+_KINDS = ("gpu", "cpu")
 
 Place = tuple[str, int]
 """A device of a split: ("gpu", 0) or ("cpu", 0)."""
@@ -221,8 +220,11 @@ def plan_workload(
     return WorkloadPlan(device_of, found.value, min(bound, found.value))
 
 
-def workload_problem(workload: Workload) -> Problem:
-    """A workload as arrays; the devices are gpu:0 ... and then cpu:0 ..."""
+def workload_problem(workload: Workload, *, classes: bool = True) -> Problem:
+    """A workload as arrays; the devices are gpu:0 ... and then cpu:0 ...
+
+    A colour class is a group, or each node on its own.
+    """
     nodes = workload.nodes
     return load_problem(
         seconds=[(n.accelerator if n.supported else inf, n.cpu) for n in nodes],
@@ -232,7 +234,7 @@ def workload_problem(workload: Workload) -> Problem:
         kind=[0] * workload.accelerators + [1] * workload.cpus,
         capacity_bytes=[workload.memory_bytes] * workload.accelerators
         + [inf] * workload.cpus,
-        group=_groups(workload),
+        group=_groups(workload) if classes else None,
         backward=[bool(node.backward) for node in nodes],
     )
 
@@ -247,11 +249,9 @@ def _groups(workload: Workload) -> list[int]:
 def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
     """A part per node, named by its id; a colour class is bound by near=.
 
-    Where a plan says seconds, read the file's unit. CPUs have no limit of memory. Where
-    a file has fractions of a byte, sizes and memories count in that fraction, so that
-    what fits is what fits in the file.
+    Where a plan says seconds, read the file's unit. CPUs have no limit of memory. Sizes
+    are rounded up to bytes, and memories down.
     """
-    digits = _digits(workload)
     leader: dict[int, str] = {}
     parts, calls = [], []
     for node, transfer in zip(workload.nodes, workload.transfer):
@@ -265,7 +265,7 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
                 kind="Node",
                 cpu_only=not node.supported,
                 backward=bool(node.backward),
-                size_bytes=_whole(node.size_bytes, digits, ROUND_CEILING),
+                size_bytes=ceil(node.size_bytes),
                 seconds_on=(("gpu", node.accelerator), ("cpu", node.cpu)),
                 transfer_seconds=transfer,
             )
@@ -280,38 +280,20 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
         tensors=tuple(Tensor(calls[a].name, calls[b].name) for a, b in workload.edges),
         parts=tuple(parts),
     )
-    return graph, _cluster(workload, digits)
+    return graph, _cluster(workload)
 
 
-def _digits(workload: Workload) -> int:
-    """How many decimal digits of a byte the file uses, at most nine."""
-    sizes = [workload.memory_bytes, *(node.size_bytes for node in workload.nodes)]
-    powers = (
-        -int(Decimal(repr(size)).normalize().as_tuple().exponent)
-        for size in sizes
-        if size % 1
-    )
-    return min(_MOST_DIGITS, max(powers, default=0))
-
-
-def _whole(size: float, digits: int, rounding: str) -> int:
-    scaled = Decimal(repr(size)).scaleb(digits)
-    return int(scaled.to_integral_value(rounding=rounding))
-
-
-def _cluster(workload: Workload, digits: int) -> Cluster:
-    memory = _whole(workload.memory_bytes, digits, ROUND_FLOOR)
-    total = sum(node.size_bytes for node in workload.nodes) * 10.0**digits
-    unlimited = max(_UNLIMITED_BYTES, 2 * int(total))
-    sizes = [("gpu", memory)] * workload.accelerators
-    sizes += [("cpu", unlimited)] * workload.cpus
-    number = {"gpu": 0, "cpu": workload.accelerators}
+def _cluster(workload: Workload) -> Cluster:
+    unlimited = sum(ceil(node.size_bytes) for node in workload.nodes)
+    sizes = [
+        (f"gpu:{i}", floor(workload.memory_bytes)) for i in range(workload.accelerators)
+    ]
+    sizes += [
+        (f"cpu:{i}", max(_UNLIMITED_BYTES, 2 * unlimited)) for i in range(workload.cpus)
+    ]
     devices = (
-        replace(
-            Device.of(f"{kind}:{i - number[kind]}", memory=size, overhead=0),
-            part_seconds=0.0,
-        )
-        for i, (kind, size) in enumerate(sizes)
+        replace(Device.of(name, memory=size, overhead=0), part_seconds=0.0)
+        for name, size in sizes
     )
     return Cluster(tuple(devices), (Link("*", "*", 1.0),))
 
@@ -340,11 +322,20 @@ def score_split(workload: Workload, split: Mapping[str, object]) -> SplitScore:
     faults += _violations(workload, where)
     if len(where) < len(workload.nodes):
         return SplitScore(inf, False, False, tuple(faults))
-    device = [where[i] for i in range(len(workload.nodes))]
+    used = {
+        kind: sorted({i for k, i in where.values() if k == kind}) for kind in _KINDS
+    }
+    counts = workload.accelerators, workload.cpus
+    if any(len(used[kind]) > count for kind, count in zip(_KINDS, counts)):
+        return SplitScore(inf, False, False, tuple(faults))
+    number = {("gpu", i): d for d, i in enumerate(used["gpu"])}
+    number |= {("cpu", i): counts[0] + d for d, i in enumerate(used["cpu"])}
+    place = np.array([number[where[i]] for i in range(len(where))], np.int64)
+    problem = workload_problem(workload, classes=False)
     return SplitScore(
-        _max_load(workload, device),
-        is_convex(_forward_edges(workload), where),
-        is_pipeline(_forward_edges(workload), where),
+        max(loads(problem.graph, place), default=0.0),
+        is_contiguous(problem, place, "convex"),
+        is_contiguous(problem, place, "pipeline"),
         tuple(faults),
     )
 
@@ -408,29 +399,3 @@ def _violations(workload: Workload, where: Mapping[int, Place]) -> list[str]:
                 f"{workload.memory_bytes:.12g}"
             )
     return faults
-
-
-def _max_load(workload: Workload, device: Sequence[Place]) -> float:
-    """Seconds of the busiest device, with what it sends and receives."""
-    readers: list[set[Place]] = [set() for _ in device]
-    for source, target in workload.edges:
-        readers[source].add(device[target])
-    seconds: dict[Place, list[float]] = {}
-    for i, node in enumerate(workload.nodes):
-        here = device[i]
-        own = node.accelerator if here[0] == "gpu" else node.cpu
-        seconds.setdefault(here, []).append(own)
-        others = readers[i] - {here}
-        for place in {here, *others} if others else ():
-            if place[0] == "gpu":
-                seconds.setdefault(place, []).append(workload.transfer[i])
-    return max((fsum(each) for each in seconds.values()), default=0.0)
-
-
-def _forward_edges(workload: Workload) -> list[tuple[int, int]]:
-    nodes = workload.nodes
-    return [
-        (a, b)
-        for a, b in workload.edges
-        if not (nodes[a].backward or nodes[b].backward)
-    ]

@@ -1,4 +1,4 @@
-"""Contract groups to clusters, and choose the clusters.
+"""Choose clusters of groups to contract.
 
 Multilevel scheme of Hendrickson and Leland, "A Multilevel Algorithm for Partitioning
 Graphs" (1995): merge the ends of the most expensive edges, solve the small problem,
@@ -9,75 +9,13 @@ import networkx as nx
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
-from splitnet.planner.problem import Bools, Floats, Ints, LoadGraph
+from splitnet.planner.problem import Floats, Ints, LoadGraph, Problem, contract
 
-__all__ = ["Edges", "contract", "edges_of", "fused", "member_of", "merge_edges"]
-
-Edges = tuple[Ints, Ints, Floats]
-"""Pairs of groups and the seconds that a cut between them costs."""
+__all__ = ["fused", "member_of", "merge_edges"]
 
 
-def _rows(rows: Ints, items: Ints, count: int) -> tuple[Ints, Ints]:
-    """Lists of items by row, sorted and without duplicates."""
-    width = int(items.max(initial=0)) + 1
-    keys = np.unique(rows * width + items)
-    start = np.searchsorted(keys, np.arange(count + 1) * width)
-    return start, keys % width
-
-
-def _pairs(start: Ints, items: Ints, cluster: Ints) -> tuple[Ints, Ints]:
-    """Clusters of the two ends of every edge between two clusters."""
-    a, b = cluster[np.repeat(np.arange(len(start) - 1), np.diff(start))], cluster[items]
-    return a[a != b], b[a != b]
-
-
-def _sums(cluster: Ints, values: Floats | Bools, count: int) -> Floats:
-    """Sums of rows by cluster."""
-    columns = [np.bincount(cluster, column, count) for column in values.T]
-    return np.ascontiguousarray(np.array(columns, np.float64).reshape(-1, count).T)
-
-
-def contract(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
-    """The problem of the clusters: an assignment of them has the same loads.
-
-    Equal nets are merged, those inside a cluster dropped. Equal sets of pins are found
-    by their sum of random keys (Zobrist 1970).
-    """
-    nets = len(graph.net_start) - 1
-    net = np.repeat(np.arange(nets), np.diff(graph.net_start))
-    start, pins = _rows(net, cluster[graph.net_pins], nets)
-    keys = np.random.default_rng(count).integers(2**63, size=count)
-    digest = np.bitwise_xor.reduceat(keys[pins], start[:-1]) if nets else start[:0]
-    crossing = np.flatnonzero(np.diff(start) > 1)
-    _, first, merged = np.unique(
-        digest[crossing], return_index=True, return_inverse=True
-    )
-    chosen = crossing[first]
-    sizes = np.diff(start)[chosen]
-    net_start = np.concatenate(([0], np.cumsum(sizes)))
-    offset = np.repeat(start[chosen] - net_start[:-1], sizes)
-    net_pins = pins[np.arange(net_start[-1]) + offset]
-    number = np.repeat(np.arange(len(chosen)), sizes)
-    edges = _pairs(graph.successor_start, graph.successors, cluster)
-    return LoadGraph(
-        _sums(cluster, graph.seconds, count),
-        np.bincount(cluster, graph.size_bytes, count).astype(np.float64),
-        _sums(cluster, ~graph.allowed, count) == 0,
-        graph.capacity_bytes,
-        graph.kind,
-        net_start,
-        net_pins,
-        _sums(merged, graph.net_seconds[crossing], len(chosen)),
-        np.bincount(merged, graph.net_weight[crossing], len(chosen)).astype(np.int64),
-        *_rows(net_pins, number, count),
-        *_rows(*edges, count),
-        *_rows(*edges[::-1], count),
-        *_rows(*_pairs(graph.apart_start, graph.apart, cluster), count),
-    )
-
-
-def edges_of(graph: LoadGraph) -> Edges:
-    """Producer and reader of every net, with the sum of the nets that they share."""
+def _edges(graph: LoadGraph) -> tuple[Ints, Ints, Floats]:
+    """Producer and reader of every net, with the seconds of the nets they share."""
     net = np.repeat(np.arange(len(graph.net_start) - 1), np.diff(graph.net_start))
     a, b = graph.net_pins[graph.net_start[:-1]][net], graph.net_pins
     cost = graph.net_seconds.max(axis=1, initial=0.0)[net]
@@ -141,7 +79,6 @@ def unite(
 
 def merge_edges(
     graph: LoadGraph,
-    edges: Edges,
     keep: Ints,
     target: int,
     random: np.random.Generator,
@@ -158,7 +95,7 @@ def merge_edges(
     allowed devices, or both with `apart` constraints stay separate. Returns the cluster
     of each group and the number of clusters.
     """
-    a, b, cost = edges
+    a, b, cost = _edges(graph)
     groups = left = len(graph.size_bytes)
     parent, seconds = np.arange(groups), graph.seconds.min(axis=1, initial=np.inf)
     keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
@@ -182,14 +119,15 @@ def merge_edges(
     return cluster, len(roots)
 
 
-def fused(graph: LoadGraph) -> tuple[LoadGraph, Ints]:
+def fused(problem: Problem) -> tuple[Problem, Ints]:
     """Merge groups on a common cycle: no pipeline separates them."""
-    groups = len(graph.size_bytes)
-    cluster, count = np.arange(groups), groups
-    ends = _pairs(graph.successor_start, graph.successors, cluster)
-    flow = nx.DiGraph(zip(*(end.tolist() for end in ends)))
+    graph, groups = problem.graph, problem.group_count
+    source = np.repeat(np.arange(groups), np.diff(graph.successor_start))
+    flow = nx.DiGraph(zip(source.tolist(), graph.successors.tolist()))
     flow.add_nodes_from(range(groups))
-    if not nx.is_directed_acyclic_graph(flow):
-        for count, members in enumerate(nx.strongly_connected_components(flow), 1):
-            cluster[list(members)] = count - 1
-    return (graph if count == groups else contract(graph, cluster, count)), cluster
+    cluster, count = np.arange(groups), 0
+    for count, members in enumerate(nx.strongly_connected_components(flow), 1):
+        cluster[list(members)] = count - 1
+    if count == groups:
+        return problem, np.arange(groups)
+    return contract(problem, cluster, count), cluster

@@ -15,6 +15,9 @@ from splitnet.planner.problem import Ints, Problem, cut_size, equivalent_devices
 
 __all__ = ["BranchAndBound"]
 
+_STEPS = 1_000_000
+"""How long a search may take; it ends early if it comes forward too slowly for that."""
+
 
 class BranchAndBound:
     """The best of all assignments, O(devices ** groups) at worst.
@@ -65,6 +68,7 @@ class BranchAndBound:
         self.assigned = [-1] * groups
         self.place, self.value, self.complete = np.zeros(groups, np.int64), inf, True
         self.done = 0.0  # about the fraction of the tree that is searched
+        self.began = budget.spent
         self.node_steps = 5 + len(graph.net_pins) / 3
         if self.path is not None:
             self.node_steps += 0.4 * self.path.size
@@ -99,9 +103,8 @@ class BranchAndBound:
         `share` is about the fraction of the tree that is below this node.
         """
         self.budget.spend(self.node_steps)
-        hopeless = (
-            self.done < 0.5 * self.budget.spent / max(1, self.budget.effort) - 0.1
-        )
+        part = (self.budget.spent - self.began) / _STEPS
+        hopeless = part > 1 or self.done < 0.5 * part - 0.02
         if not self.complete or not self.budget.left or hopeless:
             self.complete = False
             return

@@ -14,10 +14,32 @@ from splitnet.planner.problem import Bools, Floats, Ints, rows_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
 
-__all__ = ["Scratch", "Tasks", "makespan", "scratch_for", "tasks_of"]
+__all__ = ["Tasks", "makespan", "tasks_of"]
 
 _OUTPUT, _SUM, _WEIGHT = 0, 1, 2
 _COPIES_FIRST = 1 << 62
+
+
+class Scratch(NamedTuple):
+    """Arrays that one run after the other uses; per task, in the queue, per copy.
+
+    `work` counts the events of all runs, and the tasks that were set up.
+    """
+
+    stop: Floats
+    ready: Floats
+    pending: Ints
+    place: Ints
+    queue_time: Floats
+    queue_key: Ints
+    copies: Ints
+    copy_bytes: Floats
+    missing: Ints
+    link_free: Floats
+    seen: Ints
+    free: Floats
+    left: Floats
+    work: Ints
 
 
 class Tasks(NamedTuple):
@@ -55,28 +77,7 @@ class Tasks(NamedTuple):
     latency: Floats
     gap: Floats
     seconds_per_byte: Floats
-
-
-class Scratch(NamedTuple):
-    """Arrays that one run after the other uses; per task, in the queue, per copy.
-
-    `work` counts the events of all runs, and the tasks that were set up.
-    """
-
-    stop: Floats
-    ready: Floats
-    pending: Ints
-    place: Ints
-    queue_time: Floats
-    queue_key: Ints
-    copies: Ints
-    copy_bytes: Floats
-    missing: Ints
-    link_free: Floats
-    seen: Ints
-    free: Floats
-    left: Floats
-    work: Ints
+    scratch: Scratch
 
 
 def tasks_of(step: StepGraph, group: Ints) -> Tasks:
@@ -122,15 +123,16 @@ def tasks_of(step: StepGraph, group: Ints) -> Tasks:
         np.array(step.latency, np.float64),
         np.array(step.gap, np.float64),
         np.array(step.seconds_per_byte, np.float64),
+        _scratch(step),
     )
 
 
-def scratch_for(tasks: Tasks) -> Scratch:
+def _scratch(step: StepGraph) -> Scratch:
     """Arrays that are large enough for any placement."""
-    count, devices = 3 * len(tasks.group), len(tasks.latency)
-    most = 1 + devices * (len(tasks.user_start) - 1)
-    for start in (tasks.reader_start, tasks.contributor_start):
-        most += int(np.minimum(devices, np.diff(start)).sum())
+    count, devices = 3 * step.count, step.device_count
+    most = 1 + devices * len(step.weights)
+    most += sum(min(devices, len(edge.readers)) for edge in step.edges)
+    most += sum(min(devices, len(r.contributors)) for r in step.tasks.reductions)
     return Scratch(
         np.zeros(count),
         np.zeros(count),
@@ -140,7 +142,7 @@ def scratch_for(tasks: Tasks) -> Scratch:
         np.zeros(count + most, np.int64),
         np.zeros((most, 4), np.int64),
         np.zeros(most),
-        np.zeros((len(tasks.sum_task), devices), np.int64),
+        np.zeros((len(step.tasks.reductions), devices), np.int64),
         np.zeros((devices, devices)),
         np.zeros(devices, np.int64),
         np.zeros(devices),
@@ -217,8 +219,9 @@ def note(
 
 
 @entry
-def makespan(tasks: Tasks, device_of: Ints, limit: float, scratch: Scratch) -> float:
+def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     """Seconds of the step with group g on `device_of[g]`; infinite above the limit."""
+    scratch = tasks.scratch
     stop, ready = scratch.stop, scratch.ready
     pending, place = scratch.pending, scratch.place
     times, keys, copies = scratch.queue_time, scratch.queue_key, scratch.copies

@@ -7,7 +7,7 @@ memory       bytes of the fullest device at its peak
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Any
@@ -22,12 +22,8 @@ from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.exhaustive import BranchAndBound
 from splitnet.planner.engine.packing import packed
 from splitnet.planner.problem import (
-    Floats,
     Ints,
-    LoadGraph,
     Problem,
-    bytes_per_device,
-    equivalent_devices,
     is_allowed,
     is_contiguous,
     loads,
@@ -45,8 +41,11 @@ _LOGGER = logging.getLogger("splitnet")
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
 """Groups up to which a program gives the bound, and its share of the time."""
 
-_TREE_GROUPS, _TREE_STEPS = 40, 1_000_000
-"""Groups up to which branch and bound is tried, and how long at most."""
+_TREE_GROUPS = 40
+"""Groups up to which branch and bound is tried."""
+
+_FIT_SECONDS = 1.0
+"""How much longer than the limit is searched if nothing fits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +96,7 @@ def solve(
     seed: int = 0,
     starts: Iterable[Ints] = (),
     on_progress: Callable[[float, float], None] | None = None,
+    prove: bool = True,
 ) -> Solution:
     """The best assignment found for one of `OBJECTIVES`.
 
@@ -113,23 +113,23 @@ def solve(
         seed: Of the random numbers.
         starts: Assignments to begin with.
         on_progress: Called with the fraction done and the best value so far.
+        prove: Whether to look for a lower bound, which is 0 otherwise.
     """
     groups, shape = problem.group_count, contiguity or "free"
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
     budget = Budget(seconds, effort, on_progress=on_progress)
     given = [np.asarray(start, np.int64) for start in starts]
     place, algorithm, proven = np.zeros(groups, np.int64), "none needed", False
-    known = False
+
+    def judge(place: Ints) -> float:
+        return value_of(problem, objective, place, shape)
+
     if groups and problem.graph.allowed.any(axis=1).all():
-        if (start := packed(problem)) is not None:
+        known = any(judge(start) < inf for start in given)
+        if not known and (start := packed(problem, budget)) is not None:
             given.append(start)
         if groups <= _TREE_GROUPS:
-            tree = BranchAndBound(
-                problem,
-                objective,
-                lambda place: value_of(problem, objective, place, shape),
-                budget.part(min(1.0, _TREE_STEPS / max(1, budget.left))),
-            )
+            tree = BranchAndBound(problem, objective, judge, budget)
             tree.search(given)
             place, algorithm, proven = tree.place, "branch and bound", tree.complete
             if not proven and not problem.cut_penalty and tree.value < inf:
@@ -142,7 +142,7 @@ def solve(
     bound = 0.0
     if value < inf and proven and not problem.cut_penalty:
         bound = value
-    elif value < inf and groups:
+    elif value < inf and groups and prove:
         bound = lower_bound(problem, objective)
         if bound < 0.999 * value and groups <= _PROGRAM_GROUPS and not proven:
             limit = _PROGRAM_SHARE * time_limit
@@ -160,125 +160,16 @@ def _searched(
     seed: int,
     starts: list[Ints],
 ) -> tuple[Ints, str]:
-    """Search with numba; the name of the algorithm is that of the main part."""
+    """The best assignment that is found with numba, and the name of the algorithm."""
+    _prepare("makespan" if objective == "latency" else "loads", budget)
+    from splitnet.planner.engine.search import search
+
     rules: dict[str, Any] = {"contiguity": contiguity, "seed": seed}
-    if objective == "memory" or (objective == "throughput" and problem.step):
-        _prepare("loads", budget)
-        place = _search_with_peaks(problem, objective, budget, starts, rules)
-        return place, "multilevel simulated annealing"
-    if objective == "throughput":
-        _prepare("loads", budget)
-        from splitnet.planner.engine.load_search import search_load
-
-        found = search_load(problem, budget, starts=starts, **rules)
-        return found.place, "multilevel simulated annealing"
-    _prepare("makespan", budget)
-    from splitnet.planner.engine.makespan_search import search_makespan
-
-    found = search_makespan(problem, budget, starts=starts, **rules)
-    if found.value == inf:
-        _prepare("loads", budget)
-        rest = budget if budget.left else Budget(1.0, 300_000)
-        packed = _search_with_peaks(problem, "fit", rest.part(0.4), starts, rules)
-        found = search_makespan(problem, rest, starts=[packed], **rules)
-        if found.value == inf:
-            return packed, "simulated annealing"
-    return found.place, "simulated annealing"
-
-
-def _search_with_peaks(
-    problem: Problem,
-    objective: str,
-    budget: Budget,
-    starts: list[Ints],
-    rules: dict[str, Any],
-) -> Ints:
-    """Search loads, or bytes as loads, and correct what sums of bytes leave out.
-
-    The peak of a device is known only afterwards: the next round takes the ratio of
-    peak and sum, or for throughput less capacity. With the objective "fit" bytes are
-    fractions of the memory.
-    """
-    from splitnet.planner.engine.load_search import search_load
-
-    graph, devices = problem.graph, problem.device_count
-    capacity, ratio = np.maximum(graph.capacity_bytes, 1.0), np.ones(devices)
-    kind = np.array(equivalent_devices(problem))
-    target = replace(problem, step=None)
-    best, best_key = np.zeros(problem.group_count, np.int64), (True, inf, inf)
-    rest = () if objective == "memory" else (1.0,)
-    for fraction in (0.2, 0.25, 0.33, 0.5, *rest):
-        if objective != "throughput":
-            target = replace(
-                target, graph=_bytes_as_seconds(problem, objective, kind, ratio)
-            )
-        found = search_load(target, budget.part(fraction), starts=starts, **rules)
-        held = problem.held_bytes(found.place)
-        budget.spend(40 * len(problem.group_of_unit))
-        full = float((held / capacity).max())
-        value = found.value
-        if objective != "throughput":
-            value = full if objective == "fit" else float(held.max())
-        key = (full > 1.0 or found.value == inf, max(1.0, full), value)
-        if key < best_key:
-            best, best_key = found.place, key
-        if not budget.left or (objective == "fit" and not key[0]):
-            break
-        starts = [*starts, found.place]
-        sums = np.bincount(kind, bytes_per_device(graph, found.place), devices)
-        peaks = np.bincount(kind, held, devices)
-        ratio = np.where(peaks > sums, peaks / np.maximum(sums, 1.0), 1.0)
-        if objective == "throughput":
-            room = target.graph.capacity_bytes - 1.05 * np.maximum(held - capacity, 0.0)
-            room = np.maximum(room, 1.0)
-            target = replace(target, graph=target.graph._replace(capacity_bytes=room))
-    if objective == "memory":
-        return _lower_peak(problem, best, budget, rules["contiguity"])
-    return best
-
-
-def _lower_peak(problem: Problem, place: Ints, budget: Budget, contiguity: str) -> Ints:
-    """Move groups off the fullest device, one at a time, while its peak falls."""
-    value, improved = value_of(problem, "memory", place, contiguity), True
-    while improved:
-        improved = False
-        fullest = int(problem.held_bytes(place).argmax())
-        for group in np.flatnonzero(place == fullest):
-            for device in np.flatnonzero(problem.graph.allowed[group]):
-                if not budget.left:
-                    return place
-                budget.spend(40 * len(problem.group_of_unit))
-                other = place.copy()
-                other[group] = device
-                found = value_of(problem, "memory", other, contiguity)
-                if found < value * (1 - 1e-9):
-                    place, value, improved = other, found, True
-                    break
-            if improved:
-                break
-    return place
-
-
-def _bytes_as_seconds(
-    problem: Problem, objective: str, kind: Ints, ratio: Floats
-) -> LoadGraph:
-    """The problem with bytes for seconds, so that the load is what devices hold.
-
-    Transfers cost next to nothing, so that among equal assignments few cross.
-    """
-    graph, devices, scale = problem.graph, problem.device_count, np.ones(len(ratio))
-    if objective == "fit":
-        scale[kind] = np.maximum(graph.capacity_bytes, 1.0)
-    seconds = graph.size_bytes[:, None] * (ratio / scale)
-    nets = np.tile(graph.net_seconds.max(axis=1, initial=0.0)[:, None], devices)
-    if nets.sum() > 0:
-        nets *= 0.01 * seconds.sum() / devices / nets.sum()
-    return graph._replace(
-        seconds=seconds,
-        kind=kind,
-        net_seconds=nets,
-        capacity_bytes=np.full(devices, inf),
-    )
+    found = search(problem, objective, budget, starts=starts, **rules)
+    if found.value == inf:  # what fits is looked for longer than the time limit
+        more = Budget(_FIT_SECONDS)
+        found = search(problem, objective, more, starts=[found.place], **rules)
+    return found.place, "multilevel simulated annealing"
 
 
 _PREPARED: set[str] = set()
@@ -297,10 +188,7 @@ def _prepare(kernel: str, budget: Budget) -> None:
         _LOGGER.warning("compiling the planner, once (this takes about 10 s)")
     _PREPARED.add(kernel)
     problem, objective = _sample(), {"loads": "throughput"}.get(kernel, "latency")
-    for contiguity in ("free", "pipeline"):
-        sample = Budget(60.0, 20_000)
-        target = problem if kernel == "makespan" else replace(problem, step=None)
-        _searched(target, objective, contiguity, sample, 0, [])
+    _searched(problem, objective, "free", Budget(60.0, 20_000), 0, [])
     compiler.mark_compiled(kernel)
     budget.pause(monotonic() - began)
 

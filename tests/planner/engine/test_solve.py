@@ -87,6 +87,19 @@ def test_same_seed_and_effort_give_the_same_answer(objective: str) -> None:
     assert first.assignment.tolist() == second.assignment.tolist()
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_longer_search_is_never_worse(objective: str) -> None:
+    """A search of more steps goes on where one of fewer steps ends."""
+    problem = step_problem(45, 4, gpus=3)
+
+    values = [
+        solve(problem, objective=objective, effort=effort, time_limit=600).value
+        for effort in (10_000, 40_000, 100_000, 250_000)
+    ]
+
+    assert values == sorted(values, reverse=True)
+
+
 def test_clock_ends_a_search_and_says_so() -> None:
     """Steps that last for hours are cut off by the time limit."""
     found = solve(

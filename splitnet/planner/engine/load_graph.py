@@ -1,0 +1,175 @@
+"""Groups, nets and devices as flat arrays: what an assignment loads and crosses."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "Bools",
+    "Floats",
+    "ForwardGraph",
+    "Ints",
+    "LoadGraph",
+    "bytes_per_device",
+    "contracted",
+    "cut_size",
+    "is_allowed",
+    "loads",
+    "pins_per_device",
+    "rows_of",
+]
+
+Ints = npt.NDArray[np.int64]
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+class LoadGraph(NamedTuple):
+    """Groups, nets and devices; rows of lists are `items[start[i]:start[i + 1]]`.
+
+    `seconds` is per group and kind of device, `net_seconds` per net and kind; the
+    producer is the first pin of a net, `net_weight` the cuts that each of its further
+    devices counts for. `successors` and `predecessors` hold the edges
+    of the forward pass. Groups in `apart` may not share a device.
+    """
+
+    seconds: Floats
+    size_bytes: Floats
+    allowed: Bools
+    capacity_bytes: Floats
+    kind: Ints
+    net_start: Ints
+    net_pins: Ints
+    net_seconds: Floats
+    net_weight: Ints
+    group_start: Ints
+    group_nets: Ints
+    successor_start: Ints
+    successors: Ints
+    predecessor_start: Ints
+    predecessors: Ints
+    apart_start: Ints
+    apart: Ints
+
+
+class ForwardGraph(NamedTuple):
+    """Forward calls before contraction, which decide whether a device's set is convex.
+
+    `order` is a topological order of the forward calls, `group` the group of each call.
+    """
+
+    order: Ints
+    successor_start: Ints
+    successors: Ints
+    group: Ints
+
+
+def rows_of(lists: Iterable[Iterable[int]]) -> tuple[Ints, Ints]:
+    """Lists of integers as (start, items)."""
+    filled = [list(one) for one in lists]
+    start = np.cumsum([0, *map(len, filled)]).astype(np.int64)
+    return start, np.array([item for one in filled for item in one], np.int64)
+
+
+def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
+    """The graph of clusters; equal nets are merged, those inside a cluster dropped.
+
+    Equal sets of pins are found by their sum of random keys (Zobrist 1970); the
+    producer stays the first pin.
+    """
+    nets = len(graph.net_start) - 1
+    net = np.repeat(np.arange(nets), np.diff(graph.net_start))
+    producer = cluster[graph.net_pins[graph.net_start[:-1]]]
+    pins = cluster[graph.net_pins]
+    start, pins = _rows(net, pins + count * (pins != producer[net]), nets)
+    pins %= count
+    keys = np.random.default_rng(count).integers(2**63, size=count)
+    digest = np.bitwise_xor.reduceat(keys[pins], start[:-1]) if nets else start[:0]
+    crossing = np.flatnonzero(np.diff(start) > 1)
+    _, first, merged = np.unique(
+        digest[crossing], return_index=True, return_inverse=True
+    )
+    chosen = crossing[first]
+    sizes = np.diff(start)[chosen]
+    net_start = np.concatenate(([0], np.cumsum(sizes)))
+    offset = np.repeat(start[chosen] - net_start[:-1], sizes)
+    net_pins = pins[np.arange(net_start[-1]) + offset]
+    number = np.repeat(np.arange(len(chosen)), sizes)
+    edges = _pairs(graph.successor_start, graph.successors, cluster)
+    return LoadGraph(
+        _sums(cluster, graph.seconds, count),
+        np.bincount(cluster, graph.size_bytes, count).astype(np.float64),
+        _sums(cluster, ~graph.allowed, count) == 0,
+        graph.capacity_bytes,
+        graph.kind,
+        net_start,
+        net_pins,
+        _sums(merged, graph.net_seconds[crossing], len(chosen)),
+        np.bincount(merged, graph.net_weight[crossing], len(chosen)).astype(np.int64),
+        *_rows(net_pins, number, count),
+        *_rows(*edges, count),
+        *_rows(*edges[::-1], count),
+        *_rows(*_pairs(graph.apart_start, graph.apart, cluster), count),
+    )
+
+
+def _rows(rows: Ints, items: Ints, count: int) -> tuple[Ints, Ints]:
+    """Lists of items by row, sorted and without duplicates."""
+    width = int(items.max(initial=0)) + 1
+    keys = np.unique(rows * width + items)
+    start = np.searchsorted(keys, np.arange(count + 1) * width)
+    return start, keys % width
+
+
+def _pairs(start: Ints, items: Ints, cluster: Ints) -> tuple[Ints, Ints]:
+    """Clusters of the two ends of every edge between two clusters."""
+    a, b = cluster[np.repeat(np.arange(len(start) - 1), np.diff(start))], cluster[items]
+    return a[a != b], b[a != b]
+
+
+def _sums(cluster: Ints, values: Floats | Bools, count: int) -> Floats:
+    """Sums of rows by cluster."""
+    columns = [np.bincount(cluster, column, count) for column in values.T]
+    return np.ascontiguousarray(np.array(columns, np.float64).reshape(-1, count).T)
+
+
+def loads(graph: LoadGraph, assignment: npt.ArrayLike) -> list[float]:
+    """Busy seconds of every device: computing, sending and receiving."""
+    place, devices = np.asarray(assignment), len(graph.capacity_bytes)
+    here = pins_per_device(graph, place) > 0
+    paid = (here & (here.sum(axis=1) > 1)[:, None]) * graph.net_seconds[:, graph.kind]
+    seconds = graph.seconds[np.arange(len(place)), graph.kind[place]]
+    total: list[float] = (
+        np.bincount(place, seconds, devices) + paid.sum(axis=0)
+    ).tolist()
+    return total
+
+
+def pins_per_device(graph: LoadGraph, place: Ints) -> Ints:
+    """How many groups of every net are on every device."""
+    nets, devices = len(graph.net_start) - 1, len(graph.capacity_bytes)
+    net = np.repeat(np.arange(nets), np.diff(graph.net_start))
+    keys = net * devices + place[graph.net_pins]
+    return np.bincount(keys, minlength=nets * devices).reshape(nets, devices)
+
+
+def bytes_per_device(graph: LoadGraph, assignment: npt.ArrayLike) -> Floats:
+    """Sum of the groups' bytes on every device."""
+    place, devices = np.asarray(assignment), len(graph.capacity_bytes)
+    return np.bincount(place, graph.size_bytes, devices).astype(np.float64)
+
+
+def cut_size(graph: LoadGraph, assignment: npt.ArrayLike) -> int:
+    """Number of cross-device transfers: one per output and device that receives it."""
+    used = (pins_per_device(graph, np.asarray(assignment)) > 0).sum(axis=1)
+    return int(((used - 1) * graph.net_weight).sum())
+
+
+def is_allowed(graph: LoadGraph, place: Ints) -> bool:
+    """Whether groups are on devices that they may use, and apart where they must be."""
+    group = np.repeat(np.arange(len(place)), np.diff(graph.apart_start))
+    together = np.any(place[group] == place[graph.apart])
+    return bool(graph.allowed[np.arange(len(place)), place].all()) and not together

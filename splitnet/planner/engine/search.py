@@ -1,0 +1,499 @@
+"""Search for the best assignment, whatever is minimised.
+
+A memetic multilevel scheme, as in Sanders and Schulz, "Distributed Evolutionary Graph
+Partitioning" (2012), in turns of two kinds:
+
+construct   a chain partition of a new order or, for a step, a list schedule
+improve     one or two of the best assignments, or a random one: groups are merged along
+            expensive edges, the clusters annealed, and refined while they are taken
+            apart again
+
+What devices hold at their peaks is known only afterwards. An assignment that has no
+room lowers the capacity with which the search goes on; while nothing fits, bytes are
+minimised instead, as they are for the objective "memory".
+
+A turn depends on the steps that were spent, not on those that are left. So a longer
+search goes on where a shorter one ends, and its answer is never worse.
+"""
+
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from splitnet.planner.engine.annealing import (
+    BEST,
+    STEPS_PER_EVENT,
+    VALUE,
+    Cooling,
+    anneal,
+    rules_of,
+    state_of,
+)
+from splitnet.planner.engine.budget import Budget
+from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
+from splitnet.planner.engine.compiler import random_state
+from splitnet.planner.engine.makespan import Tasks, makespan, tasks_of
+from splitnet.planner.engine.packing import random_start, repaired
+from splitnet.planner.engine.starts import Chains, list_schedule, random_order
+from splitnet.planner.problem import (
+    Bools,
+    Floats,
+    Ints,
+    LoadGraph,
+    Problem,
+    bytes_per_device,
+    contract,
+    cut_size,
+    device_line,
+    equivalent_devices,
+    is_allowed,
+    is_contiguous,
+    loads,
+)
+
+__all__ = ["Found", "search"]
+
+_STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
+"""Steps of a proposal, of a net of its group, and of a call whose path is followed."""
+
+_STEPS_PER_PEAK = 40
+"""Steps that it takes per unit to know what devices hold at their peaks."""
+
+_STEPS_PER_TURN = 200
+"""Steps of a turn besides what it counts."""
+
+_LARGE = 300
+"""Groups from which a move changes so little of a step that temperatures are lower."""
+
+
+class Found(NamedTuple):
+    """An assignment and its value, infinite if it breaks a constraint."""
+
+    value: float
+    place: Ints
+
+
+class _Style(NamedTuple):
+    """Steps of construction at first, fractions of steps, and of kinds of improvement.
+
+    The rest of the improvements starts from one good assignment. The first has `steps`,
+    each further one is longer by the fraction `growth` of that.
+    """
+
+    first: float
+    construct: float
+    fresh: float
+    combine: float
+    steps: float
+    growth: float
+
+
+class _Run(NamedTuple):
+    """A multilevel run: how far to coarsen, how to cool."""
+
+    steps: float
+    clusters: float
+    most_seconds: float
+    hot: float
+    exponent: int
+    rating: float
+    noise: float
+
+
+class _Search:
+    """What the turns of one search share.
+
+    Attributes:
+        best: The best assignment found; its value counts cuts.
+        nearest: How full its fullest device is, and what else is the least bad.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        objective: str,
+        contiguity: str,
+        budget: Budget,
+        seed: int,
+    ) -> None:
+        self.problem, self.objective, self.budget = problem, objective, budget
+        self.contiguity, self.capacity = contiguity, problem.graph.capacity_bytes
+        self.state, self.random = random_state(seed), np.random.default_rng(seed)
+        self.units, self.turns, self.constructed = len(problem.group_of_unit), 0, 0
+        self.tasks: Tasks | None = None
+        groups = problem.group_count
+        steps = max(10_000.0, 20.0 * groups)
+        if objective == "latency":
+            assert problem.step is not None, "a makespan is that of a step"
+            self.tasks = tasks_of(problem.step, problem.group_of_unit)
+            self.whole = 1 + STEPS_PER_EVENT * 3 * self.units
+            first, steps = 150 * self.whole, max(3000, 200 * self.whole)
+            style = _Style(first, 0.15, 0.0, 0.1, steps, 1 / 8)
+        elif contiguity == "free":
+            style = _Style(0.0, 0.08, 0.3, 0.45, steps, 1 / 250)
+        else:
+            style = _Style(0.0, 0.5, 0.0, 0.0, 2 * steps, 1 / 100)
+        self.style, self.chains = style, Chains(problem)
+        self.kind = np.array(equivalent_devices(problem))
+        self.ratio = np.ones(problem.device_count)
+        self.elite = _Elite(10)
+        self.chain = self.best = Found(inf, np.zeros(groups, np.int64))
+        self.nearest = Found(inf, np.zeros(groups, np.int64))
+
+    def keep(self, place: Ints) -> None:
+        """Add an assignment to the best ones if it keeps all constraints."""
+        problem, graph = self.problem, self.problem.graph
+        if not is_allowed(graph, place):
+            return
+        if not is_contiguous(problem, place, self.contiguity):
+            return
+        held = used = bytes_per_device(graph, place)
+        value = inf
+        if np.all(used <= graph.capacity_bytes * (1 + 1e-12)):
+            value = self._seconds(place)
+        peaks = problem.step is not None and value < self.best.value
+        if peaks:
+            held = problem.held_bytes(place)
+            self.budget.spend(_STEPS_PER_PEAK * self.units)
+            sums, most = np.bincount(self.kind, used), np.bincount(self.kind, held)
+            self.ratio = (np.maximum(most, 1.0) / np.maximum(sums, 1.0))[self.kind]
+        if self.objective == "memory" and value < inf:
+            value = float(held.max(initial=0.0))
+        value *= 1 + problem.cut_penalty * cut_size(graph, place)
+        full = float((held / np.maximum(self.capacity, 1.0)).max(initial=0.0))
+        if full < self.nearest.value:
+            self.nearest = Found(full, place)
+        if peaks and full > 1:
+            if self.best.value < inf:
+                room = graph.capacity_bytes - 1.05 * np.maximum(held - self.capacity, 0)
+                graph = graph._replace(capacity_bytes=np.maximum(room, 1.0))
+                self.problem = replace(problem, graph=graph)
+                self.elite.limit(graph)
+            return
+        if value < self.best.value:
+            self.best = Found(value, place)
+            self.budget.report(value)
+        self.elite.add(graph, value, place)
+
+    def _seconds(self, place: Ints) -> float:
+        """Makespan or largest load, without cuts; nothing if memory is minimised."""
+        if self.objective == "memory":
+            return 0.0
+        if self.tasks is None:
+            return max(loads(self.problem.graph, place), default=0.0)
+        self.budget.spend(self.whole)
+        return makespan(self.tasks, place, inf)
+
+    def turn(self) -> None:
+        """Construct an assignment, or improve the best ones."""
+        target, step = self.problem, True
+        known = bool(self.elite.members)
+        if known and self.objective == "memory":
+            target = self._bytes_for_seconds(np.ones_like(self.capacity))
+            room = self.problem.graph.capacity_bytes
+            target = replace(target, graph=target.graph._replace(capacity_bytes=room))
+        elif not known and (self.objective != "throughput" or self.turns % 2):
+            target, step = self._bytes_for_seconds(self.capacity), False
+        began, self.turns = self.budget.spent, self.turns + 1
+        self.budget.spend(_STEPS_PER_TURN)
+        if self.constructed <= self.style.first + self.style.construct * began:
+            self.construct(target)
+            self.constructed += self.budget.spent - began
+        elif known and self.objective == "memory" and self.turns % 4 == 0:
+            self.relieve()
+        else:
+            self.improve(target, step=step)
+
+    def relieve(self) -> None:
+        """Move a group off the fullest device of the best assignment, if that helps."""
+        value, place = self.best
+        held = self.problem.held_bytes(place)
+        self.budget.spend(_STEPS_PER_PEAK * self.units)
+        groups = np.flatnonzero(place == held.argmax())
+        for group in self.random.permutation(groups)[:20]:
+            for device in np.flatnonzero(self.problem.graph.allowed[group]):
+                other = place.copy()
+                other[group] = device
+                self.keep(other)
+                if self.best.value < value or not self.budget.left:
+                    return
+
+    def construct(self, target: Problem) -> None:
+        """A list schedule for large steps, else a partition of a chain.
+
+        Pipelines are mostly cut from orders near the best one.
+        """
+        graph, random = target.graph, self.random
+        if self.tasks is not None and target is self.problem and self.turns % 3 != 1:
+            self.keep(self.scheduled())
+            return
+        depth, most, stage = float(random.choice([0.5, 0.9, 0.97, 1.0])), inf, None
+        if self.tasks is None and self.chain.value < inf:
+            most = self.chain.value * (1 - 1e-9)
+            if random.random() < 0.75:
+                line = device_line(target, self.chain.place)
+                stage = None if line is None else line[self.chain.place]
+        order = random_order(graph, depth, random, stage)
+        place, steps = self.chains.cut(graph, order, most=most)
+        self.budget.spend(steps)
+        if place is not None:
+            self.chain = Found(max(loads(graph, place)), place)
+            self.keep(place)
+
+    def scheduled(self) -> Ints:
+        """A list schedule, mostly a noisy one, sometimes of clusters."""
+        problem, random, groups = self.problem, self.random, self.problem.group_count
+        cluster, most = np.arange(groups), 2 * self.problem.device_count
+        noise = float(random.random()) if self.turns > 4 else 0.0
+        if noise and groups > most and random.random() < 0.5:
+            target = int(groups * (most / groups) ** random.random())
+            rating = float(random.choice([0.0, 0.15, 0.3, 0.5]))
+            cluster, count = merge_edges(
+                problem.graph, 0 * cluster, target, random, rating=rating
+            )
+            problem = contract(problem, cluster, count)
+        self.budget.spend(0.1 * groups * problem.device_count)
+        return list_schedule(problem.graph, noise, random, self.state)[cluster]
+
+    def improve(self, target: Problem, *, step: bool) -> None:
+        """Anneal from a random assignment, what two good ones share, or a good one.
+
+        With `step` the makespan, if that is minimised, else the loads of the target.
+        """
+        random, style, members = self.random, self.style, self.elite.members
+        groups, steps = target.group_count, step and self.tasks is not None
+        draw, keep, hot = random.random(), np.zeros(groups, np.int64), 0.3
+        fastest = target.graph.seconds.min(axis=1, initial=inf).sum()
+        limited = int(np.isfinite(self.capacity).sum()) or target.device_count
+        clusters, seconds = 22 * 3.0 ** random.random(), 0.25 + 0.45 * random.random()
+        if self.contiguity != "free" and not members:
+            keep = start = self.nearest.place
+        elif len(members) < 4 and style.fresh or draw < style.fresh or not members:
+            start = random_start(target.graph, random)
+        elif len(members) > 1 and draw < style.fresh + style.combine:
+            i, j = sorted(random.choice(len(members), 2, replace=False))
+            start, hot = members[i].place, 0.2
+            keep = start * target.device_count + members[j].place
+        else:
+            rank = (
+                int(random.random() ** 2 * len(members))
+                if steps
+                else random.integers(len(members))
+            )
+            start = keep = members[rank].place
+            hot = 0.1
+        if steps or self.contiguity != "free":
+            hot = float(random.choice([0.1, 0.03, 0.01]))
+            seconds = 1.0 if steps else seconds
+            coarsest = 0.03 if steps else 0.1
+            clusters = groups / 2 * coarsest ** random.random()
+            if random.random() < 0.2:
+                clusters = groups
+            if steps and groups > _LARGE:
+                hot *= 0.3
+        run = _Run(
+            style.steps * (1 + style.growth * self.turns),
+            clusters,
+            seconds * fastest / limited,
+            hot,
+            exponent=12 if random.random() < 0.67 else 24,
+            rating=float(random.choice([0.0, 0.15, 0.3, 0.5])),
+            noise=float(random.choice([0.1, 0.5])),
+        )
+        self.keep(self.multilevel(target, start, keep, run, step=steps))
+
+    def multilevel(
+        self, target: Problem, start: Ints, keep: Ints, run: _Run, *, step: bool
+    ) -> Ints:
+        """Coarsen along edges, anneal the coarsest problem, refine level by level."""
+        levels: list[tuple[Problem, Ints]] = []
+        here, place = target, start
+        room = target.graph.capacity_bytes
+        most_bytes = 0.5 * float(np.max(room, initial=0.0, where=np.isfinite(room)))
+        end, clusters = self.budget.spent + run.steps, int(run.clusters)
+        while (groups := here.group_count) > clusters:
+            finer = max(clusters, groups // 4)
+            cluster, count = merge_edges(
+                here.graph,
+                keep,
+                clusters if finer < 2 * clusters else finer,
+                self.random,
+                noise=run.noise,
+                rating=run.rating,
+                most_seconds=run.most_seconds,
+                most_bytes=most_bytes or inf,
+            )
+            if count > 0.95 * groups:
+                break
+            self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
+            levels.append((here, cluster))
+            here = contract(here, cluster, count)
+            place = member_of(cluster, count, place)
+            keep = member_of(cluster, count, keep)
+        if self.contiguity == "free" and not step:
+            place = repaired(here.graph, place)
+        hot, coarse, value = run.hot, bool(levels), inf
+        while True:
+            left = max(0.0, end - self.budget.spent)
+            share = 0.75 if levels and hot > 0.03 else 1.0 / (len(levels) + 1)
+            gentle = step or (not levels and (coarse or hot <= 0.03))
+            found = self.anneal(
+                *(here, place, value, left * share, hot, run.exponent),
+                gentle=gentle,
+                step=step,
+            )
+            if not levels:
+                return found.place
+            here, cluster = levels.pop()
+            value, place, hot = found.value, found.place[cluster], min(hot, 0.02)
+
+    def anneal(
+        self,
+        problem: Problem,
+        place: Ints,
+        value: float,
+        steps: float,
+        hot: float,
+        exponent: int,
+        *,
+        gentle: bool,
+        step: bool,
+    ) -> Found:
+        """Cool down in so many steps; `gentle` moves are few swaps and near groups."""
+        graph, budget = problem.graph, self.budget
+        movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
+        if not len(movable):
+            return Found(value, place)
+        line = device_line(problem, place) if self.contiguity == "pipeline" else None
+        rules = rules_of(problem, self.contiguity, line)
+        state, tasks = state_of(graph, place), None
+        penalty = 1 + problem.cut_penalty * float(cut_size(graph, place))
+        each = _STEPS_PER_PROPOSAL
+        each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
+        if self.contiguity == "convex":
+            each += _STEPS_PER_CALL * len(rules.forward.order)
+        steps = max(256 * each, steps)
+        proposals, cold = int(max(256, steps / each / 200)), 0.002
+        if step and self.tasks is not None:
+            tasks = self.tasks._replace(group=problem.group_of_unit)
+            proposals, hot, cold = 8, hot / 12, 2e-5
+            if value == inf:
+                value = makespan(tasks, place, inf) * penalty
+            state.numbers[BEST] = state.numbers[VALUE] = value
+            tasks.scratch.work[0] = 0
+        elif np.all(state.used <= graph.capacity_bytes):
+            state.numbers[BEST] = state.load.max() * penalty
+        swaps, stray = (0.05 if tasks is None else 0.2, 0.1) if gentle else (0.2, 1.0)
+        cooling = Cooling(
+            *(steps, each, proposals, hot, cold, exponent, swaps, stray),
+            max(2, len(place) // 3),
+            problem.cut_penalty,
+        )
+        spent = 0.0
+        while spent < steps and budget.left:
+            before, until = spent, min(steps, spent + 20_000.0)
+            spent = anneal(
+                *(graph, rules, state, movable, cooling, tasks),
+                *(spent, until, self.state),
+            )
+            budget.spend(spent - before)
+        if state.numbers[BEST] < inf:
+            return Found(float(state.numbers[BEST]), state.best)
+        return Found(inf, state.place)
+
+    def _bytes_for_seconds(self, scale: Floats) -> Problem:
+        """The problem with bytes for seconds, so that the load is what devices hold.
+
+        Bytes are in units of `scale`, and as many more as peaks were above sums.
+        Transfers cost next to nothing, so that among equal assignments few cross.
+        """
+        graph, devices = self.problem.graph, len(scale)
+        seconds = graph.size_bytes[:, None] * (self.ratio / np.maximum(scale, 1.0))
+        nets = np.tile(graph.net_seconds.max(axis=1, initial=0.0)[:, None], devices)
+        if nets.sum() > 0:
+            nets *= 0.01 * seconds.sum() / devices / nets.sum()
+        graph = graph._replace(
+            seconds=seconds,
+            kind=np.arange(devices),
+            net_seconds=nets,
+            capacity_bytes=np.full(devices, inf),
+        )
+        return replace(self.problem, graph=graph)
+
+
+class _Elite:
+    """The best assignments, kept different in the nets that they cut."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: list[Found] = []
+        self.cut: list[Bools] = []
+
+    def add(self, graph: LoadGraph, value: float, place: Ints) -> None:
+        """Keep an assignment of a new value instead of the worse one most like it."""
+        if value == inf or any(
+            abs(value - m.value) <= 1e-9 * value for m in self.members
+        ):
+            return
+        cut = np.zeros(len(graph.net_start), np.bool_)
+        if len(graph.net_pins):
+            start, where = graph.net_start[:-1], place[graph.net_pins]
+            low, high = (f.reduceat(where, start) for f in (np.minimum, np.maximum))
+            cut[:-1] = low != high
+        if len(self.members) >= self.size:
+            worse = [i for i, one in enumerate(self.members) if one.value > value]
+            if not worse:
+                return
+            i = min(worse, key=lambda i: np.count_nonzero(self.cut[i] ^ cut))
+            del self.members[i], self.cut[i]
+        i = sum(one.value <= value for one in self.members)
+        self.members.insert(i, Found(value, place.copy()))
+        self.cut.insert(i, cut)
+
+    def limit(self, graph: LoadGraph) -> None:
+        """Drop what has no room with new capacities."""
+        room = graph.capacity_bytes * (1 + 1e-12)
+        fits = [
+            bool(np.all(bytes_per_device(graph, m.place) <= room)) for m in self.members
+        ]
+        self.members = [m for m, fit in zip(self.members, fits) if fit]
+        self.cut = [c for c, fit in zip(self.cut, fits) if fit]
+
+
+def search(
+    problem: Problem,
+    objective: str,
+    budget: Budget,
+    *,
+    contiguity: str = "free",
+    seed: int = 0,
+    starts: list[Ints] | None = None,
+) -> Found:
+    """The best assignment found; its value counts cuts and is infinite if none fits.
+
+    Args:
+        problem: What to place.
+        objective: "latency", "throughput" or "memory".
+        budget: How long.
+        contiguity: "free", "convex" or "pipeline".
+        seed: Of the random numbers.
+        starts: Assignments to begin with.
+    """
+    cluster = np.arange(problem.group_count)
+    if contiguity == "pipeline":
+        problem, cluster = fused(problem)
+    one = _Search(problem, objective, contiguity, budget, seed)
+    graph = problem.graph
+    singles = np.arange(problem.device_count)[:, None]
+    singles = np.where(graph.allowed.T, singles, graph.allowed.argmax(axis=1))
+    for start in [member_of(cluster, problem.group_count, s) for s in starts or []]:
+        one.keep(start)
+        one.keep(repaired(graph, start))
+    for d in dict.fromkeys(one.kind.tolist()):
+        one.keep(repaired(graph, singles[one.kind.tolist().index(d)]))
+    while budget.left or not one.turns:
+        one.turn()
+    found = one.best if one.best.value < inf else Found(inf, one.nearest.place)
+    return Found(found.value, found.place[cluster])
