@@ -17,67 +17,14 @@ from keras.src.backend import common as keras_common
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
-from keras.src.models.functional import Functional, operation_fn
-from keras.src.ops.function import Function
+from keras.src.models.functional import Functional as Functional
+from keras.src.models.functional import operation_fn as operation_fn
 from keras.src.ops.node import KerasHistory
-from keras.src.ops.operation import Operation
-from keras.src.ops.symbolic_arguments import SymbolicArguments
+from keras.src.ops.operation import Operation as Operation
+from keras.src.ops.symbolic_arguments import SymbolicArguments as SymbolicArguments
 from keras.src.random import seed_generator
 
 from splitnet.tf.internals.checks import Needed, missing, refuse
-
-__all__ = [
-    "CARRIED",
-    "SUPPORTED",
-    "Function",
-    "Functional",
-    "Operation",
-    "SymbolicArguments",
-    "compile_arguments",
-    "compiled_loss",
-    "borrow_value",
-    "compute_loss",
-    "drop_value",
-    "forget_initial_epoch",
-    "functional_inside",
-    "has_value",
-    "in_scratch_graph",
-    "in_stateless_scope",
-    "input_structure",
-    "initializer_of",
-    "kernel_variable",
-    "lambda_output_shape",
-    "layers_in_order",
-    "lives_on",
-    "loss_tracker",
-    "mask_of",
-    "moments_of",
-    "move_value",
-    "needs_memory",
-    "nodes_of",
-    "number_of",
-    "operation_fn",
-    "order_layers",
-    "output_structure",
-    "own_trainable_variables",
-    "producer",
-    "random_states_kept",
-    "rename_variable",
-    "reset_accumulators_by",
-    "set_mask",
-    "set_producer",
-    "standardized_inputs",
-    "step_count_as",
-    "step_counter",
-    "sublayers",
-    "trained_by",
-    "turn_off_xla",
-    "update_each_device",
-    "with_moments",
-    "with_values",
-    "without_nodes",
-    "without_values",
-]
 
 SUPPORTED = ((3, 12), (3, 15))
 

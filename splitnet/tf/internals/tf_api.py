@@ -11,6 +11,7 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.ops import (
     custom_gradient,
     gradients_util,
@@ -18,28 +19,6 @@ from tensorflow.python.ops import (
 )
 
 from splitnet.tf.internals.checks import Needed, missing, refuse
-
-__all__ = [
-    "SUPPORTED",
-    "add_functions",
-    "current_device",
-    "forget_traces",
-    "function_body",
-    "function_nodes",
-    "functions_entered",
-    "gradient_order",
-    "join_again",
-    "note_reads",
-    "partition_graphs",
-    "record_gradient",
-    "recording",
-    "started",
-    "stop_recording",
-    "sum_as_written",
-    "wait_for_eager_operations",
-    "watch_graphs",
-    "with_gradient",
-]
 
 SUPPORTED = ((2, 20), (2, 21))
 

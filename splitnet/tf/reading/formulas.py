@@ -326,13 +326,10 @@ def _separable(case: Case) -> Work | None:
 
 def _pool(case: Case) -> Work:
     """One FLOP per element of a window; a maximum reads input and output again."""
-    layer, name = case.operation, type(case.operation).__name__
-    if name.startswith("Global"):
-        flops = case.input.elements
-    else:
-        flops = case.output.elements * math.prod(layer.pool_size)
-    keeps = (0,) if "Max" in name else ()
-    return Work(other_flops=float(flops), saves_inputs=keeps, saves_outputs=keeps)
+    layer = case.operation
+    flops = float(case.output.elements * math.prod(layer.pool_size))
+    keeps = (0,) if "Max" in type(layer).__name__ else ()
+    return Work(other_flops=flops, saves_inputs=keeps, saves_outputs=keeps)
 
 
 _Formula = Callable[[Case], Work | None]
@@ -351,8 +348,7 @@ _GROUPS: dict[_Formula, str] = {
     _depthwise: "DepthwiseConv1D DepthwiseConv2D",
     _separable: "SeparableConv1D SeparableConv2D",
     _pool: "MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D "
-    "AveragePooling3D GlobalAveragePooling1D GlobalAveragePooling2D "
-    "GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D",
+    "AveragePooling3D",
 }
 
 _FORMULAS: dict[str, Row | _Formula] = {

@@ -114,7 +114,7 @@ def trace(
     Raises:
         Exception: whatever `call` raises on such tensors.
     """
-    graph = tf.Graph()
+    graph = tf_api.FuncGraph("cost")  # takes tensors that layers hold as captures
     with graph.as_default():
         given = [tf.compat.v1.placeholder(s.dtype, s.shape) for s in sizes]
         states = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in variables]

@@ -82,8 +82,6 @@ FORMULAS: dict[str, tuple[Body, tuple[int, ...]]] = {
     "separable": (lambda x: layers.SeparableConv2D(8, 3)(x), IMAGE),
     "max pooling": (lambda x: layers.MaxPooling2D()(x), IMAGE),
     "average pooling": (lambda x: layers.AveragePooling2D(2)(x), IMAGE),
-    "global average": (lambda x: layers.GlobalAveragePooling2D()(x), IMAGE),
-    "global maximum": (lambda x: layers.GlobalMaxPooling2D()(x), IMAGE),
     "batch norm": (lambda x: layers.BatchNormalization()(x), IMAGE),
     "layer norm": (lambda x: layers.LayerNormalization()(x), STEPS),
     "rescaling": (lambda x: layers.Rescaling(2.0)(x), IMAGE),
@@ -262,6 +260,36 @@ def test_a_layer_with_a_call_of_its_own_is_traced() -> None:
     assert pair.work.matrix_flops == 2 * 4 * 6 * 6 * 6
     assert pair.work.saves_inputs == (0, 1, 2)
     assert pair.work.efficiency == "product"
+
+
+class Scaled(layers.Layer):
+    """Holds a tensor that is no variable."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scale = tf.constant([2.0] * 10)
+
+    def call(self, inputs: Any) -> Any:
+        """Multiply."""
+        return inputs * self.scale
+
+
+def test_a_layer_that_holds_a_tensor_is_traced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One of its own, statistics, a table of words."""
+    adapted = layers.Normalization()
+    adapted.adapt(np.eye(10, dtype="float32"))
+    words = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    with caplog.at_level(logging.WARNING, logger="splitnet"):
+        scaled = cost_of(call_of(lambda x: Scaled()(x), ROW), 4)
+        normalized = traced(call_of(adapted, ROW), case_of(call_of(adapted, ROW)))
+        looked_up = call_of(words, (4, 1), dtype="string")
+        traced(looked_up, case_of(looked_up))
+
+    assert scaled.work.saves_inputs == (0,)
+    assert normalized.other_flops >= 2 * 4 * 10
+    assert caplog.text == ""
 
 
 def test_trace_counts_what_has_no_gradient() -> None:
