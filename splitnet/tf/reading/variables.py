@@ -20,7 +20,8 @@ def variables_of(operation: Any) -> list[Any]:
     """
     found = {id(v): v for v in getattr(operation, "variables", ())}
     for layer in keras_api.sublayers(operation):
-        _gather(vars(layer).values(), found)
+        public = (v for name, v in vars(layer).items() if not name.startswith("_"))
+        _gather(public, found)
     return list(found.values())
 
 

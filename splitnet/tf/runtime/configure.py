@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,12 @@ _gpus_apply = True  # False once stand-ins have hidden the GPUs
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call that must come before TensorFlow initialises."""
+    """A call of `put(wanted)` before TensorFlow initialises, unless `get()` is that."""
 
     text: str
-    holds: Callable[[], bool]
-    apply: Callable[[], None]
+    wanted: Any
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ def apply_settings(
             raise ConfigError(
                 listed("the runtime settings cannot be applied.", check.faults)
             )
-        due = [step for step in check.steps if not step.holds()]
+        due = [step for step in check.steps if step.get() != step.wanted]
         if due and started():
             raise ConfigError(
                 listed(
@@ -151,7 +153,7 @@ def apply_settings(
                 )
             )
         for step in due:
-            step.apply()
+            step.put(step.wanted)
         _apply_at_any_time(settings)
     _given.update(options or {})
     return settings
@@ -181,27 +183,19 @@ def check_settings(settings: Settings, *, gpus: bool = True) -> Check:
 
 def cpu_devices() -> int:
     """How many CPU devices there are, or will be once TensorFlow starts."""
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    return len(tf.config.get_logical_device_configuration(cpu) or [None])
+    config = _tf_config()
+    cpu = config.list_physical_devices("CPU")[0]
+    return len(config.get_logical_device_configuration(cpu) or [None])
 
 
 def make_cpu_devices(count: int) -> None:
     """Divide the CPU into so many devices; TensorFlow must not have started."""
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
-    )
+    _divide(_tf_config().list_physical_devices("CPU")[0], [None] * count)
 
 
 def _gpu_setting_works(name: str) -> bool:
     """Whether a setting of GPUs changes anything here; hiding none of them does not."""
-    import tensorflow as tf
-
-    return bool(tf.config.list_physical_devices("GPU")) or not current()[name]
+    return bool(_tf_config().list_physical_devices("GPU")) or not current()[name]
 
 
 def _apply_at_any_time(settings: Settings) -> None:
@@ -218,9 +212,7 @@ def _apply_at_any_time(settings: Settings) -> None:
 
 def _notes(settings: Settings) -> Iterator[str]:
     """Settings without effect here, and variables that others read as well."""
-    import tensorflow as tf
-
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = _tf_config().list_physical_devices("GPU")
     for name in _GPU_SETTINGS:
         if settings[name] and not gpus:
             yield f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
@@ -250,10 +242,12 @@ def _said(settings: Settings, name: str) -> str:
 
 
 def _gpu_steps(settings: Settings, faults: list[str]) -> list[Step]:
-    """Visible GPUs, then growth, limits and logical GPUs of each."""
-    import tensorflow as tf
+    """Visible GPUs, then growth, limits and logical GPUs of each.
 
-    gpus = tf.config.list_physical_devices("GPU")
+    They are the same for all GPUs, as TensorFlow demands.
+    """
+    config = _tf_config()
+    gpus = config.list_physical_devices("GPU")
     visible = settings["visible"]
     steps: list[Step] = []
     if isinstance(visible, tuple):
@@ -268,11 +262,50 @@ def _gpu_steps(settings: Settings, faults: list[str]) -> list[Step]:
         steps.append(
             Step(
                 _said(settings, "visible"),
-                lambda: tf.config.get_visible_devices("GPU") == gpus,
-                lambda: tf.config.set_visible_devices(gpus, "GPU"),
+                gpus,
+                partial(config.get_visible_devices, "GPU"),
+                partial(config.set_visible_devices, device_type="GPU"),
             )
         )
-    return steps + _memory_steps(settings, gpus, faults)
+    grown, growth = config.experimental.get_memory_growth, settings["memory_growth"]
+    if growth is None:
+        faults += _uneven_growth([(gpu.name, grown(gpu)) for gpu in gpus])
+    for number, gpu in enumerate(gpus):
+        if growth is not None:
+            if growth is True and config.get_logical_device_configuration(gpu):
+                faults.append(
+                    f"memory growth and a memory limit exclude each other, and "
+                    f"{gpu.name} has been given logical devices elsewhere in this "
+                    "program; drop one of them"
+                )
+            steps.append(
+                Step(
+                    f"{_said(settings, 'memory_growth')} for {gpu.name}",
+                    growth is True,
+                    partial(grown, gpu),
+                    partial(config.experimental.set_memory_growth, gpu),
+                )
+            )
+        limit = _limit_mib(settings, number, faults)
+        if limit is None:
+            continue
+        if grown(gpu) and not started():
+            faults.append(
+                f"a memory limit and memory growth exclude each other, and {gpu.name} "
+                "has been given growth elsewhere in this program, or by "
+                "TF_FORCE_GPU_ALLOW_GROWTH; drop one of them"
+            )
+        count = settings["logical_gpus"]
+        name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
+        steps.append(
+            Step(
+                f"{_said(settings, name)} for {gpu.name}",
+                [limit] * (count if isinstance(count, int) else 1),
+                partial(_limits, gpu),
+                partial(_divide, gpu),
+            )
+        )
+    return steps
 
 
 def _found(gpus: Sequence[Any]) -> str:
@@ -282,63 +315,17 @@ def _found(gpus: Sequence[Any]) -> str:
     return f"TensorFlow finds {found}{under}"
 
 
-def _memory_steps(
-    settings: Settings, gpus: Sequence[Any], faults: list[str]
-) -> list[Step]:
-    """Growth, limits and logical GPUs; all GPUs alike, as TensorFlow demands."""
-    import tensorflow as tf
-
-    growth = settings["memory_growth"]
-    if growth is None:
-        faults += _uneven_growth(gpus)
-    steps: list[Step] = []
-    for number, gpu in enumerate(gpus):
-        if growth is not None:
-            steps.append(_growth_step(settings, gpu, growth is True, faults))
-        limit = _limit_mib(settings, number, faults)
-        if limit is None:
-            continue
-        if tf.config.experimental.get_memory_growth(gpu) and not started():
-            faults.append(
-                f"a memory limit and memory growth exclude each other, and {gpu.name} "
-                "has been given growth elsewhere in this program, or by "
-                "TF_FORCE_GPU_ALLOW_GROWTH; drop one of them"
-            )
-        count = settings["logical_gpus"]
-        wanted = [limit] * (count if isinstance(count, int) else 1)
-        steps.append(_limit_step(settings, gpu, wanted))
-    return steps
-
-
-def _uneven_growth(gpus: Sequence[Any]) -> list[str]:
+def _uneven_growth(gpus: Sequence[tuple[str, bool]]) -> list[str]:
     """Growth that other code set for some GPUs only, which TensorFlow refuses."""
-    import tensorflow as tf
-
-    grows = [tf.config.experimental.get_memory_growth(gpu) for gpu in gpus]
-    if started() or all(grows) or not any(grows):
+    with_it = ", ".join(name for name, grows in gpus if grows)
+    without = ", ".join(name for name, grows in gpus if not grows)
+    if started() or not (with_it and without):
         return []
-    with_it = ", ".join(gpu.name for gpu, own in zip(gpus, grows) if own)
-    without = ", ".join(gpu.name for gpu, own in zip(gpus, grows) if not own)
     return [
         f"{with_it} has memory growth, set elsewhere in this program, and {without} "
         "has not; TensorFlow requires the same for all visible GPUs. Set memory_growth="
         "True or False for all, or hide the others with visible="
     ]
-
-
-def _growth_step(settings: Settings, gpu: Any, growth: bool, faults: list[str]) -> Step:
-    import tensorflow as tf
-
-    if growth and tf.config.get_logical_device_configuration(gpu):
-        faults.append(
-            f"memory growth and a memory limit exclude each other, and {gpu.name} has "
-            "been given logical devices elsewhere in this program; drop one of them"
-        )
-    return Step(
-        f"{_said(settings, 'memory_growth')} for {gpu.name}",
-        lambda: bool(tf.config.experimental.get_memory_growth(gpu)) == growth,
-        lambda: tf.config.experimental.set_memory_growth(gpu, growth),
-    )
 
 
 def _limit_mib(settings: Settings, number: int, faults: list[str]) -> int | None:
@@ -372,53 +359,47 @@ def _limit_mib(settings: Settings, number: int, faults: list[str]) -> int | None
     return int(usable // parts // MIB)
 
 
-def _limit_step(settings: Settings, gpu: Any, wanted: list[int]) -> Step:
-    import tensorflow as tf
+def _limits(device: Any) -> list[float]:
+    """The memory limits of a card's logical devices, in MiB."""
+    logical = _tf_config().get_logical_device_configuration(device) or []
+    return [one.memory_limit for one in logical]
 
-    name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
 
-    def limits() -> list[float]:
-        logical = tf.config.get_logical_device_configuration(gpu) or []
-        return [one.memory_limit for one in logical]
-
-    def limit() -> None:
-        tf.config.set_logical_device_configuration(
-            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=m) for m in wanted]
-        )
-
-    return Step(
-        f"{_said(settings, name)} for {gpu.name}", lambda: limits() == wanted, limit
+def _divide(device: Any, limits: Sequence[float | None]) -> None:
+    """Divide a device into logical ones with these limits, in MiB."""
+    config = _tf_config()
+    config.set_logical_device_configuration(
+        device, [config.LogicalDeviceConfiguration(memory_limit=m) for m in limits]
     )
 
 
 def _cpu_steps(settings: Settings) -> list[Step]:
     """Threads and CPU devices."""
-    import tensorflow as tf
-
-    threading = tf.config.threading
+    threading = _tf_config().threading
     steps: list[Step] = []
     within = settings["cpu_threads"]
     if within is not None:
 
-        def limit() -> None:
-            os.environ["OMP_NUM_THREADS"] = str(within)
-            threading.set_intra_op_parallelism_threads(within)
+        def limit(count: int) -> None:
+            os.environ["OMP_NUM_THREADS"] = str(count)
+            threading.set_intra_op_parallelism_threads(count)
 
         steps.append(
             Step(
                 _said(settings, "cpu_threads"),
-                lambda: threading.get_intra_op_parallelism_threads() == within,
+                within,
+                threading.get_intra_op_parallelism_threads,
                 limit,
             )
         )
     name = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
-    across = settings[name]
-    if across is not None:
+    if settings[name] is not None:
         steps.append(
             Step(
                 f"{_said(settings, name)}, across operations",
-                lambda: threading.get_inter_op_parallelism_threads() == across,
-                lambda: threading.set_inter_op_parallelism_threads(across),
+                settings[name],
+                threading.get_inter_op_parallelism_threads,
+                threading.set_inter_op_parallelism_threads,
             )
         )
     count = settings["cpu_devices"]
@@ -426,8 +407,16 @@ def _cpu_steps(settings: Settings) -> list[Step]:
         steps.append(
             Step(
                 _said(settings, "cpu_devices"),
-                lambda: cpu_devices() >= count,
-                lambda: make_cpu_devices(count),
+                count,
+                lambda: min(cpu_devices(), count),  # more do no harm
+                make_cpu_devices,
             )
         )
     return steps
+
+
+def _tf_config() -> Any:
+    """`tf.config`; TensorFlow is imported when it is first needed."""
+    import tensorflow as tf
+
+    return tf.config

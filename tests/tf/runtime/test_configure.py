@@ -72,7 +72,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     set_ = monkeypatch.setattr
     set_(tf.config, "list_physical_devices", made.physical)
     set_(tf.config, "get_visible_devices", lambda kind: list(made.visible))
-    set_(tf.config, "set_visible_devices", lambda gpus, kind: _see(made, gpus))
+    set_(tf.config, "set_visible_devices", lambda gpus, device_type: _see(made, gpus))
     set_(tf.config, "get_logical_device_configuration", made.logical.get)
     set_(tf.config, "set_logical_device_configuration", made.set_logical)
     experimental = tf.config.experimental
