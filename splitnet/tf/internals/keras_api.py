@@ -59,7 +59,10 @@ _NEEDED: Needed = (
         + ("add_variable_from_reference", "_iterations", "_trainable_variables")
         + ("_backend_reset_gradient_accumulators", "_accumulated_gradients"),
     ),
-    (keras.Variable, ("_value", "_name", "_path", "_initializer")),
+    (
+        keras.Variable,
+        ("_value", "_name", "_path", "_initializer", "_deferred_initialize"),
+    ),
     (keras_common, ("variables",)),
     (global_state, ("get_global_attribute", "set_global_attribute")),
     (seed_generator, ("GLOBAL_SEED_GENERATOR",)),
@@ -304,6 +307,12 @@ def borrow_value(variable: Any, source: Any) -> None:
         return tf.convert_to_tensor(source.value)
 
     variable._initializer = value
+
+
+def copy_value(variable: Any, source: Any) -> None:
+    """Give a variable without memory its own, with the value of `source`."""
+    borrow_value(variable, source)
+    variable._deferred_initialize()
 
 
 def initializer_of(variable: Any) -> Any:

@@ -56,7 +56,9 @@ def clone(
         model, nodes = cloner.model(blueprint.model)
         held = _held_initializers(old for old, _ in cloner.layers())
         for old, new in cloner.pairs():
-            _give_value(old, new, held)
+            if id(new) not in cloner.filled:
+                _give_value(old, new, held)
+            _give_name(old, new)
         cloner.carry_assets()
     cloner.move_used()
     opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
@@ -75,10 +77,14 @@ def clone(
 
 
 def _give_value(old: Any, new: Any, held: set[int]) -> None:
-    """Give a copied variable the value, flag and path of its original."""
+    """Give a copied variable the value that its original has or would have."""
     value = old.value if keras_api.has_value(old) else _would_be(old, held)
     if value is not None:
         new.assign(value)
+
+
+def _give_name(old: Any, new: Any) -> None:
+    """Give a copied variable the flag and path of its original."""
     if old.trainable != new.trainable:
         new.trainable = old.trainable
     if old.path != new.path:

@@ -51,7 +51,8 @@ class Cloner:
         copy: whether layers with values are copied, or used as they are.
         originals: the user's layer that a layer of a template stands for, by its id.
 
-    `reused` says why a layer is used as it is, by its name.
+    `reused` says why a layer is used as it is, by its name; `filled` has the variables
+    that were made with the value of their original, by their ids.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Cloner:
         originals: Mapping[int, Any] | None = None,
     ) -> None:
         self.reused: dict[str, str] = {}
+        self.filled: set[int] = set()
         self._device_of, self._copying = device_of, copy
         self._originals = originals or {}
         self._copies: dict[int, tuple[Any, Any]] = {}
@@ -103,7 +105,8 @@ class Cloner:
         rebuilt = _is_leaf(operation) and operation is not copy
         known = rebuilt and source.built
         try:
-            made = copy(*args, **kwargs)
+            with self._filled(operation, copy):
+                made = copy(*args, **kwargs)
             if known and id(copy) not in self._checked:
                 check_alike(source, copy)
                 self._checked.add(id(copy))
@@ -117,6 +120,30 @@ class Cloner:
             self._note(operation, self._use(operation, why))
             return None
         return made
+
+    @contextlib.contextmanager
+    def _filled(self, operation: Any, copy: Any) -> Iterator[None]:
+        """Build a copy of Keras' own layer without drawing values that it will not use.
+
+        A class of a user may look at values while it is built.
+        """
+        source = self._source(operation)
+        plain = (
+            self._device_of is not None
+            and _is_leaf(operation)
+            and source.built
+            and not copy.built
+            and all(map(_is_keras, keras_api.sublayers(source)))
+            and not hasattr(source, "adapt")
+            and not getattr(source, "stateful", False)
+            and self._has_values(operation)
+        )
+        with keras_api.without_values() if plain else contextlib.nullcontext():
+            yield
+        for old, new in zip(source.variables, copy.variables) if plain else ():
+            if not keras_api.has_value(new):
+                keras_api.copy_value(new, old)
+                self.filled.add(id(new))
 
     def replay(
         self, model: Any, inputs: Any, call: Callable[..., Any] | None = None
