@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -107,35 +107,45 @@ def _from_keras(cls: type) -> bool:
 def formula(case: Case) -> Work | None:
     """What a call computes and keeps; None if it has no formula, so must be traced."""
     found = _FORMULAS.get(keras_class(case.operation))
-    if isinstance(found, tuple):
+    if isinstance(found, Row):
         return _elementwise(case, found)
     return None if found is None else found(case)
 
 
 # Calls that work element by element ----------------------------------------------
 
-Row = tuple[float, str, float]
-"""FLOPs per element; what the gradient reads again, `i`nputs or `o`utputs; and how
-many temporaries of the output's size it reads besides."""
+
+class Row(NamedTuple):
+    """What a call that works element by element costs.
+
+    FLOPs per element; what the gradient reads again, `i`nputs or `o`utputs; and how
+    many temporaries of the output's size it reads besides, and works with.
+    """
+
+    flops: float
+    keeps: str = ""
+    temporaries: float = 0.0
+    workspace: float = 0.0
+
 
 _SAMPLE = Size((4, 64))
 
 _ROWS: dict[Row, str] = {
-    (0, "", 0): "Permute RepeatVector Cropping1D Cropping2D Cropping3D ZeroPadding1D "
+    Row(0): "Permute RepeatVector Cropping1D Cropping2D Cropping3D ZeroPadding1D "
     "ZeroPadding2D ZeroPadding3D Concatenate StopGradient Cast Stack Split Transpose "
     "Swapaxes Moveaxis BroadcastTo Flip Roll Pad Tile Repeat GetItem OneHot Argmax "
     "CategoryEncoding Discretization StringLookup IntegerLookup TextVectorization "
     "Hashing HashedCrossing",
-    (1, "", 0): "Add Subtract Average Negative Mean Sum Masking Equal NotEqual Greater "
+    Row(1): "Add Subtract Average Negative Mean Sum Masking Equal NotEqual Greater "
     "GreaterEqual Less LessEqual LogicalAnd LogicalOr LogicalNot",
-    (1, "i", 0): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
+    Row(1, "i"): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
     "LayerScale",
-    (1, "o", 0): "Sqrt",
-    (2, "i", 0): "Rescaling",
-    (2, "", 0): "Normalization CustomScaleLayer StochasticDepth",
-    (2, "o", 0): "Rsqrt",
-    (4, "o", 0): "Exp",
-    (4, "i", 0): "Log",
+    Row(1, "o"): "Sqrt",
+    Row(2, "i"): "Rescaling",
+    Row(2): "Normalization CustomScaleLayer StochasticDepth",
+    Row(2, "o"): "Rsqrt",
+    Row(4, "o"): "Exp",
+    Row(4, "i"): "Log",
 }
 
 
@@ -144,19 +154,19 @@ def _elementwise(case: Case, row: Row) -> Work | None:
 
     Sums of n tensors take n - 1 operations; products of more than two are traced.
     """
-    flops, keeps, temporaries = row
-    if keeps and len(case.inputs) > 2:
+    if row.keeps and len(case.inputs) > 2:
         return None
     sizes = (*case.inputs, *case.outputs)
-    if not flops:
+    if not row.flops:
         sizes = ()
     count = max((size.elements for size in sizes), default=0)
     floats = tuple(i for i, size in enumerate(case.inputs) if size.differentiable)
     return Work(
-        other_flops=flops * count * max(len(case.inputs) - 1, 1),
-        saves_inputs=floats if "i" in keeps else (),
-        saves_outputs=tuple(range(len(case.outputs))) if "o" in keeps else (),
-        inner_bytes=int(temporaries * case.output.bytes),
+        other_flops=row.flops * count * max(len(case.inputs) - 1, 1),
+        saves_inputs=floats if "i" in row.keeps else (),
+        saves_outputs=tuple(range(len(case.outputs))) if "o" in row.keeps else (),
+        inner_bytes=int(row.temporaries * case.output.bytes),
+        workspace_bytes=int(row.workspace * case.output.bytes),
     )
 
 
@@ -168,13 +178,13 @@ def _activation(case: Case) -> Work | None:
     row = _row_of(case.operation.activation)
     if row is None:
         return None
-    return _elementwise(case, row) if row[0] else _view(case)
+    return _elementwise(case, row) if row.flops else _view(case)
 
 
 def _row_of(function: Any) -> Row | None:
     """The row of an activation function; None for one that must be traced in place."""
     if function is None:
-        return (0, "", 0)
+        return Row(0)
     return _traced_row(function) if isinstance(function, FunctionType) else None
 
 
@@ -195,10 +205,11 @@ def _traced_row(function: FunctionType) -> Row | None:
     if shapes[-1] != _SAMPLE.shape:
         return None
     keeps = "i" * len(found.saves_inputs) + "o" * len(found.saves_outputs)
-    return (
+    return Row(
         found.other_flops / _SAMPLE.elements,
         keeps,
         round(found.inner_bytes / _SAMPLE.bytes, 2),
+        found.workspace_bytes / _SAMPLE.bytes,
     )
 
 
@@ -249,23 +260,23 @@ def _layer_norm(case: Case) -> Work:
 def _product(case: Case, flops: float, inner_bytes: int = 0) -> Work | None:
     """A product of the input with weights, the bias, and the layer's activation.
 
-    Between the two gradients lives one more, of the result before the activation.
+    Between the two gradients lives one more, of the result before the activation, and
+    what the activation's own gradient works with.
     """
     layer, output = case.operation, case.output
     row = _row_of(layer.activation)
     if row is None:
         return None
-    each, keeps, temporaries = row
     trained = bool(layer.trainable_weights)
-    kept = temporaries * output.bytes + (output.bytes if "i" in keeps else 0)
+    kept = (row.temporaries + ("i" in row.keeps)) * output.bytes
     biased = getattr(layer, "bias", None) is not None
     return Work(
         matrix_flops=float(flops),
-        other_flops=float((biased + each) * output.elements),
+        other_flops=float((biased + row.flops) * output.elements),
         saves_inputs=(0,) if trained else (),
-        saves_outputs=(0,) if "o" in keeps else (),
+        saves_outputs=(0,) if "o" in row.keeps else (),
         inner_bytes=int(kept) + (inner_bytes if trained else 0),
-        workspace_bytes=output.bytes if each else 0,
+        workspace_bytes=int(max(row.workspace, bool(row.flops)) * output.bytes),
     )
 
 

@@ -34,6 +34,10 @@ _LOOPS = {"While", "StatelessWhile"}
 _BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
 _MATMULS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 _GRADIENTS = {"Conv2DBackpropInput", "Conv3DBackpropInputV2"}  # transposed convolutions
+_ANEW = (
+    _MATMULS | _GRADIENTS | _MOVES | _CALLS | _LOOPS | _BRANCHES | {"Conv2D", "Conv3D"}
+)
+"""Operations that read an input again while they write the output."""
 _CLASSES = {
     **dict.fromkeys({"Conv2D", "Conv3D"} | _GRADIENTS, "convolution"),
     "DepthwiseConv2dNative": "depthwise",
@@ -356,12 +360,17 @@ def _pushed_bytes(op: Any) -> int:
 
 
 def _peak(operations: Sequence[Any], apart: Sequence[Any]) -> int:
-    """The most that operations hold at once, besides tensors that count elsewhere."""
+    """The most that operations hold at once, besides tensors that count elsewhere.
+
+    An operation on elements writes over an input that nothing else reads any more.
+    """
     last = {id(_root(t)): op for op in operations for t in op.inputs}
     free = {id(_root(t)) for t in apart}
     freed: dict[int, int] = {}
     now = most = 0
     for op in operations:
+        if op.type not in _ANEW:
+            now -= freed.pop(id(op), 0)
         for tensor in op.outputs if op.type not in _VIEWS | _SHAPES else ():
             key = id(tensor)
             if key in last and key not in free and op.type not in ("Const", "Fill"):
