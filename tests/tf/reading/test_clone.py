@@ -220,6 +220,28 @@ def test_layers_are_made_under_their_own_devices() -> None:
     assert_same(source, made.model, X)
 
 
+class Counted(keras.initializers.Ones):
+    """Counts how often a value is asked for."""
+
+    calls = 0
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        """Ones."""
+        Counted.calls += 1
+        return super().__call__(shape, dtype)
+
+
+def test_no_value_is_drawn_that_the_source_has() -> None:
+    """Weights are made with the source's values; other weights with their own."""
+    source = chain(layers.Dense(3, kernel_initializer=Counted()), layers.Dropout(0.5))
+    before = Counted.calls
+    made = cloned(source).model
+
+    assert Counted.calls == before
+    assert_same(source, made, X)
+    assert {v.value.device[-5:] for v in made.variables} == {"CPU:1"}
+
+
 def test_random_states_are_left_as_found() -> None:
     """Python's, NumPy's and Keras'."""
     source = chain(layers.Dense(3), layers.Dropout(0.5), layers.Dense(2))
