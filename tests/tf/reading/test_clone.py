@@ -220,6 +220,7 @@ def test_layers_are_made_under_their_own_devices() -> None:
     assert_same(source, made.model, X)
 
 
+@keras.saving.register_keras_serializable("tests")
 class Counted(keras.initializers.Ones):
     """Counts how often a value is asked for."""
 
