@@ -141,8 +141,7 @@ _ROWS: dict[Row, str] = {
     Row(1, "i"): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
     "LayerScale",
     Row(1, "o"): "Sqrt",
-    Row(2, "i"): "Rescaling",
-    Row(2): "Normalization CustomScaleLayer StochasticDepth",
+    Row(2): "Rescaling Normalization CustomScaleLayer StochasticDepth",
     Row(2, "o"): "Rsqrt",
     Row(4, "o"): "Exp",
     Row(4, "i"): "Log",
@@ -161,13 +160,18 @@ def _elementwise(case: Case, row: Row) -> Work | None:
         sizes = ()
     count = max((size.elements for size in sizes), default=0)
     floats = tuple(i for i, size in enumerate(case.inputs) if size.differentiable)
+    scaled = len(case.inputs) == 1 and type(case.operation).__name__ in _SCALES
     return Work(
         other_flops=row.flops * count * max(len(case.inputs) - 1, 1),
-        saves_inputs=floats if "i" in row.keeps else (),
+        saves_inputs=floats if "i" in row.keeps and not scaled else (),
         saves_outputs=tuple(range(len(case.outputs))) if "o" in row.keeps else (),
         inner_bytes=int(row.temporaries * case.output.bytes),
         workspace_bytes=int(row.workspace * case.output.bytes),
     )
+
+
+_SCALES = frozenset({"Multiply", "Divide", "TrueDivide"})
+"""Keep nothing if the other side is a constant."""
 
 
 def _view(case: Case) -> Work:
@@ -214,7 +218,7 @@ def _traced_row(function: FunctionType) -> Row | None:
 
 
 def _dropout(case: Case) -> Work:
-    """Draw, compare, scale and mask; the mask has a byte per element drawn."""
+    """Draw, compare, scale and mask; kept is the mask, a byte per element drawn."""
     layer, shape = case.operation, case.input.shape
     if not layer.rate:
         return Work(views=True)
@@ -224,7 +228,7 @@ def _dropout(case: Case) -> Work:
         drawn[0] = drawn[case.channel_axis] = None
     count = math.prod(n if one is None else one for n, one in zip(shape, drawn))
     flops = 2.0 * case.input.elements + 3.0 * count
-    return Work(other_flops=flops, saves_inputs=(0,), inner_bytes=count)
+    return Work(other_flops=flops, inner_bytes=count)
 
 
 def _batch_norm(case: Case) -> Work:

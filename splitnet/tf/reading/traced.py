@@ -3,8 +3,7 @@
 The call is traced into a graph of its own, forward and backward, on placeholders, which
 stand for the layer's variables as well. So nothing is allocated, and TensorFlow's
 runtime is not even started. What is kept until the backward pass is what gradient
-operations read of the forward pass, also those that nothing needs: a backward function
-captures the operands of every one of them before it is pruned.
+operations that something needs read of the forward pass.
 """
 
 import functools
@@ -138,7 +137,7 @@ def trace(
     needed = _needed(gradients)
     backward = [op for op in operations[stop:] if id(op) in needed]
     counted = _count(forward, graph)
-    inputs, outputs, inner = _saved(given, states, results, forward, operations[stop:])
+    inputs, outputs, inner = _saved(given, states, results, forward, backward)
     apart = [*given, *states, *results, *gradients, *inner]
     kept = sum(map(_bytes, inner)) + sum(
         _pushed_bytes(op) for op in forward if id(op) in needed

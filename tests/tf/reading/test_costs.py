@@ -287,7 +287,7 @@ def test_a_layer_that_holds_a_tensor_is_traced(
         looked_up = call_of(words, (4, 1), dtype="string")
         traced(looked_up, case_of(looked_up))
 
-    assert scaled.work.saves_inputs == (0,)
+    assert scaled.work.kernels > 0  # of a trace; a guess has none
     assert normalized.other_flops >= 2 * 4 * 10
     assert caplog.text == ""
 
