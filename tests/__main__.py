@@ -16,7 +16,7 @@ CHECKS = (
     ("types", ["mypy"]),
     ("tests", ["pytest", *TWO_WORKERS, *sys.argv[1:]]),
 )
-COMPILED = "from splitnet.planner import engine; engine.warm_up()"
+COMPILED = "from splitnet.planner.engine.solve import warm_up; warm_up()"
 """Beside the first checks: else each of the two workers compiles the search itself."""
 
 

@@ -58,10 +58,9 @@ def run(page: Path, folder: Path) -> int:
 def main(folder: Path, pages: list[Path]) -> int:
     """Run each page in a fork of this process; 1 if one failed."""
     import keras  # noqa: F401  # once for all programs
+    import numba  # noqa: F401  # as above
     import sklearn.datasets  # noqa: F401  # as above
     import tensorflow  # noqa: F401  # as above
-
-    import splitnet.planner.engine  # noqa: F401  # as above
 
     failed = 0
     for page in pages:
