@@ -16,7 +16,9 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.reading.rebuild import (
+    MODELS,
     NotRebuiltError,
+    SharedParts,
     carry_assets,
     check_alike,
     held_functions,
@@ -38,8 +40,6 @@ _TRANSIENT = (
 _OWN = ("_auto_config",)  # what __init__ was given: saved in place of the graph
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
 _KERAS = ("_compile", "_eval_epoch", "_saved_model", "_self_", "_splitnet", "_symbolic")
-_MODELS = (keras.Sequential, keras_api.Functional)
-_SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 
 
 class Cloner:
@@ -71,7 +71,7 @@ class Cloner:
         self._used: dict[int, tuple[Any, str]] = {}
         self._checked: set[int] = set()
         self._early: dict[int, list[tuple[Any, Any]]] = {}
-        self._shared = _SharedParts()
+        self._shared = SharedParts()
 
     # Operations
 
@@ -285,7 +285,7 @@ class Cloner:
         if why:
             self.reused[source.name] = why
         self._used[id(source)] = (source, self._device_at(layer))
-        for one in source.layers if isinstance(source, _MODELS) else ():
+        for one in source.layers if isinstance(source, MODELS) else ():
             if id(one) not in self._copies:
                 with self._on(one):
                     self._note(one, self._use(one))
@@ -326,52 +326,9 @@ class Cloner:
         keras_api.order_layers(copy, [*ordered, *known.values()])
 
 
-class _SharedParts:
-    """The copies of layers, of what layers hold, and of seeds, one each.
-
-    A configuration says what a layer holds and not whether another holds the same: a
-    dense layer that is called, and is wrapped by `TimeDistributed` as well, would
-    become two.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}
-
-    def copy_of(self, original: Any) -> Any:
-        """The copy of a layer met alone or inside another; None if it was not met."""
-        return self._known.get(id(original), (None, None))[1]
-
-    def meet(self, original: Any, copy: Any) -> None:
-        """Remember a copy, and let it hold the copies of what its original holds."""
-        self._known[id(original)] = (original, copy)
-        held = vars(copy)
-        for name, one in vars(original).items():
-            other = held.get(name)
-            if isinstance(one, list) and isinstance(other, list):
-                for i, pair in enumerate(zip(one, other)):
-                    list.__setitem__(other, i, self._joined(*pair))  # untracked
-            elif isinstance(one, dict) and isinstance(other, dict):
-                for key in one:
-                    if key in other:
-                        dict.__setitem__(other, key, self._joined(one[key], other[key]))
-            elif isinstance(one, _SHARED):
-                held[name] = self._joined(one, other)
-
-    def _joined(self, one: Any, other: Any) -> Any:
-        """The copy of `one`: what was met, or `other`, which is met now."""
-        if type(one) is not type(other) or not isinstance(one, _SHARED):
-            return other
-        if isinstance(one, _MODELS):
-            return other
-        known = self.copy_of(one)
-        if known is None:
-            self.meet(one, other)
-        return other if known is None else known
-
-
 def _is_leaf(operation: Any) -> bool:
     layer = isinstance(operation, keras.layers.Layer)
-    return layer and not isinstance(operation, _MODELS)
+    return layer and not isinstance(operation, MODELS)
 
 
 def _is_keras(layer: Any) -> bool:
