@@ -53,7 +53,7 @@ from splitnet.planner.problem import (
     loads,
 )
 
-__all__ = ["Found", "search"]
+__all__ = ["Incumbent", "search"]
 
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 """Steps of a proposal, of a net of its group, and of a call whose path is followed."""
@@ -68,7 +68,7 @@ _LARGE = 300
 """Groups from which a move changes so little of a step that temperatures are lower."""
 
 
-class Found(NamedTuple):
+class Incumbent(NamedTuple):
     """An assignment and its value, infinite if it breaks a constraint."""
 
     value: float
@@ -139,8 +139,8 @@ class _Search:
         self.kind = np.array(equivalent_devices(problem))
         self.ratio = np.ones(problem.device_count)
         self.elite = _Elite(10)
-        self.chain = self.best = Found(inf, np.zeros(groups, np.int64))
-        self.nearest = Found(inf, np.zeros(groups, np.int64))
+        self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
+        self.nearest = Incumbent(inf, np.zeros(groups, np.int64))
 
     def keep(self, place: Ints) -> None:
         """Add an assignment to the best ones if it keeps all constraints."""
@@ -164,7 +164,7 @@ class _Search:
         value *= 1 + problem.cut_penalty * cut_size(graph, place)
         full = float((held / np.maximum(self.capacity, 1.0)).max(initial=0.0))
         if full < self.nearest.value:
-            self.nearest = Found(full, place)
+            self.nearest = Incumbent(full, place)
         if peaks and full > 1:
             if self.best.value < inf:
                 room = graph.capacity_bytes - 1.05 * np.maximum(held - self.capacity, 0)
@@ -173,7 +173,7 @@ class _Search:
                 self.elite.limit(graph)
             return
         if value < self.best.value:
-            self.best = Found(value, place)
+            self.best = Incumbent(value, place)
             self.budget.report(value)
         self.elite.add(graph, value, place)
 
@@ -239,7 +239,7 @@ class _Search:
         place, steps = self.chains.cut(graph, order, most=most)
         self.budget.spend(steps)
         if place is not None:
-            self.chain = Found(max(loads(graph, place)), place)
+            self.chain = Incumbent(max(loads(graph, place)), place)
             self.keep(place)
 
     def scheduled(self) -> Ints:
@@ -360,12 +360,12 @@ class _Search:
         *,
         gentle: bool,
         step: bool,
-    ) -> Found:
+    ) -> Incumbent:
         """Cool down in so many steps; `gentle` moves are few swaps and near groups."""
         graph, budget = problem.graph, self.budget
         movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
         if not len(movable):
-            return Found(value, place)
+            return Incumbent(value, place)
         line = device_line(problem, place) if self.contiguity == "pipeline" else None
         rules = rules_of(problem, self.contiguity, line)
         state, tasks = state_of(graph, place), None
@@ -400,8 +400,8 @@ class _Search:
             )
             budget.spend(spent - before)
         if state.numbers[BEST] < inf:
-            return Found(float(state.numbers[BEST]), state.best)
-        return Found(inf, state.place)
+            return Incumbent(float(state.numbers[BEST]), state.best)
+        return Incumbent(inf, state.place)
 
     def _bytes_for_seconds(self, scale: Floats) -> Problem:
         """The problem with bytes for seconds, so that the load is what devices hold.
@@ -428,7 +428,7 @@ class _Elite:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.members: list[Found] = []
+        self.members: list[Incumbent] = []
         self.cut: list[Bools] = []
 
     def add(self, graph: LoadGraph, value: float, place: Ints) -> None:
@@ -449,7 +449,7 @@ class _Elite:
             i = min(worse, key=lambda i: np.count_nonzero(self.cut[i] ^ cut))
             del self.members[i], self.cut[i]
         i = sum(one.value <= value for one in self.members)
-        self.members.insert(i, Found(value, place.copy()))
+        self.members.insert(i, Incumbent(value, place.copy()))
         self.cut.insert(i, cut)
 
     def limit(self, graph: LoadGraph) -> None:
@@ -470,7 +470,7 @@ def search(
     contiguity: str = "free",
     seed: int = 0,
     starts: list[Ints] | None = None,
-) -> Found:
+) -> Incumbent:
     """The best assignment found; its value counts cuts and is infinite if none fits.
 
     Args:
@@ -495,5 +495,5 @@ def search(
         one.keep(repaired(graph, singles[one.kind.tolist().index(d)]))
     while budget.left or not one.turns:
         one.turn()
-    found = one.best if one.best.value < inf else Found(inf, one.nearest.place)
-    return Found(found.value, found.place[cluster])
+    found = one.best if one.best.value < inf else Incumbent(inf, one.nearest.place)
+    return Incumbent(found.value, found.place[cluster])

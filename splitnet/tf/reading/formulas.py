@@ -107,7 +107,7 @@ def _from_keras(cls: type) -> bool:
 def formula(case: Case) -> Work | None:
     """What a call computes and keeps; None if it has no formula, so must be traced."""
     found = _FORMULAS.get(keras_class(case.operation))
-    if isinstance(found, Row):
+    if isinstance(found, Elementwise):
         return _elementwise(case, found)
     return None if found is None else found(case)
 
@@ -115,7 +115,7 @@ def formula(case: Case) -> Work | None:
 # Calls that work element by element ----------------------------------------------
 
 
-class Row(NamedTuple):
+class Elementwise(NamedTuple):
     """What a call that works element by element costs.
 
     FLOPs per element; what the gradient reads again, `i`nputs or `o`utputs; and how
@@ -130,25 +130,29 @@ class Row(NamedTuple):
 
 _SAMPLE = Size((4, 64))
 
-_ROWS: dict[Row, str] = {
-    Row(0): "Permute RepeatVector Cropping1D Cropping2D Cropping3D ZeroPadding1D "
+_ROWS: dict[Elementwise, str] = {
+    Elementwise(
+        0
+    ): "Permute RepeatVector Cropping1D Cropping2D Cropping3D ZeroPadding1D "
     "ZeroPadding2D ZeroPadding3D Concatenate StopGradient Cast Stack Split Transpose "
     "Swapaxes Moveaxis BroadcastTo Flip Roll Pad Tile Repeat GetItem OneHot Argmax "
     "CategoryEncoding Discretization StringLookup IntegerLookup TextVectorization "
     "Hashing HashedCrossing",
-    Row(1): "Add Subtract Average Negative Mean Sum Masking Equal NotEqual Greater "
+    Elementwise(
+        1
+    ): "Add Subtract Average Negative Mean Sum Masking Equal NotEqual Greater "
     "GreaterEqual Less LessEqual LogicalAnd LogicalOr LogicalNot",
-    Row(1, "i"): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
+    Elementwise(1, "i"): "Multiply Divide TrueDivide Maximum Minimum Absolute Square "
     "LayerScale",
-    Row(1, "o"): "Sqrt",
-    Row(2): "Rescaling Normalization CustomScaleLayer StochasticDepth",
-    Row(2, "o"): "Rsqrt",
-    Row(4, "o"): "Exp",
-    Row(4, "i"): "Log",
+    Elementwise(1, "o"): "Sqrt",
+    Elementwise(2): "Rescaling Normalization CustomScaleLayer StochasticDepth",
+    Elementwise(2, "o"): "Rsqrt",
+    Elementwise(4, "o"): "Exp",
+    Elementwise(4, "i"): "Log",
 }
 
 
-def _elementwise(case: Case, row: Row) -> Work | None:
+def _elementwise(case: Case, row: Elementwise) -> Work | None:
     """A row of a table, for the larger of inputs and outputs: a reduction reads more.
 
     Sums of n tensors take n - 1 operations; products of more than two are traced.
@@ -185,15 +189,15 @@ def _activation(case: Case) -> Work | None:
     return _elementwise(case, row) if row.flops else _view(case)
 
 
-def _row_of(function: Any) -> Row | None:
+def _row_of(function: Any) -> Elementwise | None:
     """The row of an activation function; None for one that must be traced in place."""
     if function is None:
-        return Row(0)
+        return Elementwise(0)
     return _traced_row(function) if isinstance(function, FunctionType) else None
 
 
 @functools.lru_cache(maxsize=64)
-def _traced_row(function: FunctionType) -> Row | None:
+def _traced_row(function: FunctionType) -> Elementwise | None:
     """What a small trace of a function tells, which must keep the shape."""
     shapes: list[Any] = []
 
@@ -209,7 +213,7 @@ def _traced_row(function: FunctionType) -> Row | None:
     if shapes[-1] != _SAMPLE.shape:
         return None
     keeps = "i" * len(found.saves_inputs) + "o" * len(found.saves_outputs)
-    return Row(
+    return Elementwise(
         found.other_flops / _SAMPLE.elements,
         keeps,
         round(found.inner_bytes / _SAMPLE.bytes, 2),
@@ -366,7 +370,7 @@ _GROUPS: dict[_Formula, str] = {
     "AveragePooling3D",
 }
 
-_FORMULAS: dict[str, Row | _Formula] = {
+_FORMULAS: dict[str, Elementwise | _Formula] = {
     **{name: row for row, names in _ROWS.items() for name in names.split()},
     **{name: one for one, names in _GROUPS.items() for name in names.split()},
 }
