@@ -146,6 +146,8 @@ def workload_of(data: object, *, name: str = "workload") -> Workload:
 def _faults(file: _File, position: Mapping[int, int]) -> Iterator[str]:
     if file.accelerators == file.cpus == 0:
         yield "maxFPGAs and maxCPUs are both 0: there is no device"
+    if not file.nodes:
+        yield "nodes is empty: there is nothing to place"
     twice = Counter(node.id for node in file.nodes)
     for i, node in enumerate(file.nodes):
         if twice[node.id] > 1:

@@ -86,6 +86,15 @@ def test_workload_plan_keeps_colour_classes_and_memory(workload):
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
 
 
+def test_workload_without_edges_is_spread(workload):
+    """Nodes that send nothing: the busiest device has one of the two long ones."""
+    data = json.loads(workload.read_text()) | {"edges": []}
+    workload.write_text(json.dumps(data))
+    plan = plan_workload(parse_workload(workload), time_limit=1.0)
+
+    assert plan.value == pytest.approx(5.0)
+
+
 def test_workload_that_fits_nowhere_says_so(workload):
     """Without a CPU and with too little memory the reason is given."""
     data = json.loads(workload.read_text()) | {"maxCPUs": 0, "maxSizePerFPGA": 3}
@@ -145,6 +154,7 @@ def test_planned_workload_scores_what_it_says(workload, contiguity):
         (lambda w: w.update(maxFPGAs=2.5), r"multiple of 1.0.*maxFPGAs"),
         (lambda w: w.update(maxFPGAs=-1), r"Expected `float` >= 0.*maxFPGAs"),
         (lambda w: w.update(maxFPGAs=0, maxCPUs=0), "there is no device"),
+        (lambda w: w.update(nodes=[], edges=[]), "there is nothing to place"),
         (
             lambda w: w["nodes"][1].update(id=9),
             r"nodes\[0\].id: 9 is the id",

@@ -29,7 +29,7 @@ gpu, config = Gpu(), tf.config
 listed, logical = config.list_physical_devices, config.set_logical_device_configuration
 config.told = {"limits": [], "visible": None}
 
-def see(devices, kind):
+def see(devices, device_type):
     config.told["visible"] = len(devices)
 
 def divide(device, parts):
