@@ -374,3 +374,27 @@ def test_sums_of_gradients_meet_where_their_tensor_was_made(
     sent = {key: moved for key, moved in audit.moved.items() if key[2] == "gradient"}
     assert sent["gpu:1", "gpu:0", "gradient"][1] >= 13 * 5 * 16 * 4
     assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
+
+
+def test_uneven_batches_are_traced_as_often_as_by_keras(cluster: sn.Cluster) -> None:
+    """1,000 samples by 32 for three epochs, then a prediction by another batch."""
+    traced: list[str] = []
+
+    @keras.saving.register_keras_serializable("traces")
+    class Counted(layers.Dense):
+        def call(self, inputs: Any, training: Any = None) -> Any:
+            traced.append("symbolic" if tf.executing_eagerly() else "graph")
+            return super().call(inputs)
+
+    x = keras.Input((6,))
+    model = keras.Model(x, Counted(1)(x))
+    counts = []
+    for one in (model, sn.emit(model, sn.plan(model, cluster, batch=32))):
+        compiled(one)
+        traced.clear()
+        one.fit(numbers(1000, 6), numbers(1000, 1), batch_size=32, epochs=3, verbose=0)
+        one.predict(numbers(50, 6), batch_size=25, verbose=0)
+        counts.append(traced.count("graph"))
+
+    plain, placed = counts
+    assert 0 < placed <= plain + 1
