@@ -174,7 +174,8 @@ def _late(
             continue
         late.add(op)
         ahead += op.inputs
-        ahead += [one for other in op.control_inputs for one in other.outputs[:1]]
+        after = [one for one in op.control_inputs if one not in early]
+        ahead += [one.outputs[0] for one in after if one.outputs]
     return late, list(read.values())
 
 
