@@ -9,6 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from splitnet.tf.internals import tf_api
+from splitnet.tf.placement.device_function import function_of
 from splitnet.tf.placement.part_gradient import part_gradient
 
 
@@ -81,13 +83,13 @@ def test_frozen_weights_cost_no_gradient(own: bool, cluster: sn.Cluster) -> None
         return tape.gradient(loss, frozen)
 
     graph = step.get_concrete_function(tf.zeros((8, 4))).graph
-    products = [
-        node.op
-        for function in graph.as_graph_def().library.function
-        if "__backward_" in function.signature.name
-        for node in function.node_def
-        if node.op == "MatMul"
-    ]
+    backward = {
+        function_of(op)
+        for op in graph.get_operations()
+        if "__backward_" in function_of(op)
+    }
+    nodes = [node for name in backward for node in tf_api.function_nodes(name)]
+    products = [node for node in nodes if node.op == "MatMul"]
     assert len(products) == (3 if own else 1)
 
 
