@@ -272,8 +272,7 @@ CLUSTER += 'between = ["gpu:0", "*"]\n[hosts]\n"worker:0" = "127.0.0.1:1"\n'
 def saved(folder):
     """A file of each kind: name -> path, and kind -> plain values."""
     from splitnet.core.cluster import Cluster
-    from splitnet.core.costs.model import Measured
-    from splitnet.core.costs.table import save_costs
+    from splitnet.core.costs import Measured, save_costs
     from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
     from splitnet.core.serialization import encode
     from splitnet.planner.planner import find_plan
@@ -391,7 +390,7 @@ def mutated(values, draw):
 def broken_files(draw, folder):
     """Loading of files with one value changed; what loads is used."""
     import splitnet as sn
-    from splitnet.core.costs.table import load_costs
+    from splitnet.core.costs import load_costs
     from splitnet.core.graph import Graph
     from splitnet.core.serialization import decode, load_json
     from splitnet.planner.workloads import plan_workload, workload_of

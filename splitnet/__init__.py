@@ -10,16 +10,17 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from splitnet._version import __version__
 from splitnet.core import HOOKS
 from splitnet.core.checks import checked
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from splitnet.api import compare_strategies, largest_batch, place, plan, score
     from splitnet.callbacks import PlacementCallback
     from splitnet.core.audit import Audit, Finding
     from splitnet.core.cluster import Cluster, Device, Link
-    from splitnet.core.costs.table import save_costs
+    from splitnet.core.costs import save_costs
     from splitnet.core.errors import (
         AuditError,
         ConfigError,
@@ -49,10 +50,9 @@ if TYPE_CHECKING:
     from splitnet.tf.runtime.devices import local_cluster
     from splitnet.tf.workers.connect import connect
     from splitnet.tf.workers.start import local_workers
-    from splitnet.view.render import draw
+    from splitnet.view.render import draw, trace
     from splitnet.view.report import report
     from splitnet.view.tables import chart, table
-    from splitnet.view.trace import trace
 
 __all__ = [
     "Audit",
@@ -112,7 +112,7 @@ _NAMES = {
     "callbacks": "PlacementCallback",
     "core.audit": "Audit Finding",
     "core.cluster": "Cluster Device Link",
-    "core.costs.table": "save_costs",
+    "core.costs": "save_costs",
     "core.errors": "AuditError ConfigError DeclarationError DeviceError "
     "InfeasibleError PlanFileError SplitnetError WorkerError",
     "core.graph": "Graph",
@@ -134,10 +134,9 @@ _NAMES = {
     "tf.runtime.devices": "local_cluster",
     "tf.workers.connect": "connect",
     "tf.workers.start": "local_workers",
-    "view.render": "draw",
+    "view.render": "draw trace",
     "view.report": "report",
     "view.tables": "chart table",
-    "view.trace": "trace",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 

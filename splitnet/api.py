@@ -372,6 +372,6 @@ def _costs_of(costs: Any) -> Any:
     """A cost model as given, or read from its file."""
     if not isinstance(costs, str | PathLike):
         return costs
-    from splitnet.core.costs.table import load_costs
+    from splitnet.core.costs import load_costs
 
     return load_costs(costs)

@@ -19,7 +19,6 @@ ROOT = PACKAGE.parent
 DOCS = ROOT / "docs"
 
 LAYERS = (
-    ("_version",),
     ("core",),
     ("simulator",),
     ("planner",),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from splitnet._version import __version__
+from splitnet import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = (
@@ -128,7 +128,7 @@ def test_the_version_is_in_one_place() -> None:
     changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
 
     assert settings["project"]["dynamic"] == ["version"]
-    assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/_version.py"
+    assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/__init__.py"
     assert f"\nversion: {__version__}\n" in citation
     assert re.search(rf"^## {re.escape(__version__)} ", changelog, re.MULTILINE)
 

@@ -17,9 +17,8 @@ from typer.core import TyperGroup
 
 import splitnet.cli.device_commands as device_commands
 import splitnet.cli.plan_commands as plan_commands
-import splitnet.cli.training as training
 import splitnet.cli.worker_commands as worker_commands
-from splitnet._version import __version__
+from splitnet import __version__
 from splitnet.cli.console import say
 from splitnet.cli.options import with_groups
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
@@ -30,7 +29,7 @@ DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 # In the order in which one meets them, with examples.
 _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
-    training.demo: ("demo", "demo --gpus 1 --epochs 3 --out /tmp/demo"),
+    device_commands.demo: ("demo", "demo --gpus 1 --epochs 3 --out /tmp/demo"),
     device_commands.devices: ("devices", "devices --watch --every 5"),
     plan_commands.estimate: (
         "estimate model.py:build --gpus 4 --preset A100",
@@ -48,7 +47,7 @@ _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
         "draw new.json --other old.json -o moved.svg",
     ),
     plan_commands.report: ("report plan.json -o report.html",),
-    training.audit: (
+    device_commands.audit: (
         "audit net.py:declare --stand-ins 2",
         "audit model.keras --plan plan.json --loss sparse_categorical_crossentropy",
     ),

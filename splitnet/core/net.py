@@ -1,36 +1,26 @@
 """Declare a net: branches, the device each should run on, and how they connect.
 
-A net is a declaration. Layers are held and never called here; no Keras is imported,
-nothing is built, no device memory is used. Faults are collected with their line in the
-user's program, and reported together when the net is first read.
+Layers are held and never called here; no Keras is imported and nothing is built. Faults
+are collected with their line in the user's program, and reported together when the net
+is first read.
 """
 
 import os
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from splitnet.core import hook
-from splitnet.core.branches import (
-    BATCH_NORMS,
-    Branch,
-    Output,
-    Ref,
-    Towers,
-    faults_of,
-    preferences,
-    raise_faults,
-    refs_in,
-)
-from splitnet.core.errors import DeviceError
+from splitnet.core.cluster import device_name
+from splitnet.core.errors import DeclarationError, DeviceError, listed, repeated
 
 __all__ = [
     "BATCH_NORMS",
     "Branch",
     "Net",
-    "Output",
     "Ref",
     "Towers",
     "preferences",
@@ -38,8 +28,103 @@ __all__ = [
     "refs_in",
 ]
 
+BATCH_NORMS = ("per_tower", "synchronised")
 On = str | list[str] | tuple[str, ...]
 _NO_NAME = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Towers:
+    """How a body is replicated: `on` holds the preferred devices of each tower.
+
+    `broadcast` names the parts whose outputs every tower reads whole.
+    """
+
+    on: tuple[tuple[str, ...], ...]
+    weights_on: tuple[str, ...] = ("cpu",)
+    batch_norm: str = "per_tower"
+    broadcast: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many towers there are."""
+        return len(self.on)
+
+
+@dataclass(frozen=True, eq=False)
+class Ref:
+    """The output of a branch: an input of other branches, or of `net.output`.
+
+    A body with several outputs gives several: `left, right = ref`, `ref[0]`,
+    `ref["key"]`, `ref.keys()`.
+    """
+
+    net: Any = field(repr=False)
+    name: str
+    number: int = field(repr=False)
+    path: tuple[int | str, ...] = ()
+
+    def __getitem__(self, key: int | str) -> "Ref":
+        """One of several outputs, by position or key."""
+        return Ref(self.net, self.name, self.number, (*self.path, key))
+
+    def __iter__(self) -> Iterator["Ref"]:
+        """The outputs of a body that returns several, in order."""
+        keys = hook("output_keys")(self.net, self)
+        if keys is None:
+            raise DeclarationError(
+                f"branch {self.name!r} has one output, so it cannot be unpacked; use "
+                "the reference itself."
+            )
+        return iter([self[key] for key in keys])
+
+    def keys(self) -> list[int | str]:
+        """The keys of a body that returns several, so that `dict(ref)` works."""
+        return list(hook("output_keys")(self.net, self) or ())
+
+    def __len__(self) -> int:
+        """How many outputs a body that returns several has."""
+        return len(self.keys())
+
+    def __bool__(self) -> bool:
+        """A reference is always true; counting its outputs would need Keras."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """One declared branch. `inputs` is a `Ref` or a list, tuple or dict of them.
+
+    `where` is its file and line in the user's program.
+    """
+
+    name: str
+    kind: str
+    inputs: Any
+    body: Any
+    on: tuple[str, ...] = ("auto",)
+    near: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+    where: str = ""
+    shape: tuple[int | None, ...] = ()
+    dtype: str = ""
+    towers: Towers | None = None
+    slices: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def sources(self) -> list[Ref]:
+        """The references it reads, in order."""
+        return refs_in(self.inputs)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A model output: the reference, and its name if one was given."""
+
+    kind: ClassVar = "output"
+    ref: Ref
+    name: str | None
+    where: str
 
 
 class Net:
@@ -56,29 +141,22 @@ class Net:
     def __init__(self, name: str = "net") -> None:
         self.name = name
         self.branches: list[Branch] = []
-        self.outputs: list[Output] = []
+        self.outputs: list[_Output] = []
         self._faults: list[str] = []
-        self._check_name(name, "a net", _line())
+        self._check_name(name, "a net", not_first="_-")
 
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
-        where = _line()
         sizes = tuple(shape) if isinstance(shape, Sequence) else ()
         if not isinstance(shape, Sequence) or isinstance(shape, str):
+            self._fault(f"input {name!r}: the shape must be a tuple such as (28, 28).")
+        wrong = [n for n in sizes if n is not None and (type(n) is not int or n < 0)]
+        if wrong:
             self._fault(
-                where, f"input {name!r}: the shape must be a tuple such as (28, 28)."
+                f"input {name!r}: the shape {sizes!r} holds {wrong[0]!r}; sizes are "
+                "whole numbers, or None where they vary."
             )
-        self._faults += [
-            f"{where}: input {name!r}: the shape {sizes!r} holds {size!r}; sizes are "
-            "whole numbers, or None where they vary."
-            for size in sizes
-            if not (size is None or type(size) is int and size >= 0)
-        ][:1]
-        return self._add(
-            Branch(
-                name, "input", [], None, ("cpu",), where=where, shape=sizes, dtype=dtype
-            )
-        )
+        return self._add("input", name, [], None, "cpu", shape=sizes, dtype=dtype)
 
     def branch(
         self,
@@ -101,7 +179,7 @@ class Net:
             near: a branch, or several, that must be on the same device.
             apart: a branch, or several, that must be on other devices.
         """
-        return self._declare("branch", name, inputs, body, on, _line(), near, apart)
+        return self._add("branch", name, inputs, body, on, near, apart)
 
     def merge(
         self,
@@ -114,15 +192,13 @@ class Net:
         apart: Any = None,
     ) -> Ref:
         """Declare a branch with several inputs; it runs on the CPU unless told."""
-        where = _line()
         count = len(refs_in(inputs))
         if count < 2:
             self._fault(
-                where,
                 f"merge {name!r} joins {count} input; a merge needs two or more. Use "
-                "net.branch for one.",
+                "net.branch for one."
             )
-        return self._declare("merge", name, inputs, body, on, where, near, apart)
+        return self._add("merge", name, inputs, body, on, near, apart)
 
     def towers(
         self,
@@ -154,21 +230,18 @@ class Net:
                 take the mean over towers) or "synchronised" (as the unsplit batch).
             broadcast: a reference, or several, that every tower reads whole.
         """
-        where = _line()
-        kinds = self._several("towers", "tower", name, on, where)
         if batch_norm not in BATCH_NORMS:
             self._fault(
-                where,
                 f"towers {name!r}: batch_norm= must be one of "
-                f"{', '.join(map(repr, BATCH_NORMS))}. Received: {batch_norm!r}.",
+                f"{', '.join(map(repr, BATCH_NORMS))}. Received: {batch_norm!r}."
             )
         towers = Towers(
-            tuple(self._preferences(name, one, where) for one in kinds),
-            self._preferences(name, weights_on, where),
+            self._several("towers", "tower", name, on),
+            self._preferences(name, weights_on),
             batch_norm,
-            self._names(name, broadcast, "broadcast", where),
+            self._names(name, broadcast, "broadcast"),
         )
-        return self._declare("towers", name, inputs, body, join_on, where, of=towers)
+        return self._add("towers", name, inputs, body, join_on, towers=towers)
 
     def split(
         self,
@@ -192,33 +265,51 @@ class Net:
             on: a device per slice, two or more.
             join_on: the device where the outputs are concatenated.
         """
-        where = _line()
-        kinds = self._several("split", "slice", name, on, where)
-        slices = tuple(self._preferences(name, one, where) for one in kinds)
-        return self._declare("split", name, inputs, layer, join_on, where, of=slices)
+        slices = self._several("split", "slice", name, on)
+        return self._add("split", name, inputs, layer, join_on, slices=slices)
 
     def output(self, ref: Any, name: str | None = None) -> None:
         """Declare a model output; its name is the branch's unless given."""
-        where = _line()
         if name is not None:
-            self._check_name(name, "an output", where)
+            self._check_name(name, "an output", not_first="_-")
             name = str(name)
         if not refs_in(ref):
-            self._fault(
-                where, f"net.output takes what a branch returned. Received: {ref!r}."
-            )
-        for one in refs_in(ref):
-            self._own(one, where, "the output")
-            self.outputs.append(Output(one, name, where))
-
-    def keys_of(self, ref: Ref) -> list[int | str] | None:
-        """The keys of a reference with several outputs; None if it has one."""
-        keys: list[int | str] | None = hook("output_keys")(self, ref)
-        return keys
+            self._fault(f"net.output takes what a branch returned. Received: {ref!r}.")
+        self._own(refs_in(ref), "the output")
+        self.outputs += [_Output(one, name, _line()) for one in refs_in(ref)]
 
     def faults(self) -> list[str]:
         """Every fault that can be found without Keras, each with its file and line."""
-        return [*self._faults, *faults_of(self.name, self.branches, self.outputs, self)]
+        if not self.branches:
+            what = "declare an input, a branch and an output"
+            return [*self._faults, f"net {self.name!r} is empty; {what}."]
+        return [
+            *self._faults,
+            *_repeated_names(self.branches, "names are unique in a net"),
+            *_repeated_names(self.outputs, "names of outputs are unique"),
+            *self._unused(),
+            *_conflicts(self.branches),
+        ]
+
+    def _unused(self) -> Iterator[str]:
+        """Inputs that nothing reads, and branches from which no output is reached."""
+        if not self.outputs:
+            yield f"net {self.name!r} has no output; say net.output(ref) for each."
+            return
+        needed: set[int] = set()
+        todo = [output.ref for output in self.outputs]
+        while todo:
+            ref = todo.pop()
+            if ref.net is self and ref.number not in needed:
+                needed.add(ref.number)
+                todo += self.branches[ref.number].sources
+        for number, branch in enumerate(self.branches):
+            what = "leads to no output"
+            if branch.kind == "input":
+                what = "is read by no branch that leads to an output"
+            if number not in needed:
+                who = f"{branch.where}: {branch.kind} {branch.name!r}"
+                yield f"{who} {what}; use it or remove it."
 
     def check(self) -> None:
         """Raise all faults together.
@@ -228,97 +319,94 @@ class Net:
         """
         raise_faults(self.name, self.faults())
 
-    def _declare(
+    def _add(
         self,
         kind: str,
         name: str,
         inputs: Any,
         body: Any,
         on: Any,
-        where: str,
         near: Any = None,
         apart: Any = None,
-        of: Towers | tuple[tuple[str, ...], ...] = (),
+        **more: Any,
     ) -> Ref:
-        return self._add(
-            Branch(
-                name,
-                kind,
-                inputs,
-                body,
-                self._preferences(name, on, where),
-                self._names(name, near, "near", where),
-                self._names(name, apart, "apart", where),
-                where,
-                towers=of if isinstance(of, Towers) else None,
-                slices=() if isinstance(of, Towers) else of,
-            )
+        self._check_name(name, "a branch")
+        branch = Branch(
+            str(name),
+            kind,
+            inputs,
+            body,
+            self._preferences(name, on),
+            self._names(name, near, "near"),
+            self._names(name, apart, "apart"),
+            _line(),
+            **more,
         )
-
-    def _several(
-        self, kind: str, share: str, name: str, on: Any, where: str
-    ) -> list[Any]:
-        """The devices of towers or slices, of which there must be two or more."""
-        found = list(on) if isinstance(on, list | tuple) else []
-        if len(found) < 2:
+        self._own(branch.sources, f"branch {branch.name!r}")
+        if kind in ("branch", "split", "towers") and not branch.sources:
             self._fault(
-                where,
-                f"{kind} {name!r}: on= names {on!r}; give a list of two or more "
-                f'devices, one for each {share}, such as ["gpu:0", "gpu:1"].',
+                f"{kind} {branch.name!r} reads nothing; give it what net.input or "
+                "net.branch returned."
             )
-        return found
-
-    def _add(self, branch: Branch) -> Ref:
-        if not _is_name(branch.name):
-            self._fault(
-                branch.where,
-                f"a branch needs a name of printable characters without '/'. Received: "
-                f"{branch.name!r}.",
-            )
-            branch = replace(branch, name=str(branch.name))
-        for ref in branch.sources:
-            self._own(ref, branch.where, f"branch {branch.name!r}")
         self.branches.append(branch)
         return Ref(self, branch.name, len(self.branches) - 1)
 
-    def _own(self, ref: Ref, where: str, who: str) -> None:
-        if ref.net is not self:
+    def _several(
+        self, kind: str, share: str, name: str, on: Any
+    ) -> tuple[tuple[str, ...], ...]:
+        """The devices of towers or slices, of which there must be two or more."""
+        found = on if isinstance(on, list | tuple) else ()
+        if len(found) < 2:
             self._fault(
-                where,
-                f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; declare it "
-                "in this one.",
+                f"{kind} {name!r}: on= names {on!r}; give a list of two or more "
+                f'devices, one for each {share}, such as ["gpu:0", "gpu:1"].'
             )
+        places = tuple(self._preferences(name, one) for one in found)
+        pins = [one[0] for one in places if len(one) == 1 and ":" in one[0]]
+        for pin in repeated(pins):
+            self._fault(
+                f"{kind} {name!r}: on= names {pin!r} {pins.count(pin)} times. Several "
+                f"{share}s on one device gain nothing; give each a device of its own."
+            )
+        return places
 
-    def _preferences(self, name: str, on: Any, where: str) -> tuple[str, ...]:
+    def _own(self, refs: list[Ref], who: str) -> None:
+        for ref in refs:
+            if ref.net is not self:
+                self._fault(
+                    f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; "
+                    "declare it in this one."
+                )
+
+    def _preferences(self, name: str, on: Any) -> tuple[str, ...]:
         try:
             return preferences(on)
         except DeviceError as error:
-            self._fault(where, f"branch {name!r}: on={on!r}: {error}")
+            self._fault(f"branch {name!r}: on={on!r}: {error}")
             return ("auto",)
 
-    def _names(self, name: str, refs: Any, word: str, where: str) -> tuple[str, ...]:
+    def _names(self, name: str, refs: Any, word: str) -> tuple[str, ...]:
         found = refs_in(refs)
         if refs is not None and not found:
             self._fault(
-                where,
                 f"branch {name!r}: {word}= takes what a branch returned. Received: "
-                f"{refs!r}.",
+                f"{refs!r}."
             )
-        for ref in found:
-            self._own(ref, where, f"branch {name!r}")
+        self._own(found, f"branch {name!r}")
         return tuple(ref.name for ref in found if ref.net is self)
 
-    def _check_name(self, name: Any, what: str, where: str) -> None:
+    def _check_name(self, name: Any, what: str, *, not_first: str = "") -> None:
         """Names of models and outputs are scopes of TensorFlow's graphs."""
-        if not _is_name(name) or name[0] in "_-":
+        named = isinstance(name, str) and name.strip() and not _NO_NAME.search(name)
+        if not named or name[0] in not_first:
+            begin = " that does not begin with '_' or '-'" if not_first else ""
             self._fault(
-                where,
-                f"{what} needs a name of printable characters without '/' that does "
-                f"not begin with '_' or '-'. Received: {name!r}.",
+                f"{what} needs a name of printable characters without '/'{begin}. "
+                f"Received: {name!r}."
             )
 
-    def _fault(self, where: str, text: str) -> None:
-        self._faults.append(f"{where}: {text}")
+    def _fault(self, text: str) -> None:
+        self._faults.append(f"{_line()}: {text}")
 
     def __repr__(self) -> str:
         """A line for a prompt."""
@@ -329,12 +417,84 @@ class Net:
 
 
 def _line() -> str:
-    """The user's file, relative to the working folder, and line."""
-    frame = sys._getframe(2)
+    """The file, relative to the working folder, and line that called this module."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals is globals():
+        frame = frame.f_back
     file = frame.f_code.co_filename
     inside = file.removeprefix(os.path.join(os.getcwd(), ""))
     return f"{os.path.basename(file) if inside == file else inside}:{frame.f_lineno}"
 
 
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and bool(name.strip()) and not _NO_NAME.search(name)
+def raise_faults(name: str, faults: list[str]) -> None:
+    """Raise one error for all faults of net `name`; none, no error."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise DeclarationError(listed(f"net {name!r} has {count}.", faults))
+
+
+def preferences(on: Any) -> tuple[str, ...]:
+    """Parse `on=` into an order of preference of canonical names, kinds and "auto".
+
+    Raises:
+        DeviceError: an impossible name, or no name at all.
+
+    >>> preferences("/gpu:1"), preferences(["gpu:1", "gpu", "cpu"])
+    (('gpu:1',), ('gpu:1', 'gpu', 'cpu'))
+    """
+    names = list(on) if isinstance(on, list | tuple) else [on]
+    if not names:
+        raise DeviceError("the list is empty; name a device, or 'auto'.")
+    return tuple(dict.fromkeys(n if n == "auto" else device_name(n) for n in names))
+
+
+def refs_in(value: Any) -> list[Ref]:
+    """The references in a `Ref` or a nest of lists, tuples and dicts, in order."""
+    if isinstance(value, Ref):
+        return [value]
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [ref for item in value for ref in refs_in(item)]
+
+
+def _repeated_names(things: Sequence[Branch | _Output], unique: str) -> Iterator[str]:
+    first: dict[str, Branch | _Output] = {}
+    for one in things:
+        if one.name and (other := first.setdefault(one.name, one)) is not one:
+            yield (
+                f"{one.where}: the name {one.name!r} is taken by the {other.kind} at "
+                f"{other.where}; {unique}."
+            )
+
+
+def _conflicts(branches: Sequence[Branch]) -> Iterator[str]:
+    """Conflicts of `near`, which binds branches into groups, with pins and `apart`."""
+    named = {branch.name: branch for branch in branches}
+    group = {name: name for name in named}
+    for branch in named.values():
+        for near in branch.near:
+            old, new = group[branch.name], group[near]
+            group = {name: new if one == old else one for name, one in group.items()}
+    pins: dict[str, dict[str, Branch]] = defaultdict(dict)
+    for branch in named.values():
+        if len(branch.on) == 1 and ":" in branch.on[0]:
+            pins[group[branch.name]].setdefault(branch.on[0], branch)
+    for devices in pins.values():
+        first, *others = devices.values()
+        for other in others:
+            yield (
+                f"{other.where}: branch {other.name!r} is on {other.on[0]}, but near= "
+                f"binds it to {first.name!r}, which is on {first.on[0]} (at "
+                f"{first.where})."
+            )
+    for branch in named.values():
+        for name in branch.apart:
+            head = f"{branch.where}: branch {branch.name!r} must be apart from {name!r}"
+            mine, its = group[branch.name], group[name]
+            if mine == its:
+                where = named[name].where
+                yield f"{head} (at {where}), but near= binds them to one device."
+            elif next(iter(pins[mine]), "mine") == next(iter(pins[its]), "its"):
+                yield f"{head}, but both are on {next(iter(pins[mine]))}."

@@ -16,7 +16,7 @@ from msgspec import Meta
 from splitnet.core import hook
 from splitnet.core.checks import Positive, check_fields, checked
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import CostModel, Roofline
+from splitnet.core.costs import CostModel, Roofline
 from splitnet.core.errors import (
     PlanFileError,
     format_bytes,

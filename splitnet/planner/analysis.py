@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from splitnet.core.costs.model import Roofline
+from splitnet.core.costs import Roofline
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import parts_called
 from splitnet.core.plan import (

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from splitnet.core.cluster import Cluster, device_name, is_kind
-from splitnet.core.costs.model import CostModel, Roofline, optimizer_name
+from splitnet.core.costs import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from splitnet.core.cluster import Cluster, device_name
-from splitnet.core.costs.model import OPTIMIZER_SLOTS
-from splitnet.core.costs.table import costs_from_dict, costs_to_dict
+from splitnet.core.costs import OPTIMIZER_SLOTS, costs_from_dict, costs_to_dict
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan, PlanOptions

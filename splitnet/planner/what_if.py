@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.costs.model import CostModel
+from splitnet.core.costs import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions

@@ -19,7 +19,6 @@ import numpy as np
 
 from splitnet.core.plan import Memory
 from splitnet.simulator.event_loop import StepRun
-from splitnet.simulator.functions import cut_run
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (
     ACTIVATION,
@@ -28,6 +27,7 @@ from splitnet.simulator.task_graph import (
     WEIGHTS_GRADIENT,
     SharedWeight,
 )
+from splitnet.simulator.units import cut_run
 
 __all__ = ["Curve", "functions_of", "memory_of"]
 

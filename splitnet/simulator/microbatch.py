@@ -19,8 +19,7 @@ from typing import TypeVar
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.costs.model import CostModel
-from splitnet.core.costs.roofline import launch_seconds
+from splitnet.core.costs import CostModel, launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Shape
 from splitnet.core.plan import Plan

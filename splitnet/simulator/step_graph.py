@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Literal
 
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.costs.model import CostModel, Measured, Roofline, slots_of
+from splitnet.core.costs import CostModel, Measured, Roofline, slots_of
 from splitnet.core.graph import Graph
 from splitnet.simulator.task_graph import Edge, SharedWeight, TaskGraph, task_graph
 from splitnet.simulator.units import (

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from splitnet._version import __version__
+from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
 from splitnet.core.plan import Memory, Plan

@@ -7,8 +7,15 @@ from typing import TypeVar
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.timeline import PHASES, Copy, Task, Timeline
-from splitnet.simulator.critical_path import Span, critical_path, waits
+from splitnet.core.timeline import (
+    PHASES,
+    Copy,
+    Span,
+    Task,
+    Timeline,
+    critical_path,
+    waits,
+)
 from splitnet.view.facts import alike_devices
 from splitnet.view.style import (
     ALARM,

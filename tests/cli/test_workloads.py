@@ -50,7 +50,7 @@ def test_a_workloads_reading_counts_against_its_limit(
         return solve(*arguments, time_limit=time_limit, **options)
 
     late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1.9)
-    monkeypatch.setattr("splitnet.cli.workload_commands.time", late)
+    monkeypatch.setattr("splitnet.cli.plan_commands.time", late)
     monkeypatch.setattr("splitnet.planner.workloads.solve", watched)
     assert main(["plan", str(path), "--json", "--time-limit", "2"]) == 0
     figures = answer(capsys)

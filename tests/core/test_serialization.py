@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.costs.model import Measured
-from splitnet.core.costs.table import costs_from_dict, load_costs, save_costs
+from splitnet.core.costs import Measured, costs_from_dict, load_costs, save_costs
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import (

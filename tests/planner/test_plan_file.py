@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import Roofline
+from splitnet.core.costs import Roofline
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict

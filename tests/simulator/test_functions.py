@@ -2,9 +2,9 @@
 
 import pytest
 
-from splitnet.simulator.functions import cut_run
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import step_graph
+from splitnet.simulator.units import cut_run
 from tests.simulator.small import Seconds, box, dense, graph
 
 CHAIN = {i: [(i - 1, 0)] for i in range(1, 64)}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitnet.core.costs.roofline import VIEWS
+from splitnet.core.costs import VIEWS
 from splitnet.core.plan import Memory
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of

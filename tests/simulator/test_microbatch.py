@@ -3,7 +3,7 @@
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import Roofline
+from splitnet.core.costs import Roofline
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.planner.evaluate import score

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import Roofline
+from splitnet.core.costs import Roofline
 from splitnet.core.graph import Graph, Part
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of

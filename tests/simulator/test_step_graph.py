@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from splitnet.core.costs.model import Measured
+from splitnet.core.costs import Measured
 from splitnet.simulator.step_graph import step_graph
 from splitnet.simulator.task_graph import Edge, SharedWeight
 from tests.simulator.small import Seconds, box, dense, graph

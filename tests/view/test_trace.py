@@ -9,7 +9,7 @@ import pytest
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.timeline import Copy, Task, Timeline
-from splitnet.view.trace import trace
+from splitnet.view.render import trace
 from tests.view import plans
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import accumulate
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs.model import Roofline
+from splitnet.core.costs import Roofline
 from splitnet.core.graph import Call, Graph
 from splitnet.core.net import BATCH_NORMS, Towers
 from splitnet.core.plan import Strategy

@@ -6,7 +6,7 @@ from typing import Any
 
 import networkx as nx
 
-from splitnet.simulator.functions import cut_run
+from splitnet.simulator.units import cut_run
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.variables import states_of

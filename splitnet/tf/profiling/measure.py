@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.costs.model import Measured, optimizer_name, signature
+from splitnet.core.costs import Measured, optimizer_name, signature
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.tf.internals import keras_api

@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from splitnet.core.costs.roofline import efficiency_of, kernels_of
+from splitnet.core.costs import efficiency_of, kernels_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import flow_of, inside
 from splitnet.tf.reading.formulas import (

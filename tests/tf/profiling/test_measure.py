@@ -8,8 +8,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.costs.model import Measured, signature
-from splitnet.core.costs.table import load_costs
+from splitnet.core.costs import Measured, load_costs, signature
 from splitnet.tf.profiling import links
 from splitnet.tf.profiling.measure import _groups
 

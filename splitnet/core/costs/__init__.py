@@ -1,1 +1,0 @@
-"""Cost models: seconds of calls, updates and copies on given devices."""
