@@ -8,6 +8,7 @@ FOLDER/its name, and what a page's blocks of output show must be in what it prin
 Prints one line per program, "ok" or what went wrong.
 """
 
+import json
 import os
 import re
 import sys
@@ -20,8 +21,16 @@ _OUTPUT = re.compile(r"^```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def program_of(page: Path) -> str:
-    """The Python blocks of a page, at the lines where they stand in it."""
+    """The Python blocks of a page, at the lines where they stand in it.
+
+    Of a notebook, its code cells; of an example, all of it.
+    """
     text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        return "\n".join(
+            "".join(c["source"]) for c in cells if c["cell_type"] == "code"
+        )
     if page.suffix == ".py":
         return text
     lines = [""] * (text.count("\n") + 1)

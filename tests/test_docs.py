@@ -1,5 +1,7 @@
 """What the docs say is what the code has: commands, options, names, settings."""
 
+import ast
+import inspect
 import re
 from functools import cache
 from typing import Any
@@ -152,3 +154,32 @@ def test_signatures_on_the_page_of_names_are_the_codes() -> None:
 
     assert len(shown) > 30
     assert faults == []
+
+
+def test_lines_of_the_cheat_sheet_are_calls_of_the_code() -> None:
+    """Each line parses, and its functions take the arguments that it gives by name."""
+    import splitnet
+
+    owners = {"sn": splitnet, "net": splitnet.Net, "plan": splitnet.Plan}
+    text = (DOCS / "cheat-sheet.md").read_text(encoding="utf-8")
+    lines = re.findall(r"`([^`]*\([^`]*)`", text)
+    calls = [
+        (owners[node.func.value.id], node)
+        for line in lines
+        for node in ast.walk(ast.parse(line))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in owners
+    ]
+    unknown = [
+        f"{node.func.attr}({keyword.arg}=)"
+        for owner, node in calls
+        for keyword in node.keywords
+        for parameters in [inspect.signature(getattr(owner, node.func.attr)).parameters]
+        if keyword.arg not in parameters
+        and not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    ]
+
+    assert len(calls) >= 35
+    assert unknown == []

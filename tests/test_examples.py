@@ -50,14 +50,17 @@ def test_examples_run_and_draw(example: Path, folder: Path, outcome: str) -> Non
     assert words_in(shown) == words_in(picture), "run docs/images/redraw.py"
 
 
-def test_examples_are_shown_in_the_docs() -> None:
-    """The page of examples has each of them: its program and its picture."""
-    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
-    missing = [
-        shown
+def test_each_example_has_a_page_in_the_gallery() -> None:
+    """Its picture first, its program as it is, and a line on the gallery's index."""
+    gallery = ROOT / "docs" / "gallery"
+    index = (gallery / "index.md").read_text(encoding="utf-8")
+    stale = [
+        example.stem
         for example in EXAMPLES
-        for shown in (f"examples/{example.name}", f"images/example_{example.stem}.svg")
-        if shown not in page
+        for page in [(gallery / f"{example.stem}.md").read_text(encoding="utf-8")]
+        if f"\n``` py\n{example.read_text(encoding='utf-8')}```\n" not in page
+        or f"../images/example_{example.stem}.svg" not in page.split("\n")[2]
+        or f"]({example.stem}.md)" not in index
     ]
 
-    assert missing == []
+    assert stale == [], "run docs/images/redraw.py"

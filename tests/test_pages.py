@@ -1,5 +1,7 @@
 """What README and docs show is run: programs, commands, files; and the site builds."""
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -49,6 +51,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 PROGRAMS = [page for page in PAGES if page != ALONE and blocks(page, "python")]
+NOTEBOOK = DOCS / "quick-tour.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def outcome(folder: Path) -> str:
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
     other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
-    pages = map(str, [*PROGRAMS, bad, other])
+    pages = map(str, [*PROGRAMS, NOTEBOOK, bad, other])
     done = run([str(ROOT / "tests" / "pages.py"), str(folder), *pages], folder)
     assert done.returncode == 1  # for the bad ones, see below
     return done.stdout
@@ -71,7 +74,7 @@ def outcome(folder: Path) -> str:
 
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PROGRAMS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", [*PROGRAMS, NOTEBOOK], ids=lambda path: path.stem)
 def test_pages_run_from_top_to_bottom(page: Path, outcome: str) -> None:
     """The Python blocks of a page are one program, and it runs in its own process."""
     assert f"{page}: ok\n" in outcome, outcome[-4000:]
@@ -140,6 +143,50 @@ def test_commands_of_pages_run(page: Path, tmp_path: Path) -> None:
         done = run(["-W", "error::UserWarning", "-m", "splitnet", *words], tmp_path)
         assert done.returncode == 0, line + done.stdout[-1000:] + done.stderr[-3000:]
         assert done.stdout.strip(), line
+
+
+def test_the_notebook_has_its_outputs() -> None:
+    """Every code cell that ends with a value shows it, the diagram among them."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    shown = [
+        kind
+        for cell in cells
+        for output in cell.get("outputs", ())
+        for kind in output.get("data", {"stdout": ""})
+    ]
+
+    assert "error" not in {
+        o["output_type"] for c in cells for o in c.get("outputs", ())
+    }
+    assert shown.count("image/svg+xml") == 2
+    assert shown.count("stdout") >= 3
+
+
+def test_messages_of_the_troubleshooting_page_are_the_codes() -> None:
+    """What the page quotes is in the code, at least its pieces between dots."""
+    page = (DOCS / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [
+        m for row in re.findall(r"^\*\*.*$", page, re.M) for m in row.split("`")[1::2]
+    ]
+    code = texts_of_the_code()
+    pieces = [p.strip() for m in quoted for p in m.split("...") if len(p.strip()) > 5]
+
+    assert len(quoted) >= 20
+    assert [piece for piece in pieces if piece not in code] == []
+
+
+def texts_of_the_code() -> str:
+    """Every string of the package, those in pieces put together."""
+    return "\n".join(
+        "".join(
+            part.value if isinstance(part, ast.Constant) else "..."
+            for part in (node.values if isinstance(node, ast.JoinedStr) else [node])
+        )
+        for path in (ROOT / "splitnet").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    )
 
 
 def test_there_is_nothing_else_to_run() -> None:
