@@ -1,18 +1,19 @@
 """A placement diagram as DOT text with positions.
 
-The same plan gives the same bytes. `neato -n` draws it: Graphviz only finds the ways of
-the lines around the boxes.
+The same plan gives the same bytes. Each device is a lane, each depth of the net a
+column. `neato -n` draws the text: Graphviz finds the ways of the lines around boxes,
+and the places of their labels.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import graphviz
 
 from splitnet.core.audit import Audit
 from splitnet.core.plan import Plan
 from splitnet.view.diagram import MOST_LANES, Box, Diagram, diagram_of
-from splitnet.view.layout import Layout, Rect, arrange, below, columns_of
 from splitnet.view.legend import (
     box_rows,
     box_tooltip,
@@ -40,10 +41,48 @@ from splitnet.view.style import (
 
 __all__ = ["dot_of"]
 
+Size = tuple[float, float]
+"""Width and height."""
+
+_PADDING = 12.0  # from a frame to its boxes
+_STACK = 18.0  # between boxes of one lane and column
+_COLUMN = 46.0  # between columns
+_LANE = 12.0  # between lanes
+_HOST = 22.0  # above the lanes of a host, for its name
+
 _PAGE = 1050.0, 1000.0  # points
 # Lanes below one another or upright, and the most columns.
 _CARDS = 6  # in a row
 _SHAPES = ((False, 9), (True, 12), (False, 6), (False, 4), (True, 6), (True, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rect:
+    """A rectangle by its edges, in points."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Its middle."""
+        return (self.left + self.right) / 2, (self.top + self.bottom) / 2
+
+    def moved(self, down: float) -> "_Rect":
+        """The same, further down."""
+        return _Rect(self.left, self.top + down, self.right, self.bottom + down)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Rectangles by name: of boxes and titles, of lanes, and of hosts."""
+
+    boxes: Mapping[str, _Rect]
+    lanes: Mapping[str, _Rect]
+    hosts: Mapping[str, _Rect]
+    whole: _Rect
 
 
 def dot_of(
@@ -67,8 +106,7 @@ def dot_of(
         f"title-{number}": lane_rows(plan, devices, colors.get(lane, QUIET))
         for number, (lane, devices) in enumerate(shown.lanes.items())
     }
-    labels = _labels(shown)
-    placed = _placed(shown, titles, labels)
+    placed = _placed(shown, titles)
     dot = graphviz.Digraph(
         name="placement",
         graph_attr={
@@ -86,7 +124,7 @@ def dot_of(
             "fixedsize": "true",
             "margin": "0",
         },
-        edge_attr={"color": THIN, "arrowsize": "0.6"},
+        edge_attr={"fontname": FONT, "color": THIN, "arrowsize": "0.6"},
     )
     for number, (host, rect) in enumerate(placed.hosts.items()):
         name = f"host-{number}"
@@ -111,7 +149,7 @@ def dot_of(
                 rect = placed.boxes[box.id]
                 _add_box(frame, box, rect, own, compared=other is not None)
         dot.subgraph(frame)
-    _add_links(dot, shown, labels, placed, colors)
+    _add_links(dot, shown, colors)
     header = header_rows(
         *(plan, shown, max(placed.whole.right, 620)),
         other=other,
@@ -123,25 +161,9 @@ def dot_of(
     return str(dot.source)
 
 
-def _labels(shown: Diagram) -> dict[str, Row]:
-    """What links between devices move, unless there are too many to label."""
-    if any(any(box.moved) for box in shown.boxes):
-        return {}
-    return {
-        f"label-{number}": (Line(link_text(link), 8.5, bold=True),)
-        for number, link in enumerate(shown.links)
-        if link.moved_bytes and not link.weights
-    }
-
-
-def _placed(
-    shown: Diagram,
-    titles: Mapping[str, Sequence[Row]],
-    labels: Mapping[str, Row],
-) -> Layout:
+def _placed(shown: Diagram, titles: Mapping[str, Sequence[Row]]) -> _Layout:
     """The first arrangement that fits a page, or else the one that comes nearest."""
     sizes = {name: size_of(rows) for name, rows in titles.items()}
-    sizes |= {name: size_of([row]) for name, row in labels.items()}
     for box in shown.boxes:
         wide, tall = size_of(box_rows(box))
         sizes[box.id] = (
@@ -153,22 +175,17 @@ def _placed(
     hosts = {lane: lane.rpartition("/")[0] for lane in shown.lanes}
     if len(hosts) > MOST_LANES:
         return _cards(sizes, lane_of, hosts)
-    number = {name: int(name.partition("-")[2]) for name in labels}
-    ends = {
-        n: (shown.links[k].source, shown.links[k].target) for n, k in number.items()
-    }
     pairs = [(link.source, link.target) for link in shown.links if not link.weights]
     pairs += [(link.target, link.source) for link in shown.links if link.both_ways]
     folded = {box.id: box.group.column for box in shown.boxes}
-    found: list[tuple[float, Layout]] = []
+    found: list[tuple[float, _Layout]] = []
     for upright, most in _SHAPES:
-        columns = columns_of([box.id for box in shown.boxes], pairs, most)
-        layout = arrange(
+        columns = _columns_of([box.id for box in shown.boxes], pairs, most)
+        layout = _arrange(
             sizes,
             dict.fromkeys(titles, -1) | (folded if any(folded.values()) else columns),
             lane_of,
             hosts,
-            ends,
             upright=upright,
         )
         page = layout.whole.right / _PAGE[0], layout.whole.bottom / _PAGE[1]
@@ -180,9 +197,9 @@ def _cards(
     sizes: Mapping[str, tuple[float, float]],
     lane_of: Mapping[str, str],
     hosts: Mapping[str, str],
-) -> Layout:
+) -> _Layout:
     """Many devices as cards in rows, each host's in rows of its own."""
-    rows: list[Layout] = []
+    rows: list[_Layout] = []
     for host in dict.fromkeys(hosts.values()):
         its = [lane for lane, on in hosts.items() if on == host]
         for lanes in (its[at : at + _CARDS] for at in range(0, len(its), _CARDS)):
@@ -192,8 +209,8 @@ def _cards(
                 columns |= {name: at - 1 for at, name in enumerate(names)}
             within = {name: on for name, on in lane_of.items() if on in lanes}
             of = dict.fromkeys(lanes, host)
-            rows.append(arrange(sizes, columns, within, of, {}, upright=True))
-    return below(rows)
+            rows.append(_arrange(sizes, columns, within, of, upright=True))
+    return _below(rows)
 
 
 def _crossing_less(shown: Diagram) -> list[Box]:
@@ -211,7 +228,7 @@ def _crossing_less(shown: Diagram) -> list[Box]:
     return sorted(shown.boxes, key=key)
 
 
-def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
+def _frame(name: str, rect: _Rect, **look: str) -> graphviz.Digraph:
     corners = rect.left, -rect.bottom, rect.right, -rect.top
     box = ",".join(f"{at:.1f}" for at in corners)
     frame = graphviz.Digraph(name=f"cluster_{name}")
@@ -220,7 +237,7 @@ def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
 
 
 def _add_box(
-    dot: graphviz.Digraph, box: Box, rect: Rect, color: str, *, compared: bool
+    dot: graphviz.Digraph, box: Box, rect: _Rect, color: str, *, compared: bool
 ) -> None:
     facts = box.facts
     marked = bool(box.moved_from or box.strayed)
@@ -245,15 +262,15 @@ def _add_box(
 
 
 def _add_links(
-    dot: graphviz.Digraph,
-    shown: Diagram,
-    labels: Mapping[str, Row],
-    placed: Layout,
-    colors: Mapping[str, str],
+    dot: graphviz.Digraph, shown: Diagram, colors: Mapping[str, str]
 ) -> None:
-    """A line per link, through its label; wide between devices, thin within one."""
+    """A line per link, wide between devices, thin within one.
+
+    Those between devices say what they move, unless there are too many to label.
+    """
     device = {box.id: box.facts.device for box in shown.boxes}
     names = {box.id: box.name for box in shown.boxes}
+    labelled = not any(any(box.moved) for box in shown.boxes)
     heaviest = max((link.moved_bytes for link in shown.links), default=0)
     for number, link in enumerate(shown.links):
         tooltip = graphviz.escape(link_tooltip(link, names))
@@ -266,26 +283,163 @@ def _add_links(
         elif link.moved_bytes:
             most = 3.0 if link.both_ways else 5.0
             look["penwidth"] = f"{_pen(link.moved_bytes, heaviest, most):.1f}"
+            words = (Line(link_text(link), 8.5, bold=True),)
+            look["xlabel"] = html_label([words], back="#ffffffd0") if labelled else ""
         elif link.reuses:
             look["style"] = "dashed"
         way = "both" if link.both_ways or link.weights else "forward"
-        label = f"label-{number}"
-        if label not in labels:
-            dot.edge(link.source, link.target, dir=way, **look)
-            continue
-        rect = placed.boxes[label]
-        text_node(
-            *(dot, label, [labels[label]], rect.left, rect.top),
-            label=html_label([labels[label]]),
-            style="filled",
-            fillcolor="#ffffffc0",
-        )
-        first = "back" if way == "both" else "none"
-        dot.edge(link.source, label, dir=first, **look)
-        look["id"] += "-end"
-        dot.edge(label, link.target, dir="forward", **look)
+        dot.edge(link.source, link.target, dir=way, **look)
 
 
 def _pen(count: int, largest: int, most: float) -> float:
     """A line's width in points, 1.4 to `most`: a quarter of the bytes is half of it."""
     return max(1.4, most * math.sqrt(count / largest))
+
+
+def _columns_of(
+    boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
+) -> dict[str, int]:
+    """The column of each box: its depth in the graph, from 0, in `most` columns.
+
+    Args:
+        boxes: in running order; links against it do not count.
+        links: from box to box.
+        most: in a deeper graph several depths share a column.
+    """
+    number = {box: at for at, box in enumerate(boxes)}
+    depth = dict.fromkeys(boxes, 0)
+    for source, target in sorted(links, key=lambda ends: number[ends[0]]):
+        if number[source] < number[target]:
+            depth[target] = max(depth[target], depth[source] + 1)
+    deepest = max(depth.values(), default=0) + 1
+    return {box: at * min(most, deepest) // deepest for box, at in depth.items()}
+
+
+def _arrange(
+    sizes: Mapping[str, Size],
+    columns: Mapping[str, int],
+    lane_of: Mapping[str, str],
+    host_of: Mapping[str, str],
+    *,
+    upright: bool,
+) -> _Layout:
+    """Place boxes in lanes and columns.
+
+    Nothing overlaps. Boxes of one lane and column are stacked in their order.
+
+    Args:
+        sizes: of boxes and titles.
+        columns: the column of each box; -1 for a lane's title.
+        lane_of: the lane of each box and title.
+        host_of: the host of each lane, in the order of drawing.
+        upright: lanes are side by side and columns follow downwards, instead of lanes
+            below one another and columns to the right.
+    """
+    # Lengths lie along the columns' direction, widths across it.
+    length = {name: size[upright] for name, size in sizes.items()}
+    width = {name: size[not upright] for name, size in sizes.items()}
+    spans, end = _column_spans(length, columns)
+    lead = _PADDING if upright else _HOST
+    lanes, hosts, whole = _lane_spans(width, columns, lane_of, host_of, lead)
+    boxes: dict[str, tuple[float, float, float, float]] = {}
+    for lane, (start, stop) in lanes.items():
+        for names in _cells(columns, lane_of, lane).values():
+            tall = sum(width[name] + _STACK for name in names) - _STACK
+            at = (start + stop - tall) / 2
+            for name in names:
+                first, last = spans[columns[name]]
+                if columns[name] < 0:
+                    last = first + length[name]
+                middle = (first + last) / 2
+                half = length[name] / 2
+                boxes[name] = middle - half, at, middle + half, at + width[name]
+                at += width[name] + _STACK
+
+    def rect(left: float, top: float, right: float, bottom: float) -> _Rect:
+        edges = (top, left, bottom, right) if upright else (left, top, right, bottom)
+        return _Rect(*edges)
+
+    return _Layout(
+        {name: rect(*edges) for name, edges in boxes.items()},
+        {lane: rect(0, start, end, stop) for lane, (start, stop) in lanes.items()},
+        {
+            host: rect(-_PADDING - _HOST * upright, start, end + _PADDING, stop)
+            for host, (start, stop) in hosts.items()
+        },
+        rect(0, 0, end, whole),
+    )
+
+
+def _below(layouts: Sequence[_Layout]) -> _Layout:
+    """Set layouts below one another; a host's frame goes around all its lanes."""
+    boxes: dict[str, _Rect] = {}
+    lanes: dict[str, _Rect] = {}
+    hosts: dict[str, _Rect] = {}
+    right = down = 0.0
+    for layout in layouts:
+        for found, rects in ((boxes, layout.boxes), (lanes, layout.lanes)):
+            found |= {name: rect.moved(down) for name, rect in rects.items()}
+        for host, rect in layout.hosts.items():
+            last = hosts.get(host, rect.moved(down))
+            edges = max(last.right, rect.right), rect.bottom + down
+            hosts[host] = _Rect(last.left, last.top, *edges)
+        right = max(right, layout.whole.right)
+        frame = _HOST + 2 * _PADDING if layout.hosts else 0.0
+        down += layout.whole.bottom + _LANE + frame
+    return _Layout(boxes, lanes, hosts, _Rect(0, 0, right, down))
+
+
+def _cells(
+    columns: Mapping[str, int], lane_of: Mapping[str, str], lane: str
+) -> dict[int, list[str]]:
+    """The boxes of a lane by column."""
+    cells: dict[int, list[str]] = {}
+    for name, its in lane_of.items():
+        if its == lane:
+            cells.setdefault(columns[name], []).append(name)
+    return cells
+
+
+def _column_spans(
+    length: Mapping[str, float], columns: Mapping[str, int]
+) -> tuple[dict[int, tuple[float, float]], float]:
+    """Where each column begins and ends, and where the last one's gap ends."""
+    longest: dict[int, float] = {}
+    for name, column in columns.items():
+        longest[column] = max(longest.get(column, 0.0), length[name])
+    gaps = dict.fromkeys(longest, _COLUMN) | {-1: 2 * _PADDING, max(longest): _PADDING}
+    spans: dict[int, tuple[float, float]] = {}
+    at = _PADDING
+    for column in sorted(longest):
+        spans[column] = at, at + longest[column]
+        at += longest[column] + gaps[column]
+    return spans, at
+
+
+def _lane_spans(
+    width: Mapping[str, float],
+    columns: Mapping[str, int],
+    lane_of: Mapping[str, str],
+    host_of: Mapping[str, str],
+    lead: float,
+) -> tuple[dict[str, Size], dict[str, Size], float]:
+    """Where each lane and each host begins and ends, and the end of all.
+
+    `lead` is the room between a host's frame and its first lane.
+    """
+    lanes: dict[str, Size] = {}
+    hosts: dict[str, Size] = {}
+    framed = any(host_of.values())
+    at = 0.0
+    for host in dict.fromkeys(host_of.values()):
+        first = at
+        at += lead if framed else 0.0
+        for lane in (lane for lane, its in host_of.items() if its == host):
+            cells = _cells(columns, lane_of, lane).values()
+            widest = max(sum(width[n] + _STACK for n in names) for names in cells)
+            lanes[lane] = at, at + widest - _STACK + 2 * _PADDING
+            at = lanes[lane][1] + _LANE
+        if framed:
+            hosts[host] = first, at
+            at += _LANE
+    return lanes, hosts, at

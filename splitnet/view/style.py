@@ -170,7 +170,7 @@ class Line(NamedTuple):
 Row = tuple[Line, ...]
 
 
-def html_label(rows: Iterable[Row], *, width: float = 0.0) -> str:
+def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> str:
     """Write rows as a Graphviz label: centered, or flush left in `width` points."""
     align = "LEFT" if width else "CENTER"
     cells = []
@@ -181,6 +181,7 @@ def html_label(rows: Iterable[Row], *, width: float = 0.0) -> str:
             texts.append(f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>')
         cells.append(f'<TR><TD ALIGN="{align}">{"".join(texts)}</TD></TR>')
     look = 'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0"'
+    look += f' BGCOLOR="{back}"' if back else ""
     look += f' WIDTH="{width:.0f}"' if width else ""
     return f"<<TABLE {look}>{''.join(cells)}</TABLE>>" if cells else ""
 
