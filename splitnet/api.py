@@ -277,7 +277,7 @@ def score(
 
 
 def largest_batch(
-    source: "Net | keras.Model | Graph | Callable[[int], Graph]",
+    source: "Net | keras.Model | Graph",
     cluster: Cluster | None = None,
     *,
     device_of: Mapping[str, str] | Plan | None = None,
@@ -291,7 +291,7 @@ def largest_batch(
 
     Args:
         source: a `Net`, a Keras model or a `Graph`, of which bytes are taken to grow
-            with the batch; or a function that makes the graph of a batch.
+            with the batch.
         cluster: the machine; None means this one.
         device_of: keep this placement, as in `score`, and of a plan how it runs;
             otherwise each batch is placed anew in half a second, so a longer search may
@@ -311,8 +311,6 @@ def largest_batch(
     options = PlanOptions(
         pins=pins, optimizer=optimizer, training=training, nested=nested
     )
-    if _makes_graphs(source):
-        return what_if.largest_batch(source, cluster, device_of, options, most)
     graph = _graph_of(source, options)
     options = replace(
         options,
@@ -320,11 +318,6 @@ def largest_batch(
         pins=_pins_of(pins, graph, source, cluster, options),
     )
     return what_if.largest_batch(graph, cluster, device_of, options, most)
-
-
-def _makes_graphs(source: Any) -> bool:
-    """Whether the source is a function of the batch, not a model (also callable)."""
-    return callable(source) and not hasattr(source, "get_config")
 
 
 def _cluster_of(cluster: Cluster | None) -> Cluster:

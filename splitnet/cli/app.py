@@ -30,7 +30,7 @@ DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 # In the order in which one meets them, with examples.
 _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     device_commands.demo: ("demo", "demo --gpus 1 --epochs 3 --out /tmp/demo"),
-    device_commands.devices: ("devices", "devices --watch --every 5"),
+    device_commands.devices: ("devices", "devices --stand-ins 2"),
     plan_commands.estimate: (
         "estimate model.py:build --gpus 4 --preset A100",
         "estimate model.keras --gpus 8 --memory '24 GiB' --batch 256",

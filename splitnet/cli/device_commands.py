@@ -3,7 +3,6 @@
 import os
 import runpy
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,24 +52,16 @@ _NO_DETAILS: dict[str, Any] = {
 
 
 def devices(
-    watch: Annotated[bool, Option("--watch", help="Repeat until Ctrl-C.")] = False,
-    every: Annotated[float, Option(metavar="S", help="Seconds between repeats.")] = 2.0,
     stand_ins: StandIns = 0,
     json_: Json = False,
 ) -> int:
     """List the devices of this machine: memory, use, links."""
-    while True:
-        rows = _device_rows(stand_ins)
-        if json_:
-            show_json(rows)
-        else:
-            if watch and sys.stdout.isatty():
-                print("\033[H\033[2J")
-            show_rows(_HEADS, [_device_line(row) for row in rows])
-        if not watch:
-            return 0
-        sys.stdout.flush()
-        time.sleep(max(every, 0.1))
+    rows = _device_rows(stand_ins)
+    if json_:
+        show_json(rows)
+    else:
+        show_rows(_HEADS, [_device_line(row) for row in rows])
+    return 0
 
 
 def _device_rows(stand_ins: int) -> list[dict[str, Any]]:

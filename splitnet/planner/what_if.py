@@ -1,7 +1,7 @@
 """What if: other costs, a larger batch, or a machine with fewer devices."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -11,7 +11,6 @@ from msgspec import Meta
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
-from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution
@@ -156,48 +155,32 @@ def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
 
 
 def largest_batch(
-    source: Graph | Callable[[int], Graph],
+    graph: Graph,
     cluster: Cluster,
     device_of: Mapping[str, str] | Plan | None = None,
     options: PlanOptions | None = None,
     most: int = 1 << 20,
 ) -> int:
-    """The largest batch that fits the memories; 0 if not even one sample does.
-
-    Args:
-        source: A graph, of which bytes are taken to grow with the batch, or a function
-            that makes the graph of a batch.
-        cluster: The machine.
-        device_of: Keep this placement, as in `score`, and of a plan how it runs;
-            otherwise each batch is placed anew in half a second, so a longer search may
-            find room for more.
-        options: As `plan_graph`.
-        most: Look no further.
+    """As `splitnet.largest_batch`, of a graph.
 
     Raises:
         DeclarationError: a placement that misses a part, or a limit below 1.
     """
     options = options or PlanOptions()
-    if isinstance(source, Graph) and options.parts and device_of is None:
-        source = in_clusters(source, cluster, options)
+    if options.parts and device_of is None:
+        graph = in_clusters(graph, cluster, options)
         options = replace(options, pins=None)
-
     known = device_of.plan if isinstance(device_of, DeviceOf) else device_of
     how = known.execution if isinstance(known, Plan) else Execution()
 
     def fits(batch: int) -> bool:
-        graph = source(batch) if callable(source) else scaled_graph(source, batch)
-        if not isinstance(graph, Graph):
-            raise DeclarationError(
-                "a function given as source= must return the Graph of a batch. "
-                f"Received: {graph!r}."
-            )
+        one = scaled_graph(graph, batch)
         if device_of is not None:
             most_pieces = min(how.microbatches, batch)
-            plan = score(graph, cluster, device_of, options)
+            plan = score(one, cluster, device_of, options)
             plan = executed(plan, replace(how, microbatches=most_pieces))
             return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
-        evaluator = Evaluator.of(graph, cluster, options)
+        evaluator = Evaluator.of(one, cluster, options)
         return fits_somewhere(evaluator, options.pins, seconds=_SECONDS_PER_BATCH)
 
     return largest_true(fits, most)

@@ -59,7 +59,6 @@ CALLS: list[tuple[str, Any]] = [
             *({"training": "a"}, {"device_of": 3}, {"device_of": {}}),
         )
     ],
-    ("largest_batch(function)", lambda: sn.largest_batch(lambda batch: 3, BOX)),
     *[
         (f"{verb.__name__}({x!r})", lambda verb=verb, x=x: verb(x))
         for verb in (sn.compare_strategies, sn.sensitivity, sn.simulate, PLAN.compare)

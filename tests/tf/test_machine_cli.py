@@ -125,10 +125,10 @@ def test_run_names_what_cannot_be(
     assert "memory_fraction must be a share" in capsys.readouterr().err
 
 
-def test_devices_are_looked_at_again_and_again(
+def test_devices_show_memory_users_and_links(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """--watch shows the table until it is interrupted; memory, users, links in it."""
+    """A row with every figure of a GPU."""
     row = {
         "name": "gpu:0",
         "kind": "gpu",
@@ -144,23 +144,13 @@ def test_devices_are_looked_at_again_and_again(
         "used_by": [(4711, 20 * GIB)],
         "links": [1],
     }
-    waits: list[float] = []
-
-    def wait(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(device_commands, "_device_rows", lambda stand_ins: [row])
-    monkeypatch.setattr(device_commands.time, "sleep", wait)
 
-    assert main(["devices", "--watch", "--every", "0.5"]) == 130
+    assert main(["devices"]) == 0
     printed = capsys.readouterr().out
-    assert waits == [0.5] * 3
-    assert printed.count("gpu:0") == 3
     for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25%", "4711 (20.0 GiB)"):
-        assert printed.count(figure) == 3
-    assert printed.count("gpu:1") == 3
+        assert figure in printed
+    assert "gpu:1" in printed
 
 
 def test_devices_tell_what_the_host_does(capsys: pytest.CaptureFixture[str]) -> None:
