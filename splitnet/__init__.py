@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from splitnet.core.net import Net, Ref
     from splitnet.core.plan import Plan
     from splitnet.planner.plan_file import load_plan
-    from splitnet.planner.what_if import sensitivity
+    from splitnet.planner.what_if import sensitivity, simulate
     from splitnet.planner.workloads import read_workload
-    from splitnet.simulator.simulate import simulate
     from splitnet.tf.audit.observe import audit
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.parallel.data_parallel import data_parallel
@@ -119,9 +118,8 @@ _NAMES = {
     "core.net": "Net Ref",
     "core.plan": "Plan",
     "planner.plan_file": "load_plan",
-    "planner.what_if": "sensitivity",
+    "planner.what_if": "sensitivity simulate",
     "planner.workloads": "read_workload",
-    "simulator.simulate": "simulate",
     "tf.audit.observe": "audit",
     "tf.emit": "emit plan_of unplace",
     "tf.parallel.data_parallel": "data_parallel",

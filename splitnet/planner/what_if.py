@@ -1,4 +1,4 @@
-"""What if: other costs, a larger batch, or a machine with fewer devices."""
+"""What if: micro-batches, other costs, a larger batch, a machine with fewer devices."""
 
 import random
 from collections.abc import Mapping
@@ -13,19 +13,45 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
-from splitnet.core.timeline import Execution
+from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import fallbacks_of, resolve
 from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, in_clusters
 from splitnet.planner.strategies.compare import executed
-from splitnet.simulator.microbatch import largest_true, scaled_graph
+from splitnet.simulator.microbatch import execution_of, largest_true, scaled_graph
 
-__all__ = ["Sensitivity", "largest_batch", "relocate", "sensitivity"]
+__all__ = ["Sensitivity", "largest_batch", "relocate", "sensitivity", "simulate"]
 
 _SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
+
+
+def simulate(
+    plan: Plan,
+    *,
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    recompute: bool | None = None,
+) -> Timeline:
+    """Simulate the step of a plan: forward, backward and update; times in seconds.
+
+    Args:
+        plan: Its placement is kept, and how it runs where an option is None.
+        microbatches: How many shares of the batch pass through the parts one after
+            another.
+        schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight in each
+            stage by the number of stages from it to the end.
+        recompute: Whether parts save their inputs only, and run forward again in their
+            backward pass.
+
+    Raises:
+        DeclarationError: invalid `microbatches` or `schedule`.
+    """
+    execution = execution_of(plan, microbatches, schedule, recompute)
+    evaluator = replace(evaluator_of(plan), execution=execution)
+    return evaluator.outcome(plan.device_of).timeline
 
 
 @dataclass(frozen=True, slots=True)

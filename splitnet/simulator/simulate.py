@@ -6,26 +6,13 @@ from dataclasses import dataclass
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Memory, Plan
-from splitnet.core.timeline import Copy, Task, Timeline
+from splitnet.core.timeline import Copy, Memory, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.simulator.microbatch import (
-    execution_of,
-    microbatch_step,
-    pipeline_of,
-    recomputed_parts,
-)
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
-__all__ = [
-    "Outcome",
-    "outcome_of",
-    "simulate",
-    "simulate_microbatches",
-    "unit_devices",
-]
+__all__ = ["Outcome", "outcome_of", "unit_devices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,57 +21,6 @@ class Outcome:
 
     timeline: Timeline
     memory: Mapping[str, Memory]
-
-
-def simulate(
-    plan: Plan,
-    *,
-    microbatches: int | None = None,
-    schedule: str | None = None,
-    recompute: bool | None = None,
-) -> Timeline:
-    """Simulate the step of a plan: forward, backward and update; times in seconds.
-
-    Args:
-        plan: Its placement is kept, and how it runs where an option is None.
-        microbatches: How many shares of the batch pass through the parts one after
-            another.
-        schedule: "gpipe", or "1f1b", which bounds the micro-batches in flight in each
-            stage by the number of stages from it to the end.
-        recompute: Whether parts save their inputs only, and run forward again in their
-            backward pass.
-
-    Raises:
-        DeclarationError: invalid `microbatches` or `schedule`.
-    """
-    return simulate_microbatches(
-        plan, microbatches, schedule=schedule, recompute=recompute
-    ).timeline
-
-
-def simulate_microbatches(
-    plan: Plan,
-    microbatches: int | None = None,
-    *,
-    schedule: str | None = None,
-    recompute: bool | None = None,
-) -> Outcome:
-    """As `simulate`, with the memory of every device.
-
-    Raises:
-        DeclarationError: invalid `microbatches` or `schedule`.
-    """
-    execution = execution_of(plan, microbatches, schedule, recompute)
-    step = microbatch_step(
-        plan.graph,
-        plan.cluster,
-        plan.costs,
-        pipeline_of(plan.graph, plan.device_of, execution),
-        recompute=recomputed_parts(plan.graph, plan.device_of, execution),
-        training=plan.training,
-        optimizer=plan.optimizer,
-    )
-    return outcome_of(plan.graph, plan.cluster, step, plan.device_of)
 
 
 def outcome_of(

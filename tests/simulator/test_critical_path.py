@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from splitnet.core.timeline import Copy, Task, Timeline, critical_path, waits
-from splitnet.simulator.simulate import simulate
+from splitnet.planner.what_if import simulate
 from tests.view.layouts import random_plan
 from tests.view.plans import chain
 

@@ -7,6 +7,7 @@ from splitnet.core.costs import Roofline
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.planner.evaluate import score
+from splitnet.planner.what_if import simulate
 from splitnet.simulator.microbatch import (
     Pipeline,
     ScaledCosts,
@@ -15,7 +16,7 @@ from splitnet.simulator.microbatch import (
     stage_count,
     stages_of,
 )
-from splitnet.simulator.simulate import outcome_of, simulate
+from splitnet.simulator.simulate import outcome_of
 from tests import zoo
 from tests.simulator.small import Seconds, box, dense, graph, view
 

@@ -5,12 +5,7 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Part
-from splitnet.planner.evaluate import score
-from splitnet.simulator.simulate import (
-    outcome_of,
-    simulate,
-    simulate_microbatches,
-)
+from splitnet.simulator.simulate import outcome_of
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import call, chain, graph_of, shared, source
 
@@ -62,14 +57,3 @@ def test_timeline_calls_explicit_backward_calls_backward():
         ("f", "forward"),
         ("f", "backward"),
     ]
-
-
-def test_simulating_a_plan_again_with_micro_batches_gives_memory_as_well():
-    """The outcome answers whether it fits."""
-    plan = score(chain(), BOX, CHAIN)
-    found = simulate_microbatches(plan, 4, schedule="1f1b", recompute=True)
-
-    assert found.timeline == simulate(
-        plan, microbatches=4, schedule="1f1b", recompute=True
-    )
-    assert set(found.memory) == set(found.timeline.peak_bytes)
