@@ -242,7 +242,6 @@ def demo(
     out: Annotated[
         Path, Option("--out", "-o", metavar="DIR", help="Folder for pictures and plan.")
     ] = Path("demo"),
-    json_: Json = False,
 ) -> int:
     """Train a shared encoder on two devices, and audit where it ran.
 
@@ -255,30 +254,8 @@ def demo(
 
     steps = epochs * -(-demo.TRAINING_PAIRS // demo.BATCH)
     with progress("training", total=steps) as advance:
-        outcome = demo.run(
-            out,
-            epochs=epochs,
-            gpus=gpus,
-            say=(lambda text: None) if json_ else print,
-            on_step=advance,
-        )
-    if json_:
-        show_json(
-            {
-                "ok": outcome.ok,
-                "accuracy": round(outcome.accuracy, 4),
-                "audit_ok": outcome.audit.ok,
-                "findings": [finding.text for finding in outcome.audit.findings],
-                "stand_in": outcome.stand_in,
-                "device_of": dict(outcome.plan.device_of),
-                "epochs": epochs,
-                "train_seconds": round(outcome.train_seconds, 1),
-                "total_seconds": round(outcome.total_seconds, 1),
-                "files": [str(path) for path in outcome.files],
-            }
-        )
-    else:
-        print(outcome.summary())
+        outcome = demo.run(out, epochs=epochs, gpus=gpus, say=print, on_step=advance)
+    print(outcome.summary())
     return 0 if outcome.ok else 1
 
 

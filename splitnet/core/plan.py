@@ -444,10 +444,6 @@ class Plan:
         """
         hook("save_plan")(self, path)
 
-    def _repr_svg_(self) -> str:
-        """The diagram, for a notebook."""
-        return str(hook("plan_svg")(self))
-
     def _repr_html_(self) -> str:
         """The diagram and the table, for a notebook."""
         return str(hook("plan_html")(self))

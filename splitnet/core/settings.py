@@ -10,13 +10,19 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
+
+from splitnet.core.checks import Count, Positive, words
 from splitnet.core.errors import (
     ConfigError,
     PlanFileError,
     SplitnetError,
     listed,
     parse_bytes,
+    repeated,
 )
 from splitnet.core.serialization import read_toml
 
@@ -33,32 +39,21 @@ __all__ = [
 ENVIRONMENT_PREFIX = "SPLITNET_"
 
 
-def _flag(value: object) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True}
-    words |= {"0": False, "false": False, "no": False, "off": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in words:
-        return words[value.strip().lower()]
-    raise ValueError("must be true or false")
+def _parser(kind: Any) -> Callable[[object], object]:
+    """Read a value, or its text in an environment variable, as a type."""
+
+    def parse(value: object) -> object:
+        try:
+            return msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError:
+            raise ValueError(f"must be {words(kind)}") from None
+
+    return parse
 
 
-def _count(value: object) -> int:
-    if isinstance(value, str) and value.strip().isdigit():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("must be a whole number, 1 or more")
-    return value
-
-
-def _share(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # what cannot be one is caught
-    except (TypeError, ValueError):
-        number = 0.0
-    if isinstance(value, bool) or not 0 < number <= 1:
-        raise ValueError("must be a share of each GPU's memory, above 0 and up to 1")
-    return number
+_flag = _parser(bool)
+_count = _parser(Positive)
+_share = _parser(Annotated[float, Meta(ge=0.01, le=1)])
 
 
 def _amount(value: object) -> int:
@@ -80,20 +75,14 @@ def _visible(value: object) -> tuple[int, ...] | None:
         value = [part.strip() for part in value.split(",")]
     items = list(value) if isinstance(value, list | tuple | range) else [value]
     try:
-        indices = [int(i) if isinstance(i, str) else i for i in items]
-    except ValueError:
-        indices = [None]
-    if not all(_is_index(i) for i in indices) or len(dict.fromkeys(indices)) != len(
-        indices
-    ):
+        indices = msgspec.convert(items, tuple[Count, ...], strict=False)
+    except msgspec.ValidationError:
+        indices = (0, 0)
+    if repeated(map(str, indices)):
         raise ValueError(
             "must be GPU indices such as '0,1', each once, 'all' or 'none'"
         )
-    return tuple(i for i in indices if isinstance(i, int))
-
-
-def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return indices
 
 
 def _log(value: object) -> str | bool:

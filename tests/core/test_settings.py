@@ -67,8 +67,8 @@ def test_settings_name_their_source(tmp_path: Path) -> None:
         ("visible", [], ()),
         ("visible", "all", None),
         ("memory_limit", "4 GiB", 4 * 2**30),
-        ("memory_growth", "Yes", True),
-        ("soft_placement", "off", False),
+        ("memory_growth", "true", True),
+        ("soft_placement", "0", False),
         ("log_placement", "ops", "ops"),
         ("log_placement", True, "branches"),
         ("log_placement", "0", False),
@@ -89,13 +89,13 @@ WRONG = {
         "visible",
         ["a", "0,0", -1, [0, "x"], 1.5, True, None],
     ),
-    "memory_fraction must be a share": (
+    "memory_fraction must be a finite number, 0.01 to 1": (
         "memory_fraction",
         [0, -0.5, 1.5, "half", True, float("nan")],
     ),
     "memory_limit must be 1 MiB or more": ("memory_limit", ["4 parsecs", "12 B", -1]),
     "cpu_threads must be a whole number": ("cpu_threads", [0, "two", 1.5, True]),
-    "memory_growth must be true or false": ("memory_growth", ["maybe"]),
+    "memory_growth must be True or False": ("memory_growth", ["maybe"]),
     "'branches', 'ops', true or false": ("log_placement", ["layers"]),
 }
 

@@ -122,7 +122,7 @@ def test_run_names_what_cannot_be(
     assert main(["run", "none.py"]) == 2
     assert "there is no script 'none.py'" in capsys.readouterr().err
     assert main(["run", "--memory-fraction", "3", str(script)]) == 2
-    assert "memory_fraction must be a share" in capsys.readouterr().err
+    assert "memory_fraction must be a finite number" in capsys.readouterr().err
 
 
 def test_devices_show_memory_users_and_links(
