@@ -143,12 +143,17 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Exit code 130, "interrupted", and nothing is written."""
+    # A program that a shell starts in the background ignores the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(sn, "plan", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     out = tmp_path / "plan.json"
     out.write_text("yesterday's")
     words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "-o", str(out)]
 
-    assert main(words) == 130
+    try:
+        assert main(words) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "splitnet: interrupted\n"
     assert out.read_text() == "yesterday's"
 

@@ -98,9 +98,9 @@ def test_every_strategy_trains_as_the_plain_model(
 
 
 def elsewhere(plan: sn.Plan) -> sn.Plan:
-    """The plan with all that is on a GPU on the next one."""
-    turned = {"gpu:0": "gpu:1", "gpu:1": "gpu:2", "gpu:2": "gpu:0"}
-    moved = (replace(p, device=turned.get(p.device, p.device)) for p in plan.placements)
+    """The plan with every part on the next device."""
+    turned = {"gpu:0": "gpu:1", "gpu:1": "gpu:2", "gpu:2": "gpu:0", "cpu:0": "gpu:0"}
+    moved = (replace(p, device=turned[p.device]) for p in plan.placements)
     return replace(plan, placements=tuple(moved))
 
 

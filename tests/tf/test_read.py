@@ -244,7 +244,8 @@ def test_plans_of_a_keras_model_return_to_no_device(
     model = keras.Model(first, x)
 
     def way(**options: Any) -> list[str]:
-        plan = sn.plan(model, cluster, objective=objective, time_limit=0.4, **options)
+        search = {"objective": objective, "time_limit": 60.0, "effort": 100_000}
+        plan = sn.plan(model, cluster, **search, **options)
         devices = [plan.device_of[part.name] for part in plan.graph.parts]
         return [d for i, d in enumerate(devices) if i == 0 or devices[i - 1] != d]
 
