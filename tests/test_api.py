@@ -1,15 +1,13 @@
 """Public verbs: options are checked by name and all at once, before any work."""
 
-from collections.abc import Callable
 from math import inf, nan
 from typing import Any
 
 import pytest
 
 import splitnet as sn
-from splitnet.api import plan_with
 from splitnet.core.plan import PlanOptions
-from tests.zoo import chain, two_towers
+from tests.zoo import chain
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
 
@@ -72,37 +70,6 @@ def test_place_names_an_unknown_option() -> None:
         sn.place(chain(), BOX, pin={"c0": "gpu:0"}, slack=0.1)  # type: ignore[arg-type]  # no model is needed
 
     assert "there is no option pin=, slack=. Did you mean pins=?" in str(caught.value)
-
-
-def test_plan_with_takes_the_same_options_as_plan() -> None:
-    """Two ways to say one thing."""
-    options = PlanOptions(pins={"c0": "gpu:1"}, time_limit=0.2)
-    one = plan_with(chain(), BOX, options)
-    other = sn.plan(chain(), BOX, pins={"c0": "gpu:1"}, time_limit=0.2)
-
-    assert one.placements == other.placements
-    assert one["c0"].device == "gpu:1"
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda: sn.plan(two_towers(), BOX, time_limit=0.2),
-        lambda: sn.score(
-            two_towers(),
-            BOX,
-            {"see": "gpu:0", "tell": "gpu:1", "join": "cpu", "head": "cpu"},
-        ),
-    ],
-    ids=["plan", "score"],
-)
-def test_plans_have_their_verdict(made: Callable[[], sn.Plan]) -> None:
-    """It is a value of the plan, computed once, when the plan is made."""
-    plan = made()
-
-    assert plan.verdict is not None
-    assert plan.verdict.value == plan.value
-    assert plan.verdict.single_device in ("gpu:0", "gpu:1")
 
 
 @pytest.mark.parametrize("source", [None, 3, "model", [], BOX])

@@ -1,11 +1,10 @@
 """What README and docs show is run: programs, commands, files; and the site builds."""
 
-import ast
-import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +50,7 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 PROGRAMS = [page for page in PAGES if page != ALONE and blocks(page, "python")]
+WITH_COMMANDS = [page for page in PAGES if commands(page)]
 NOTEBOOK = DOCS / "quick-tour.ipynb"
 
 
@@ -60,13 +60,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
+def programs_of_commands(folder: Path) -> Iterator[Path]:
+    """A program for each command of a page; those of one page share a folder."""
+    for page in WITH_COMMANDS:
+        shared = folder / f"{page.stem} commands"
+        shared.mkdir()
+        for example in (ROOT / "examples").glob("*.py"):
+            (shared / example.name).write_bytes(example.read_bytes())
+        for number, line in enumerate(commands(page)):
+            words = [word.strip('"') for word in line.split()[1:]]
+            program = folder / f"{page.stem}-{number}.py"
+            program.write_text(
+                "import os\n"
+                f"os.chdir({str(shared)!r})\n"
+                "from splitnet.cli import main\n"
+                f"assert main({words!r}) == 0\n"
+            )
+            yield program
+
+
 @pytest.fixture(scope="module")
 def outcome(folder: Path) -> str:
     """What became of every page: a line each, and the words of one that fails."""
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
     other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
-    pages = map(str, [*PROGRAMS, NOTEBOOK, bad, other])
+    pages = map(str, [*PROGRAMS, NOTEBOOK, bad, other, *programs_of_commands(folder)])
     done = run([str(ROOT / "tests" / "pages.py"), str(folder), *pages], folder)
     assert done.returncode == 1  # for the bad ones, see below
     return done.stdout
@@ -130,63 +149,14 @@ def test_a_page_that_fails_is_told(outcome: str) -> None:
 
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem
-)
-def test_commands_of_pages_run(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
+def test_commands_of_pages_run(page: Path, folder: Path, outcome: str) -> None:
     """The splitnet commands of a page run one after another, beside the examples."""
-    for example in (ROOT / "examples").glob("*.py"):
-        (tmp_path / example.name).write_bytes(example.read_bytes())
-
-    for line in commands(page):
-        words = [word.strip('"') for word in line.split()[1:]]
-        done = run(["-W", "error::UserWarning", "-m", "splitnet", *words], tmp_path)
-        assert done.returncode == 0, line + done.stdout[-1000:] + done.stderr[-3000:]
-        assert done.stdout.strip(), line
-
-
-def test_the_notebook_has_its_outputs() -> None:
-    """Every code cell that ends with a value shows it, the diagram among them."""
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    shown = [
-        kind
-        for cell in cells
-        for output in cell.get("outputs", ())
-        for kind in output.get("data", {"stdout": ""})
-    ]
-
-    assert "error" not in {
-        o["output_type"] for c in cells for o in c.get("outputs", ())
-    }
-    assert shown.count("image/svg+xml") == 2
-    assert shown.count("stdout") >= 3
-
-
-def test_messages_of_the_troubleshooting_page_are_the_codes() -> None:
-    """What the page quotes is in the code, at least its pieces between dots."""
-    page = (DOCS / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
-    quoted = [
-        m for row in re.findall(r"^\*\*.*$", page, re.M) for m in row.split("`")[1::2]
-    ]
-    code = texts_of_the_code()
-    pieces = [p.strip() for m in quoted for p in m.split("...") if len(p.strip()) > 5]
-
-    assert len(quoted) >= 20
-    assert [piece for piece in pieces if piece not in code] == []
-
-
-def texts_of_the_code() -> str:
-    """Every string of the package, those in pieces put together."""
-    return "\n".join(
-        "".join(
-            part.value if isinstance(part, ast.Constant) else "..."
-            for part in (node.values if isinstance(node, ast.JoinedStr) else [node])
-        )
-        for path in (ROOT / "splitnet").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.JoinedStr)
-        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-    )
+    for number, line in enumerate(commands(page)):
+        program = folder / f"{page.stem}-{number}.py"
+        printed = folder / program.stem / "output.txt"
+        assert f"{program}: ok\n" in outcome, f"{line}\n{outcome[-4000:]}"
+        assert printed.read_text(encoding="utf-8").strip(), line
 
 
 def test_there_is_nothing_else_to_run() -> None:
@@ -211,22 +181,6 @@ def test_toml_blocks_are_clusters(page: Path, tmp_path: Path) -> None:
         path = tmp_path / "box.toml"
         path.write_text(text, encoding="utf-8")
         assert len(Cluster.load(path)) >= 3
-
-
-def test_the_cluster_file_means_what_it_says(tmp_path: Path) -> None:
-    """What the page comments on is so: the preset, what beats it, and the links."""
-    from splitnet.core.cluster import Cluster
-
-    (text,) = blocks(DOCS / "how-to" / "not-here.md", "toml")
-    path = tmp_path / "box.toml"
-    path.write_text(text, encoding="utf-8")
-
-    box = Cluster.load(path)
-
-    assert [device.name for device in box] == ["gpu:0", "gpu:1", "cpu:0"]
-    assert box["gpu:1"].memory_bytes == 24 * 2**30
-    assert box.link("gpu:1", "gpu:0").bytes_per_second == 300e9
-    assert box.link("gpu:0", "cpu:0").bytes_per_second == 25e9
 
 
 def test_links_of_pages_lead_somewhere() -> None:

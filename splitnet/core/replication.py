@@ -293,20 +293,15 @@ def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
         graph: What `expand` made, or any other, whose calls stay as they are.
         bare: Leave the branch's name out of a call's, as in a Keras model.
     """
-    names = towers_in(graph)
-    first = {tower_part(name, 0): name for name in names}
-    gone = {tower_part(n, i) for n, one in names.items() for i in range(1, one.count)}
-    gone |= {*names, *map(weights_part, names)}
-    found = []
-    for call in graph.calls:
-        if call.part in first:
-            name = first[call.part]
-            plain = call.name.removeprefix(call.part + "/")
-            call = replace(call, name=plain if bare else f"{name}/{plain}", part=name)
-        elif call.part in gone:
-            continue
-        found.append(call)
-    return tuple(found)
+    calls, names = collapse(graph).calls, towers_in(graph)
+    if not bare:
+        return calls
+    return tuple(
+        replace(call, name=call.name.removeprefix(f"{call.part}/"))
+        if call.part in names
+        else call
+        for call in calls
+    )
 
 
 def as_one_part(graph: Graph) -> Graph:

@@ -93,14 +93,3 @@ def test_estimate_says_what_fits_and_how(
     tiny = ["estimate", graph_file, "--cluster", "2*gpu", "--memory", "64 KiB"]
     assert main([*tiny, "--time-limit", "1"]) == 1
     assert capsys.readouterr().out.startswith("no strategy fits; ")
-
-
-def test_plan_chooses_a_strategy(
-    graph_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """--strategy auto with so many micro-batches; without it they are refused."""
-    words = ["plan", graph_file, "--gpus", "2", "--microbatches", "2", "--json"]
-    assert main([*words, "--strategy", "auto", "--time-limit", "1"]) == 0
-    assert answer(capsys)["execution"]["microbatches"] == 2
-    assert main(words) == 2
-    assert "strategy= must be 'auto'" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from splitnet.core.cluster import (
     Host,
     Link,
     device_name,
-    tensorflow_name,
 )
 from splitnet.core.errors import (
     DeviceError,
@@ -70,15 +69,6 @@ def test_a_gap_is_no_longer_than_its_latency():
 def test_device_is_found_however_it_is_spelled(box, spelled):
     """All spellings in use mean the same device."""
     assert box[spelled].name == "gpu:1"
-
-
-def test_device_of_another_machine_keeps_its_host():
-    """A worker's device has the worker in its name, and TensorFlow's name for it."""
-    name = device_name("/job:worker/replica:0/task:1/device:GPU:0")
-
-    assert name == "worker:1/gpu:0"
-    assert tensorflow_name(name) == "/job:worker/replica:0/task:1/device:GPU:0"
-    assert Device.of(name).host == "worker:1"
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,6 @@ def test_settings_code_beats_environment_beats_file(tmp_path: Path) -> None:
     ] == [(3, "code"), (2, "environment"), (1, "file")]
 
 
-def test_settings_name_their_source(tmp_path: Path) -> None:
-    """An origin can be found again: the variable or the file by name."""
-    (tmp_path / "splitnet.toml").write_text("soft_placement = false\n")
-
-    settings = resolve({}, {"SPLITNET_DETERMINISM": "1"}, tmp_path)
-
-    assert settings.of("soft_placement").source == "splitnet.toml"
-    assert settings.of("determinism").source == "SPLITNET_DETERMINISM"
-
-
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [

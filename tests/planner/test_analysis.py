@@ -39,14 +39,6 @@ def test_verdict_advises_what_would_help():
     assert advice == "the CPU merge 'join' costs 25%: on='gpu:1' would save it"
 
 
-def test_verdict_advice_holds():
-    """Following the advice saves what it promised."""
-    before = plan_graph(shared(flops=1e8), BOX)
-    after = plan_graph(shared(flops=1e8), BOX, pins={"join": "gpu:1"})
-
-    assert 1 - after.seconds / before.seconds == pytest.approx(0.25, abs=0.006)
-
-
 def test_verdict_of_a_model_that_fits_no_device():
     """Where one device is no choice, the plan is not compared with one."""
     box = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="10 MiB")

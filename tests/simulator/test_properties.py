@@ -13,7 +13,6 @@ from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
-from splitnet.simulator.task_graph import WEIGHTS
 from tests.zoo import call, graph_of, source
 
 BOX = Cluster.of("3*gpu", "cpu", link="1 GB/s", latency="20 us")
@@ -162,20 +161,6 @@ def test_placements_that_differ_by_equal_devices_are_equal(seed):
         for where, run in ((device, one), (renamed, other))
     )
     assert [first[0], first[1], first[2]] == [second[1], second[2], second[0]]
-
-
-@every
-@given(seeds)
-def test_a_shared_weight_crosses_once_in_each_direction(seed):
-    """One copy there and one gradient back for each device that uses it."""
-    step, device = step_and_devices(seed)
-    seen = [
-        (copy.kind, copy.item, copy.source, copy.target)
-        for copy in run_step(step, device).copies
-        if copy.kind >= WEIGHTS
-    ]
-
-    assert len(seen) == len(set(seen))
 
 
 @every

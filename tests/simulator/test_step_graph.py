@@ -4,18 +4,7 @@ from dataclasses import replace
 
 from splitnet.core.costs import Measured
 from splitnet.simulator.step_graph import step_graph
-from splitnet.simulator.task_graph import Edge, SharedWeight
 from tests.simulator.small import Seconds, box, dense, graph
-
-
-def test_units_are_parts_in_an_order_in_which_they_may_run():
-    """A part of two calls is one unit with the sum of their seconds."""
-    calls = [dense("a"), dense("b1", "b"), dense("b2", "b"), dense("c")]
-    step = step_graph(graph(calls, "a-b1 b1-b2 b2-c"), box(), Seconds())
-
-    assert step.names == ("a", "b1", "c")
-    assert step.forward[0] == (1, 2, 1)
-    assert step.backward[0] == (2, 4, 2)
 
 
 def test_parts_that_wait_for_each_other_count_call_by_call():
@@ -26,28 +15,6 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
 
     assert step.names == ("p1", "q", "p2", "r1")
     assert step.parts == ("p", "q", "p", "r")
-
-
-def test_units_may_be_calls():
-    """They do not pay the call of a function."""
-    calls = [dense("a"), dense("b"), dense("c", "b")]
-    one = graph(calls, "a-b b-c")
-    cluster = box(part=10)
-
-    assert step_graph(one, cluster, Seconds()).forward[0] == (11, 12)
-    assert step_graph(one, cluster, Seconds(), units="calls").forward[0] == (1, 1, 1)
-
-
-def test_an_output_that_two_units_read_is_one_edge():
-    """One edge with two readers, both of which save it and return gradients."""
-    one = graph([dense("a"), dense("b"), dense("c")], "a-b a-c")
-    step = step_graph(one, box(), Seconds())
-
-    assert step.edges[0] == Edge(0, (1, 2), 1, gradients_from=(1, 2), saved_by=(1, 2))
-    assert [(edge.source, edge.readers) for edge in step.edges[1:]] == [
-        (1, ()),
-        (2, ()),
-    ]
 
 
 def test_gradients_flow_between_trained_weights_and_outputs():
@@ -68,15 +35,6 @@ def test_frozen_weights_get_neither_gradient_nor_update():
 
     assert (step.weight_bytes, step.trained_bytes) == ((8,), (0,))
     assert not step.has_update[0]
-
-
-def test_a_weight_of_two_units_is_shared_and_at_home_with_the_first():
-    """Its bytes count at home; both users contribute gradients."""
-    calls = [dense("a", weights=("w",)), dense("b", weights=("w",))]
-    step = step_graph(graph(calls, "a-b", weight_bytes=8), box(), Seconds())
-
-    assert step.weights == (SharedWeight("w", 8, (0, 1), (0, 1)),)
-    assert step.weight_bytes == (8, 0)
 
 
 def test_a_shared_embedding_sends_rows_where_all_of_a_unit_look_up():
@@ -115,13 +73,3 @@ def test_devices_of_equal_cost_share_their_rows():
     assert alike.forward[0] is alike.forward[2]
     assert told.forward[0] is told.forward[2]
     assert told.forward[1][0] - box()["gpu:1"].part_seconds == 9.0
-
-
-def test_tails_are_the_least_seconds_behind_each_task():
-    """Behind a: b, b', a' and its update; free copies, the fastest devices."""
-    step = step_graph(
-        graph([dense("a"), dense("b", seconds=2.0)], "a-b"), box(), Seconds()
-    )
-
-    #                     a  b  b' a' update of a and of b
-    assert step.tails == (9, 7, 3, 1, 0, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import networkx as nx
 import pytest
 
-from splitnet.view.folding import Fold, fold
+from splitnet.view.diagram import Fold, fold
 
 Edges = list[tuple[str, str]]
 

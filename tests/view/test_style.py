@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import combinations
 from math import dist
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -13,8 +12,6 @@ from rich.cells import cell_len
 from splitnet.view.style import (
     clean,
     colors_of,
-    escaped,
-    ranged,
     readable_on,
     shortened,
 )
@@ -100,41 +97,9 @@ def test_shortened_never_exceeds_its_room(text: str, most: int) -> None:
     assert cell_len(shortened(text, most)) <= most
 
 
-def test_shortened_keeps_both_ends_of_a_name() -> None:
-    """Numbers stand at the end of names, and families at their beginning."""
-    short = shortened("encoder_block_17_attention_output_42", 16)
-
-    assert short.startswith("encoder")
-    assert short.endswith("42")
-
-
 @given(st.text())
 def test_clean_leaves_nothing_that_xml_refuses(text: str) -> None:
     """No control character, no surrogate, no line end."""
     assert all(c.isprintable() or c.isspace() for c in clean(text))
     assert "\n" not in clean(text)
     assert "\u202e" not in clean(text + "\u202e")  # it would turn the line
-
-
-@pytest.mark.parametrize("raw", ["<b>", "a & b", '"', "'", "a<br/>b", "&lt;"])
-def test_escaped_reads_back_as_it_was(raw: str) -> None:
-    """XML gives the very same text back."""
-    assert ElementTree.fromstring(f"<t>{escaped(raw)}</t>").text == raw
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (
-            ["net/level_3/expert_0", "net/level_3/expert_8"],
-            "level_3/expert_0 … expert_8",
-        ),
-        (["net/a", "net/b"], "net/a … b"),
-        (["encoder_with_a_long_name_0", "head"], "encoder_wi…ong_name_0 … head"),
-    ],
-)
-def test_ranged_drops_common_folders_and_keeps_what_differs(
-    names: list[str], said: str
-) -> None:
-    """The second name goes without common folders, the first if there is no room."""
-    assert ranged(names, 28) == said
