@@ -156,8 +156,8 @@ def compare_strategies(
     whether it fits, and what to type for it.
 
     Args:
-        source: a plan, compared as it is with what its costs say of other strategies:
-            nothing is searched. Or a `Net`, a Keras model or a `Graph`: then each
+        source: a plan, compared with the strategies that were looked at when it was
+            made: nothing is searched. Or a `Net`, a Keras model or a `Graph`: then each
             strategy is searched as `plan(..., strategy="auto")` does.
         cluster: the machine of a source; None means this one.
         **options: of a source: those of `plan`.
@@ -173,7 +173,8 @@ def compare_strategies(
                 "compare_strategies(plan) takes nothing else: a plan has its cluster "
                 "and options. Give its source to compare with others."
             )
-        return compare_plan(source)
+        known = source.verdict.strategies if source.verdict is not None else None
+        return known or compare_plan(source)
     from splitnet.planner.evaluate import checked
     from splitnet.planner.strategies.auto import strategies_of
 

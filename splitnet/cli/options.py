@@ -27,11 +27,11 @@ from splitnet.core.errors import (
     PlanFileError,
     SplitnetError,
 )
-from splitnet.core.serialization import decode, load_json
+from splitnet.core.serialization import load_json
 
 TARGET_HELP = (
     "file.py:name, package.module:name (a Net, a Keras model, or a function without "
-    "arguments that returns one), model.keras, or a JSON file (plan, graph, workload)."
+    "arguments that returns one), model.keras, or a JSON file (plan, workload)."
 )
 TargetName = Annotated[str, Argument(metavar="TARGET", help=TARGET_HELP)]
 SavedPlan = Annotated[str, Argument(metavar="PLAN.json", help="A saved plan.")]
@@ -215,9 +215,9 @@ def with_groups(command: Callable[..., int]) -> Callable[..., int]:
 
 
 class Target:
-    """A program, a model, or what a JSON file holds: a plan, a graph or a workload.
+    """A program, a model, or what a JSON file holds: a plan or a workload.
 
-    `kind` is "plan", "graph", "workload" or, for what has to be imported, "model".
+    `kind` is "plan", "workload" or, for what has to be imported, "model".
     `value` is what the file holds, None for a model.
 
     Raises:
@@ -243,13 +243,9 @@ class Target:
             from splitnet.planner.workloads import workload_of
 
             return "workload", workload_of(values, name=Path(self.text).stem)
-        if "calls" in found:
-            from splitnet.core.graph import Graph
-
-            return "graph", decode(values, Graph, "graph")
         raise PlanFileError(
-            "it is neither a plan, a graph nor a workload: it has none of the fields "
-            "'splitnet_plan', 'calls', 'nodes'."
+            "it is neither a plan nor a workload: it has none of the fields "
+            "'splitnet_plan', 'nodes'."
         )
 
     def opened(self, machine: Machine, costing: Costing) -> tuple[Any, Cluster]:
@@ -271,13 +267,6 @@ class Target:
             return load_source(self.text), cluster
         if self.kind == "plan":
             return self.value.graph, cluster or self.value.cluster
-        if self.kind == "graph" and cluster is not None:
-            return self.value, cluster
-        if self.kind == "graph":
-            raise DeviceError(
-                "a saved graph has no machine; add --gpus 2, --cluster '2*gpu,cpu', "
-                "--cluster box.toml or --stand-ins 2."
-            )
         if cluster is not None:
             raise DeviceError(
                 "a workload file includes its machine; leave --cluster out."

@@ -420,10 +420,8 @@ class Plan:
         return self.timeline.seconds
 
     @checked
-    def explain(self, name: str | None = None) -> Any:
+    def explain(self, name: str) -> Any:
         """Say why a part is on its device, and what each other device would cost.
-
-        Without a name, compare the plan with the other strategies.
 
         Raises:
             PlanFileError: the plan has no such part.

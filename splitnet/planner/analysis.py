@@ -272,22 +272,18 @@ class Explanation:
         return [a.device for a in self.alternatives]
 
 
-def explain(plan: Plan, name: str | None) -> Explanation | StrategyComparison:
+def explain(plan: Plan, name: str) -> Explanation:
     """Say why a part is on its device, and try every other device for it.
 
     The part moves with what near= binds to it; all else stays.
 
     Args:
         plan: The plan.
-        name: A part, or a call or a layer of one. None compares the plan with other
-            strategies instead.
+        name: A part, or a call or a layer of one.
 
     Raises:
         PlanFileError: the plan has nothing of that name.
     """
-    if name is None:
-        rows = plan.verdict.strategies if plan.verdict is not None else None
-        return rows or compare_plan(plan)
     one = plan[name]
     evaluator = evaluator_of(plan)
     alternatives = []

@@ -33,7 +33,6 @@ def report(
     path: str | os.PathLike[str],
     *,
     measured: Timeline | None = None,
-    audit: Audit | None = None,
 ) -> Path:
     """Write one self-contained HTML page about a plan, completely or not at all.
 
@@ -41,23 +40,17 @@ def report(
         thing: a plan, or an audit, whose plan and findings are then shown.
         path: the file, usually "report.html".
         measured: the step as it ran; drawn below the planned one, on the same scale.
-        audit: what was found when the plan's model ran.
 
     Raises:
         SplitnetError: the thing is neither a plan nor an audit, the file cannot be
             written, or Graphviz is missing.
     """
-    page = report_html(thing, measured=measured, audit=audit)
+    page = report_html(thing, measured=measured)
     write_bytes(page.encode(), Path(path), "report")
     return Path(path)
 
 
-def report_html(
-    thing: Plan | Audit,
-    *,
-    measured: Timeline | None = None,
-    audit: Audit | None = None,
-) -> str:
+def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str:
     """Make the page of `report` as text, and write no file."""
     # Jinja takes longer to import than the rest of the view, and only pages need it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -65,10 +58,9 @@ def report_html(
 
     if not isinstance(thing, Plan | Audit):
         raise SplitnetError(
-            f"cannot report on a {type(thing).__name__}. Give a plan, or an audit; "
-            "`report(plan, path, audit=...)` takes both."
+            f"cannot report on a {type(thing).__name__}. Give a plan, or an audit."
         )
-    plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, audit)
+    plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
     environment = Environment(
         loader=PackageLoader("splitnet.view"),
         autoescape=True,

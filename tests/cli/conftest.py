@@ -6,17 +6,8 @@ from pathlib import Path
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.serialization import encode
 from splitnet.planner.planner import plan_graph
 from tests.cli.given import towers, workload
-
-
-@pytest.fixture
-def graph_file(tmp_path: Path) -> str:
-    """A saved graph."""
-    path = tmp_path / "graph.json"
-    path.write_text(json.dumps(encode(towers())))
-    return str(path)
 
 
 @pytest.fixture

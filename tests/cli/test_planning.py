@@ -1,6 +1,5 @@
-"""`splitnet plan` of saved graphs and plans."""
+"""`splitnet plan` of saved plans."""
 
-import json
 import os
 import re
 import subprocess
@@ -10,17 +9,18 @@ from pathlib import Path
 import pytest
 
 from splitnet.cli import main
-from splitnet.core.serialization import encode
+from splitnet.core.cluster import Cluster
 from splitnet.planner.plan_file import load_plan
+from splitnet.planner.planner import plan_graph
 from tests.cli.given import ROOT, answer
 from tests.zoo import chain
 
 
-def test_plan_of_a_saved_graph_shows_its_table_or_figures(
-    graph_file: str, capsys: pytest.CaptureFixture[str]
+def test_plan_of_a_saved_plan_shows_its_table_or_figures(
+    plan_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A graph and a machine that is not here; --json is one value with every figure."""
-    words = ["plan", graph_file, "--cluster", "2*gpu,cpu"]
+    """A machine that is not here; --json is one value with every figure."""
+    words = ["plan", plan_file, "--cluster", "2*gpu,cpu"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "left" in printed
@@ -34,11 +34,11 @@ def test_plan_of_a_saved_graph_shows_its_table_or_figures(
 
 
 def test_plan_saves_and_plans_again(
-    graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A saved plan is a target of its own, on its machine or on another."""
     saved = str(tmp_path / "saved.json")
-    assert main(["plan", graph_file, "--cluster", "2*gpu,cpu", "-o", saved]) == 0
+    assert main(["plan", plan_file, "--cluster", "2*gpu,cpu", "-o", saved]) == 0
     assert load_plan(saved).device_of["left"] == "gpu:0"
     capsys.readouterr()
 
@@ -51,7 +51,7 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(
 ) -> None:
     """--strategy auto; `simulate` runs the saved plan as it was chosen."""
     source, saved = str(tmp_path / "chain.json"), str(tmp_path / "saved.json")
-    Path(source).write_text(json.dumps(encode(chain(8, flops=1e12))))
+    plan_graph(chain(8, flops=1e12), Cluster.of("2*gpu")).save(source)
     words = ["plan", source, "--cluster", "2*gpu", "--memory", "30 MiB", "-o", saved]
     assert main([*words, "--strategy", "auto", "--time-limit", "0.2"]) == 0
     plan = load_plan(saved)
@@ -62,9 +62,9 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(
     assert answer(capsys)["seconds"] == plan.seconds
 
 
-def test_plan_takes_pins(graph_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_takes_pins(plan_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """--pin beats the declaration."""
-    words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "--json"]
+    words = ["plan", plan_file, "--cluster", "2*gpu,cpu", "--json"]
     assert main([*words, "--pin", "left=gpu:1", "--pin", "join=gpu:0,cpu"]) == 0
     device_of = answer(capsys)["device_of"]
     assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
@@ -81,11 +81,11 @@ def test_plan_that_cannot_be_is_a_no(
     words: list[str],
     code: int,
     said: str,
-    graph_file: str,
+    plan_file: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An exit code, the reason on stderr, nothing on stdout, no traceback."""
-    assert main(["plan", graph_file, "--cluster", *words]) == code
+    assert main(["plan", plan_file, "--cluster", *words]) == code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("splitnet: ")
@@ -93,11 +93,11 @@ def test_plan_that_cannot_be_is_a_no(
     assert "Traceback" not in printed.err
 
 
-def test_plan_shows_its_best_so_far_on_a_terminal(graph_file: str) -> None:
+def test_plan_shows_its_best_so_far_on_a_terminal(plan_file: str) -> None:
     """A person sees a bar and the best step yet, in units; the answer stays clean."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
-    arguments = ("plan", graph_file, "--cluster", "2*gpu,cpu", "--time-limit", "1")
+    arguments = ("plan", plan_file, "--cluster", "2*gpu,cpu", "--time-limit", "1")
     child = subprocess.Popen(
         [sys.executable, "-m", "splitnet", *arguments],
         cwd=ROOT,

@@ -73,14 +73,14 @@ def test_simulate_takes_micro_batches(
 
 
 def test_estimate_says_what_fits_and_how(
-    graph_file: str, capsys: pytest.CaptureFixture[str]
+    plan_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every strategy, the fastest first; exit code 1 where nothing fits."""
-    graph = json.loads(Path(graph_file).read_text())
-    for part in graph["parts"]:
+    plan = json.loads(Path(plan_file).read_text())
+    for part in plan["graph"]["parts"]:
         part["on"] = ["auto"]
-    Path(graph_file).write_text(json.dumps(graph))
-    words = ["estimate", graph_file, "--gpus", "2", "--preset", "A100"]
+    Path(plan_file).write_text(json.dumps(plan))
+    words = ["estimate", plan_file, "--gpus", "2", "--preset", "A100"]
     words += ["--time-limit", "1"]
     assert main([*words, "--json"]) == 0
     found = answer(capsys)
@@ -90,6 +90,6 @@ def test_estimate_says_what_fits_and_how(
     printed = capsys.readouterr().out
     assert "is fastest" in printed
     assert "typical" not in printed
-    tiny = ["estimate", graph_file, "--cluster", "2*gpu", "--memory", "64 KiB"]
+    tiny = ["estimate", plan_file, "--cluster", "2*gpu", "--memory", "64 KiB"]
     assert main([*tiny, "--time-limit", "1"]) == 1
     assert capsys.readouterr().out.startswith("no strategy fits; ")

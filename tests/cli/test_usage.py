@@ -14,20 +14,19 @@ from tests.cli.given import child, python
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["plan", "{graph}"], "a saved graph has no machine"),
-        (["plan", "{graph}", "--memory", "1 GiB"], "belong to --gpus or to a list"),
-        (["plan", "{graph}", "--gpus", "2", "--batch", "64"], "has its own batch"),
-        (["plan", "{graph}", "--cluster", "gpu", "--stand-ins", "2"], "name different"),
-        (["plan", "{graph}", "--cluster", "box,cpu"], "there is no device 'box'"),
-        (["plan", "{graph}", "--cluster", "none.toml"], "cannot load the cluster file"),
-        (["plan", "{graph}", "--cluster", "gpu,cpu", "--pin", "left"], "write a name"),
+        (["plan", "{plan}", "--memory", "1 GiB"], "belong to --gpus or to a list"),
+        (["plan", "{plan}", "--gpus", "2", "--batch", "64"], "has its own batch"),
+        (["plan", "{plan}", "--cluster", "gpu", "--stand-ins", "2"], "name different"),
+        (["plan", "{plan}", "--cluster", "box,cpu"], "there is no device 'box'"),
+        (["plan", "{plan}", "--cluster", "none.toml"], "cannot load the cluster file"),
+        (["plan", "{plan}", "--cluster", "gpu,cpu", "--pin", "left"], "write a name"),
         (["plan", "none.json", "--cluster", "cpu"], "'none.json': No such file"),
         (["plan", "{text}", "--cluster", "cpu"], "is not JSON"),
-        (["plan", "{other}", "--cluster", "cpu"], "neither a plan, a graph nor"),
+        (["plan", "{other}", "--cluster", "cpu"], "neither a plan nor"),
         (["plan", "{workload}", "--cluster", "cpu"], "includes its machine"),
-        (["draw", "{graph}"], "plan"),
+        (["draw", "{workload}"], "it is not a plan"),
         (["draw", "{plan}", "-o", "placement.jpg"], "jpg"),
-        (["score", "{graph}", "{other}", "--cluster", "cpu"], "names cannot be placed"),
+        (["score", "{plan}", "{other}", "--cluster", "cpu"], "names cannot be placed"),
         (["audit", "{plan}"], "has none"),
         (["run", "none.py"], "there is no script 'none.py'"),
         (["audit", "none.py:x", "--plan", "{plan}"], "there is no file 'none.py'"),
@@ -38,7 +37,6 @@ def test_wrong_questions_are_answered_with_words(
     words: list[str],
     said: str,
     tmp_path: Path,
-    graph_file: str,
     plan_file: str,
     workload_file: str,
     capsys: pytest.CaptureFixture[str],
@@ -48,7 +46,6 @@ def test_wrong_questions_are_answered_with_words(
     text.write_text("{ not json")
     other.write_text('{"some": {"thing": 1}}')
     files = {
-        "graph": graph_file,
         "plan": plan_file,
         "workload": workload_file,
         "text": str(text),
@@ -74,7 +71,7 @@ def test_usage_errors_exit_with_2(
 
 
 def test_tensorflow_is_loaded_only_where_it_is_needed(
-    graph_file: str, plan_file: str
+    plan_file: str,
 ) -> None:
     """Not for saved files, and not to say that a file is missing."""
     done = python(
@@ -83,7 +80,7 @@ def test_tensorflow_is_loaded_only_where_it_is_needed(
         "for words in ('plan none.py:x', 'audit no.such:x', 'measure none.keras'):\n"
         "    assert main(words.split()) == 2\n"
         "print('numba' in sys.modules)\n"
-        f"main(['plan', {graph_file!r}, '--cluster', '2*gpu,cpu'])\n"
+        f"main(['plan', {plan_file!r}, '--cluster', '2*gpu,cpu'])\n"
         f"main(['draw', {plan_file!r}, '-o', {plan_file + '.svg'!r}])\n"
         f"main(['simulate', {plan_file!r}])\n"
         "print([m for m in ('tensorflow', 'keras') if m in sys.modules])",
@@ -103,11 +100,11 @@ def test_nothing_but_answers_when_piped(plan_file: str) -> None:
     assert done.stderr == ""
 
 
-def test_an_ascii_terminal_gets_an_answer(graph_file: str) -> None:
+def test_an_ascii_terminal_gets_an_answer(plan_file: str) -> None:
     """What it cannot show is replaced; JSON escapes it."""
-    path = Path(graph_file)
+    path = Path(plan_file)
     path.write_text(path.read_text().replace("left", "l\u00efnks"), encoding="utf-8")
-    words = ("plan", graph_file, "--gpus", "2", "--time-limit", "0.5")
+    words = ("plan", plan_file, "--gpus", "2", "--time-limit", "0.5")
 
     shown = child(*words, PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
@@ -130,7 +127,7 @@ def test_every_command_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ctrl_c_while_planning_keeps_the_old_file(
-    graph_file: str,
+    plan_file: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -139,9 +136,9 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
     # A program that a shell starts in the background ignores the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(sn, "plan", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    out = tmp_path / "plan.json"
+    out = tmp_path / "out.json"
     out.write_text("yesterday's")
-    words = ["plan", graph_file, "--cluster", "2*gpu,cpu", "-o", str(out)]
+    words = ["plan", plan_file, "--cluster", "2*gpu,cpu", "-o", str(out)]
 
     try:
         assert main(words) == 130

@@ -120,12 +120,12 @@ def test_score_refuses_what_is_no_split(
 
 
 def test_score_of_a_persons_placement(
-    graph_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A person's placement gets the planner's figures, and no better ones."""
     mine = tmp_path / "mine.json"
     mine.write_text(json.dumps({"left": "gpu:0", "right": "gpu:0", "join": "cpu:0"}))
-    words = [graph_file, "--cluster", "2*gpu,cpu", "--json"]
+    words = [plan_file, "--cluster", "2*gpu,cpu", "--json"]
 
     assert main(["score", words[0], str(mine), *words[1:]]) == 0
     person = answer(capsys)
@@ -137,8 +137,8 @@ def test_score_of_a_persons_placement(
 
 
 def test_score_has_no_option_that_it_would_ignore(
-    graph_file: str, plan_file: str, capsys: pytest.CaptureFixture[str]
+    plan_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pin cannot change a placement that is given, so it is a usage error."""
-    assert main(["score", graph_file, plan_file, "--pin", "left=gpu:1"]) == 2
+    assert main(["score", plan_file, plan_file, "--pin", "left=gpu:1"]) == 2
     assert "No such option: --pin" in capsys.readouterr().err

@@ -186,8 +186,8 @@ def test_what_is_fixed_and_fits_nowhere_says_so() -> None:
         auto(chain(8), sn.Cluster.of("2*gpu", memory="30 MiB"), towers=2)
 
 
-def test_a_chosen_plan_is_saved_and_explained(tmp_path: Any) -> None:
-    """The file has the whole choice; `explain` without a name compares."""
+def test_a_chosen_plan_is_saved_and_compared(tmp_path: Any) -> None:
+    """The file has the whole choice, the plan the strategies it was one of."""
     plan = auto(chain(8, flops=1e12), sn.Cluster.of("2*gpu", memory="30 MiB"))
     plan.save(tmp_path / "plan.json")
     loaded = sn.load_plan(tmp_path / "plan.json")
@@ -195,7 +195,7 @@ def test_a_chosen_plan_is_saved_and_explained(tmp_path: Any) -> None:
     assert loaded.execution == plan.execution
     assert loaded.timeline == plan.timeline
     assert (loaded.options or {})["strategy"] == "auto"
-    assert "pipeline is fastest" in str(plan.explain())
+    assert "pipeline is fastest" in str(sn.compare_strategies(plan))
     assert "found by comparison of strategies; runs in" in " ".join(
         sn.table(plan).split()
     )

@@ -95,13 +95,6 @@ def test_a_row_says_what_moves_and_what_is_held():
         assert f"{row.how}: {row.reason}" in str(found)
 
 
-def test_explain_without_a_name_compares_strategies():
-    """The question why the whole runs so has the comparison as its answer."""
-    plan = two_stages()
-
-    assert plan.explain() == compare_plan(plan)
-
-
 def test_a_plan_that_runs_another_way_is_simulated_so():
     """Timeline, memory and value are those of the execution; no bound is known."""
     plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
