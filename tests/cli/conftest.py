@@ -7,14 +7,15 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.planner.planner import plan_graph
-from tests.cli.given import towers, workload
+from tests.cli.given import workload
+from tests.zoo import shared
 
 
 @pytest.fixture
 def plan_file(tmp_path: Path) -> str:
     """A saved plan for two GPUs and a CPU."""
     path = tmp_path / "plan.json"
-    plan_graph(towers(), Cluster.of("2*gpu", "cpu")).save(path)
+    plan_graph(shared(flops=1e9), Cluster.of("2*gpu", "cpu")).save(path)
     return str(path)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
@@ -120,6 +121,7 @@ def _reason(graph: Graph, name: str) -> str:
     return "cost" if part.on == ("auto",) else "pin"
 
 
+@cache
 def one() -> Plan:
     """A single branch on a single device."""
     draft = Draft("one", 32)
@@ -129,6 +131,7 @@ def one() -> Plan:
     return plan_by_hand(graph, Cluster.of("cpu"), {"x": "cpu:0", "only": "cpu:0"})
 
 
+@cache
 def siamese() -> Plan:
     """Two branches that share an encoder, merged on the CPU; one fell back."""
     draft = Draft("siamese")
@@ -159,6 +162,7 @@ def siamese() -> Plan:
     return plan_by_hand(draft.graph("verdict"), cluster, places, [fell])
 
 
+@cache
 def towers(count: int, gpus: int = 4, names: str = "tower") -> Plan:
     """Like branches over several devices, one merge, one head."""
     draft = Draft(f"{names}s of {count}", 64)
@@ -181,6 +185,7 @@ def towers(count: int, gpus: int = 4, names: str = "tower") -> Plan:
     return plan_by_hand(draft.graph("head"), cluster, places)
 
 
+@cache
 def chain(count: int, gpus: int = 4) -> Plan:
     """A chain of like blocks, cut into one stretch per device."""
     draft = Draft(f"chain of {count}", 64)
@@ -197,6 +202,7 @@ def chain(count: int, gpus: int = 4) -> Plan:
     return plan_by_hand(draft.graph("logits"), cluster, places)
 
 
+@cache
 def tangle(count: int, gpus: int = 4) -> Plan:
     """An irregular graph: unlike parts, long and short edges, no repetition."""
     draft = Draft(f"tangle of {count}", 32)
@@ -231,6 +237,7 @@ NASTY = (
 )
 
 
+@cache
 def nasty() -> Plan:
     """A plan whose branches are named to break DOT, HTML, XML and terminals."""
     draft = Draft('<i>net</i> & "co" \n --', 8)
