@@ -12,10 +12,8 @@ from splitnet.core.errors import (
     DeviceError,
     SplitnetError,
     listed,
-    parse_bandwidth,
     parse_bytes,
-    parse_flops,
-    parse_seconds,
+    parse_quantity,
     repeated,
     shown,
 )
@@ -155,9 +153,9 @@ class Device:
             kind=kind,
             target=tensorflow_name(name) if target is None else target,
             memory_bytes=parse_bytes(values[0], f"memory {of}"),
-            flops_per_second=parse_flops(values[1], f"speed {of}"),
-            bytes_per_second=parse_bandwidth(values[2], f"bandwidth {of}"),
-            call_seconds=parse_seconds(values[3], f"overhead {of}"),
+            flops_per_second=parse_quantity(values[1], f"speed {of}", "FLOP/s"),
+            bytes_per_second=parse_quantity(values[2], f"bandwidth {of}", "B/s"),
+            call_seconds=parse_quantity(values[3], f"overhead {of}", "s"),
             stand_in=stand_in,
             part_seconds=PART_SECONDS[kind],
         )
@@ -482,6 +480,6 @@ def default_link(bandwidth: object, latency: object) -> Link:
     return Link(
         "*",
         "*",
-        parse_bandwidth(speed if bandwidth is None else bandwidth, "link"),
-        parse_seconds(delay if latency is None else latency, "latency"),
+        parse_quantity(speed if bandwidth is None else bandwidth, "link", "B/s"),
+        parse_quantity(delay if latency is None else latency, "latency", "s"),
     )

@@ -21,10 +21,8 @@ __all__ = [
     "format_count",
     "format_seconds",
     "listed",
-    "parse_bandwidth",
     "parse_bytes",
-    "parse_flops",
-    "parse_seconds",
+    "parse_quantity",
     "repeated",
     "shown",
     "warn",
@@ -116,94 +114,72 @@ def shown(value: object) -> str:
     return f"{text} ({type(value).__name__})"
 
 
-_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_PREFIXES = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40, "PI": 2**50}
-_PREFIX = _DECIMAL | _BINARY
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SCALES = {
+    unit: {f"{prefix}{name}": scale for name in names for prefix, scale in known}
+    for unit, names, known in (
+        ("B", ("B",), (_PREFIXES | _BINARY).items()),
+        ("B/s", ("B/S",), (_PREFIXES | _BINARY).items()),
+        ("FLOP/s", ("FLOP/S", "FLOPS"), _PREFIXES.items()),
+    )
+} | {"s": {name.upper(): scale for name, scale in _SECONDS.items()}}
+_EXAMPLES = {"B": "16 GiB", "B/s": "25 GB/s", "FLOP/s": "19.5 TFLOP/s", "s": "10 us"}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s\d]*)\s*")
 
 
-def _parse(value: object, what: str, example: str, suffix: str) -> float:
-    """Read `value` as a finite, non-negative number of `suffix` units."""
+def parse_quantity(value: object, what: str, unit: str) -> float:
+    """Read a number, or a text with a unit, as a finite, non-negative number of `unit`.
+
+    Args:
+        value: "16 GiB", "25 GB/s", "19.5 TFLOP/s", "10 ms", or a number.
+        what: whose value it is, for errors.
+        unit: "B", "B/s", "FLOP/s" or "s"; rates must be more than zero.
+
+    Raises:
+        DeviceError: none of these.
+
+    >>> parse_quantity("25 GB/s", "link", "B/s"), parse_quantity("10 ms", "wait", "s")
+    (25000000000.0, 0.01)
+    """
+    example = _EXAMPLES[unit]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise DeviceError(
             f"{what} must be a number or a text such as {example!r}. "
             f"Received: {shown(value)}."
         )
     if isinstance(value, int | float):
-        number, unit = (value if abs(value) < 1e30 else math.inf), suffix
+        number = value if abs(value) < 1e30 else math.inf
     else:
         match = _QUANTITY.fullmatch(value)
         if match is None:
             raise DeviceError(
                 f"{what} must look like {example!r}. Received: {shown(value)}."
             )
-        number, unit = float(match[1]), match[2]
-    scale = _scale(unit, suffix)
-    if scale is None:
-        raise DeviceError(
-            f"{what} has an unknown unit {unit!r} in {value!r}. Write it as "
-            f"{example!r}."
-        )
-    if not math.isfinite(number * scale) or number < 0:
+        scale = _SCALES[unit].get(match[2].upper()) if match[2] else 1
+        if scale is None:
+            raise DeviceError(
+                f"{what} has an unknown unit {match[2]!r} in {value!r}. Write it as "
+                f"{example!r}."
+            )
+        number = float(match[1]) * scale
+    if not math.isfinite(number) or number < 0:
         raise DeviceError(
             f"{what} must be finite and not negative. Received: {shown(value)}."
         )
-    if number == 0 and suffix.endswith("/s"):
+    if number == 0 and unit.endswith("/s"):
         raise DeviceError(f"{what} must be more than zero. Received: {shown(value)}.")
-    return number * scale
-
-
-def _scale(unit: str, suffix: str) -> float | None:
-    if not unit:
-        return 1.0
-    if suffix == "s":
-        return _SECONDS.get(unit)
-    if not unit.upper().endswith(suffix.upper()):
-        return None
-    prefix = unit[: len(unit) - len(suffix)]
-    return _PREFIX.get(prefix.upper())
+    return number
 
 
 def parse_bytes(value: object, what: str = "memory") -> int:
     """Read an amount of memory in bytes.
 
-    Raises:
-        DeviceError: not a finite, non-negative amount.
-
     >>> parse_bytes("16 GiB"), parse_bytes("1.5 MB"), parse_bytes(1024)
     (17179869184, 1500000, 1024)
     """
-    return round(_parse(value, what, "16 GiB", "B"))
-
-
-def parse_bandwidth(value: object, what: str = "bandwidth") -> float:
-    """Read a bandwidth in bytes per second.
-
-    >>> parse_bandwidth("25 GB/s")
-    25000000000.0
-    """
-    return _parse(value, what, "25 GB/s", "B/s")
-
-
-def parse_flops(value: object, what: str = "speed") -> float:
-    """Read a speed in floating-point operations per second.
-
-    >>> parse_flops("19.5 TFLOP/s")
-    19500000000000.0
-    """
-    if isinstance(value, str):
-        value = value.replace("FLOPS", "FLOP/s").replace("FLOP/S", "FLOP/s")
-    return _parse(value, what, "19.5 TFLOP/s", "FLOP/s")
-
-
-def parse_seconds(value: object, what: str = "time") -> float:
-    """Read a time in seconds.
-
-    >>> parse_seconds("10 ms"), parse_seconds(0.5)
-    (0.01, 0.5)
-    """
-    return _parse(value, what, "10 us", "s")
+    return round(parse_quantity(value, what, "B"))
 
 
 def format_bytes(count: float) -> str:

@@ -11,10 +11,8 @@ from splitnet.core.cluster import (
 )
 from splitnet.core.errors import (
     DeviceError,
-    parse_bandwidth,
     parse_bytes,
-    parse_flops,
-    parse_seconds,
+    parse_quantity,
 )
 
 BOX = """
@@ -154,25 +152,25 @@ def test_load_of_a_file_that_is_not_there_says_so(tmp_path):
             Cluster.load(path)
 
 
-@pytest.mark.parametrize("parse", [parse_bytes, parse_bandwidth, parse_flops])
+@pytest.mark.parametrize("unit", ["B", "B/s", "FLOP/s", "s"])
 @pytest.mark.parametrize(
     "value", ["", "x", "-1", "1e400", float("nan"), -1, True, None]
 )
-def test_quantities_are_finite_and_not_negative(parse, value):
+def test_quantities_are_finite_and_not_negative(unit, value):
     """No memory, bandwidth or speed is negative, infinite or not a number."""
     with pytest.raises(DeviceError):
-        parse(value)
+        parse_quantity(value, "it", unit)
 
 
 def test_quantities_know_their_units():
     """Binary and decimal prefixes, and times."""
     assert parse_bytes("16 GiB") == 16 * 2**30
     assert parse_bytes("1.5 kB") == 1500
-    assert parse_bandwidth("2 TB/s") == 2e12
-    assert parse_flops("1 PFLOPS") == 1e15
-    assert parse_seconds("3 ms") == pytest.approx(0.003)
+    assert parse_quantity("2 TB/s", "it", "B/s") == 2e12
+    assert parse_quantity("1 PFLOPS", "it", "FLOP/s") == 1e15
+    assert parse_quantity("3 ms", "it", "s") == pytest.approx(0.003)
     with pytest.raises(DeviceError, match="unknown unit 'parsec'"):
-        parse_seconds("3 parsec")
+        parse_quantity("3 parsec", "it", "s")
 
 
 def test_a_cluster_without_a_device_or_a_host_keeps_the_rest() -> None:
