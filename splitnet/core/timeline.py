@@ -13,9 +13,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from splitnet.core import hook
+from splitnet.core.checks import Positive, check_fields
 from splitnet.core.errors import format_seconds
 
 __all__ = [
@@ -44,9 +45,12 @@ class Execution:
     their backward pass.
     """
 
-    microbatches: int = 1
-    schedule: str = SCHEDULES[0]
+    microbatches: Positive = 1
+    schedule: Annotated[str, SCHEDULES] = SCHEDULES[0]
     recompute: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __str__(self) -> str:
         """What a person would say: "in 4 micro-batches (1f1b)"; "" if nothing."""

@@ -7,24 +7,24 @@ Only the bound is taken from a file whose checksum says that nobody edited it, b
 the search proves better bounds than loading does. The checksum is no signature.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from splitnet.core.cluster import Cluster, device_name
-from splitnet.core.costs import OPTIMIZER_SLOTS, costs_from_dict, costs_to_dict
+from splitnet.core.cluster import Cluster
+from splitnet.core.costs import costs_from_dict, costs_to_dict
 from splitnet.core.errors import PlanFileError, SplitnetError, listed
 from splitnet.core.graph import Graph
-from splitnet.core.plan import OBJECTIVES, Fallback, Placement, Plan, PlanOptions
+from splitnet.core.plan import Fallback, Placement, Plan, PlanOptions
 from splitnet.core.serialization import decode, encode, load_json, write_json
-from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.evaluate import score
 from splitnet.planner.strategies.compare import executed
+from splitnet.simulator.microbatch import execution_of
 
 __all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
@@ -45,7 +45,7 @@ class _File:
     """The fields of a plan file, in their order."""
 
     splitnet_plan: int
-    objective: str
+    objective: Literal["latency", "throughput", "memory"]
     strategy: str
     optimizer: str
     training: bool
@@ -125,17 +125,28 @@ def plan_from_dict(values: object) -> Plan:
     """The inverse of `plan_to_dict`, for values that come from a stranger.
 
     Raises:
-        PlanFileError: naming the first field of a wrong type, or every other fault.
+        PlanFileError: naming the first field at fault, or what no plan can have.
     """
     fields = _checked_version(values)
     edited = fields.get("checksum") != _checksum(fields)
     options = _checked_options(fields.pop("options", {}))
     file = decode(fields, _File)
-    device_of = _checked(file)
+    try:
+        plan = _scored(file)
+    except PlanFileError:
+        raise
+    except SplitnetError as error:
+        raise PlanFileError(f"it is not a plan that can be kept: {error}") from None
+    bound = plan.bound if edited else min(plan.value, file.bound)
+    return with_verdict(replace(plan, bound=bound, options=options))
+
+
+def _scored(file: _File) -> Plan:
+    """The decisions of a file, with all that follows from them."""
     plan = score(
         file.graph,
         file.cluster,
-        device_of,
+        file.device_of,
         objective=file.objective,
         costs=costs_from_dict(file.costs),
         optimizer=file.optimizer,
@@ -145,19 +156,19 @@ def plan_from_dict(values: object) -> Plan:
     plan = replace(
         plan,
         placements=tuple(
-            Placement(part, device, *known.get(part, ("", "given")))
-            for part, device in device_of.items()
+            Placement(one.part, one.device, *known.get(one.part, ("", "given")))
+            for one in plan.placements
         ),
         fallbacks=tuple(
-            f for f in file.fallbacks if device_of.get(f.part) == f.assigned
+            f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned
         ),
         reused=file.reused,
         strategy=file.strategy,
-        options=options,
     )
-    plan = executed(plan, file.execution)
-    bound = plan.bound if edited else min(plan.value, file.bound)
-    return with_verdict(replace(plan, bound=bound))
+    how = file.execution
+    again = tuple(file.cluster[name].name for name in how.recompute)
+    execution = execution_of(plan, how.microbatches, how.schedule, None)
+    return executed(plan, replace(execution, recompute=again))
 
 
 def _checked_options(values: object) -> dict[str, Any]:
@@ -192,47 +203,3 @@ def _checked_version(values: object) -> dict[str, Any]:
             f"{VERSION}. Make the plan again, or install the splitnet that wrote it."
         )
     return dict(values)
-
-
-def _execution_faults(file: _File) -> list[str]:
-    one, batch = file.execution, file.graph.batch
-    faults = []
-    if not 1 <= one.microbatches <= batch:
-        faults.append(f"execution.microbatches must be from 1 to the batch, {batch}")
-    if one.schedule not in SCHEDULES:
-        choices = ", ".join(SCHEDULES)
-        faults.append(f"execution.schedule must be one of {choices}")
-    gone = [name for name in one.recompute if name not in file.cluster]
-    return faults + [f"execution.recompute: no device {name!r}" for name in gone]
-
-
-def _checked(file: _File) -> dict[str, str]:
-    """The device of every part in order, if the file means something.
-
-    Raises:
-        PlanFileError: with every fault.
-    """
-    faults = []
-    if file.objective not in OBJECTIVES:
-        choices = ", ".join(OBJECTIVES)
-        faults.append(f"objective must be one of {choices}, not {file.objective!r}")
-    if file.optimizer not in OPTIMIZER_SLOTS:
-        faults.append(f"optimizer {file.optimizer!r} is unknown")
-    faults += _execution_faults(file)
-    parts = list(file.graph.part)
-    left = [name for name in parts if name not in file.device_of]
-    faults += [f"part {name!r} has no device" for name in left]
-    device_of: dict[str, str] = {}
-    for name, device in file.device_of.items():
-        if name not in file.graph.part:
-            near = difflib.get_close_matches(name, parts, n=2)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            faults.append(f"there is no part {name!r} in its graph{hint}")
-            continue
-        try:
-            device_of[name] = file.cluster[device_name(device)].name
-        except SplitnetError as error:
-            faults.append(f"part {name!r}: {error}")
-    if faults:
-        raise PlanFileError(listed("it is not a plan that can be kept.", faults))
-    return {name: device_of[name] for name in parts}

@@ -86,21 +86,6 @@ def execution_of(
         microbatches = known.microbatches
     if schedule is None:
         schedule = known.schedule if microbatches != 1 else SCHEDULES[0]
-    faults = []
-    batch = plan.batch
-    if isinstance(microbatches, bool) or not isinstance(microbatches, int):
-        faults.append(f"microbatches= must be a whole number, not {microbatches!r}")
-    elif not 1 <= microbatches <= batch:
-        faults.append(
-            f"microbatches={microbatches} must be from 1 to the batch, {batch}"
-        )
-    if schedule not in SCHEDULES:
-        faults.append(
-            f"schedule= must be one of {', '.join(map(repr, SCHEDULES))}, not "
-            f"{schedule!r}"
-        )
-    if faults:
-        raise DeclarationError(f"invalid pipeline: {'; '.join(faults)}.")
     if not (recompute is None or isinstance(recompute, bool) or recompute == "auto"):
         raise DeclarationError(
             f"recompute= must be True, False or 'auto'. Received: {recompute!r}."
@@ -114,7 +99,12 @@ def execution_of(
             or recompute
             and plan.memory[device.name].total > device.memory_bytes
         )
-    return Execution(microbatches, schedule, again)
+    made = Execution(microbatches, schedule, again)
+    if microbatches > plan.batch:
+        raise DeclarationError(
+            f"microbatches={microbatches} must be from 1 to the batch, {plan.batch}."
+        )
+    return made
 
 
 def pipeline_of(

@@ -170,7 +170,7 @@ def test_losses_that_are_no_means_are_refused(cluster: sn.Cluster) -> None:
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ({"microbatches": 0}, "must be from 1 to the batch, 12"),
+        ({"microbatches": 0}, "microbatches= must be a whole number, 1 or more"),
         ({"microbatches": 13}, "must be from 1 to the batch, 12"),
         ({"microbatches": 2.5}, "must be a whole number"),
         ({"microbatches": 2, "schedule": "1b1f"}, "'gpipe', '1f1b'"),
