@@ -446,7 +446,7 @@ def _links(row: _LinkTable) -> list[Link]:
     return [replace(usual, source=a, target=b) for a, b in ends]
 
 
-def hosts_from(values: object) -> tuple[Host, ...]:
+def hosts_from(values: Mapping[str, str]) -> tuple[Host, ...]:
     """Read a table of names and addresses, such as `"worker:0" = "10.0.0.2:2222"`.
 
     Raises:
@@ -455,17 +455,12 @@ def hosts_from(values: object) -> tuple[Host, ...]:
     >>> hosts_from({"client": "10.0.0.1:2222"})
     (Host(name='client:0', address='10.0.0.1:2222'),)
     """
-    if not isinstance(values, Mapping):
-        raise DeviceError(
-            "hosts is a table of names and addresses. "
-            f"Received: {type(values).__name__}."
-        )
     hosts, faults = [], []
     for name, address in values.items():
-        match = _HOST_NAME.fullmatch(name) if isinstance(name, str) else None
+        match = _HOST_NAME.fullmatch(name)
         if match is None:
             faults.append(f"host {name!r} is not named like 'worker:0' or 'client'")
-        port = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+        port = _ADDRESS.fullmatch(address)
         if port is None or not 0 < int(port[2]) < 65536:
             faults.append(
                 f"the address of {name!r} must be 'host:port' with a port from 1 to "

@@ -371,11 +371,6 @@ def _full_placement(
         DeclarationError: it is no table, or names of it or parts are missing.
         DeviceError: a device that is not in the cluster.
     """
-    if not isinstance(device_of, Mapping):
-        raise DeclarationError(
-            "device_of must be a table of names and devices, such as {'*': 'gpu:0'}, "
-            f"or a plan. Received: {device_of!r}."
-        )
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     table = {key: device for key, device in device_of.items() if key not in inputs}
     keys = select(graph, table)

@@ -84,7 +84,7 @@ def draw(
     path: str | os.PathLike[str],
     *,
     other: Plan | Timeline | None = None,
-    what: str = "placement",
+    what: Annotated[str, ("placement", "timeline")] = "placement",
     dpi: Annotated[int, Meta(ge=1, le=2400)] = 96,
 ) -> Path:
     """Draw a plan, an audit or a timeline into a file, completely or not at all.
@@ -113,10 +113,6 @@ def draw(
             f"cannot draw to {os.fspath(path)!r}: "
             + (f"the suffix .{kind} is unknown. " if kind else "it has no suffix. ")
             + f"Allowed: {', '.join('.' + name for name in FORMATS)}."
-        )
-    if what not in ("placement", "timeline"):
-        raise SplitnetError(
-            f"cannot draw the {what!r} of a plan. Allowed: 'placement', 'timeline'."
         )
     audit = thing if isinstance(thing, Audit) else None
     shown = thing.plan if isinstance(thing, Audit) else thing

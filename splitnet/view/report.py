@@ -6,7 +6,7 @@ from pathlib import Path
 
 from splitnet import __version__
 from splitnet.core.audit import Audit
-from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Memory, Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
@@ -56,10 +56,6 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    if not isinstance(thing, Plan | Audit):
-        raise SplitnetError(
-            f"cannot report on a {type(thing).__name__}. Give a plan, or an audit."
-        )
     plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
     environment = Environment(
         loader=PackageLoader("splitnet.view"),

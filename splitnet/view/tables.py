@@ -20,7 +20,6 @@ from splitnet.core.audit import Audit, Row
 from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import (
-    SplitnetError,
     format_bytes,
     format_count,
     format_seconds,
@@ -90,9 +89,6 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
         thing: what to write.
         width: columns; None takes the terminal's, or 80 where there is none. From 110
             columns on, memory and time are broken down.
-
-    Raises:
-        SplitnetError: there is no table of such a thing.
     """
     columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
     if isinstance(thing, Plan):
@@ -101,13 +97,8 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     elif isinstance(thing, Audit):
         head = _audit_head(thing, columns)
         grids = audit_grids(thing)
-    elif isinstance(thing, Cluster):
-        head, grids = [], _cluster_grids(thing)
     else:
-        raise SplitnetError(
-            f"there is no table of a {type(thing).__name__}. Give a plan, an audit or "
-            "a cluster."
-        )
+        head, grids = [], _cluster_grids(thing)
     return "\n\n".join([*head, *(grid_text(g, columns) for g in grids.values())])
 
 

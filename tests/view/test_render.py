@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import splitnet as sn
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
@@ -45,7 +46,7 @@ def test_draw_writes_the_format_that_the_suffix_says(
         (plans.one(), "x.jpeg", {}, r"\.jpeg is unknown.*\.svg, \.png, \.pdf"),
         (plans.one(), "picture", {}, "no suffix"),
         (plans.one(), "nowhere/x.dot", {}, "No such file or directory"),
-        ("plan", "x.svg", {}, "cannot draw a str"),
+        ("plan", "x.svg", {}, "thing= must be a plan, an audit, or a timeline"),
         (plans.one(), "x.svg", {"what": "memory"}, "'placement', 'timeline'"),
         (
             plans.one(),
@@ -53,7 +54,7 @@ def test_draw_writes_the_format_that_the_suffix_says(
             {"other": plans.one().timeline},
             "`other` is of the same kind",
         ),
-        (plans.one().timeline, "x.svg", {"other": 3}, "a Timeline beside a int"),
+        (plans.one().timeline, "x.svg", {"other": 3}, "other= must be"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -62,7 +63,7 @@ def test_draw_refuses_what_cannot_be_drawn(
 ) -> None:
     """The message says what is allowed, and no file appears."""
     with pytest.raises(SplitnetError, match=said):
-        draw(thing, tmp_path / name, **options)
+        sn.draw(thing, tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
 
 
