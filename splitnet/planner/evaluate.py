@@ -161,14 +161,10 @@ class Evaluator:
     def outcome(self, device_of: Mapping[str, str]) -> Outcome:
         """Simulate a step; as `evaluate`, without the value of the objective."""
         step = self.step_of(device_of)
-        return outcome_of(self.graph, self.cluster, step, device_of)
+        return outcome_of(self.cluster, step, device_of)
 
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
-        """Simulate a placement of every part.
-
-        Raises:
-            PlanFileError: a part has no device of the cluster.
-        """
+        """Simulate a placement of every part."""
         outcome = self.outcome(device_of)
         held = outcome.memory
         fits = all(held[d.name].total <= d.memory_bytes for d in self.cluster)

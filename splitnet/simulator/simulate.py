@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import PlanFileError
-from splitnet.core.graph import Graph
 from splitnet.core.timeline import Copy, Memory, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
-__all__ = ["Outcome", "outcome_of", "unit_devices"]
+__all__ = ["Outcome", "outcome_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +22,14 @@ class Outcome:
 
 
 def outcome_of(
-    graph: Graph, cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
+    cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
 ) -> Outcome:
-    """Simulate a step graph with parts on the devices of `device_of`.
-
-    Raises:
-        PlanFileError: a part has no device, or one that is not in the cluster.
-    """
-    device = unit_devices(graph, cluster, step, device_of)
+    """Simulate a step graph with parts on the devices of `device_of`."""
+    number = {device.name: i for i, device in enumerate(cluster)}
+    device = [number[device_of[part]] for part in step.parts]
     run = run_step(step, device)
     memories, curves = memory_of(step, device, run)
-    names = [one.name for one in cluster]
+    names = list(number)
     copies = [_copy(step, names, device, moved) for moved in run.copies]
     timeline = Timeline(
         tasks=tuple(_tasks(step, names, device, run)),
@@ -43,28 +38,6 @@ def outcome_of(
         memory=dict(zip(names, curves)),
     )
     return Outcome(timeline, dict(zip(names, memories)))
-
-
-def unit_devices(
-    graph: Graph, cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
-) -> list[int]:
-    """The number of every unit's device.
-
-    Raises:
-        PlanFileError: a part has no device, or one that is not in the cluster.
-    """
-    number = {device.name: i for i, device in enumerate(cluster)}
-    faults = [
-        f"part {part.name!r} is on {device_of.get(part.name, 'no device')!r}"
-        for part in graph.parts
-        if device_of.get(part.name) not in number
-    ]
-    if faults:
-        raise PlanFileError(
-            f"every part needs a device of the cluster ({', '.join(number)}); "
-            f"{'; '.join(faults[:8])}."
-        )
-    return [number[device_of[part]] for part in step.parts]
 
 
 def _order(copy: Copy) -> tuple[float, float, str, str]:

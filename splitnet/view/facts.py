@@ -21,7 +21,6 @@ __all__ = [
     "objective_text",
     "part_facts",
     "transfer_sums",
-    "utilization",
     "verdict_lines",
 ]
 
@@ -147,11 +146,6 @@ def transfer_sums(plan: Plan) -> list[TransferSum]:
     return sorted(found, key=lambda one: -one.bytes)
 
 
-def utilization(plan: Plan, device: str) -> float:
-    """The share of the step in which a device computes, 0 to 1."""
-    return plan.timeline.utilization.get(device, 0.0)
-
-
 def alike_devices(timeline: Timeline) -> list[list[str]]:
     """The devices that compute; of many, those of a host that do the same together."""
     busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
@@ -181,16 +175,14 @@ def objective_text(plan: Plan) -> tuple[str, str]:
 def bottleneck_text(plan: Plan) -> str:
     """Name the busiest and the fullest device and the link with the longest copies."""
     cluster = plan.cluster
-    busiest = max(cluster, key=lambda one: utilization(plan, one.name)).name
-    words = [f"busiest {busiest} ({percent(utilization(plan, busiest))})"]
-    full = {
-        one.name: plan.memory[one.name].total / one.memory_bytes
-        for one in cluster
-        if one.name in plan.memory and one.memory_bytes
-    }
-    if full:
-        fullest = max(full, key=full.__getitem__)
-        words.append(f"fullest {fullest} ({percent(full[fullest])})")
+    used = plan.timeline.utilization
+    busiest = max(used, key=used.__getitem__)
+    full = {d.name: plan.memory[d.name].total / (d.memory_bytes or 1) for d in cluster}
+    fullest = max(full, key=full.__getitem__)
+    words = [
+        f"busiest {busiest} ({percent(used[busiest])})",
+        f"fullest {fullest} ({percent(full[fullest])})",
+    ]
     sums: dict[tuple[str, str], list[float]] = {}
     for one in transfer_sums(plan):
         link = sums.setdefault((one.source, one.target), [0.0, 0.0])

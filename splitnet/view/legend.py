@@ -10,7 +10,6 @@ from splitnet.view.diagram import Box, Diagram, DiagramEdge
 from splitnet.view.facts import (
     bottleneck_text,
     objective_text,
-    utilization,
     verdict_lines,
 )
 from splitnet.view.style import (
@@ -152,22 +151,17 @@ def lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Row]:
     many = len(devices) > 1
     if many:
         rows.append((Line(f"{len(devices)} devices, each at most", 9, QUIET),))
-    fullest = max(
-        devices, key=lambda d: plan.memory[d].total if d in plan.memory else 0
-    )
-    if fullest in plan.cluster:
-        facts = plan.cluster[fullest]
-        held = plan.memory[fullest].total if fullest in plan.memory else 0
-        words = f"{format_bytes(held)} of {format_bytes(facts.memory_bytes)}"
-        over = held > facts.memory_bytes
-        words += ": too much" if over else ""
-        rows.append((Line(words, 9, ALARM if over else QUIET, bold=over),))
-        if facts.stand_in:
-            target = "CPUs" if many else facts.target.removeprefix("/device:")
-            rows.append((Line(f"stand-in on {target}", 9, QUIET),))
-    if plan.timeline.seconds:
-        used = max(utilization(plan, device) for device in devices)
-        rows.append((Line(f"utilization {percent(used)}", 9, QUIET),))
+    fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
+    held = plan.memory[fullest.name].total
+    words = f"{format_bytes(held)} of {format_bytes(fullest.memory_bytes)}"
+    over = held > fullest.memory_bytes
+    words += ": too much" if over else ""
+    rows.append((Line(words, 9, ALARM if over else QUIET, bold=over),))
+    if fullest.stand_in:
+        target = "CPUs" if many else fullest.target.removeprefix("/device:")
+        rows.append((Line(f"stand-in on {target}", 9, QUIET),))
+    used = max(plan.timeline.utilization[device] for device in devices)
+    rows.append((Line(f"utilization {percent(used)}", 9, QUIET),))
     return rows
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.plan import Memory, Plan
+from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
 from splitnet.view.facts import (
@@ -105,18 +105,15 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
 def _figures(plan: Plan) -> list[tuple[str, str]]:
     """The numbers on top of the page."""
     used = set(plan.device_of.values())
-    fullest = max(plan.memory, key=lambda d: plan.memory[d].total, default="")
-    figures = [
+    fullest = max(plan.memory, key=lambda d: plan.memory[d].total)
+    return [
         objective_text(plan),
         ("batch", str(plan.batch)),
         ("parts", str(len(plan.placements))),
         ("devices", f"{len(used)} of {len(plan.cluster)}"),
         ("transferred per step", format_bytes(sum(t.bytes for t in plan.transfers))),
+        (f"memory peak: {fullest}", format_bytes(plan.memory[fullest].total)),
     ]
-    if fullest:
-        total = format_bytes(plan.memory[fullest].total)
-        figures.append((f"memory peak: {fullest}", total))
-    return figures
 
 
 def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
@@ -142,10 +139,10 @@ def _memory_bars(plan: Plan) -> list[dict[str, object]]:
     The lengths of pieces are in per cent of the largest peak.
     """
     colors = colors_of(device.name for device in plan.cluster)
-    largest = max((memory.total for memory in plan.memory.values()), default=0) or 1
+    largest = max(memory.total for memory in plan.memory.values()) or 1
     rows: list[dict[str, object]] = []
     for device in plan.cluster:
-        memory, limit = plan.memory.get(device.name, Memory()), device.memory_bytes
+        memory, limit = plan.memory[device.name], device.memory_bytes
         share = memory.total / limit if limit else 0.0
         sizes = {kind.replace("_", " "): getattr(memory, kind) for kind in MEMORY}
         shades = zip(sizes.items(), (0.0, 0.2, 0.4, 0.6, 0.75, 0.88), strict=True)

@@ -8,6 +8,7 @@ import io
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,6 @@ from splitnet.view.facts import (
     objective_text,
     part_facts,
     transfer_sums,
-    utilization,
     verdict_lines,
 )
 from splitnet.view.style import (
@@ -176,21 +176,19 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
 
 def _devices_grid(plan: Plan, detail: int) -> Grid:
     kinds = MEMORY if detail else {}
-    counts = {device.name: 0 for device in plan.cluster}
-    for device in plan.device_of.values():
-        counts[device] = counts.get(device, 0) + 1
+    counts = Counter(plan.device_of.values())
     rows = []
     for one in plan.cluster:
-        memory = plan.memory.get(one.name)
-        held = memory.total if memory else 0
+        memory = plan.memory[one.name]
         rows.append(
             (
                 one.name + ("*" if one.stand_in else ""),
                 str(counts[one.name]),
-                *(bytes_or_dash(getattr(memory, kind, 0)) for kind in kinds),
-                bytes_or_dash(held) + ("!" if held > one.memory_bytes else ""),
+                *(bytes_or_dash(getattr(memory, kind)) for kind in kinds),
+                bytes_or_dash(memory.total)
+                + ("!" if memory.total > one.memory_bytes else ""),
                 format_bytes(one.memory_bytes),
-                percent(utilization(plan, one.name)),
+                percent(plan.timeline.utilization[one.name]),
             )
         )
     heads = ("device", "parts", *kinds.values(), "memory peak", "limit", "utilization")

@@ -121,7 +121,7 @@ def outcome(
     """Simulate parts, in order, on the GPUs whose digits `devices` lists."""
     step = step_graph(one, cluster, Seconds(), training=training, optimizer=optimizer)
     device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
-    return outcome_of(one, cluster, step, device_of)
+    return outcome_of(cluster, step, device_of)
 
 
 def spans(found: Outcome) -> dict[str, tuple[float, float]]:

@@ -43,7 +43,7 @@ def played(
         optimizer="sgd",
         recompute=recompute,
     )
-    return outcome_of(one, cluster, step, device_of)
+    return outcome_of(cluster, step, device_of)
 
 
 def order(found, device: str) -> list[str]:
