@@ -3,7 +3,7 @@
 import os
 import runpy
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,7 +105,6 @@ def _device_line(row: dict[str, Any]) -> list[str]:
 
 
 def config(
-    json_: Json = False,
     check: Annotated[
         bool,
         Option("--check", help="Check the settings against this machine."),
@@ -114,11 +113,8 @@ def config(
     """Show every runtime setting with its value and its origin."""
     settings = resolve({}, os.environ, Path.cwd())
     notes = _check_here(settings) if check else ()
-    if json_:
-        show_json([_setting_row(setting) for setting in settings])
-        return 0
-    rows = [(s.name, _value(s), _origin(s), OPTIONS[s.name].call) for s in settings]
-    show_rows(("option", "value", "origin", "TensorFlow call"), rows)
+    rows = [(s.name, _value(s), _origin(s), OPTIONS[s.name].about) for s in settings]
+    show_rows(("option", "value", "origin", "meaning"), rows)
     path = config_file(os.environ, Path.cwd())
     print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
     for note in notes:
@@ -137,12 +133,6 @@ def _check_here(settings: Settings) -> tuple[str, ...]:
             listed("the settings do not suit this machine.", found.faults)
         )
     return found.notes
-
-
-def _setting_row(setting: Setting) -> dict[str, Any]:
-    option = OPTIONS[setting.name]
-    row = asdict(setting)
-    return row | {"call": option.call, "late": option.late, "about": option.about}
 
 
 def _value(setting: Setting) -> str:

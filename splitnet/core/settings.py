@@ -96,13 +96,11 @@ def _log(value: object) -> str | bool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that can be set. `late` options may change after TensorFlow started."""
+    """One thing that can be set."""
 
     name: str
     parse: Callable[[object], object]
-    call: str
     about: str
-    late: bool = False
 
     @property
     def variable(self) -> str:
@@ -115,81 +113,56 @@ class Option:
         return self.parse is _flag
 
 
-_LOGICAL = "tf.config.set_logical_device_configuration"
-_THREADS = "tf.config.threading.set_{}_op_parallelism_threads"
-
 OPTIONS: Mapping[str, Option] = {
-    option.name: option
-    for option in (
-        Option(
+    name: Option(name, parse, about)
+    for name, parse, about in (
+        (
             "visible",
             _visible,
-            "tf.config.set_visible_devices",
             "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
         ),
-        Option(
+        (
             "memory_growth",
             _flag,
-            "tf.config.experimental.set_memory_growth",
             "take GPU memory as it is needed; all visible GPUs alike",
         ),
-        Option(
+        (
             "memory_limit",
             _amount,
-            _LOGICAL,
             "memory of each GPU that may be used: '4 GiB'",
         ),
-        Option(
+        (
             "memory_fraction",
             _share,
-            _LOGICAL,
             "the same as a share of each card: 0.5 (needs nvidia-ml-py)",
         ),
-        Option(
+        (
             "logical_gpus",
             _count,
-            _LOGICAL,
             "cut each GPU into so many; needs a memory limit or fraction",
         ),
-        Option(
+        (
             "cpu_devices",
             _count,
-            _LOGICAL,
             "how many CPU devices; stand-ins for GPUs are made of them",
         ),
-        Option(
+        (
             "cpu_threads",
             _count,
-            f"{_THREADS.format('intra')}, OMP_NUM_THREADS",
             "threads within an operation, and across unless said otherwise",
         ),
-        Option(
-            "inter_op_threads",
-            _count,
-            _THREADS.format("inter"),
-            "threads across operations",
-        ),
-        Option(
+        ("inter_op_threads", _count, "threads across operations"),
+        (
             "soft_placement",
             _flag,
-            "tf.config.set_soft_device_placement",
             "may TensorFlow silently use another device if one is missing",
-            late=True,
         ),
-        Option(
+        (
             "log_placement",
             _log,
-            "tf.debugging.set_log_device_placement",
             "'branches': a line per branch when a model is emitted; 'ops': every op",
-            late=True,
         ),
-        Option(
-            "determinism",
-            _flag,
-            "tf.config.experimental.enable_op_determinism",
-            "the same bits in every run; slower",
-            late=True,
-        ),
+        ("determinism", _flag, "the same bits in every run; slower"),
     )
 }
 

@@ -303,17 +303,9 @@ def score(
     options: PlanOptions | None = None,
     **changes: Any,
 ) -> Plan:
-    """Score a given placement; nothing is improved, or refused for what it costs.
+    """As `splitnet.score`, of a graph; with `parts`, of one with a part per call.
 
-    Args:
-        graph: What runs.
-        cluster: The machine.
-        device_of: Names of parts, calls or layers, ranges of calls, or patterns ->
-            device, as `select` understands them; every part must be named, inputs may
-            be left out. Or a plan, whose parts are used.
-        options: As `plan_graph`. With `parts`, the graph has a part per call, and the
-            functions that run are the parts.
-        **changes: Single options by name.
+    Then the functions that run are the parts of the plan.
 
     Raises:
         DeclarationError: names that are not there, or parts that are left out.

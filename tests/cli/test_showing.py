@@ -1,6 +1,7 @@
 """`splitnet simulate`, `draw`, `report` and `config`, in this process."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_draw_and_report_write_their_file(
 def test_config_shows_every_option_and_its_origin(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Values from the environment and the file, and the calls they lead to."""
+    """Values from the environment and the file, and what they mean."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPLITNET_VISIBLE", "0,1")
     monkeypatch.setenv("SPLITNET_CPU_THREADS", "3")
@@ -53,13 +54,9 @@ def test_config_shows_every_option_and_its_origin(
 
     assert main(["config"]) == 0
     printed = capsys.readouterr().out
-    for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "set_visible_devices"):
+    for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "splitnet.toml", "which GPUs"):
         assert word in printed
-    assert main(["config", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["cpu_threads"]["value"] == 3
-    assert rows["cpu_threads"]["origin"] == "environment"
-    assert all(row["call"] for row in rows.values())
+    assert re.search(r"cpu_threads +3 +SPLITNET_CPU_THREADS", printed)
 
 
 def test_simulate_takes_micro_batches(
