@@ -9,8 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from splitnet.cli.console import say, show_json, show_rows
-from splitnet.cli.options import Json
+from splitnet.cli.console import say, show_rows
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, parse_bytes
 
@@ -176,26 +175,12 @@ def health(
     timeout: Annotated[
         float, Option(metavar="S", min=0.01, help="Seconds to wait for an answer.")
     ] = 2.0,
-    json_: Json = False,
 ) -> int:
     """Check every worker of a cluster; exit code 1 if one is not healthy."""
     from splitnet.tf.workers.health import probe
 
     hosts = [h for h in Cluster.load(cluster).hosts if h.job == "worker"]
     found = probe(hosts, timeout_seconds=timeout)
-    if json_:
-        show_json(
-            [
-                {
-                    "worker": one.host.name,
-                    "address": one.host.address,
-                    "state": one.state,
-                    "seconds": one.seconds,
-                }
-                for one in found
-            ]
-        )
-    else:
-        lines = [(one.host.name, one.host.address, one.state) for one in found]
-        show_rows(("worker", "address", "state"), lines)
+    lines = [(one.host.name, one.host.address, one.state) for one in found]
+    show_rows(("worker", "address", "state"), lines)
     return 0 if found and all(one.state == "healthy" for one in found) else 1

@@ -104,7 +104,7 @@ def draw(
 
     Raises:
         SplitnetError: the suffix or the thing cannot be drawn, the file cannot be
-            written, or Graphviz is missing (the DOT text is then left beside `path`).
+            written, or Graphviz is missing.
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
@@ -131,7 +131,12 @@ def draw(
             f"cannot draw a {type(thing).__name__}{beside} here. Give a plan, an audit "
             "or a timeline; `other` is of the same kind."
         )
-    write_bytes(_picture(text, path, kind, dpi), path, "picture")
+    if kind == "dot":
+        picture = text.encode()
+    else:
+        _warn_of_missing_letters(text, kind)
+        picture = render_dot(text, kind, dpi=dpi)
+    write_bytes(picture, path, "picture")
     return path
 
 
@@ -146,19 +151,6 @@ def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
     if isinstance(thing, Plan):
         return gantt_of(timelines, cluster=thing.cluster, title=thing.graph.name)
     return gantt_of(timelines)
-
-
-def _picture(text: str, path: Path, kind: str, dpi: int) -> bytes:
-    """Render DOT; without Graphviz leave the DOT text and say where."""
-    if kind == "dot":
-        return text.encode()
-    _warn_of_missing_letters(text, kind)
-    try:
-        return render_dot(text, kind, dpi=dpi)
-    except SplitnetError as error:
-        left = path.with_suffix(".dot")
-        write_bytes(text.encode(), left, "picture")
-        raise SplitnetError(f"{error} The DOT text is in {str(left)!r}.") from None
 
 
 def svg_of_plan(plan: Plan, audit: Audit | None = None, *, headed: bool = True) -> str:
