@@ -70,6 +70,7 @@ __all__ = [
     "Plan",
     "PlanFileError",
     "Ref",
+    "ResumeTraining",
     "SplitnetError",
     "WorkerError",
     "__version__",
@@ -108,7 +109,7 @@ __all__ = [
 # module -> its public names
 _NAMES = {
     "api": "compare_strategies largest_batch place plan score",
-    "callbacks": "PlacementCallback",
+    "callbacks": "PlacementCallback ResumeTraining",
     "core.audit": "Audit Finding",
     "core.cluster": "Cluster Device Link",
     "core.costs": "save_costs",

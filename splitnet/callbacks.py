@@ -4,13 +4,16 @@ TensorBoard's event files are written by TensorFlow alone: `tf.summary.text` and
 like belong to the package tensorboard, which TensorFlow does not install.
 """
 
+import signal
 import struct
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from splitnet.core.audit import Audit
@@ -27,7 +30,7 @@ from splitnet.view.style import dot_of_scene
 from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
 
-__all__ = ["PlacementCallback"]
+__all__ = ["PlacementCallback", "ResumeTraining"]
 
 
 class PlacementCallback(keras.callbacks.Callback):
@@ -175,6 +178,77 @@ class PlacementCallback(keras.callbacks.Callback):
             self._writer.image(tag, render_dot(dot, "png"), step=step)
         except SplitnetError as error:
             self._writer.text(tag, str(error), step=step)
+
+
+class ResumeTraining(keras.callbacks.BackupAndRestore):
+    """Back up each epoch with its random states; save on SIGTERM as well.
+
+    A run that finds a backup in `backup_dir` goes on after the last epoch in it. Keras'
+    callback restores weights and optimizer, this one also the states of Dropout and
+    other layers that draw numbers, so that losses equal those of a run that was not
+    interrupted. The order of the data is up to the data: give `shuffle=False`, or a
+    dataset that is shuffled by epoch with a seed.
+
+    After SIGTERM (preemption) the current step ends, weights and states are saved, and
+    the program exits with code 143. The epoch begins anew then, from these weights.
+
+    Args:
+        backup_dir: a folder for this training alone, on a disk that outlives the host.
+            It is deleted when training is complete.
+    """
+
+    def __init__(self, backup_dir: str | Path) -> None:
+        super().__init__(str(backup_dir))
+        self._states_file = Path(backup_dir) / "random_states.npz"
+        self._epoch = 0
+        self._terminated = False
+        self._before: Any = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore the backup, if there is one, and wait for SIGTERM."""
+        super().on_train_begin(logs)
+        if self._states_file.exists():
+            with np.load(self._states_file) as saved:
+                for number, state in enumerate(_random_states(self.model)):
+                    state.assign(saved[str(number)])
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._terminate)
+
+    def _terminate(self, number: int, frame: Any) -> None:
+        self._terminated = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Remember the epoch, for a backup in the middle of it."""
+        super().on_epoch_begin(epoch, logs)
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """After SIGTERM: save, and end the program."""
+        super().on_train_batch_end(batch, logs)
+        if self._terminated:
+            self.on_epoch_end(self._epoch - 1, logs)
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save weights, optimizer and random states."""
+        super().on_epoch_end(epoch, logs)
+        states = enumerate(_random_states(self.model))
+        beside = self._states_file.with_suffix(".part.npz")
+        np.savez(beside, **{str(number): state.numpy() for number, state in states})
+        beside.replace(self._states_file)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Delete the backup: training is complete."""
+        super().on_train_end(logs)
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+
+def _random_states(model: Any) -> list[Any]:
+    """The variables that random numbers are drawn from; weights files lack them."""
+    weights = {id(weight) for weight in model.weights}
+    others = [v for v in model.variables if id(v) not in weights]
+    return [v for v in others if v.path.endswith("seed_generator_state")]
 
 
 class _EventWriter:

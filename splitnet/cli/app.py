@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import splitnet.cli.device_commands as device_commands
+import splitnet.cli.launch as launching
 import splitnet.cli.plan_commands as plan_commands
 import splitnet.cli.worker_commands as worker_commands
 from splitnet import __version__
@@ -61,8 +62,13 @@ _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     device_commands.run: (
         "run train.py",
         "run --gpus 0 --memory-fraction 0.5 train.py --lr 0.1",
+        "run --workers 2 --max-restarts 3 -- python train.py",
     ),
-    worker_commands.worker: ("worker --cluster cluster.toml --index 0",),
+    worker_commands.worker: ("worker --cluster cluster.toml --index 0", "worker"),
+    launching.launch: (
+        "launch --nodes 2 --gpus-per-node 4 -o job.sh -- python train.py",
+        "launch --engine kubernetes --image IMAGE --nodes 2 -- python train.py",
+    ),
 }
 _CLUSTER_COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     worker_commands.up: ("cluster up --workers 2 -- python train.py",),
@@ -70,7 +76,12 @@ _CLUSTER_COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     worker_commands.health: ("cluster health cluster.toml",),
 }
 # They hand the options after their arguments to a program.
-_PASSES = {device_commands.run, worker_commands.up, worker_commands.join}
+_PASSES = {
+    device_commands.run,
+    launching.launch,
+    worker_commands.join,
+    worker_commands.up,
+}
 
 
 class _Commands(TyperGroup):

@@ -18,6 +18,7 @@ from splitnet.cli.console import (
     show_rows,
 )
 from splitnet.cli.options import (
+    TARGET_HELP,
     Json,
     Machine,
     Search,
@@ -28,13 +29,16 @@ from splitnet.cli.options import (
     load_source,
 )
 from splitnet.cli.plan_commands import planned
+from splitnet.cli.worker_commands import supervise
 from splitnet.core.errors import (
     ConfigError,
     DeclarationError,
     format_bytes,
     format_count,
+    format_seconds,
     listed,
 )
+from splitnet.core.serialization import write_cluster
 from splitnet.core.settings import OPTIONS, Setting, Settings, config_file, resolve
 
 __all__ = ["audit", "config", "demo", "devices", "measure", "run"]
@@ -166,14 +170,22 @@ def run(
     arguments: Annotated[
         list[str] | None, Argument(metavar="...", help="Its arguments.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="Run a command with N private workers."),
+    ] = None,
+    max_restarts: Annotated[
+        int, Option(metavar="N", min=0, help="Starts after a failure, with --workers.")
+    ] = 0,
     **settings: Annotated[str | bool | None, _SETTINGS],
 ) -> int:
     """Run any TensorFlow script under runtime settings.
 
     A setting counts as an environment variable SPLITNET_*; sn.configure() in the script
-    overrides it.
+    overrides it. With --workers, a command is run instead of a script, and it and lost
+    workers are started again after a failure.
     """
-    if not Path(script).is_file():
+    if workers is None and not Path(script).is_file():
         raise ConfigError(f"there is no script {script!r}.")
     # Variables, so that child processes of the script see the settings too.
     for name, value in settings.items():
@@ -182,6 +194,9 @@ def run(
     if settings["cpu_threads"]:
         # Read when a library is loaded, which is before any setting is applied.
         os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
+    if workers is not None:
+        command = [script, *(arguments or ())]
+        return supervise(command, workers, max_restarts=max_restarts)
     import_tensorflow(level="2")
     from splitnet.tf.runtime.configure import configure
 
@@ -193,7 +208,7 @@ def run(
 
 
 def measure(
-    target: TargetName,
+    target: Annotated[str | None, Argument(metavar="TARGET", help=TARGET_HELP)] = None,
     out: Annotated[
         Path, Option("--out", "-o", metavar="FILE", help="Save the costs here.")
     ] = Path("costs.json"),
@@ -202,8 +217,22 @@ def measure(
         str, Option(metavar="NAME", help="Keras optimizer whose update is timed.")
     ] = "adam",
     stand_ins: StandIns = 0,
+    links: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.toml",
+            help="Measure the links of this cluster file instead, and keep them in it.",
+        ),
+    ] = None,
+    allow_remote: Annotated[
+        bool, Option("--allow-remote", help="With --links: join hosts over a network.")
+    ] = False,
 ) -> int:
     """Measure calls and links on this machine, for `plan --costs`."""
+    if links is not None:
+        return _measure_links(links, allow_remote)
+    if target is None:
+        raise ConfigError("name what to measure: TARGET, or --links FILE.toml.")
     check_target(target)
     cluster = local_devices(stand_ins)
     source = load_source(target)
@@ -214,6 +243,34 @@ def measure(
     sn.save_costs(found, out)
     print(f"{len(found.forward)} rows of costs are in {out}")
     print(f"plan with them: splitnet plan TARGET --costs {out}")
+    return 0
+
+
+def _measure_links(file: Path, allow_remote: bool) -> int:
+    """Bandwidth and latency between every two hosts, and within each."""
+    cluster = sn.Cluster.load(file)
+    sn.connect(cluster, allow_remote=allow_remote).close()
+    from splitnet.tf.profiling.links import measure_links
+
+    kinds = sorted({(device.host, device.kind) for device in cluster})
+    alike = {d.name: kinds.index((d.host, d.kind)) for d in cluster}
+    found = measure_links(cluster, alike, typical_bytes=2**22)
+    write_cluster(replace(cluster, links=found), file)
+    first = {(alike[x.source], alike[x.target]): x for x in reversed(found)}
+    show_rows(
+        ("from", "to", "bandwidth", "latency"),
+        [
+            (
+                link.source,
+                link.target,
+                f"{format_bytes(link.bytes_per_second)}/s",
+                format_seconds(link.latency_seconds),
+            )
+            for (low, high), link in sorted(first.items())
+            if low <= high
+        ],
+    )
+    print(f"kept in {file}")
     return 0
 
 

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
@@ -13,7 +15,7 @@ from splitnet.cli.console import say, show_rows
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, parse_bytes
 
-__all__ = ["health", "join", "up", "worker"]
+__all__ = ["health", "join", "supervise", "up", "worker"]
 
 AllowRemote = Annotated[
     bool, Option("--allow-remote", help="Allow a network that others can reach.")
@@ -35,14 +37,15 @@ _EXPOSED = (
 
 def worker(
     cluster: Annotated[
-        str,
+        str | None,
         Option(
-            metavar="FILE.toml", help="Cluster file with the addresses of all hosts."
+            metavar="FILE.toml",
+            help="File with the addresses of all hosts; else those of the job.",
         ),
-    ],
+    ] = None,
     index: Annotated[
-        int, Option(metavar="K", help="Number of this worker in the file.")
-    ],
+        int | None, Option(metavar="K", help="Number of this worker; else the job's.")
+    ] = None,
     core: Annotated[
         int | None, Option(metavar="C", help="Use this processor core only.")
     ] = None,
@@ -55,9 +58,21 @@ def worker(
 ) -> int:
     """Serve this machine's devices to a remote program, until killed.
 
-    Refuses a network that others can reach, unless allowed.
+    Without --cluster, addresses and number are those of TF_CONFIG, Slurm, Kubernetes
+    or SPLITNET_CLUSTER. Refuses a network that others can reach, unless allowed.
     """
+    from splitnet.tf.workers.resolve import job_of
     from splitnet.tf.workers.serve import serve
+
+    if cluster:
+        where = Cluster.load(cluster)
+    else:
+        job = job_of(os.environ)
+        where = job.cluster
+        index = job.index if index is None else index
+        say(f"cluster of {len(where.hosts)} hosts: {job.origin}")
+    if index is None:
+        raise ConfigError("which worker is this? Name its number: --index K.")
 
     if allow_remote:
         say(_EXPOSED)
@@ -65,7 +80,7 @@ def worker(
     if memory:
         limit = parse_bytes(int(memory) if memory.isdigit() else memory, "--memory")
     serve(
-        Cluster.load(cluster),
+        where,
         index,
         core=core,
         threads=threads,
@@ -90,7 +105,7 @@ def up(
     there (sn.connect() finds the cluster) and return its exit code; without, wait for
     Ctrl-C.
     """
-    from splitnet.tf.workers.start import CLUSTER_VARIABLE, local_workers
+    from splitnet.tf.workers.start import local_workers
 
     if allow_remote:
         say(_EXPOSED)
@@ -104,7 +119,7 @@ def up(
     ) as started:
         if program:
             started.report_ends(say)
-            return _run(program, os.environ | {CLUSTER_VARIABLE: str(started.file)})
+            return _run(program, _environment(started.file))
         print(f"{len(started.processes)} workers are ready: {started.file}")
         print(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
         print(f"in it: sn.connect(sn.Cluster.load({str(started.file)!r}))")
@@ -132,10 +147,60 @@ def join(
     return _run(program, os.environ)
 
 
-def _run(program: list[str], environ: Mapping[str, str]) -> int:
+def supervise(
+    program: list[str],
+    workers: int,
+    *,
+    max_restarts: int,
+    pin: bool = False,
+    threads: int | None = None,
+    memory: str | None = None,
+) -> int:
+    """Run a program with private workers here; start both again when one fails.
+
+    A worker that has ended or does not answer is started again, or left out of the
+    cluster if it does not start. The program is started again from its beginning, and
+    goes on from its own backup. SIGTERM ends both, and nothing is started again.
+    """
+    from splitnet.tf.workers.health import probe
+    from splitnet.tf.workers.start import local_workers
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
+    with local_workers(
+        workers, pin=pin, threads=threads, memory_limit=memory
+    ) as started:
+        for restart in range(1, max_restarts + 2):
+            began, signals = time.monotonic(), []
+            code = _run(program, _environment(started.file), signals)
+            if code == 0 or signals or restart > max_restarts:
+                break
+            after = f"after {time.monotonic() - began:.0f} s"
+            say(f"{program[0]} ended with code {code} {after}")
+            left = {device.host for device in started.cluster}
+            hosts = [h for h in started.cluster.hosts if h.name in left]
+            for found in probe(hosts, timeout_seconds=5.0):
+                if found.state != "healthy":
+                    say(started.start_again(found.host.task))
+            say(f"restart {restart} of {max_restarts}")
+    return code
+
+
+def _environment(cluster_file: Path) -> dict[str, str]:
+    """For a program with workers of this machine, which is in no job of many hosts."""
+    from splitnet.tf.workers.resolve import JOB_VARIABLES
+    from splitnet.tf.workers.start import CLUSTER_VARIABLE
+
+    kept = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
+    return kept | {CLUSTER_VARIABLE: str(cluster_file)}
+
+
+def _run(
+    program: list[str], environ: Mapping[str, str], signals: list[int] | None = None
+) -> int:
     """Run a program, pass signals on to it, and return its exit code.
 
-    It ends when this process does, even if that is killed.
+    It ends when this process does, even if that is killed. The signals that came are
+    added to `signals`.
     """
     from splitnet.tf.workers.network_namespace import end_with_parent
 
@@ -144,6 +209,8 @@ def _run(program: list[str], environ: Mapping[str, str]) -> int:
     def pass_on(number: int, _frame: object) -> None:
         if not running:
             raise KeyboardInterrupt
+        if signals is not None:
+            signals.append(number)
         if number != signal.SIGINT or not _in_foreground():
             running[0].send_signal(number)
 

@@ -169,7 +169,16 @@ OPTIONS: Mapping[str, Option] = {
 
 FILE_VARIABLE = "SPLITNET_CONFIG"
 # Variables that are splitnet's and no settings.
-_OTHER_VARIABLES = (FILE_VARIABLE, "SPLITNET_CLUSTER", "SPLITNET_WORKLOADS")
+_OTHER_VARIABLES = (FILE_VARIABLE, "SPLITNET_CLUSTER", "SPLITNET_WORKLOADS") + (
+    "SPLITNET_ALLOW_REMOTE",  # this and what follows: of a job of many hosts
+    "SPLITNET_CLIENT",
+    "SPLITNET_GPUS_PER_HOST",
+    "SPLITNET_GPU_PRESET",
+    "SPLITNET_PORT",
+    "SPLITNET_SERVICE",
+    "SPLITNET_STATEFUL_SET",
+    "SPLITNET_WORKERS",
+)
 ORIGINS = ("default", "file", "environment", "code")
 
 

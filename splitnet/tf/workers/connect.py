@@ -5,6 +5,7 @@ So a thread asks every worker for its state, and closes the connections to one t
 not answer: the step then ends with an error as well.
 """
 
+import logging
 import os
 import threading
 import time
@@ -28,16 +29,17 @@ from splitnet.tf.workers.health import (
     lost_message,
     probe,
 )
+from splitnet.tf.workers.resolve import job_of
 from splitnet.tf.workers.serve import (
     VERSION_MARK,
     check_network,
     check_port,
     spec_of,
 )
-from splitnet.tf.workers.start import CLUSTER_VARIABLE
 
 __all__ = ["Connection", "connect"]
 
+_LOGGER = logging.getLogger("splitnet")
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for a second answer, before work is refused
 _joined: list["Connection"] = []
@@ -46,11 +48,12 @@ _joined: list["Connection"] = []
 class Connection:
     """A joined cluster. As a context manager it names the worker that failed a block.
 
-    `cluster` is what was joined, `health()` the state of its workers now.
+    `cluster` is what was joined, `origin` where it was found ("given", "TF_CONFIG",
+    "Slurm's variables", ...), `health()` the state of its workers now.
     """
 
-    def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
+        self.cluster, self.origin = cluster, origin
         self._workers = _workers_of(cluster)
         self._every = watch_seconds
         self._over = threading.Event()
@@ -119,7 +122,7 @@ def connect(
     cluster: Cluster | None = None,
     *,
     allow_remote: bool = False,
-    wait_seconds: float = 30.0,
+    wait_seconds: float | None = None,
     watch_seconds: float = 2.0,
 ) -> Connection:
     """Join this program to a cluster's workers; their devices can be placed on then.
@@ -130,10 +133,12 @@ def connect(
 
     Args:
         cluster: its `hosts` give an address to every worker and to the client, which
-            is this program. None reads the file that `splitnet cluster up` names.
+            is this program. None takes it from `TF_CONFIG`, Slurm, Kubernetes or the
+            file that `splitnet cluster up` names, in this order, and logs which.
         allow_remote: join although others can reach this machine: joining makes this
-            program listen on every interface.
-        wait_seconds: how long workers may take until they answer.
+            program listen on every interface. `SPLITNET_ALLOW_REMOTE=1` says the same.
+        wait_seconds: how long workers may take until they answer; None allows 30 s,
+            and 10 minutes in a job of many hosts.
         watch_seconds: how often to ask the workers for their state; connections to one
             that misses two requests are closed. 0 asks never.
 
@@ -143,12 +148,18 @@ def connect(
         WorkerError: workers that do not answer; all of them.
         DeviceError: the cluster file cannot be read.
     """
-    cluster = _cluster_of_environment() if cluster is None else cluster
+    origin, usual = "given", 30.0
+    if cluster is None:
+        job = job_of(os.environ)
+        cluster, origin = job.cluster, job.origin
+        if job.waits:
+            usual = 600.0
+            _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), origin)
     workers = _checked_workers(cluster)
     check_network(allow_remote=allow_remote)
     again = _check_time(cluster)
     bypass_proxy(cluster.hosts)
-    _wait_for(workers, wait_seconds)
+    _wait_for(workers, usual if wait_seconds is None else wait_seconds)
     client = next(host for host in cluster.hosts if host.name == CLIENT)
     if not again:
         check_port(client)
@@ -168,7 +179,7 @@ def connect(
     _check_versions(workers, tf)
     for old in again:
         old.close()
-    _joined[:] = [Connection(cluster, watch_seconds)]
+    _joined[:] = [Connection(cluster, origin, watch_seconds)]
     check_before_waiting(_joined[0].check)
     return _joined[0]
 
@@ -177,17 +188,6 @@ def _workers_of(cluster: Cluster) -> tuple[Host, ...]:
     """The workers that have a device: `Cluster.without` leaves others out."""
     used = {device.host for device in cluster}
     return tuple(h for h in cluster.hosts if h.job == "worker" and h.name in used)
-
-
-def _cluster_of_environment() -> Cluster:
-    path = os.environ.get(CLUSTER_VARIABLE)
-    if not path:
-        raise ConfigError(
-            "which cluster? Give sn.connect() one, such as "
-            "Cluster.load('cluster.toml'), or start the program with `splitnet cluster "
-            f"up --workers N -- python program.py`, which sets {CLUSTER_VARIABLE}."
-        )
-    return Cluster.load(path)
 
 
 def _checked_workers(cluster: Cluster) -> tuple[Host, ...]:

@@ -64,6 +64,21 @@ class LocalWorkers:
         self.processes[index] = _start(self.file, index, self.options[index])
         _wait([self.processes[index]], self.file.parent)
 
+    def start_again(self, index: int) -> str:
+        """Start a worker again, or leave it out of the cluster; what was done."""
+        ended = (
+            f"worker {index} does not answer"
+            if self.processes[index].poll() is None
+            else self._ended(index)
+        )
+        try:
+            self.restart(index)
+        except ConfigError as fault:
+            self.cluster = self.cluster.without(f"worker:{index}")
+            write_cluster(self.cluster, self.file)
+            return f"{ended}\nit does not start again and is left out: {fault}"
+        return f"{ended}\nit is started again"
+
     def wait(self) -> str:
         """Wait until one of them ends by itself; which, how, and its last lines."""
         while True:

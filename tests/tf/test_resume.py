@@ -1,0 +1,93 @@
+"""Training that is interrupted and goes on as if it had not been."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = [
+    pytest.mark.tf,
+    # Of Keras, when it writes a variable to a file.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Before an epoch raise, or send this process a signal in its second step."""
+
+    def __init__(self, epoch: int, number: int | None = None) -> None:
+        super().__init__()
+        self.epoch, self.number = epoch, number
+        self.now = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Count epochs, and raise before one."""
+        self.now = epoch
+        if epoch == self.epoch and self.number is None:
+            raise RuntimeError("interrupted")
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Send the signal."""
+        if (self.now, batch) == (self.epoch, 1) and self.number is not None:
+            signal.raise_signal(self.number)
+
+
+def trained(cluster: sn.Cluster, *callbacks: Any) -> list[float]:
+    """Losses of four epochs of a placed net with Dropout, from the same start."""
+    keras.utils.set_random_seed(5)
+    net = sn.Net("drops")
+    x = net.input("x", (8,))
+    sides = [
+        net.branch(name, x, [layers.Dense(8), layers.Dropout(0.5)], on=device)
+        for name, device in (("left", "gpu:0"), ("right", "gpu:1"))
+    ]
+    net.output(net.merge("sum", sides, layers.Add()))
+    model = sn.emit(net, sn.plan(net, cluster, batch=16))
+    model.compile("adam", "mse")
+    draw = np.random.default_rng(0)
+    data = draw.normal(size=(48, 8)), draw.normal(size=(48, 8))
+    done = model.fit(
+        *data,
+        batch_size=16,
+        epochs=4,
+        shuffle=False,
+        verbose=0,
+        callbacks=[*callbacks],
+    )
+    return done.history["loss"]
+
+
+def test_a_resumed_training_drops_what_it_would_have_dropped(
+    cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """Losses after the backup equal those without an interruption; it is deleted."""
+    whole = trained(cluster)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        trained(cluster, Interrupt(2), sn.ResumeTraining(tmp_path / "backup"))
+
+    rest = trained(cluster, sn.ResumeTraining(tmp_path / "backup"))
+
+    assert rest == pytest.approx(whole[2:], rel=1e-6)
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_termination_saves_the_step_and_ends_the_program(
+    cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """Exit code 143; the epoch begins anew from the saved weights."""
+    before = signal.getsignal(signal.SIGTERM)
+    callbacks = Interrupt(1, signal.SIGTERM), sn.ResumeTraining(tmp_path / "backup")
+    try:
+        with pytest.raises(SystemExit) as end:
+            trained(cluster, *callbacks)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert end.value.code == 143
+    assert len(trained(cluster, sn.ResumeTraining(tmp_path / "backup"))) == 3

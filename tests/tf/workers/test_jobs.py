@@ -1,0 +1,309 @@
+"""Jobs of many hosts: where the cluster comes from, the files that start one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from splitnet.cli import main
+from splitnet.core.errors import ConfigError
+from splitnet.tf.workers.resolve import job_of
+
+TF_CONFIG = {
+    "cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"]},
+    "task": {"type": "worker", "index": 1},
+}
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+    "SLURMD_NODENAME": "n10",
+    "SLURM_STEP_NODELIST": "n[2,3,10]",
+    "SLURM_STEP_NUM_TASKS": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+    "SLURM_GPUS_PER_NODE": "a100:2",
+    "SPLITNET_CLIENT": "n2:2222",
+}
+PODS = {
+    "SPLITNET_STATEFUL_SET": "train-worker",
+    "SPLITNET_SERVICE": "train",
+    "SPLITNET_WORKERS": "2",
+    "SPLITNET_CLIENT": "train-client.train:2222",
+    "HOSTNAME": "train-worker-1",
+}
+
+
+def addresses(environ: dict[str, str]) -> dict[str, str]:
+    """Every host of a job's cluster."""
+    return {host.name: host.address for host in job_of(environ).cluster.hosts}
+
+
+def test_job_of_tf_config() -> None:
+    """The chief trains, workers serve their GPUs."""
+    said = {"TF_CONFIG": json.dumps(TF_CONFIG), "SPLITNET_GPUS_PER_HOST": "2"}
+    job = job_of(said | SLURM | PODS)
+
+    assert (job.origin, job.index) == ("TF_CONFIG", 1)
+    assert addresses(said) == {
+        "client:0": "a:2222",
+        "worker:0": "b:2222",
+        "worker:1": "c:2222",
+    }
+    assert "worker:1/gpu:1" in [device.name for device in job.cluster]
+    link = job.cluster.link
+    assert (
+        link("worker:0/gpu:0", "worker:0/gpu:1").bytes_per_second
+        > link("worker:0/gpu:0", "worker:1/gpu:0").bytes_per_second
+    )
+
+
+@pytest.mark.tf
+def test_job_of_slurm() -> None:
+    """A worker for each task, found by its own name: Slurm counts hosts by number."""
+    job = job_of(SLURM | PODS)
+
+    found = addresses(SLURM)
+    assert job.origin == "Slurm's variables"
+    assert found[f"worker:{job.index}"] == "n10:2223"
+    assert {"n2:2223", "n3:2223"} < set(found.values())
+    assert found["client:0"] == "n2:2222"
+    assert job.cluster["worker:0/gpu:1"].memory_bytes == 80e9  # an A100
+    assert "SLURM_STEP_NODELIST" not in os.environ
+
+
+@pytest.mark.tf
+def test_job_of_slurm_in_a_batch_script() -> None:
+    """The script has the job's variables and no step's; it is no worker."""
+    batch = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_TASKS_PER_NODE": "1(x2)",
+        "SLURM_NTASKS": "2",
+        "SLURMD_NODENAME": "n1",
+    }
+
+    assert job_of(batch).index is None
+    assert addresses(batch) == {
+        "client:0": "n1:2222",
+        "worker:0": "n1:2223",
+        "worker:1": "n2:2223",
+    }
+
+
+def test_job_of_a_stateful_set() -> None:
+    """Pods have stable names; a client is not one of them."""
+    job = job_of(PODS | {"SPLITNET_CLUSTER": "not read"})
+
+    assert (job.origin, job.index) == ("StatefulSet train-worker", 1)
+    assert addresses(PODS)["worker:0"] == "train-worker-0.train:2223"
+    assert job_of(PODS | {"HOSTNAME": "train-client"}).index is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({}, "which cluster"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG cannot be read"),
+        ({"TF_CONFIG": "[]"}, "TF_CONFIG cannot be read"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["b:1"]}}'}, "needs a chief"),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "9"}, "Slurm's variables cannot be read"),
+        (SLURM | {"SLURM_GPUS_PER_NODE": "many"}, "number of GPUs of a host"),
+        (PODS | {"SPLITNET_WORKERS": "two"}, "variables of a StatefulSet"),
+    ],
+)
+def test_job_of_refuses(environ: dict[str, str], words: str) -> None:
+    """What cannot be read is named, with what it should look like."""
+    with pytest.raises(ConfigError, match=words):
+        job_of(environ)
+
+
+def launched(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `splitnet launch` prints."""
+    assert main(["launch", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_manifest_is_valid_and_admits_its_pods_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Against Kubernetes' published schemas; every pod gets the job's variables."""
+    validate = pytest.importorskip("kubernetes_validate")
+    text = launched(
+        *("--engine", "kubernetes", "--image", "me/train:1", "--name", "train"),
+        *("--gpus-per-node", "4", "--preset", "A100", "--", "python", "train.py"),
+        capsys=capsys,
+    )
+    documents = [json.loads(one) for one in text.split("---\n")[1:]]
+
+    for document in documents:
+        validate.validate(document, "1.30", strict=True)
+    kinds = {document["kind"]: document["spec"] for document in documents}
+    policy = kinds["NetworkPolicy"]
+    assert policy["ingress"] == [{"from": [{"podSelector": policy["podSelector"]}]}]
+    pods = [kinds[kind]["template"]["spec"] for kind in ("StatefulSet", "Job")]
+    for pod, name in zip(pods, ("train-worker-1", "train-client")):
+        variables = {v["name"]: v["value"] for v in pod["containers"][0]["env"]}
+        job = job_of(variables | {"HOSTNAME": name})
+        assert len(job.cluster.of_kind("gpu")) == 8
+        assert variables["SPLITNET_ALLOW_REMOTE"] == "1"
+
+
+def test_launch_refuses_all_faults_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is written."""
+    words = ["launch", "--engine", "kubernetes", "--name", "A_", "--preset", "X"]
+
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    for fault in ("name a command", "--name is", "no preset 'X'", "needs --image"):
+        assert fault in said
+
+
+SRUN = """#!/bin/bash
+# As Slurm's: a process for each task, of one host with as many tasks as the job has.
+shift
+trap 'kill $(jobs -p) 2>/dev/null; wait; exit 143' TERM
+for task in $(seq 0 $((SLURM_NTASKS - 1))); do
+  SLURM_PROCID=$task SLURM_LOCALID=$task SLURM_STEP_NUM_TASKS=$SLURM_NTASKS \\
+  SLURM_STEP_NODELIST=$SLURM_JOB_NODELIST "$@" &
+  echo $! > worker-$task.pid
+done
+wait
+"""
+PROGRAM = """
+import os, signal, sys
+import splitnet as sn
+connection = sn.connect()
+import keras
+import numpy as np
+from keras import layers
+
+class Kill(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2 and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(int(open("worker-3.pid").read()), signal.SIGKILL)
+
+def made(cluster, hosts):
+    keras.utils.set_random_seed(1)
+    net = sn.Net("hybrid")
+    x = net.input("x", (16,))
+    low = net.towers("low", x, [layers.Dense(32, "relu")], on=hosts[::2])
+    high = net.towers("high", low, [layers.Dense(32, "relu")], on=hosts[1::2])
+    net.output(net.branch("head", high, layers.Dense(1), on="cpu:0"))
+    plan = sn.plan(net, cluster, batch=32)
+    model = sn.emit(net, plan, microbatches=2)
+    model.compile("sgd", "mse")
+    return model, plan
+
+rng = np.random.default_rng(0)
+x, y = rng.normal(size=(112, 16)), rng.normal(size=(112, 1))
+options = dict(batch_size=32, shuffle=False, verbose=0)
+cluster = connection.cluster
+model, plan = made(cluster, [f"worker:{i}/cpu:0" for i in range(4)])
+sn.audit(model, plan, (x[:32], y[:32])).check()
+alone = sn.unplace(model)
+with connection:
+    losses = model.fit(x, y, epochs=4, **options,
+                       callbacks=[Kill(), sn.ResumeTraining("backup")]).history["loss"]
+alone.compile("sgd", "mse")
+plain = alone.fit(x, y, epochs=4, **options).history["loss"]
+print(connection.origin, losses, plain, file=open("answer", "w"))
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two hosts of two: towers of stages; the losses are those of one device."""
+    words = ["--max-restarts", "1", "--", sys.executable, "train.py"]
+    script = tmp_path / "job.sh"
+    script.write_text(launched(*words, capsys=capsys))
+    (tmp_path / "train.py").write_text(PROGRAM)
+    for name, text in {
+        "srun": SRUN,
+        "splitnet": f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n',
+    }.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    slurm = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NTASKS": "4",
+        "SLURM_TASKS_PER_NODE": "4",
+        "SLURM_STEP_TASKS_PER_NODE": "4",
+        "SLURMD_NODENAME": "localhost",
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+
+    private = (
+        "import os; from splitnet.tf.workers.network_namespace import isolate; "
+        "isolate(); os.execvp('bash', ['bash', 'job.sh'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", private],
+        cwd=tmp_path,
+        env=os.environ | slurm,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "worker:3" in done.stderr
+    assert "attempt 0 ended with code 1" in done.stderr
+    origin, *figures = re.split(r" \[|\] \[|\]", (tmp_path / "answer").read_text())
+    losses, plain = ([float(f) for f in row.split(",")] for row in figures[:2])
+    assert origin == "Slurm's variables"
+    assert len(losses) == 2  # the epochs after the backup
+    assert losses == pytest.approx(plain[2:], rel=1e-5)
+
+
+ATTEMPTS = """
+import os, sys
+import psutil
+from splitnet.core.cluster import Cluster
+from splitnet.tf.workers.health import probe
+cluster = Cluster.load(os.environ["SPLITNET_CLUSTER"])
+hosts = [h for h in cluster.hosts if h.job == "worker"]
+print([one.state for one in probe(hosts, timeout_seconds=5.0)], flush=True)
+if not os.path.exists("tried"):
+    open("tried", "w").close()
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "worker" in words and os.environ["SPLITNET_CLUSTER"] in words:
+            process.kill()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_run_starts_a_lost_worker_and_the_program_again(tmp_path: Path) -> None:
+    """It says what ended, and the program finds a healthy worker again."""
+    (tmp_path / "train.py").write_text(ATTEMPTS)
+    command = ["-m", "splitnet", "run", "--workers", "1", "--max-restarts", "2"]
+    done = subprocess.run(
+        [sys.executable, *command, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['healthy']"] * 2
+    assert "ended with code 3 after" in done.stderr
+    assert "worker 0 ended by signal 9" in done.stderr
+    assert "it is started again" in done.stderr
+    assert "restart 1 of 2" in done.stderr
+    assert "restart 2" not in done.stderr
