@@ -13,7 +13,6 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from splitnet.cli.console import say
 from splitnet.core.cluster import PRESETS
 from splitnet.core.errors import ConfigError, listed
 
@@ -82,7 +81,7 @@ def launch(
         return 0
     out.write_text(text, encoding="utf-8")
     start = "sbatch" if engine is Engine.slurm else "kubectl apply -f"
-    say(f"wrote {out}; start it: {start} {out}")
+    print(f"wrote {out}; start it: {start} {out}")
     return 0
 
 

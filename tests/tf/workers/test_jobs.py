@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 
 from splitnet.cli import main
@@ -131,7 +132,6 @@ def test_manifest_is_valid_and_admits_its_pods_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Against Kubernetes' published schemas; every pod gets the job's variables."""
-    validate = pytest.importorskip("kubernetes_validate")
     text = launched(
         *("--engine", "kubernetes", "--image", "me/train:1", "--name", "train"),
         *("--gpus-per-node", "4", "--preset", "A100", "--", "python", "train.py"),
@@ -140,7 +140,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(
     documents = [json.loads(one) for one in text.split("---\n")[1:]]
 
     for document in documents:
-        validate.validate(document, "1.30", strict=True)
+        kubernetes_validate.validate(document, "1.30", strict=True)
     kinds = {document["kind"]: document["spec"] for document in documents}
     policy = kinds["NetworkPolicy"]
     assert policy["ingress"] == [{"from": [{"podSelector": policy["podSelector"]}]}]
