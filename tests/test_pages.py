@@ -1,4 +1,4 @@
-"""What README and docs show is run: programs, commands, files; and the site builds."""
+"""What README, docs and examples show is run, and the site builds."""
 
 import os
 import re
@@ -14,8 +14,10 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# It moves its process into a network of its own, which one with threads cannot do.
+# They move their process into a network of its own, which one with threads cannot do.
 ALONE = DOCS / "machines.md"
+ALONE_TOO = ROOT / "examples" / "two_workers.py"
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -85,10 +87,16 @@ def outcome(folder: Path) -> str:
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
     other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
-    pages = map(str, [*PROGRAMS, NOTEBOOK, bad, other, *programs_of_commands(folder)])
-    done = run([str(ROOT / "tests" / "pages.py"), str(folder), *pages], folder)
+    pages = [*PROGRAMS, NOTEBOOK, bad, other, *programs_of_commands(folder)]
+    pages += [path for path in EXAMPLES if path != ALONE_TOO]
+    together = [str(ROOT / "tests" / "pages.py"), str(folder), *map(str, pages)]
+    done = run(together, folder)
     assert done.returncode == 1  # for the bad ones, see below
-    return done.stdout
+    (folder / ALONE_TOO.stem).mkdir()
+    last = run(["-W", "error::UserWarning", str(ALONE_TOO)], folder / ALONE_TOO.stem)
+    (folder / ALONE_TOO.stem / "output.txt").write_text(last.stdout)
+    verdict = last.stderr[-4000:] if last.returncode else "ok"
+    return f"{done.stdout}{ALONE_TOO}: {verdict}\n"
 
 
 @pytest.mark.tf
@@ -157,6 +165,37 @@ def test_commands_of_pages_run(page: Path, folder: Path, outcome: str) -> None:
         printed = folder / program.stem / "output.txt"
         assert f"{program}: ok\n" in outcome, f"{line}\n{outcome[-4000:]}"
         assert printed.read_text(encoding="utf-8").strip(), line
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run_and_draw(example: Path, folder: Path, outcome: str) -> None:
+    """An example prints its plan, passes its own audit, and leaves its picture."""
+    second = "worker:1" if example == ALONE_TOO else "gpu:1"
+
+    assert f"{example}: ok\n" in outcome, outcome[-6000:]
+    assert second in (folder / example.stem / "output.txt").read_text(encoding="utf-8")
+    picture = folder / example.stem / f"{example.stem}.svg"
+    assert second in picture.read_text(encoding="utf-8")
+    shown = ROOT / "docs" / "images" / f"example_{example.stem}.svg"
+    assert words_in(shown) == words_in(picture), "run docs/images/redraw.py"
+
+
+def test_each_example_has_a_page_in_the_gallery() -> None:
+    """Its picture first, its program as it is, and a line on the gallery's index."""
+    gallery = ROOT / "docs" / "gallery"
+    index = (gallery / "index.md").read_text(encoding="utf-8")
+    stale = [
+        example.stem
+        for example in EXAMPLES
+        for page in [(gallery / f"{example.stem}.md").read_text(encoding="utf-8")]
+        if f"\n``` py\n{example.read_text(encoding='utf-8')}```\n" not in page
+        or f"../images/example_{example.stem}.svg" not in page.split("\n")[2]
+        or f"]({example.stem}.md)" not in index
+    ]
+
+    assert stale == [], "run docs/images/redraw.py"
 
 
 def test_there_is_nothing_else_to_run() -> None:
