@@ -131,15 +131,3 @@ def test_the_version_is_in_one_place() -> None:
     assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/__init__.py"
     assert f"\nversion: {__version__}\n" in citation
     assert re.search(rf"^## {re.escape(__version__)} ", changelog, re.MULTILINE)
-
-
-def test_extras_are_there() -> None:
-    """The extras that the docs name exist."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-    assert set(settings["project"]["optional-dependencies"]) == {
-        "demo",
-        "docs",
-        "gpu",
-        "test",
-    }

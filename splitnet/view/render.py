@@ -36,7 +36,6 @@ __all__ = [
     "html_of",
     "render_dot",
     "svg_of",
-    "svg_of_plan",
     "svg_of_timeline",
     "trace",
     "trace_events",
@@ -153,11 +152,6 @@ def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
     return gantt_of(timelines)
 
 
-def svg_of_plan(plan: Plan, audit: Audit | None = None, *, headed: bool = True) -> str:
-    """Draw a plan as SVG text, for a notebook or a page."""
-    return svg_of(dot_of(plan, audit=audit, headed=headed))
-
-
 def svg_of_timeline(timeline: Timeline) -> str:
     """Draw a timeline as SVG text, for a notebook."""
     return svg_of(dot_of_scene(gantt_of({"": timeline}, title="")))
@@ -171,10 +165,8 @@ def svg_of(text: str) -> str:
 
 def html_of(thing: Plan | Audit) -> str:
     """A plan or an audit in a notebook: diagram and table as HTML without script."""
-    if isinstance(thing, Audit):
-        svg = svg_of_plan(thing.plan, thing)
-    else:
-        svg = svg_of_plan(thing)
+    plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
+    svg = svg_of(dot_of(plan, audit=audit))
     lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 

@@ -10,6 +10,7 @@ from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Timeline
+from splitnet.view.dot import dot_of
 from splitnet.view.facts import (
     algorithm_text,
     bottleneck_text,
@@ -17,7 +18,7 @@ from splitnet.view.facts import (
     transfer_sums,
     verdict_lines,
 )
-from splitnet.view.render import svg_of, svg_of_plan
+from splitnet.view.render import svg_of
 from splitnet.view.style import clean, colors_of, dot_of_scene, mixed, percent
 from splitnet.view.tables import MEMORY, PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import gantt_of
@@ -70,7 +71,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
     compared = plan.verdict.strategies if plan.verdict is not None else None
     strategies = compared.all if compared is not None else ()
     gantt = gantt_of(timelines, cluster=plan.cluster, title="")
-    diagram = svg_of_plan(plan, audit, headed=False)
+    diagram = svg_of(dot_of(plan, audit=audit, headed=False))
     size = _SIZE.search(diagram)
     return environment.get_template("report.html.j2").render(
         version=__version__,
