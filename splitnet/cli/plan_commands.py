@@ -22,7 +22,7 @@ from splitnet.cli.options import (
     TargetName,
 )
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import PlanFileError, format_bytes, format_seconds
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.serialization import read_json
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def _score_workload(workload: "Workload", placement: Any, json_: bool) -> int:
     """Check a split of a workload; exit code 1 if it breaks a rule."""
     from splitnet.planner.workloads import score_split
 
-    scored = score_split(workload, _split_of(placement))
+    scored = score_split(workload, placement)
     load = scored.max_load if math.isfinite(scored.max_load) else None
     figures = {
         "throughput": load,  # JSON has no infinity
@@ -335,25 +335,3 @@ def _score_workload(workload: "Workload", placement: Any, json_: bool) -> int:
         for name, value in figures.items():
             print(f"{name:11} {json.dumps(value)}")
     return 1 if scored.violations else 0
-
-
-def _split_of(values: Any) -> dict[str, Any]:
-    """A split as the benchmark writes it, also from a table of nodes and devices."""
-    if isinstance(values, dict) and {"fpgas", "cpus"} & set(values):
-        return values
-    rows: dict[str, list[int]] = {}
-    for name, device in values.items() if isinstance(values, dict) else ():
-        known = isinstance(device, str) and device.startswith(("gpu:", "cpu:"))
-        if not known or not name.removeprefix("-").isdecimal():
-            break
-        rows.setdefault(device, []).append(int(name))
-    else:
-        if rows:
-            return {
-                field: [{"nodes": rows[d]} for d in sorted(rows) if d.startswith(kind)]
-                for field, kind in (("fpgas", "gpu:"), ("cpus", "cpu:"))
-            }
-    raise PlanFileError(
-        "it is not a split: expected {'fpgas': [{'nodes': [...]}], 'cpus': [...]} or "
-        "a table of nodes and devices, {'1': 'gpu:0', ...}."
-    )

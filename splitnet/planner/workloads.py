@@ -32,7 +32,6 @@ __all__ = [
     "Workload",
     "WorkloadPlan",
     "graph_of_workload",
-    "parse_workload",
     "plan_workload",
     "read_workload",
     "score_split",
@@ -100,17 +99,9 @@ def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
     Raises:
         PlanFileError: with every fault of the file, the field named.
     """
-    return graph_of_workload(parse_workload(path))
-
-
-def parse_workload(path: str | Path) -> Workload:
-    """Read a workload file.
-
-    Raises:
-        PlanFileError: with every fault of the file, the field named.
-    """
     name = Path(str(path)).stem
-    return load_json(path, "workload", lambda data: workload_of(data, name=name))
+    made = load_json(path, "workload", lambda data: workload_of(data, name=name))
+    return graph_of_workload(made)
 
 
 def workload_of(data: object, *, name: str = "workload") -> Workload:
@@ -314,13 +305,17 @@ class SplitScore:
     violations: tuple[str, ...]
 
 
-def score_split(workload: Workload, split: Mapping[str, object]) -> SplitScore:
+def score_split(workload: Workload, split: object) -> SplitScore:
     """Score a split on the original nodes, independently of the search.
+
+    Args:
+        workload: Its nodes and devices.
+        split: As the benchmark writes it, or a table of nodes and devices.
 
     Raises:
         PlanFileError: it is not a split.
     """
-    where, faults = _places(workload, split)
+    where, faults = _places(workload, _nodes_in(split))
     faults += _violations(workload, where)
     if len(where) < len(workload.nodes):
         return SplitScore(inf, False, False, tuple(faults))
@@ -351,26 +346,43 @@ class _Split(msgspec.Struct):
     cpus: list[_SplitRow] = []
 
 
+_Device = Annotated[str, Meta(pattern=r"^(gpu|cpu):\d+$")]
+
+
+def _nodes_in(split: object) -> list[tuple[int, Place]]:
+    """The nodes of a split with their devices."""
+    try:
+        if isinstance(split, dict) and {"fpgas", "cpus"} & set(split):
+            rows = msgspec.convert(split, _Split)
+            return [
+                (key, (kind, number))
+                for kind, entries in (("gpu", rows.fpgas), ("cpu", rows.cpus))
+                for number, entry in enumerate(entries)
+                for key in entry.nodes
+            ]
+        table = msgspec.convert(split, dict[int, _Device], str_keys=True)
+    except msgspec.ValidationError as error:
+        raise PlanFileError(
+            f"it is not a split: {error}. Expected {{'fpgas': [{{'nodes': [...]}}], "
+            "'cpus': [...]}} or a table of nodes and devices, {'1': 'gpu:0', ...}."
+        ) from None
+    return [(key, (device[:3], int(device[4:]))) for key, device in table.items()]
+
+
 def _places(
-    workload: Workload, split: Mapping[str, object]
+    workload: Workload, nodes: Iterable[tuple[int, Place]]
 ) -> tuple[dict[int, Place], list[str]]:
     """The device of each node by position, and what is wrong with the split."""
-    try:
-        rows = msgspec.convert(split, _Split)
-    except msgspec.ValidationError as error:
-        raise PlanFileError(f"it is not a split: {error}") from None
     position = {node.id: i for i, node in enumerate(workload.nodes)}
     where: dict[int, Place] = {}
     faults = []
-    for kind, entries in (("gpu", rows.fpgas), ("cpu", rows.cpus)):
-        for number, entry in enumerate(entries):
-            for key in entry.nodes:
-                if key not in position:
-                    faults.append(f"{kind}:{number}: no node has id {key}")
-                elif position[key] in where:
-                    faults.append(f"node {key} is placed twice")
-                else:
-                    where[position[key]] = (kind, number)
+    for key, place in nodes:
+        if key not in position:
+            faults.append(f"{place[0]}:{place[1]}: no node has id {key}")
+        elif position[key] in where:
+            faults.append(f"node {key} is placed twice")
+        else:
+            where[position[key]] = place
     for i, node in enumerate(workload.nodes):
         if i not in where:
             faults.append(f"node {node.id} is not placed")

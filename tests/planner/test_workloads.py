@@ -4,10 +4,10 @@ import pytest
 
 from splitnet.core.errors import InfeasibleError, PlanFileError
 from splitnet.planner.workloads import (
-    parse_workload,
     plan_workload,
     read_workload,
     score_split,
+    workload_of,
 )
 from tests.planner.quick import find_plan
 
@@ -46,16 +46,9 @@ def workload(tmp_path):
     return path
 
 
-def split_of_plan(plan):
-    """The plan as the benchmark's split."""
-    inside = {device.name: [] for device in plan.cluster}
-    for name, device in plan.device_of.items():
-        inside[device].append(int(name))
-    rows = [(name, {"nodes": ids}) for name, ids in inside.items()]
-    return {
-        "fpgas": [row for name, row in rows if name.startswith("gpu")],
-        "cpus": [row for name, row in rows if name.startswith("cpu")],
-    }
+def known(path):
+    """The workload of a file."""
+    return workload_of(json.loads(path.read_text()))
 
 
 def test_workload_becomes_a_graph_with_a_part_per_node(workload):
@@ -71,7 +64,7 @@ def test_workload_plan_is_worth_what_its_split_scores(workload):
     """The planner's value is the evaluator's, and no constraint is broken."""
     graph, cluster = read_workload(workload)
     plan = find_plan(graph, cluster, objective="throughput", time_limit=1.0)
-    found = score_split(parse_workload(workload), split_of_plan(plan))
+    found = score_split(known(workload), dict(plan.device_of))
 
     assert plan.value == pytest.approx(found.max_load)
     assert not found.violations
@@ -90,7 +83,7 @@ def test_workload_without_edges_is_spread(workload):
     """Nodes that send nothing: the busiest device has one of the two long ones."""
     data = json.loads(workload.read_text()) | {"edges": []}
     workload.write_text(json.dumps(data))
-    plan = plan_workload(parse_workload(workload), time_limit=1.0)
+    plan = plan_workload(known(workload), time_limit=1.0)
 
     assert plan.value == pytest.approx(5.0)
 
@@ -124,22 +117,15 @@ def test_fractions_of_a_byte_are_rounded(workload):
 
     assert [call.size_bytes for call in graph.calls] == [5] * 4
     assert cluster["gpu:0"].memory_bytes == 8
-    assert plan_workload(parse_workload(workload), time_limit=0.2).value > 0
+    assert plan_workload(known(workload), time_limit=0.2).value > 0
 
 
 @pytest.mark.parametrize("contiguity", ["free", "convex", "pipeline"])
 def test_planned_workload_scores_what_it_says(workload, contiguity):
     """The search without a simulation reports the evaluator's value."""
-    known = parse_workload(workload)
-    found = plan_workload(known, contiguity=contiguity, time_limit=0.5)
-    inside = {}
-    for key, device in found.device_of.items():
-        inside.setdefault(device, []).append(key)
-    rows = {
-        field: [{"nodes": n} for d, n in inside.items() if d.startswith(kind)]
-        for field, kind in (("fpgas", "gpu"), ("cpus", "cpu"))
-    }
-    scored = score_split(known, rows)
+    found = plan_workload(known(workload), contiguity=contiguity, time_limit=0.5)
+    split = {str(key): device for key, device in found.device_of.items()}
+    scored = score_split(known(workload), split)
 
     assert found.value == pytest.approx(scored.max_load)
     assert found.bound <= found.value
@@ -179,4 +165,4 @@ def test_broken_workload_names_the_field(workload, change, message):
     change(data)
     workload.write_text(json.dumps(data))
     with pytest.raises(PlanFileError, match=message):
-        parse_workload(workload)
+        known(workload)
