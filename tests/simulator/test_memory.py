@@ -56,14 +56,6 @@ def test_inference_saves_nothing():
     assert found.memory["gpu:0"] == Memory(weights=3000, activations=110)
 
 
-def test_memory_is_that_of_the_fullest_moment():
-    """One number: the device's memory is the peak of its curve."""
-    found = outcome(chain(), box(), "010", optimizer="adam")
-
-    for device, memory in found.memory.items():
-        assert memory.total == found.timeline.peak_bytes[device]
-
-
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("lion", 1), ("adam", 2)])
 def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, slots):
     """The end: weights, gradients, slots, and an update of 1,000 bytes a slot."""

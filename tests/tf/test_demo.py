@@ -127,15 +127,6 @@ def test_demo_pairs_share_no_image() -> None:
     assert np.array_equal(training[1], pairs_of_digits(seed=3)[0][0][1])
 
 
-def test_plan_of_a_program_uses_stand_ins(folder: Path) -> None:
-    """file.py:name may be a function; stand-ins are made before its layers."""
-    done = command(folder, "plan", "program.py:net", "--stand-ins", "2", "--json")
-
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["device_of"]["right"] == "gpu:1"
-    assert done.stderr == ""
-
-
 @pytest.fixture
 def answer(
     folder: Path,
