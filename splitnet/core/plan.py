@@ -109,7 +109,7 @@ class Placement:
     """One part and its device; `requested` is its `on=`, `reason` why it is there.
 
     `reason` is "pin", "preference", "near", "cost", "memory", "merge", "input",
-    "no kernel", "only choice", "tie", "fallback" or "given" (by a person).
+    "no kernel", "only choice", "tie", "fallback" or "given" (by `score`).
     """
 
     part: str
@@ -264,7 +264,7 @@ class Verdict:
         return self.speed_up is None or self.speed_up >= 1 - 1e-9
 
     def __str__(self) -> str:
-        """A few lines for a person."""
+        """The verdict in a few lines."""
         lines = [self._headline(), f"{self._details()}."]
         if self.strategies is not None:
             lines.append(f"strategies: {self.strategies.line()}.")

@@ -96,7 +96,7 @@ def _log(value: object) -> str | bool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that can be set."""
+    """A runtime setting: its name, how its value is read, and what it means."""
 
     name: str
     parse: Callable[[object], object]

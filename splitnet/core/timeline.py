@@ -99,7 +99,8 @@ class Task:
 class Copy:
     """Bytes on their way from device to device; times are seconds since the step began.
 
-    `source` and `target` are parts: whence it comes, and the first that reads it there.
+    `source` and `target` are parts: the one that makes the tensor, and the first that
+    reads it on the other device.
     `kind` is "activation", "gradient", "weights" or "weights gradient".
     """
 

@@ -1,4 +1,4 @@
-"""Plans as JSON files: readable, versioned, and safe to load from a stranger.
+"""Plans as JSON files: readable, versioned, and safe to load from any source.
 
 A plan file holds the graph, the cluster, the costs and the decisions. What follows from
 them (timeline, transfers, memory, verdict) is computed again on loading, so a file that
@@ -85,7 +85,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
-    """The plan as plain values; first what a person looks for."""
+    """The plan as plain values, the decisions first."""
     values: dict[str, object] = {
         "splitnet_plan": VERSION,
         "objective": plan.objective,
@@ -122,7 +122,7 @@ def _checksum(values: Mapping[str, object]) -> str:
 
 
 def plan_from_dict(values: object) -> Plan:
-    """The inverse of `plan_to_dict`, for values that come from a stranger.
+    """The inverse of `plan_to_dict`, for values that nobody has checked.
 
     Raises:
         PlanFileError: naming the first field at fault, or what no plan can have.

@@ -23,12 +23,7 @@ from splitnet.core.costs import CostModel, launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Shape
 from splitnet.core.plan import Plan
-from splitnet.core.replication import (
-    batch_shares,
-    broadcast_inputs,
-    tower_part,
-    towers_in,
-)
+from splitnet.core.replication import batch_shares, broadcast_inputs
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
@@ -119,12 +114,10 @@ def recomputed_parts(
     graph: Graph, device_of: Mapping[str, str], execution: Execution
 ) -> frozenset[str]:
     """The parts that run forward again in their backward pass; towers never do."""
-    towers = towers_in(graph)
-    plain = {tower_part(n, i) for n, one in towers.items() for i in range(one.count)}
     return frozenset(
         part
         for part, device in device_of.items()
-        if device in execution.recompute and part not in plain
+        if device in execution.recompute and graph.part[part].kind != "tower"
     )
 
 

@@ -208,7 +208,7 @@ def box_rows(box: Box) -> list[Row]:
 
 
 def box_tooltip(box: Box) -> str:
-    """Everything about a box, for the pointer."""
+    """The tooltip of a box: everything that is known about it."""
     facts, names = box.facts, box.group.members
     lines = [
         ranged(names, 120) + (f" ({len(names)})" if len(names) > 1 else ""),
@@ -247,7 +247,7 @@ def _there_and_back(sent: int, returned: int) -> str:
 
 
 def link_tooltip(link: DiagramEdge, name_of: Mapping[str, str]) -> str:
-    """Everything about a link, for the pointer."""
+    """The tooltip of a link: everything that is known about it."""
     lines = [f"{name_of[link.source]} → {name_of[link.target]}"]
     if link.weights:
         lines.append("weights that are stored once")
