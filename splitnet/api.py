@@ -266,14 +266,12 @@ def score(
     options = PlanOptions(
         batch=batch,
         objective=objective,
-        costs=_costs_of(costs),
+        costs=costs,
         optimizer=optimizer,
         training=training,
         nested=nested,
     )
-    cluster = _cluster_of(cluster)
-    graph = _graph_of(source, options)
-    options = replace(options, parts=_parts_of(source, cluster, options))
+    graph, cluster, options = _read(source, cluster, options)
     return with_verdict(score_graph(graph, cluster, device_of, options))
 
 
@@ -308,16 +306,10 @@ def largest_batch(
     """
     from splitnet.planner import what_if
 
-    cluster = _cluster_of(cluster)
     options = PlanOptions(
         pins=pins, optimizer=optimizer, training=training, nested=nested
     )
-    graph = _graph_of(source, options)
-    options = replace(
-        options,
-        parts=_parts_of(source, cluster, options),
-        pins=_pins_of(pins, graph, source, cluster, options),
-    )
+    graph, cluster, options = _read(source, cluster, options)
     return what_if.largest_batch(graph, cluster, device_of, options, most)
 
 

@@ -16,7 +16,7 @@ from splitnet.planner.planner import plan_graph
 from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
 from splitnet.tf.runtime.nvml import Card
-from tests.cli.given import towers
+from tests.zoo import shared
 
 pytestmark = pytest.mark.tf
 
@@ -299,7 +299,7 @@ def test_log_placement_is_a_line_for_each_part(
     asked: bool,
 ) -> None:
     """Where each part goes, once, if it is asked for."""
-    plan = plan_graph(towers(), Cluster.of("2*gpu", "cpu"))
+    plan = plan_graph(shared(flops=1e9), Cluster.of("2*gpu", "cpu"))
     if asked:
         monkeypatch.setenv("SPLITNET_LOG_PLACEMENT", "branches")
 
