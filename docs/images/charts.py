@@ -1,0 +1,83 @@
+"""Draw the three charts of the page on benchmarks from the figures below.
+
+    python docs/images/charts.py
+
+The figures are those of benchmarks/README.md, which has their commands.
+"""
+
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+HERE = Path(__file__).resolve().parent
+# Chart -> title, unit, a line that a value may be compared with, and bars.
+CHARTS: dict[str, tuple[str, str, float, dict[str, float]]] = {
+    "benchmark_workers.svg": (
+        "Two worker processes, batch 256: times as fast as one",
+        "x",
+        1.0,
+        {
+            "one worker": 1.0,
+            "two, by splitnet": 1.65,
+            "pipeline, gpipe": 1.63,
+            "pipeline, 1f1b": 1.64,
+        },
+    ),
+    "benchmark_overhead.svg": (
+        "A placed step on one machine, times a plain Keras step",
+        "x",
+        1.0,
+        {
+            "8 dense layers": 1.02,
+            "convolutions": 1.04,
+            "two branches": 1.06,
+            "two LSTMs": 1.05,
+            "attention": 1.04,
+        },
+    ),
+    "benchmark_plans.svg": (
+        "Planned steps on 4 GPUs of 3 GiB, batch 64, predicted",
+        " ms",
+        0.0,
+        {
+            "ResNet50": 415.9,
+            "InceptionV3": 380.6,
+            "NASNetMobile": 174.8,
+            "EfficientNetB0": 258.9,
+        },
+    ),
+}
+LEFT, WIDTH, ROW = 150, 620, 30
+_STYLE = """text { font: 14px sans-serif; fill: #222 } .bar { fill: #3b6ea5 }
+.mark { stroke: #b3541e; stroke-width: 2; stroke-dasharray: 4 3 }
+@media (prefers-color-scheme: dark) { text { fill: #ddd } .bar { fill: #7fb0e0 } }"""
+
+
+def chart(title: str, unit: str, mark: float, bars: dict[str, float]) -> str:
+    """Horizontal bars with their values, and a dashed line at `mark` unless it is 0."""
+    scale = (WIDTH - LEFT - 80) / max(bars.values())
+    height = 48 + ROW * len(bars)
+    rows = [f'<text x="8" y="24" font-weight="bold">{escape(title)}</text>']
+    for place, (name, value) in enumerate(bars.items()):
+        top, end = 40 + ROW * place, LEFT + value * scale
+        left = f'x="{LEFT - 8}" y="{top + 16}" text-anchor="end"'
+        box = f'x="{LEFT}" y="{top}" width="{end - LEFT:.1f}" height="22"'
+        rows += [
+            f"<text {left}>{escape(name)}</text>",
+            f'<rect class="bar" {box}/>',
+            f'<text x="{end + 6:.1f}" y="{top + 16}">{value:g}{unit}</text>',
+        ]
+    if mark:
+        x = LEFT + mark * scale
+        rows.append(
+            f'<line class="mark" x1="{x:.1f}" y1="36" x2="{x:.1f}" y2="{height - 8}"/>'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'width="{WIDTH}"><style>{_STYLE}</style>{"".join(rows)}</svg>\n'
+    )
+
+
+if __name__ == "__main__":
+    for name, parts in CHARTS.items():
+        (HERE / name).write_text(chart(*parts), encoding="utf-8")
+        print(name)
