@@ -24,6 +24,7 @@ __all__ = ["count_of", "seen_copies"]
 
 _GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
 _SUMMING = (*PASSING, "AddN", "AddV2")
+_CLIPPING = ("Mul", "RealDiv", "Minimum", "Maximum", "ClipByValue")
 _UPDATING = (*PASSING, "AddV2", "Mul", "Sub", "Cast")
 _ACCUMULATED = "/tmp_var_"  # in the names of ops that TensorFlow makes of one AddN
 _IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
@@ -72,7 +73,8 @@ def _kind(
     if producer is not None and producer.op == "Const":
         return "other"  # computed before the step ran
     if step.names.of_update(name):
-        return "update"
+        clipped = _sums_gradients(step, producer, (*_SUMMING, *_CLIPPING))
+        return "weights gradient" if clipped else "update"
     if producer is not None and _reads_variable(step, producer):
         return "weights"
     if _leads_to(step, readers, _assigns, _UPDATING):
@@ -131,7 +133,9 @@ def _leads_to(
     return False
 
 
-def _sums_gradients(step: ExecutedStep, node: Any) -> bool:
+def _sums_gradients(
+    step: ExecutedStep, node: Any, through: Collection[str] = _SUMMING
+) -> bool:
     """Whether an op is a backward call, or a sum of what such calls give."""
     ahead, done = [node], set()
     while ahead:
@@ -141,7 +145,7 @@ def _sums_gradients(step: ExecutedStep, node: Any) -> bool:
         done.add(node.name)
         if _of_backward(node) or PREFIX.sub("", node.name).startswith("AddN"):
             return True
-        if node.op in _SUMMING:
+        if node.op in through:
             ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
     return False
 

@@ -75,3 +75,16 @@ def test_a_constant_is_on_the_device_that_reads_it(cluster: sn.Cluster) -> None:
     audit = sn.audit(placed, None, batch).check()
 
     assert not unequal(audit)
+
+
+def test_a_gradient_that_is_clipped_before_it_crosses(cluster: sn.Cluster) -> None:
+    """Towers on one device, their weights elsewhere: still a gradient, and planned."""
+    net = sn.Net("clipped")
+    body = [layers.Dense(4, activation="tanh")]
+    made = net.towers("body", net.input("x", (8,)), body, on=["gpu:0", "gpu:1"])
+    net.output(net.branch("head", made, layers.Dense(1), on="gpu:0"))
+    plan = sn.plan(net, cluster, batch=8, pins={"body/0": "gpu:1"}, time_limit=0.1)
+    model = sn.emit(net, plan, microbatches=2)
+    model.compile(keras.optimizers.Adam(global_clipnorm=1.0), "mse")
+
+    sn.audit(model, None, (np.ones((8, 8), "f4"), np.ones((8, 1), "f4"))).check()
