@@ -128,7 +128,10 @@ class Search(Costing):
 
     pin: Annotated[
         list[str] | None,
-        Option(metavar="PATTERN=DEVICE", help="Keep parts on a device; repeatable."),
+        Option(
+            metavar="PATTERN=DEVICE",
+            help="Keep parts on a device; repeatable. Or as_built: by variables.",
+        ),
     ] = None
     missing: Annotated[
         Literal["fallback", "warn", "error"] | None,
@@ -167,7 +170,10 @@ class Search(Costing):
         """
         values = super().given()
         pins: dict[str, Any] = {}
-        for text in values.pop("pin", ()):
+        texts = values.pop("pin", [])
+        if texts == ["as_built"]:
+            return values | {"pins": "as_built"}
+        for text in texts:
             pattern, equals, device = text.rpartition("=")
             if not equals or not pattern or not device:
                 raise DeviceError(

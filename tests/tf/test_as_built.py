@@ -1,6 +1,8 @@
 """`pins="as_built"`: a model built under `tf.device` runs where its variables are."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -10,6 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from splitnet.cli import main
 
 pytestmark = pytest.mark.tf
 
@@ -41,6 +44,22 @@ def test_layers_run_where_their_variables_are(cluster: sn.Cluster) -> None:
     placed.compile("sgd", "mse")
     x = [np.ones((8, 6, 4), "float32")] * 2
     sn.audit(placed, plan, (x, np.ones((8, 1), "float32"))).check()
+    far = sn.plan(model, sn.Cluster.of("2*gpu", "cpu"), batch=8, pins="as_built")
+    assert far.device_of == plan.device_of
+
+
+def test_the_command_line_knows_the_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`splitnet plan --pin as_built` plans a program's model by its variables."""
+    words = "from tests.tf.test_as_built import recipe\n"
+    (tmp_path / "faq.py").write_text(words + "faq = recipe(('/cpu:2', '/cpu:1'))\n")
+    arguments = ["plan", f"{tmp_path / 'faq.py'}:faq", "--stand-ins", "3", "--json"]
+
+    assert main([*arguments, "--pin", "as_built", "--time-limit", "0.5"]) == 0
+    where = json.loads(capsys.readouterr().out)["device_of"]
+    where = {part.partition(" ")[0]: device for part, device in where.items()}
+    assert [where[f"lstm_{i}"] for i in range(2)] == ["gpu:1", "gpu:0"]
 
 
 def test_a_layer_with_variables_on_two_devices_goes_with_most_bytes(

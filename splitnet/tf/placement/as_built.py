@@ -8,6 +8,7 @@ from splitnet.core.errors import DeclarationError, warn
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
 from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.placement.targets import devices_here
 from splitnet.tf.reading.flatten import Nested
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.reading.variables import variables_of
@@ -41,7 +42,9 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: Nested) -
             f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
             "Declare devices with on=, or give pins as a mapping."
         )
-    device_at = {canonical(device.target): device.name for device in cluster}
+    known = {device.name for device in cluster}
+    devices = [*devices_here(), *cluster]  # gpu:0 may be the stand-in of that name
+    device_at = {canonical(d.target): d.name for d in devices if d.name in known}
     pins: dict[str, str] = {}
     for site in blueprint_of(source, nested).sites:
         if not site.node.is_input:

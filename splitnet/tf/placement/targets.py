@@ -12,7 +12,7 @@ from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.runtime.configure import cpu_devices
 from splitnet.tf.runtime.devices import local_cluster
 
-__all__ = ["planned_here"]
+__all__ = ["devices_here", "planned_here"]
 
 
 def planned_here(plan: Plan) -> Plan:
@@ -30,7 +30,7 @@ def planned_here(plan: Plan) -> Plan:
     if all(canonical(plan.cluster[name].target) in logical for name in used):
         return plan
     taken = {canonical(d.target) for d in plan.cluster} & logical
-    local = {d.name: d for d in _local_devices() if canonical(d.target) not in taken}
+    local = {d.name: d for d in devices_here() if canonical(d.target) not in taken}
     devices = [_as_here(d, logical, local) for d in plan.cluster]
     here = {d.name for d in devices if canonical(d.target) in logical}
     if used <= here:
@@ -54,7 +54,7 @@ def planned_here(plan: Plan) -> Plan:
     return found
 
 
-def _local_devices() -> Cluster:
+def devices_here() -> Cluster:
     """The devices of this machine; without a GPU, CPUs after the first stand in."""
     gpus = tf.config.list_logical_devices("GPU")
     return local_cluster(stand_in_gpus=0 if gpus else cpu_devices() - 1)
