@@ -30,7 +30,7 @@ __all__ = [
 
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-_NOT_USERS = ("splitnet.", "keras.", "tensorflow.")
+_NOT_USERS = ("splitnet.", "keras.", "tensorflow.", "contextlib")
 
 
 class SplitnetError(Exception):

@@ -206,10 +206,11 @@ def test_a_tensor_that_a_layer_keeps_can_be_read_in_the_step(
     def gradients(one: Any) -> Any:
         @tf.function
         def step(x: Any) -> Any:
-            with sn.placement_scope(one), tf.GradientTape() as tape:
-                loss = tf.reduce_mean(one(x, training=True) ** 2)
-                loss += tf.reduce_mean(one.get_layer("keeps").scores ** 2)
-            return tape.gradient(loss, [v.value for v in one.trainable_variables])
+            with sn.placement_scope(one):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(one(x, training=True) ** 2)
+                    loss += tf.reduce_mean(one.get_layer("keeps").scores ** 2)
+                return tape.gradient(loss, [v.value for v in one.trainable_variables])
 
         return step(tf.constant(numbers(4, 4)))
 

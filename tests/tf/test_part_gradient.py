@@ -77,10 +77,11 @@ def test_frozen_weights_cost_no_gradient(own: bool, cluster: sn.Cluster) -> None
     def step(x: Any) -> Any:
         if not own:
             return placed.train_step((x, x))
-        with sn.placement_scope(placed), tf.GradientTape() as tape:
-            tape.watch(frozen)
-            loss = tf.reduce_sum(placed(x, training=True))
-        return tape.gradient(loss, frozen)
+        with sn.placement_scope(placed):
+            with tf.GradientTape() as tape:
+                tape.watch(frozen)
+                loss = tf.reduce_sum(placed(x, training=True))
+            return tape.gradient(loss, frozen)
 
     graph = step.get_concrete_function(tf.zeros((8, 4))).graph
     backward = {
@@ -106,12 +107,13 @@ def test_gradients_of_gradients_are_those_of_the_plain_model(
     def penalty(one: Any) -> Any:
         @tf.function
         def step(x: Any) -> Any:
-            with sn.placement_scope(one), tf.GradientTape() as outer:
-                with tf.GradientTape() as inner:
-                    inner.watch(x)
-                    made = one(x, training=True)
-                loss = tf.reduce_sum(tf.square(inner.gradient(made, x)))
-            return outer.gradient(loss, one.trainable_variables[:1])
+            with sn.placement_scope(one):
+                with tf.GradientTape() as outer:
+                    with tf.GradientTape() as inner:
+                        inner.watch(x)
+                        made = one(x, training=True)
+                    loss = tf.reduce_sum(tf.square(inner.gradient(made, x)))
+                return outer.gradient(loss, one.trainable_variables[:1])
 
         return step(x)[0]
 

@@ -3,7 +3,7 @@
 import copy
 import pickle
 import warnings
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -55,7 +55,10 @@ def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
     [
         ("no scope", "records its gradients"),
         ("no optimizer", "optimizer that is not placed"),
+        ("optimizer after it", "optimizer that is not placed"),
+        ("gradients after it", "records its gradients"),
         ("inside a model", "records its gradients"),
+        ("over its layers", "called outside of it"),
         ("scope", ""),
         ("eager", "records its gradients"),
     ],
@@ -69,13 +72,19 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     named = [optimizer] if how == "scope" else []
-    scope = how in ("scope", "no optimizer")
+    late = ["gradients after it", "optimizer after it", "no optimizer", "scope"]
+    last = late.index(how) if how in late else -1
 
     def step(x: Any, y: Any) -> None:
-        with sn.placement_scope(model, *named) if scope else nullcontext():
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        with ExitStack() as scope, tf.GradientTape() as tape:
+            if last >= 0:
+                scope.enter_context(sn.placement_scope(model, *named))
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+            if last == 0:
+                scope.close()
             gradients = tape.gradient(loss, model.trainable_variables)
+            if last == 1:
+                scope.close()
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
     x, y = tf.constant(case.x), tf.constant(case.y)
@@ -86,6 +95,8 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
             outer = keras.Model(inputs, model(inputs))
             outer.compile("adam", "mse")
             outer.train_on_batch(x, y)
+        elif how == "over its layers":
+            keras.Model(model.inputs, model.layers[1].output)(x)
         else:
             run = step if how == "eager" else tf.function(step)
             run(x, y)
@@ -93,7 +104,40 @@ def test_a_step_that_is_not_placed_warns_once_with_the_remedy(
 
     said = [one for one in caught if "place" in str(one.message)]
     assert [words in str(one.message) for one in said] == [True] * bool(words)
-    assert all("placement_scope" in str(one.message) for one in said)
+    remedy = "pins='as_built'" if how == "over its layers" else "placement_scope"
+    assert all(remedy in str(one.message) for one in said)
+    assert all(one.filename == __file__ for one in said)
+
+
+def test_two_placed_models_in_one_step_keep_their_devices(cluster: sn.Cluster) -> None:
+    """A GAN whose two optimizers are named: no warning, slots beside their weights."""
+    keras.utils.set_random_seed(0)
+    pair = [
+        keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.Dense(out)])
+        for out in (6, 1)
+    ]
+    ends = [{"dense*": "gpu:0"}, {"dense*": "gpu:1"}]
+    make, judge = (
+        sn.place(one, cluster, pins=pins, time_limit=0.1)
+        for one, pins in zip(pair, ends, strict=True)
+    )
+    optimizers = [keras.optimizers.Adam() for _ in range(2)]
+    for one, optimizer in zip((make, judge), optimizers, strict=True):
+        optimizer.build(one.trainable_variables)
+
+    @tf.function
+    def step(x: Any) -> None:
+        for model, optimizer, aim in zip((make, judge), optimizers, (1.0, 0.0)):
+            with sn.placement_scope(model, optimizer):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((judge(make(x)) - aim) ** 2)
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    step(tf.constant(numbers(6)))
+
+    for optimizer, device in zip(optimizers, ("CPU:1", "CPU:2"), strict=True):
+        assert set(devices(optimizer._momentums)) == {device}
 
 
 def test_placement_scope_around_a_plain_model_does_nothing() -> None:
@@ -122,9 +166,10 @@ def test_sparse_gradients_stay_sparse_across_a_cut(cluster: sn.Cluster) -> None:
 
     @tf.function
     def step() -> Any:
-        with sn.placement_scope(model), tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model([words(6, 50), numbers(5)]))
-        table = tape.gradient(loss, model.trainable_variables[0])
+        with sn.placement_scope(model):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model([words(6, 50), numbers(5)]))
+            table = tape.gradient(loss, model.trainable_variables[0])
         kinds.append(type(table))
         return tf.convert_to_tensor(table)
 
@@ -179,4 +224,5 @@ def test_submodels_of_a_placed_model_run(dense: Any) -> None:
     """A model over intermediate outputs works as in plain Keras."""
     inner = keras.Model(dense.inputs, dense.get_layer("l").output)
 
-    assert inner.predict(numbers(6), verbose=0).shape == (13, 4)
+    with pytest.warns(UserWarning, match="called outside of it"):
+        assert inner.predict(numbers(6), verbose=0).shape == (13, 4)

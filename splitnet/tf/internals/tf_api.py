@@ -11,6 +11,7 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.ops import (
     custom_gradient,
@@ -31,6 +32,7 @@ _NEEDED: Needed = (
     ),
     (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
     (tf.Graph, ("_get_function", "_attr_scope", "_add_function_recursive")),
+    (tf_ops, ("add_exit_callback_to_default_func_graph",)),
     (polymorphic_function, ("Function",)),
     (polymorphic_function.Function, ("_clone", "__get__")),
     (gradients_util, ("PossibleTapeGradientTypes",)),
@@ -84,6 +86,11 @@ def current_device() -> str:
 def recording() -> bool:
     """Whether a gradient tape records what runs here."""
     return bool(tf_record.could_possibly_record())
+
+
+def when_traced(check: Callable[[], None]) -> None:
+    """Call a function when the function that is being traced has been traced."""
+    tf_ops.add_exit_callback_to_default_func_graph(check)
 
 
 def forget_traces(owner: Any, held: Iterable[Any]) -> None:

@@ -18,16 +18,21 @@ from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.device_function import (
     DeviceFunction,
+    function_of,
+    key_of_function,
     scope_of,
     update_target,
 )
 from splitnet.tf.placement.optimizer import place_optimizer
-from splitnet.tf.placement.part_function import run_node
+from splitnet.tf.placement.part_function import run_node, running
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
 from splitnet.tf.placement.run import Run, device_of
 from splitnet.tf.workers.barrier import add_barrier
 
 __all__ = ["lay_over", "marked", "placement_scope"]
+
+# The numbers of the ops of a step's graph that were made in scopes of placed models.
+_spans: weakref.WeakKeyDictionary[Any, list[range]] = weakref.WeakKeyDictionary()
 
 
 def lay_over(model: Any, placed: Placed) -> None:
@@ -48,6 +53,10 @@ def lay_over(model: Any, placed: Placed) -> None:
         "_get_regularization_losses": _regularization(model),
     }
     vars(model).update(own)
+    for node in placed.flow.nodes:
+        if isinstance(node.operation, keras.layers.Layer):
+            call = _call_of_layer(node.operation, model.name, placed.warned)
+            vars(node.operation)["call"] = call
     add_barrier(model, placed.plan)
     model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
 
@@ -57,7 +66,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
 
     @functools.wraps(model.call)
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        _warn_outside_of_scopes(model, placed)
+        _watch_step(model, placed)
         flat = keras_api.standardized_inputs(model, inputs)
         if mask is not None:
             for tensor, one in zip(flat, keras.tree.flatten(mask)):
@@ -79,18 +88,69 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
     return call
 
 
-def _warn_outside_of_scopes(model: Any, placed: Placed) -> None:
-    """Warn once of gradients that are recorded where nothing would place them."""
-    if placed.scopes or not placed.runners:
+def _watch_step(model: Any, placed: Placed) -> None:
+    """Warn once of gradients and updates that a step leaves where TensorFlow puts them.
+
+    A step that is traced is looked at when it has been, because an optimizer may be
+    applied after a scope has closed.
+    """
+    own = placed.scopes and placed.scopes[-1]
+    if own or placed.warned or not placed.runners:
         return
-    if tf_api.recording() and "step" not in placed.warned:
-        placed.warned.add("step")
-        warn(
-            f"model {model.name!r} is placed, and a step that is not its own records "
-            "its gradients: updates and sums of gradients run where TensorFlow puts "
-            "them. Open `with splitnet.placement_scope(model, optimizer):` inside the "
-            "tf.function around tape, gradients and update, or place the whole model."
-        )
+    if tf.executing_eagerly():
+        if not placed.scopes and tf_api.recording():
+            _warn_of_step(model, placed)
+        return
+    graph = tf.compat.v1.get_default_graph()
+    if isinstance(graph, tf_api.FuncGraph):
+        tf_api.when_traced(functools.partial(_check_step, model, placed, graph))
+
+
+def _check_step(model: Any, placed: Placed, graph: Any) -> None:
+    if placed.warned:
+        return
+    ops = graph.get_operations()
+    spans = _spans.get(graph, ())
+    late = (
+        function_of(op)
+        for number, op in enumerate(ops)
+        if not any(number in span for span in spans)
+    )
+    keys = {key_of_function(name) for name in late if "backward" in name}
+    if keys & placed.part_of.keys():
+        _warn_of_step(model, placed)
+    else:
+        _warn_of_updates(model, placed, graph, ops)
+
+
+def _warn_of_step(model: Any, placed: Placed) -> None:
+    placed.warned.add("step")
+    warn(
+        f"model {model.name!r} is placed, and a step that is not its own records its "
+        "gradients: updates and sums of gradients run where TensorFlow puts them. Open "
+        "`with splitnet.placement_scope(model, optimizer):` inside the tf.function "
+        "around tape, gradients and update, or place the whole model."
+    )
+
+
+def _call_of_layer(layer: Any, model: str, warned: set[str]) -> Callable[..., Any]:
+    """As a layer's `call`, with one warning where no run of its model calls it."""
+    plainly = getattr(layer.call, "splitnet_plain", layer.call)
+
+    @functools.wraps(plainly)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not (running() or warned or keras_api.in_stateless_scope()):
+            warned.add("layer")
+            warn(
+                f"layer {layer.name!r} of the placed model {model!r} is called outside "
+                "of it, alone or in another model: it runs where TensorFlow puts it. "
+                "Place the other model as well: "
+                "splitnet.place(other, pins='as_built')."
+            )
+        return plainly(*args, **kwargs)
+
+    vars(call)["splitnet_plain"] = plainly
+    return call
 
 
 def _run_marked(placed: Placed, run: Run) -> None:
@@ -184,11 +244,15 @@ def _graph_scope(placed: Placed, *, trains: bool = False) -> Iterator[None]:
     placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
     placed.graphs.append(weakref.ref(graph))
     placed.scopes.append(trains)
+    first = len(graph.get_operations())
     try:
         with graph.device(DeviceFunction(placed.target_of, _device_of_outputs(placed))):
             yield
     finally:
         placed.scopes.pop()
+        if not trains:
+            span = range(first, len(graph.get_operations()))
+            _spans.setdefault(graph, []).append(span)
 
 
 def _device_of_outputs(placed: Placed) -> str:
@@ -245,17 +309,14 @@ def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
         return
     with _graph_scope(placed):
         yield
-        if not placed.warned:
-            _warn_of_updates(model, placed)
 
 
-def _warn_of_updates(model: Any, placed: Placed) -> None:
+def _warn_of_updates(model: Any, placed: Placed, graph: Any, ops: list[Any]) -> None:
     """Warn once if an optimizer that nobody placed updates a model's weights."""
-    graph = tf.compat.v1.get_default_graph()
     handle_of = {id(inside): id(outside) for outside, inside in graph.captures}
     weights = {id(v.value.handle): v.path for v in model.trainable_variables}
     updated: dict[str, bool] = {}
-    for op in graph.get_operations():
+    for op in ops:
         if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
             path = weights.get(handle_of.get(id(op.inputs[0]), 0))
             if path is not None:

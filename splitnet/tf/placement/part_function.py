@@ -6,6 +6,7 @@ uses its own weights as they are; weights that live on another device and states
 as arguments. Outputs, Keras masks, losses and new states go out.
 """
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,17 @@ from splitnet.tf.placement.segments import Segment
 from splitnet.tf.placement.states import StateScope, Update, affine, depends
 from splitnet.tf.reading.variables import states_of, tables_of, weights_of
 
-__all__ = ["PartFunction", "run_node"]
+__all__ = ["PartFunction", "run_node", "running"]
 
 _LOOPS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+
+
+_here = threading.local()
+
+
+def running() -> bool:
+    """Whether this thread runs a call of a model by `run_node`."""
+    return getattr(_here, "running", False)
 
 
 def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> None:
@@ -32,7 +41,11 @@ def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> 
     if any(id(tensor) not in tensors for tensor in node.input_tensors):
         return
     args, kwargs = node.arguments.fill_in(tensors)
-    made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
+    outer, _here.running = running(), True
+    try:
+        made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
+    finally:
+        _here.running = outer
     for old, new in zip(node.outputs, keras.tree.flatten(made)):
         tensors[id(old)] = new
 

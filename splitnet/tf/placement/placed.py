@@ -1,5 +1,6 @@
 """A placed model, lowered once: what runs each of its calls, and where."""
 
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from splitnet.tf.reading.variables import variables_of
 __all__ = ["Placed", "Runner", "placed_of", "placement"]
 
 ATTRIBUTE = "_splitnet"
+_numbers = itertools.count()  # one step may run several placed models
 
 
 class Runner(Protocol):
@@ -68,7 +70,7 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         flow: what the model runs.
         sites: the model's calls under the names and parts of the plan.
     """
-    keys = {part.name: f"k{i}" for i, part in enumerate(plan.graph.parts)}
+    keys = {part.name: f"k{next(_numbers)}" for part in plan.graph.parts}
     towers = {
         name: tuple(keys[tower_part(name, i)] for i in range(one.count))
         for name, one in towers_in(plan.graph).items()
