@@ -84,8 +84,8 @@ def main():
         if chosen and name not in chosen:
             continue
         cost, seconds = count(name, options)
-        counted = cost.work.matrix_flops / 2e6
-        rest = (cost.forward_flops / cost.work.matrix_flops - 1) * 100
+        counted = cost.matrix_flops / 2e6
+        rest = (cost.forward_flops / cost.matrix_flops - 1) * 100
         title = name + "".join(f" {k}={v}" for k, v in options.items() if k == "alpha")
         print(
             f"{title:30}{published:12,}{counted:11,.0f}"

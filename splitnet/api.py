@@ -1,17 +1,17 @@
 """Public verbs that need several packages: plan, place, score."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
-from splitnet.core.plan import Plan, PlanOptions, StrategyComparison
+from splitnet.core.plan import NESTED, Plan, PlanOptions, StrategyComparison
 
 if TYPE_CHECKING:
     import keras
@@ -48,7 +48,7 @@ def plan(
     seed: int = 0,
     cut_penalty: float = 0.02,
     parts: int | None = None,
-    nested: str | Sequence[str] = "expand",
+    nested: Annotated[str, NESTED] = "expand",
     on_progress: Callable[[float, float], None] | None = None,
     strategy: str | None = None,
     microbatches: int | None = None,
@@ -84,8 +84,7 @@ def plan(
         parts: about how many parts the calls of a Keras model are grouped into. None
             means six per device that is not a CPU, at least 12 and at most 48. The
             branches of a `Net` and the parts of a `Graph` stay as declared.
-        nested: models inside a Keras model: "expand", "keep", or patterns of the names
-            of those to expand; see `read`.
+        nested: models inside a Keras model: "expand" or "keep"; see `read`.
         on_progress: called with the share of the search done, 0 to 1, and the best
             value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
@@ -239,7 +238,7 @@ def score(
     costs: Any = None,
     optimizer: Any = "adam",
     training: bool = True,
-    nested: str | Sequence[str] = "expand",
+    nested: Annotated[str, NESTED] = "expand",
 ) -> Plan:
     """Evaluate a given placement: the figures of a plan, without a search.
 
@@ -284,7 +283,7 @@ def largest_batch(
     optimizer: Any = "adam",
     training: bool = True,
     most: Positive = 1 << 20,
-    nested: str | Sequence[str] = "expand",
+    nested: Annotated[str, NESTED] = "expand",
 ) -> int:
     """The largest batch that fits the memories; 0 if not even one sample does.
 

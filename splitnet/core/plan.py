@@ -4,7 +4,7 @@ Data only. `splitnet.planner` makes plans and fills in their verdicts; the metho
 explain, compare, save and draw a plan call other packages through `core.hook`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -29,6 +29,9 @@ from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 __all__ = [
     "CONTIGUITIES",
     "MISSING",
+    "NESTED",
+    "NESTED",
+    "NESTED",
     "OBJECTIVES",
     "DeviceOf",
     "Fallback",
@@ -46,6 +49,9 @@ __all__ = [
 OBJECTIVES = ("latency", "throughput", "memory")
 MISSING = ("fallback", "warn", "error")
 CONTIGUITIES = ("free", "convex", "pipeline")
+NESTED = ("expand", "keep")
+NESTED = ("expand", "keep")
+NESTED = ("expand", "keep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,7 @@ class PlanOptions:
     seed: int = 0
     cut_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.02
     parts: Positive | None = None
-    nested: str | Sequence[str] = "expand"
+    nested: Annotated[str, NESTED] = "expand"
     on_progress: Callable[[float, float], None] | None = None
     strategy: Annotated[str, ("auto",)] | None = None
     microbatches: Positive | None = None

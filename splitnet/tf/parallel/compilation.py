@@ -14,8 +14,8 @@ from splitnet.core.errors import first_line
 from splitnet.core.plan import Fallback
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.placed import Placed
+from splitnet.tf.reading.call_cost import keras_class
 from splitnet.tf.reading.flatten import is_sparse
-from splitnet.tf.reading.formulas import keras_class
 
 __all__ = ["how_to_run"]
 

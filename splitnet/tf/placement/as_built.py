@@ -9,14 +9,13 @@ from splitnet.core.graph import Graph
 from splitnet.core.net import Net
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.placement.targets import devices_here
-from splitnet.tf.reading.flatten import Nested
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.reading.variables import variables_of
 
 __all__ = ["pins_as_built"]
 
 
-def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: Nested) -> Any:
+def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> Any:
     """A device for each call: that of its layer's variables, else of its inputs.
 
     `with tf.device("/gpu:1")` around a layer places its variables, not its

@@ -1,35 +1,26 @@
 """Costs of calls: FLOPs, bytes, and what is kept until the backward pass.
 
-A call costs what its formula says, or its trace if it has none; a model inside a model
-costs the sum of its calls.
+A call costs what its trace says (`traced.py`), also a model that is kept as one call.
 """
 
 import functools
 import json
 import logging
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 
-from splitnet.core.costs import efficiency_of, kernels_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.flatten import flow_of, inside
-from splitnet.tf.reading.formulas import (
-    Case,
-    formula,
-    keras_class,
-    size_of,
-    weight_bytes,
-)
 from splitnet.tf.reading.traced import Size, Work, trace
 
-__all__ = ["CallCost", "cost_of", "kept_tensors", "traced"]
+__all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"]
 
 _LOG = logging.getLogger("splitnet")
+UNKNOWN_EXTENT = 128
+"""Stands for a dimension other than the batch that is open (None)."""
 _CPU_ONLY = frozenset(
     {"StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing"}
     | {"Eig", "CTCDecode"}
@@ -37,77 +28,93 @@ _CPU_ONLY = frozenset(
 """Layers and operations whose TensorFlow kernels exist for the CPU only."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallCost:
-    """What a call costs for one batch; the words are those of `Work` and `graph.Call`.
-
-    `matrix_flops` is the share of `forward_flops` in matrix products and convolutions,
-    twice the multiply-adds that papers print.
-    """
-
-    work: Work
-    forward_flops: float
-    backward_flops: float
-    moved_bytes: float
-    cpu_only: bool
+def size_of(tensor: Any, batch: int) -> Size:
+    """Fill in the open dimensions: the first with `batch`, others with a stand-in."""
+    shape = tuple(
+        (UNKNOWN_EXTENT if axis else batch) if extent is None else int(extent)
+        for axis, extent in enumerate(tensor.shape)
+    )
+    dtype = tensor.dtype
+    if _is_encoded_lookup(tensor):  # Keras declares float32 and returns int64
+        dtype = "int64"
+    return Size(shape, dtype if isinstance(dtype, str) else dtype.name)
 
 
-def cost_of(node: Any, batch: int) -> CallCost:
+def _is_encoded_lookup(tensor: Any) -> bool:
+    """Whether a lookup layer makes this tensor, as one-hot rows or counts."""
+    node = keras_api.producer(tensor)
+    lookups = keras.layers.StringLookup | keras.layers.IntegerLookup
+    return (
+        node is not None
+        and isinstance(node.operation, lookups)
+        and node.operation.output_mode in ("one_hot", "multi_hot", "count")
+    )
+
+
+def keras_class(operation: Any) -> str:
+    """The Keras class whose `call` it runs; "" if somebody else wrote that `call`."""
+    lineage = type(operation).__mro__
+    owner = next((cls for cls in lineage if "call" in vars(cls)), object)
+    if not _from_keras(owner):
+        return ""
+    return next(cls.__name__ for cls in lineage if _from_keras(cls))
+
+
+def _from_keras(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "keras"
+
+
+def cost_of(node: Any, batch: int) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
     Args:
         node: a Keras node, or an `InnerNode`; variables need no values.
         batch: what stands for None in the first axis of tensors.
     """
+    if node.is_input:
+        return Work()
     inputs = tuple(size_of(tensor, batch) for tensor in node.input_tensors)
     outputs = tuple(size_of(tensor, batch) for tensor in node.outputs)
     operation = node.operation
-    if (model := inside(operation)) is not None:
-        return _of_model(model, inputs, batch)
-    case = Case(operation, inputs, outputs)
-    work = formula(case) or traced(node, case)
-    strings = inputs and any(size.dtype == "string" for size in (*inputs, *outputs))
-    return CallCost(
+    work = _traced(node, inputs, outputs)
+    strings = any(size.dtype == "string" for size in (*inputs, *outputs))
+    inside = keras_api.sublayers(operation) or [operation]
+    return replace(
         work,
-        work.matrix_flops + work.other_flops,
-        _backward_flops(case, work),
-        _moved_bytes(case, work) if work.moved_bytes is None else work.moved_bytes,
-        cpu_only=bool(strings) or keras_class(operation) in _CPU_ONLY,
+        backward_flops=_backward_flops(operation, inputs, work),
+        cpu_only=strings or any(keras_class(one) in _CPU_ONLY for one in inside),
     )
 
 
-def _backward_flops(case: Case, work: Work) -> float:
-    """A product for the gradient of each factor of a product; other work once again."""
-    factors = sum(size.differentiable for size in case.inputs)
-    factors += bool(getattr(case.operation, "trainable_weights", None))
+def _backward_flops(operation: Any, inputs: Sequence[Size], work: Work) -> float:
+    """A product for the gradient of each factor of a product; other work once again.
+
+    Inside a layer of layers, a product's input comes from another layer.
+    """
+    trained = bool(getattr(operation, "trainable_weights", None))
+    factors = sum(size.differentiable for size in inputs) + trained
+    factors += trained and len(keras_api.sublayers(operation)) > 1
     return min(factors, 2) * work.matrix_flops + bool(factors) * work.other_flops
-
-
-def _moved_bytes(case: Case, work: Work) -> float:
-    sizes = () if work.views else (*case.inputs, *case.outputs)
-    outside = sum(size.bytes for size in sizes) + weight_bytes(case.operation)
-    return float(outside + 2 * (work.inner_bytes + work.workspace_bytes))
-
-
-# Calls that are traced -----------------------------------------------------------
-
-
-def traced(node: Any, case: Case) -> Work:
-    """The trace of a call; Keras' own layers of one configuration are traced once."""
-    key = _key(node, case) if keras_class(case.operation) else None
-    if key is None:
-        return _trace(node, case)
-    if key not in _TRACES:
-        _TRACES[key] = _trace(node, case)
-    return _TRACES[key]
 
 
 _TRACES: dict[str, Work] = {}
 
 
-def _key(node: Any, case: Case) -> str | None:
+def _traced(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
+    """The trace of a call; Keras' own layers of one configuration are traced once."""
+    operation = node.operation
+    inside = keras_api.sublayers(operation) or [operation]
+    key = _key(node, inputs) if all(map(keras_class, inside)) else None
+    if key is None:
+        return _trace(node, inputs, outputs)
+    if key not in _TRACES:
+        _TRACES[key] = _trace(node, inputs, outputs)
+    return _TRACES[key]
+
+
+def _key(node: Any, inputs: Sequence[Size]) -> str | None:
     """What the cost of a call depends on; None if that cannot be written down."""
-    operation = case.operation
+    operation = node.operation
     if isinstance(operation, keras.layers.Layer):
         try:
             config = operation.get_config()
@@ -127,7 +134,7 @@ def _key(node: Any, case: Case) -> str | None:
         text = json.dumps(what, sort_keys=True)
     except TypeError:  # a function, or an array
         return None
-    return f"{type(operation).__qualname__} {text} {case.inputs}"
+    return f"{type(operation).__qualname__} {text} {inputs}"
 
 
 def _shape_of(value: Any) -> Any:
@@ -143,9 +150,9 @@ def _without_names(config: Any) -> Any:
     return config
 
 
-def _trace(node: Any, case: Case) -> Work:
+def _trace(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
     """Trace a call; if that fails, a guess from its weights, which is logged."""
-    operation = case.operation
+    operation = node.operation
 
     def call(*tensors: Any) -> Any:
         given = {id(old): new for old, new in zip(node.input_tensors, tensors)}
@@ -161,14 +168,12 @@ def _trace(node: Any, case: Case) -> Work:
             *getattr(operation, "variables", ()),
             *getattr(operation, "metrics_variables", ()),
         ]
-        return trace(call, case.inputs, variables)
+        return trace(call, inputs, variables)
     except Exception as error:  # somebody else's code may raise anything
         _tell(operation.name, type(operation).__name__, type(error).__name__)
         parameters = sum(math.prod(v.shape) for v in getattr(operation, "weights", ()))
-        positions = case.output.elements // max(1, *case.output.shape[-1:])
-        return Work(
-            2.0 * parameters * positions, saves_inputs=(*range(len(case.inputs)),)
-        )
+        positions = math.prod(outputs[0].shape[:-1])
+        return Work(2.0 * parameters * positions, saves_inputs=(*range(len(inputs)),))
     finally:
         for layer, choice in zip(recurrent, choices):
             layer.use_cudnn = choice
@@ -185,14 +190,9 @@ def _tell(name: str, kind: str, error: str) -> None:
     )
 
 
-# Models inside models, and what several calls keep -------------------------------
-
-
-Priced = tuple[Any, CallCost]
-"""A node and its cost."""
-
-
-def kept_tensors(calls: Sequence[Priced], batch: int) -> dict[int, tuple[int, int]]:
+def kept_tensors(
+    calls: Sequence[tuple[Any, Work]], batch: int
+) -> dict[int, tuple[int, int]]:
     """The tensors that calls keep, by id: the number of the call that pays, and bytes.
 
     Several calls may keep one tensor. Its maker pays if its own backward pass reads it,
@@ -201,105 +201,21 @@ def kept_tensors(calls: Sequence[Priced], batch: int) -> dict[int, tuple[int, in
     source = _sources(calls)
     kept: dict[int, tuple[int, int]] = {}
     for saves in ("saves_outputs", "saves_inputs"):
-        for number, (node, cost) in enumerate(calls):
+        for number, (node, work) in enumerate(calls):
             mine = node.outputs if saves == "saves_outputs" else node.input_tensors
-            for place in getattr(cost.work, saves):
+            for place in getattr(work, saves):
                 tensor = source.get(id(mine[place]), mine[place])
                 size = size_of(tensor, batch).bytes
                 kept.setdefault(id(tensor), (number, size))
     return kept
 
 
-def _sources(calls: Iterable[Priced]) -> dict[int, Any]:
+def _sources(calls: Sequence[tuple[Any, Work]]) -> dict[int, Any]:
     """The tensor whose memory a view shares, by the view's id."""
     source: dict[int, Any] = {}
-    for node, cost in calls:
-        if cost.work.views and node.input_tensors:
+    for node, work in calls:
+        if work.views and node.input_tensors:
             first = node.input_tensors[0]
             whole = source.get(id(first), first)
             source |= {id(tensor): whole for tensor in node.outputs}
     return source
-
-
-def _of_model(model: Any, inputs: Sequence[Size], batch: int) -> CallCost:
-    """The sum over the calls of a functional model, at the sizes of its inputs."""
-    sizes = inputs[: len(model.inputs)]  # masks may follow
-    given = list(model.inputs)
-    if [tuple(t.shape[1:]) for t in given] != [size.shape[1:] for size in sizes]:
-        given = [keras.KerasTensor(size.shape, size.dtype) for size in sizes]
-    flow = flow_of(model, "expand", inputs=given)
-    calls = [(node, cost_of(node, batch)) for node in flow.nodes]
-    kept, source = kept_tensors(calls, batch), _sources(calls)
-    ends = [
-        [id(source.get(id(tensor), tensor)) for tensor in side]
-        for side in (given, flow.outputs)
-    ]
-    saved = [tuple(i for i, key in enumerate(side) if key in kept) for side in ends]
-    outside = {*ends[0], *ends[1]}
-    works = [cost.work for _, cost in calls]
-    return CallCost(
-        Work(
-            matrix_flops=sum(work.matrix_flops for work in works),
-            other_flops=sum(work.other_flops for work in works),
-            saves_inputs=saved[0],
-            saves_outputs=saved[1],
-            inner_bytes=sum(work.inner_bytes for work in works)
-            + sum(size for key, (_, size) in kept.items() if key not in outside),
-            workspace_bytes=_workspace(calls, kept, outside, batch),
-            sequential_steps=max(
-                1, sum(w.sequential_steps for w in works if w.sequential_steps > 1)
-            ),
-            efficiency=_efficiency(calls),
-            kernels=sum(
-                cost.work.kernels or kernels_of(_kind(node)) for node, cost in calls
-            ),
-        ),
-        forward_flops=sum(cost.forward_flops for _, cost in calls),
-        backward_flops=sum(cost.backward_flops for _, cost in calls),
-        moved_bytes=sum(cost.moved_bytes for _, cost in calls),
-        cpu_only=any(cost.cpu_only for _, cost in calls),
-    )
-
-
-def _kind(node: Any) -> str:
-    return type(node.operation).__name__
-
-
-def _efficiency(calls: Iterable[Priced]) -> str:
-    """The class of kernels that most of the FLOPs in products belong to."""
-    flops: Counter[str] = Counter()
-    for node, cost in calls:
-        name = cost.work.efficiency or efficiency_of(_kind(node))
-        flops[name] += int(cost.work.matrix_flops)
-    return max(flops, key=lambda name: flops[name], default="")
-
-
-def _workspace(
-    calls: Sequence[Priced],
-    kept: dict[int, tuple[int, int]],
-    outside: set[int],
-    batch: int,
-) -> int:
-    """The most that the backward pass holds besides what was kept when it began.
-
-    A gradient lives from its reader's backward pass to its maker's; what a call has
-    kept is freed with its backward pass.
-    """
-    source = _sources(calls)
-    freed = [cost.work.inner_bytes for _, cost in calls]
-    for key, (number, size) in kept.items():
-        freed[number] += 0 if key in outside else size
-    pending: dict[int, int] = {}
-    gone = most = 0
-    for number in reversed(range(len(calls))):
-        node, cost = calls[number]
-        for tensor in node.input_tensors:
-            whole = source.get(id(tensor), tensor)
-            size = size_of(whole, batch)
-            if size.differentiable and id(whole) not in outside:
-                pending[id(whole)] = size.bytes
-        most = max(most, sum(pending.values()) + cost.work.workspace_bytes - gone)
-        gone += freed[number]
-        for tensor in node.outputs:
-            pending.pop(id(tensor), None)
-    return most

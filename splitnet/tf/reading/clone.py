@@ -61,8 +61,7 @@ def clone(
             _give_name(old, new)
         cloner.carry_assets()
     cloner.move_used()
-    opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
-    flow = flow_of(model, opened, strict=False)
+    flow = flow_of(model, blueprint.flow.nested)
     for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
         nodes.setdefault(id(old), new)
     if cloner.reused:

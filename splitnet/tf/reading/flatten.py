@@ -5,29 +5,21 @@ in a file; only its calls are run one by one, so that they can be on several dev
 They are the calls that Keras would make inside it, with the same arguments.
 """
 
-import difflib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import keras
 
-from splitnet.core.errors import DeclarationError, listed
 from splitnet.tf.internals import keras_api
 
 __all__ = [
     "Flow",
     "InnerNode",
-    "Nested",
-    "expanded_in",
     "flow_of",
-    "inside",
     "is_sparse",
 ]
-
-Nested = str | Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,125 +45,58 @@ class InnerNode:
 class Flow:
     """What a model runs: `nodes` in running order, without those of its inputs.
 
-    `outputs` are symbolic tensors, flat. `models` names the nested models that were
-    met: path without counts -> whether it was expanded.
+    `outputs` are symbolic tensors, flat; `nested` says what it does with models inside.
     """
 
     nodes: list[Any]
     outputs: list[Any]
-    models: dict[str, bool]
+    nested: str
 
 
 def flow_of(
-    model: Any,
-    nested: Nested = "keep",
-    *,
-    strict: bool = True,
-    inputs: Sequence[Any] | None = None,
+    model: Any, nested: str = "keep", *, inputs: Sequence[Any] | None = None
 ) -> Flow:
     """The calls of a functional model; nothing is added to it or to its layers.
 
     Args:
         model: a functional model.
+        nested: "expand" to have the calls of nested models, "keep" to have each as one.
         inputs: symbolic tensors in place of the model's own, flat.
-        nested: "keep" or "expand" for all nested models, or patterns of the names of
-            those to expand. A model inside another is named "outer/inner"; to expand
-            it expands the outer one.
-        strict: refuse a pattern that matches nothing.
-
-    Raises:
-        DeclarationError: a pattern that matches no nested model.
     """
-    walk = _Walk(_chooser(nested))
+    walk = _Walk(expands=nested == "expand")
     own = model.inputs
     tensors = {id(old): new for old, new in zip(own, own if inputs is None else inputs)}
     walk.follow(model, tensors, _Place())
-    if strict and not isinstance(nested, str):
-        _check_patterns(model, nested, list(walk.models))
-    outputs = [tensors[id(tensor)] for tensor in model.outputs]
-    return Flow(walk.nodes, outputs, walk.models)
-
-
-def expanded_in(names: Sequence[str]) -> list[str]:
-    """The paths of the expanded models in names of calls, without counts."""
-    found: dict[str, None] = {}
-    for name in names:
-        path = [step.partition("@")[0] for step in name.split("/")[:-1]]
-        for end in range(1, len(path) + 1):
-            found["/".join(path[:end])] = None
-    return list(found)
-
-
-def _chooser(nested: Nested) -> Callable[[str], bool]:
-    if isinstance(nested, str):
-        if nested not in ("keep", "expand"):
-            raise DeclarationError(
-                "nested= must be 'keep', 'expand', or a list of patterns of nested "
-                f"models to expand. Received: {nested!r}."
-            )
-        return lambda path: nested == "expand"
-
-    def wanted(path: str) -> bool:
-        return any(
-            fnmatchcase(path, str(pattern)) or str(pattern).startswith(f"{path}/")
-            for pattern in nested
-        )
-
-    return wanted
-
-
-def _check_patterns(model: Any, patterns: Sequence[str], names: list[str]) -> None:
-    faults = []
-    for pattern in patterns:
-        if not any(fnmatchcase(name, str(pattern)) for name in names):
-            close = difflib.get_close_matches(str(pattern), names, n=3, cutoff=0.5)
-            known = (
-                f"did you mean {' or '.join(map(repr, close))}?"
-                if close
-                else f"the nested models are {', '.join(names[:8]) or 'none'}"
-            )
-            faults.append(f"pattern {pattern!r} matches no nested model; {known}")
-    if faults:
-        raise DeclarationError(
-            listed(f"nested= of model {model.name!r} cannot be applied.", faults)
-        )
+    return Flow(walk.nodes, [tensors[id(tensor)] for tensor in model.outputs], nested)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where calls stand: in which expanded call, of which model, told what of training.
 
-    `path` has the number of a second call of the same model, `bare` has none.
+    `path` has the number of a second call of the same model.
     """
 
     path: str = ""
-    bare: str = ""
     training: bool | None = None
 
 
 class _Walk:
     """One walk over a model and those inside it that are expanded."""
 
-    def __init__(self, wanted: Callable[[str], bool]) -> None:
+    def __init__(self, *, expands: bool) -> None:
         self.nodes: list[Any] = []
-        self.models: dict[str, bool] = {}
-        self._wanted = wanted
+        self._expands = expands
         self._calls: Counter[str] = Counter()
 
     def follow(self, model: Any, tensors: dict[int, Any], place: _Place) -> None:
         """Walk over the calls of a model; `tensors` maps its tensors to the flow's."""
         for node in keras_api.nodes_of(model):
-            inner = inside(node.operation)
-            bare = place.bare + node.operation.name
-            expanded = inner is not None and self._wanted(bare)
-            expanded = expanded and _can_expand(node, inner, tensors)
-            if inner is not None:
-                self.models[bare] = expanded
-            made = (
-                self._expand(node, inner, tensors, place)
-                if expanded
-                else self._one(node, tensors, place)
-            )
+            inner = _inside(node.operation) if self._expands else None
+            if inner is not None and _can_expand(node, inner, tensors):
+                made = self._expand(node, inner, tensors, place)
+            else:
+                made = self._one(node, tensors, place)
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
 
     def _expand(
@@ -185,8 +110,7 @@ class _Walk:
         flat = keras.tree.flatten(node.arguments.args[0])
         given = [tensors[id(tensor)] for tensor in flat]
         local = {id(old): new for old, new in zip(inner.inputs, given)}
-        bare = place.bare + node.operation.name
-        self.follow(inner, local, _Place(f"{call}/", f"{bare}/", training))
+        self.follow(inner, local, _Place(f"{call}/", training))
         return [local[id(tensor)] for tensor in inner.outputs]
 
     def _one(self, node: Any, tensors: dict[int, Any], place: _Place) -> list[Any]:
@@ -199,7 +123,7 @@ class _Walk:
         return made.outputs
 
 
-def inside(operation: Any) -> Any:
+def _inside(operation: Any) -> Any:
     """The functional model inside a nested one; None for what runs code of its own."""
     kind = type(operation)
     if isinstance(operation, keras.Sequential):

@@ -17,8 +17,7 @@ from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, towers_in
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.flatten import expanded_in
-from splitnet.tf.reading.formulas import size_of
+from splitnet.tf.reading.call_cost import size_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
 from splitnet.tf.reading.variables import variables_of
 
@@ -30,16 +29,9 @@ _COUNTED = ("keras_tensor", "shared_object_id", "module", "batch_shape", "sparse
 
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
-    """The source's blueprint with those nested models expanded that the plan has so.
-
-    The names of the plan's calls tell them. Where a rebuilt model counts its nested
-    models on (functional_1, functional_2), all are expanded.
-    """
-    paths = expanded_in([call.name for call in fold(plan.graph, bare=True)])
-    found = blueprint_of(source, paths or "keep", strict=False)
-    if paths and not any(found.flow.models.values()):
-        return blueprint_of(source, "expand")
-    return found
+    """The source's blueprint, its nested models expanded as the plan's calls are."""
+    expanded = any("/" in call.name for call in fold(plan.graph, bare=True))
+    return blueprint_of(source, "expand" if expanded else "keep")
 
 
 def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:

@@ -2,27 +2,29 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 
 from splitnet.core.checks import Positive
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
+from splitnet.core.plan import NESTED
 from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import CallCost, cost_of, kept_tensors
-from splitnet.tf.reading.flatten import Nested, is_sparse
-from splitnet.tf.reading.formulas import size_of
+from splitnet.tf.reading.call_cost import cost_of, kept_tensors, size_of
+from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.match import settings_of
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
-from splitnet.tf.reading.traced import Size
+from splitnet.tf.reading.traced import Size, Work
 from splitnet.tf.reading.variables import tables_of, variables_of
 
 __all__ = ["graph_of", "read"]
 
 
-def read(source: Any, batch: Positive = 32, *, nested: Nested = "expand") -> Graph:
+def read(
+    source: Any, batch: Positive = 32, *, nested: Annotated[str, NESTED] = "expand"
+) -> Graph:
     """Read a net or a Keras model as a graph of calls for one batch.
 
     Nothing is run and no variable is given memory. For a net the parts are its
@@ -33,10 +35,9 @@ def read(source: Any, batch: Positive = 32, *, nested: Nested = "expand") -> Gra
         source: a `Net`, a functional or Sequential `keras.Model`, or a `Graph`.
         batch: samples per step, a whole number of at least 1.
         nested: functional and Sequential models inside a Keras model: "expand" to have
-            their calls, named "model/layer", "keep" to have each as one call, or a
-            list of patterns of the names of those to expand. One that changes its
-            inputs before its first call, by a cast or another rank, is kept, and so is
-            one with a `call` of its own.
+            their calls, named "model/layer", "keep" to have each as one call. One
+            that changes its inputs before its first call, by a cast or another rank, is
+            kept, and so is one with a `call` of its own.
 
     Raises:
         DeclarationError: with every fault of the declaration, or because the model
@@ -127,7 +128,7 @@ def _whole(blueprint: Blueprint, batch: int) -> Graph:
     """The calls as they stand in the source, for one batch."""
     sites = blueprint.sites
     costs = [cost_of(site.node, batch) for site in sites]
-    kept = [cost.work.inner_bytes for cost in costs]
+    kept = [cost.inner_bytes for cost in costs]
     priced = [(site.node, cost) for site, cost in zip(sites, costs)]
     for number, size in kept_tensors(priced, batch).values():
         kept[number] += size
@@ -165,12 +166,12 @@ def _whole(blueprint: Blueprint, batch: int) -> Graph:
 def _call(
     site: Site,
     batch: int,
-    cost: CallCost,
+    work: Work,
     kept: int,
     weights: tuple[str, ...],
     tables: tuple[str, ...],
 ) -> Call:
-    node, operation, work = site.node, site.node.operation, cost.work
+    node, operation = site.node, site.node.operation
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
     keeps_output = len(work.saves_outputs) == len(outputs)
     some = () if keeps_output else work.saves_outputs
@@ -182,15 +183,15 @@ def _call(
         output_shapes=tuple(size.shape for size in outputs),
         output_dtypes=tuple(size.dtype for size in outputs),
         output_bytes=sum(size.bytes for size in outputs),
-        forward_flops=cost.forward_flops,
-        backward_flops=cost.backward_flops,
-        moved_bytes=cost.moved_bytes,
+        forward_flops=work.forward_flops,
+        backward_flops=work.backward_flops,
+        moved_bytes=work.moved_bytes,
         activation_bytes=kept,
         workspace_bytes=work.workspace_bytes,
         inner_bytes=work.inner_bytes + sum(outputs[i].bytes for i in some),
         keeps_output=keeps_output,
         weights=weights,
-        cpu_only=cost.cpu_only,
+        cpu_only=work.cpu_only,
         lookups=tables,
         sequential_steps=work.sequential_steps,
         efficiency=work.efficiency,
@@ -225,7 +226,7 @@ def _weights(
 def _tensors(
     sites: Sequence[Site],
     call_of: Mapping[int, str],
-    costs: Sequence[CallCost],
+    costs: Sequence[Work],
     batch: int,
 ) -> tuple[Tensor, ...]:
     """An edge for each output that a call reads; kept if one of its reads keeps it."""
@@ -235,7 +236,7 @@ def _tensors(
             maker = keras_api.producer(tensor)
             index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
             size, key = size_of(tensor, batch), (call_of[id(maker)], index, site.call)
-            kept = position in cost.work.saves_inputs
+            kept = position in cost.saves_inputs
             found[key] = Tensor(
                 key[0],
                 site.call,

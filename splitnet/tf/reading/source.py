@@ -17,9 +17,9 @@ from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
 from splitnet.core.net import Net, Ref, Towers, raise_faults
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT
 from splitnet.tf.reading.cloner import STEPS
-from splitnet.tf.reading.flatten import Flow, InnerNode, Nested, flow_of
-from splitnet.tf.reading.formulas import UNKNOWN_EXTENT
+from splitnet.tf.reading.flatten import Flow, InnerNode, flow_of
 from splitnet.tf.reading.net import NetModel, model_of, trace_of
 
 __all__ = [
@@ -64,16 +64,13 @@ class Blueprint:
     declared: bool = False
 
 
-def blueprint_of(
-    source: Any, nested: Nested = "keep", *, strict: bool = True
-) -> Blueprint:
+def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     """Bring a net or a Keras model to one form; no variable is given memory.
 
     Args:
         source: a net, whose branches are its parts, a Keras model, or a function
             without arguments that builds one.
-        nested: which models inside a Keras model are expanded; see `flow_of`.
-        strict: as in `flow_of`.
+        nested: models inside a Keras model: "expand" or "keep".
 
     Raises:
         DeclarationError: with every fault of the declaration.
@@ -83,7 +80,7 @@ def blueprint_of(
     if callable(source) and not isinstance(source, keras.Operation | type):
         source = _built_by(source)
     if isinstance(source, keras.Model):
-        return _of_model(source, nested, strict=strict)
+        return _of_model(source, nested)
     raise DeclarationError(
         "a model is a splitnet.Net, a keras.Model, or a function without arguments "
         f"that builds one. Received: {source!r} ({type(source).__name__})."
@@ -110,9 +107,8 @@ def sized(blueprint: Blueprint) -> Blueprint:
         keras_api.set_producer(given[-1], node)
         node.outputs.append(given[-1])
         node_of[id(old)] = node
-    opened = [path for path, is_open in blueprint.flow.models.items() if is_open]
     try:
-        flow = flow_of(model, opened, strict=False, inputs=given)
+        flow = flow_of(model, blueprint.flow.nested, inputs=given)
     except Exception:  # whatever a layer raises that takes no such size
         return blueprint
     _tell_assumed(
@@ -271,9 +267,9 @@ def _of_net(net: Net) -> Blueprint:
     )
 
 
-def _of_model(source: Any, nested: Nested, *, strict: bool) -> Blueprint:
+def _of_model(source: Any, nested: str) -> Blueprint:
     model = functional_of(source)
-    flow = flow_of(model, nested, strict=strict)
+    flow = flow_of(model, nested)
     nodes = _input_nodes(model) + flow.nodes
     unbuilt = [
         node.operation.name

@@ -1,4 +1,7 @@
-"""What a call without a formula costs: trace it once, and count its operations.
+"""What a call costs: trace it once, and count its operations.
+
+A multiply-add counts as two FLOPs, a transcendental function as four, any other
+operation on an element as one.
 
 The call is traced into a graph of its own, forward and backward, on placeholders, which
 stand for the layer's variables as well. So nothing is allocated, and TensorFlow's
@@ -18,7 +21,7 @@ import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
 
-__all__ = ["Size", "Work", "einsum_flops", "trace"]
+__all__ = ["Size", "Work", "trace"]
 
 _VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "EnsureShape"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
@@ -28,6 +31,7 @@ _MOVES = (
     | {"PadV2", "GatherV2", "ResourceGather", "Tile", "Pack", "Unpack", "ReverseV2"}
     | {"Fill", "Cast"}
 )
+_GATHERS = {"GatherV2", "ResourceGather"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 _LOOPS = {"While", "StatelessWhile"}
 _BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
@@ -83,25 +87,32 @@ def _item_bytes(dtype: str) -> int:
 class Work:
     """What one call computes and keeps.
 
-    `matrix_flops` are those of matrix products and convolutions. Kept until the
-    backward pass are the inputs `saves_inputs`, the outputs `saves_outputs`, and
-    `inner_bytes` besides; `workspace_bytes` live only while the call or its backward
-    pass runs. `views` says that the outputs share the memory of the first input.
-    `moved_bytes` is what is read and written; None for inputs, outputs, weights, and
-    twice what lies between. `efficiency` and `kernels` are those of `graph.Call`.
+    `matrix_flops` are those of matrix products and convolutions, twice the
+    multiply-adds that papers print. Kept until the backward pass are the inputs
+    `saves_inputs`, the outputs `saves_outputs`, and `inner_bytes` besides;
+    `workspace_bytes` live only while the call or its backward pass runs. `views` says
+    that the outputs share the memory of the first input. The others are those of
+    `graph.Call`.
     """
 
     matrix_flops: float = 0.0
     other_flops: float = 0.0
+    backward_flops: float = 0.0
     saves_inputs: tuple[int, ...] = ()
     saves_outputs: tuple[int, ...] = ()
     inner_bytes: int = 0
     workspace_bytes: int = 0
-    moved_bytes: float | None = None
+    moved_bytes: float = 0.0
     views: bool = False
     sequential_steps: int = 1
     efficiency: str = ""
     kernels: int = 0
+    cpu_only: bool = False
+
+    @property
+    def forward_flops(self) -> float:
+        """All FLOPs of the forward pass."""
+        return self.matrix_flops + self.other_flops
 
 
 def trace(
@@ -150,6 +161,7 @@ def trace(
         inner_bytes=kept,
         workspace_bytes=max(_peak(forward, apart), _peak(backward, apart)),
         moved_bytes=counted.moved,
+        views=bool(given and results) and all(_root(t) is given[0] for t in results),
         sequential_steps=max(1, counted.steps),
         efficiency=counted.efficiency,
         kernels=counted.kernels,
@@ -228,7 +240,9 @@ def _count(operations: Sequence[Any], graph: Any) -> _Counted:
             found.add(worst, _length(op) if op.type in _LOOPS else 1)
         elif op.type not in _NO_KERNEL:
             found.kernels += 1
-            found.moved += sum(_bytes(t) for t in (*op.inputs, *op.outputs))
+            read = op.inputs[1:] if op.type in _GATHERS else op.inputs
+            again = op.outputs if op.type in _GATHERS else ()  # rows, not the table
+            found.moved += sum(_bytes(t) for t in (*read, *again, *op.outputs))
             if flops := _matrix_flops(op):
                 found.products[_CLASSES.get(op.type, "product")] += int(flops)
             elif op.type not in _MOVES:
@@ -298,11 +312,11 @@ def _matrix_flops(op: Any) -> float:
         return 2.0 * _elements(op.outputs[0]) * math.prod(op.inputs[1].shape[:2])
     if kind == "Einsum" and len(op.inputs) == 2:
         shapes = [tuple(t.shape) for t in op.inputs]
-        return einsum_flops(op.get_attr("equation").decode(), shapes)
+        return _einsum_flops(op.get_attr("equation").decode(), shapes)
     return 0.0
 
 
-def einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
+def _einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
     """Two per element of the space that all letters span together."""
     extent: dict[str, int] = {}
     for letters, shape in zip(equation.partition("->")[0].split(","), shapes):

@@ -25,7 +25,6 @@ __all__ = [
     "configure",
     "cpu_devices",
     "current",
-    "force_cpu",
     "make_cpu_devices",
     "started",
 ]
@@ -110,15 +109,6 @@ def configure(**options: Any) -> Settings:
     if idle:
         warn(f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.")
     return settings
-
-
-def force_cpu() -> Settings:
-    """Use no GPU, even if there are some: `configure(visible="none")`.
-
-    Raises:
-        ConfigError: TensorFlow has already claimed a GPU.
-    """
-    return apply_settings({"visible": "none"})
 
 
 def apply_settings(
@@ -268,16 +258,8 @@ def _gpu_steps(settings: Settings, faults: list[str]) -> list[Step]:
             )
         )
     grown, growth = config.experimental.get_memory_growth, settings["memory_growth"]
-    if growth is None:
-        faults += _uneven_growth([(gpu.name, grown(gpu)) for gpu in gpus])
     for number, gpu in enumerate(gpus):
         if growth is not None:
-            if growth is True and config.get_logical_device_configuration(gpu):
-                faults.append(
-                    f"memory growth and a memory limit exclude each other, and "
-                    f"{gpu.name} has been given logical devices elsewhere in this "
-                    "program; drop one of them"
-                )
             steps.append(
                 Step(
                     f"{_said(settings, 'memory_growth')} for {gpu.name}",
@@ -289,12 +271,6 @@ def _gpu_steps(settings: Settings, faults: list[str]) -> list[Step]:
         limit = _limit_mib(settings, number, faults)
         if limit is None:
             continue
-        if grown(gpu) and not started():
-            faults.append(
-                f"a memory limit and memory growth exclude each other, and {gpu.name} "
-                "has been given growth elsewhere in this program, or by "
-                "TF_FORCE_GPU_ALLOW_GROWTH; drop one of them"
-            )
         count = settings["logical_gpus"]
         name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
         steps.append(
@@ -313,19 +289,6 @@ def _found(gpus: Sequence[Any]) -> str:
     under = "" if hidden is None else f" under CUDA_VISIBLE_DEVICES={hidden!r}"
     found = f"GPU 0 to {len(gpus) - 1}" if gpus else "no GPU"
     return f"TensorFlow finds {found}{under}"
-
-
-def _uneven_growth(gpus: Sequence[tuple[str, bool]]) -> list[str]:
-    """Growth that other code set for some GPUs only, which TensorFlow refuses."""
-    with_it = ", ".join(name for name, grows in gpus if grows)
-    without = ", ".join(name for name, grows in gpus if not grows)
-    if started() or not (with_it and without):
-        return []
-    return [
-        f"{with_it} has memory growth, set elsewhere in this program, and {without} "
-        "has not; TensorFlow requires the same for all visible GPUs. Set memory_growth="
-        "True or False for all, or hide the others with visible="
-    ]
 
 
 def _limit_mib(settings: Settings, number: int, faults: list[str]) -> int | None:

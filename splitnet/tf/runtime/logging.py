@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = [
-    "hidden_severities",
     "hide_remarks",
     "import_frameworks",
     "is_startup_line",
@@ -30,22 +29,6 @@ _HEADS = (
 _DRIVER = Path("/proc/driver/nvidia")
 
 
-def hidden_severities(level: str | None, *, driver: bool) -> str:
-    """Severities of start-up lines to hide, some of "IWE".
-
-    Args:
-        level: `TF_CPP_MIN_LOG_LEVEL`; "0" hides nothing, None hides what says nothing
-            new on this machine, and higher levels hide at least as much as None.
-        driver: whether there is an NVIDIA driver; without one, errors about it are
-            expected.
-    """
-    if level == "0":
-        return ""
-    usual = "I" if driver else "IWE"
-    asked = "IWE"[: int(level)] if level and level.isdigit() else ""
-    return max(usual, asked, key=len)
-
-
 def is_startup_line(line: str, severities: str) -> bool:
     """Whether a line is one of TensorFlow's start-up lines of these severities."""
     stamp = _STAMP.match(line)
@@ -58,10 +41,12 @@ def is_startup_line(line: str, severities: str) -> bool:
 def log_filter() -> Iterator[None]:
     """Hide start-up lines written to standard error in this block.
 
-    Other lines are written when the block ends, those of other threads included.
+    Without an NVIDIA driver, errors about it are expected and hidden as well. Other
+    lines are written when the block ends, those of other threads included.
     """
-    driver = _DRIVER.exists()
-    severities = hidden_severities(os.environ.get(LEVEL_VARIABLE), driver=driver)
+    severities = "I" if _DRIVER.exists() else "IWE"
+    if os.environ.get(LEVEL_VARIABLE) == "0":
+        severities = ""
     try:
         terminal = os.dup(2) if severities else None
     except OSError:  # there is no standard error

@@ -1,4 +1,4 @@
-"""Costs of calls: formulas against traces, traces against figures of the literature."""
+"""Costs of calls: traces against figures of the literature."""
 
 import logging
 import runpy
@@ -16,8 +16,7 @@ from keras import layers, ops
 
 import splitnet as sn
 from splitnet.tf.internals.keras_api import has_value, producer, without_values
-from splitnet.tf.reading.call_cost import CallCost, cost_of, traced
-from splitnet.tf.reading.formulas import Case, formula, size_of
+from splitnet.tf.reading.call_cost import cost_of, size_of
 from splitnet.tf.reading.traced import Size, Work, trace
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]
@@ -37,95 +36,11 @@ def call_of(body: Body, *shapes: tuple[int, ...], dtype: str = "float32") -> Any
         return producer(keras.tree.flatten(body(*inputs))[0])
 
 
-def case_of(node: Any, batch: int = 4) -> Case:
-    """The call as a formula sees it."""
-    inputs, outputs = (
-        tuple(size_of(tensor, batch) for tensor in side)
-        for side in (node.input_tensors, node.outputs)
-    )
-    return Case(node.operation, inputs, outputs)
-
-
-def kept_bytes(case: Case, work: Work) -> int:
+def kept_bytes(node: Any, work: Work, batch: int = 4) -> int:
     """All bytes that a call keeps for its backward pass."""
-    sizes = [case.inputs[i] for i in work.saves_inputs]
-    sizes += [case.outputs[i] for i in work.saves_outputs]
-    return work.inner_bytes + sum(size.bytes for size in sizes)
-
-
-# Formulas ------------------------------------------------------------------------
-
-FORMULAS: dict[str, tuple[Body, tuple[int, ...]]] = {
-    "dense": (lambda x: layers.Dense(8, activation="relu")(x), ROW),
-    "dense of a sequence": (lambda x: layers.Dense(8, activation="gelu")(x), STEPS),
-    "dense silu": (
-        lambda x: layers.Dense(8, activation="silu", use_bias=False)(x),
-        ROW,
-    ),
-    "einsum dense": (
-        lambda x: layers.EinsumDense("abc,cde->abde", (None, 3, 8), bias_axes="e")(x),
-        STEPS,
-    ),
-    "conv1d": (lambda x: layers.Conv1D(8, 3)(x), STEPS),
-    "conv2d": (
-        lambda x: layers.Conv2D(8, 3, activation="relu", padding="same")(x),
-        IMAGE,
-    ),
-    "conv2d strided": (lambda x: layers.Conv2D(8, 3, strides=2)(x), IMAGE),
-    "conv2d dilated": (lambda x: layers.Conv2D(8, 3, dilation_rate=2)(x), IMAGE),
-    "conv2d grouped": (lambda x: layers.Conv2D(8, 3, groups=4)(x), IMAGE),
-    "conv3d": (lambda x: layers.Conv3D(8, 3)(x), VOLUME),
-    "conv1d transpose": (lambda x: layers.Conv1DTranspose(8, 3, strides=2)(x), STEPS),
-    "conv2d transpose": (lambda x: layers.Conv2DTranspose(8, 3, strides=2)(x), IMAGE),
-    "depthwise 1d": (lambda x: layers.DepthwiseConv1D(3)(x), STEPS),
-    "depthwise": (lambda x: layers.DepthwiseConv2D(3, depth_multiplier=2)(x), IMAGE),
-    "separable": (lambda x: layers.SeparableConv2D(8, 3)(x), IMAGE),
-    "max pooling": (lambda x: layers.MaxPooling2D()(x), IMAGE),
-    "average pooling": (lambda x: layers.AveragePooling2D(2)(x), IMAGE),
-    "batch norm": (lambda x: layers.BatchNormalization()(x), IMAGE),
-    "layer norm": (lambda x: layers.LayerNormalization()(x), STEPS),
-    "rescaling": (lambda x: layers.Rescaling(2.0)(x), IMAGE),
-    "dropout": (lambda x: layers.Dropout(0.1)(x), IMAGE),
-    "spatial dropout": (lambda x: layers.SpatialDropout2D(0.1)(x), IMAGE),
-    "add": (lambda x: layers.Add()([x, x * 2.0]), STEPS),
-    "multiply": (lambda x: layers.Multiply()([x, x + 1.0]), STEPS),
-    "maximum": (lambda x: layers.Maximum()([x, x + 1.0]), STEPS),
-    "concatenate": (lambda x: layers.Concatenate()([x, x + 1.0]), STEPS),
-    "flatten": (lambda x: layers.Flatten()(x), IMAGE),
-    "permute": (lambda x: layers.Permute((2, 1))(x), STEPS),
-    "padding": (lambda x: layers.ZeroPadding2D()(x), IMAGE),
-    "exp": (ops.exp, STEPS),
-    "log": (ops.log, STEPS),
-    "sqrt": (ops.sqrt, STEPS),
-    "abs": (ops.abs, STEPS),
-    "twice": (lambda x: x * 2.0, STEPS),
-    "mean": (lambda x: ops.mean(x, axis=-1), STEPS),
-    "transpose": (ops.transpose, STEPS),
-    "divide": (lambda x: ops.divide(x, x + 1.0), STEPS),
-}
-
-
-ACTIVATIONS = [
-    name
-    for name, function in vars(keras.activations).items()
-    if name not in ("deserialize", "get", "glu", "serialize", "threshold")
-    and callable(function)
-]
-
-
-@pytest.mark.parametrize("name", [*FORMULAS, *ACTIVATIONS])
-def test_formula_agrees_with_the_gradient_graph(name: str) -> None:
-    """FLOPs of a formula, and what it says is kept, are those of the traced call."""
-    by_name = (lambda x: layers.Dense(8, activation=name)(x), STEPS)
-    body, shape = FORMULAS.get(name, by_name)
-    node = call_of(body, shape)
-    case = case_of(node)
-    said, found = formula(case), traced(node, case)
-
-    assert said is not None
-    assert said.matrix_flops == pytest.approx(found.matrix_flops, rel=1e-3)
-    kept = kept_bytes(case, found)
-    assert kept_bytes(case, said) == pytest.approx(kept, rel=0.1, abs=64)
+    kept = [node.input_tensors[i] for i in work.saves_inputs]
+    kept += [node.outputs[i] for i in work.saves_outputs]
+    return work.inner_bytes + sum(size_of(tensor, batch).bytes for tensor in kept)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +55,7 @@ def test_models_have_their_published_flops(name: str, millions: float) -> None:
     """Multiply-adds of models that others counted are within 2 % of their figure."""
     cost, _ = FLOPS["count"](name, {})
 
-    assert cost.work.matrix_flops / 2e6 == pytest.approx(millions, rel=0.02)
-
-
-# Traces --------------------------------------------------------------------------
+    assert cost.matrix_flops / 2e6 == pytest.approx(millions, rel=0.02)
 
 
 def transformer(x: Any) -> Any:
@@ -155,6 +67,34 @@ def transformer(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("body", "shape", "flops", "steps"),
     [
+        # 2 * positions * elements of the kernel, which has channels / groups
+        (lambda x: layers.Dense(8, activation="gelu")(x), STEPS, 2 * 48 * 24 * 8, 1),
+        (
+            lambda x: layers.EinsumDense("abc,cde->abde", (None, 3, 8))(x),
+            STEPS,
+            2 * 48 * 24 * 3 * 8,
+            1,
+        ),
+        (
+            lambda x: layers.Conv2D(8, 3, strides=2, groups=4)(x),
+            IMAGE,
+            2 * 4 * 25 * 9 * 4 * 8,
+            1,
+        ),
+        (lambda x: layers.Conv3D(8, 3)(x), VOLUME, 2 * 2 * 64 * 27 * 4 * 8, 1),
+        (
+            lambda x: layers.Conv2DTranspose(8, 3, strides=2)(x),
+            IMAGE,
+            2 * 4 * 144 * 9 * 16 * 8,
+            1,
+        ),
+        # depthwise, then pointwise
+        (
+            lambda x: layers.SeparableConv2D(8, 3)(x),
+            IMAGE,
+            2 * 4 * 100 * (9 * 16 + 16 * 8),
+            1,
+        ),
         # 2 * steps * gates * units * (features + units) for each sample
         (lambda x: layers.LSTM(16)(x), STEPS, 4 * 2 * 12 * 4 * 16 * (24 + 16), 12),
         (lambda x: layers.GRU(16)(x), STEPS, 4 * 2 * 12 * 3 * 16 * (24 + 16), 12),
@@ -195,7 +135,7 @@ def test_traces_count_by_the_formulas_of_the_literature(
     body: Body, shape: tuple[int, ...], flops: int, steps: int
 ) -> None:
     """Loops count by their length, and each of their steps waits for the one before."""
-    work = cost_of(call_of(body, shape), shape[0]).work
+    work = cost_of(call_of(body, shape), shape[0])
 
     assert work.matrix_flops == flops
     assert work.sequential_steps == steps
@@ -255,11 +195,11 @@ def test_a_layer_with_a_call_of_its_own_is_traced() -> None:
 
     noting = cost_of(call_of(lambda x: Noting(8)(x), ROW), 4)
 
-    assert twice.work.matrix_flops == 2 * (2 * 4 * 10 * 8)
-    assert noting.work.kernels == 2  # of a trace; a guess has none
-    assert pair.work.matrix_flops == 2 * 4 * 6 * 6 * 6
-    assert pair.work.saves_inputs == (0, 1, 2)
-    assert pair.work.efficiency == "product"
+    assert twice.matrix_flops == 2 * (2 * 4 * 10 * 8)
+    assert noting.kernels == 2  # of a trace; a guess has none
+    assert pair.matrix_flops == 2 * 4 * 6 * 6 * 6
+    assert pair.saves_inputs == (0, 1, 2)
+    assert pair.efficiency == "product"
 
 
 class Scaled(layers.Layer):
@@ -283,11 +223,10 @@ def test_a_layer_that_holds_a_tensor_is_traced(
     words = layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
     with caplog.at_level(logging.WARNING, logger="splitnet"):
         scaled = cost_of(call_of(lambda x: Scaled()(x), ROW), 4)
-        normalized = traced(call_of(adapted, ROW), case_of(call_of(adapted, ROW)))
-        looked_up = call_of(words, (4, 1), dtype="string")
-        traced(looked_up, case_of(looked_up))
+        normalized = cost_of(call_of(adapted, ROW), 4)
+        cost_of(call_of(words, (4, 1), dtype="string"), 4)
 
-    assert scaled.work.kernels > 0  # of a trace; a guess has none
+    assert scaled.kernels > 0  # of a trace; a guess has none
     assert normalized.other_flops >= 2 * 4 * 10
     assert caplog.text == ""
 
@@ -305,7 +244,7 @@ def test_what_cannot_be_traced_is_guessed(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING, logger="splitnet"):
         cost = cost_of(call_of(Closed(), ROW), 4)
 
-    assert cost.work.matrix_flops == 2 * 10 * 5 * 4
+    assert cost.matrix_flops == 2 * 10 * 5 * 4
     assert "(Closed) is guessed from its weights: tracing raised" in caplog.text
 
 
@@ -355,7 +294,7 @@ def test_costs_are_proportional_to_the_batch() -> None:
 
     assert many.forward_flops == 32 * one.forward_flops == 32 * (2 * 10 * 8 + 8)
     assert many.backward_flops == pytest.approx(2 * many.forward_flops, rel=0.06)
-    assert steps.work.matrix_flops == 2 * 2 * 128 * 8 * 4
+    assert steps.matrix_flops == 2 * 2 * 128 * 8 * 4
 
 
 def test_strings_stay_on_the_cpu() -> None:
@@ -370,16 +309,14 @@ def test_strings_stay_on_the_cpu() -> None:
 
 
 def test_bytes_are_those_of_the_compute_dtype() -> None:
-    """Half precision keeps half as much."""
+    """Half precision keeps half as much, and a copy of the kernel."""
     kept = []
     for policy, dtype in (("float32", "float32"), ("mixed_float16", "float16")):
         layer = layers.Conv2D(8, 3, activation="relu", dtype=policy)
-        case = case_of(call_of(layer, IMAGE, dtype=dtype))
-        work = formula(case)
-        assert work is not None
-        kept.append(kept_bytes(case, work))
+        node = call_of(layer, IMAGE, dtype=dtype)
+        kept.append(kept_bytes(node, cost_of(node, 4)))
 
-    assert kept[0] == 2 * kept[1]
+    assert kept[0] == 2 * (kept[1] - 2 * 9 * 16 * 8)
 
 
 # Models inside models, and tensors that several calls keep ------------------------
@@ -411,43 +348,22 @@ def gated_recurrence() -> keras.Model:
     return keras.Model(entry, layers.Multiply()([x, gate]))
 
 
-def whole(model: keras.Model, batch: int) -> CallCost:
-    """The cost of a model as one call."""
-    inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in model.inputs]
-    return cost_of(producer(model(*inputs)), batch)
-
-
 @pytest.mark.parametrize("make", [small_model, transformer_block, gated_recurrence])
-def test_a_model_keeps_what_its_own_gradient_graph_reads(
-    make: Callable[[], keras.Model],
-) -> None:
-    """As the sum of its calls, read one by one or as one."""
+def test_a_model_costs_the_sum_of_its_calls(make: Callable[[], keras.Model]) -> None:
+    """FLOPs and what is kept, read one by one or as one."""
     model = make()
-    [entry], [result] = model.inputs, model.outputs
-    case = Case(model, (size_of(entry, 4),), (size_of(result, 4),))
-    found = kept_bytes(
-        case,
-        trace(lambda x: model(x, training=True), case.inputs, model.variables),
-    )
-    calls = sn.read(model, batch=4).calls
+    inputs = [keras.Input(batch_shape=t.shape, dtype=t.dtype) for t in model.inputs]
+    node = producer(model(*inputs))
+    whole, calls = cost_of(node, 4), sn.read(model, batch=4).calls
 
     assert sum(call.activation_bytes for call in calls) == pytest.approx(
-        found, rel=0.03
+        kept_bytes(node, whole), rel=0.03
     )
-    assert kept_bytes(case, whole(model, 4).work) == pytest.approx(found, rel=0.03)
-
-
-def test_a_model_costs_the_sum_of_its_calls() -> None:
-    """Its class of kernels is that of most of its products."""
-    model = small_model()
-    calls = sn.read(model, batch=2).calls
-    cost = whole(model, 2)
-
-    assert cost.forward_flops == sum(call.forward_flops for call in calls)
-    assert cost.backward_flops == sum(call.backward_flops for call in calls)
-    assert cost.work.saves_inputs == (0,)
-    assert cost.work.efficiency == "convolution"
-    assert cost.work.kernels > 12
+    for what in ("forward_flops", "backward_flops", "moved_bytes"):
+        sums = sum(getattr(call, what) for call in calls)
+        assert getattr(whole, what) == pytest.approx(sums, rel=0.03), what
+    assert whole.efficiency in {call.efficiency for call in calls}
+    assert whole.kernels == sum(call.kernels for call in calls)
 
 
 def test_a_model_costs_what_it_is_called_with() -> None:
@@ -455,7 +371,7 @@ def test_a_model_costs_what_it_is_called_with() -> None:
     entry = keras.Input((None, None, 3))
     inner = keras.Model(entry, layers.Conv2D(4, 3, padding="same")(entry))
     small, large = (
-        cost_of(producer(inner(keras.Input((extent, extent, 3)))), 1).work.matrix_flops
+        cost_of(producer(inner(keras.Input((extent, extent, 3)))), 1).matrix_flops
         for extent in (8, 16)
     )
 

@@ -175,25 +175,6 @@ def test_memory_fraction_needs_the_driver(
         config.configure(memory_fraction=0.5)
 
 
-def test_what_other_code_set_is_found_before_tensorflows_bare_error(
-    machine: Machine,
-) -> None:
-    """Growth excludes limits, limits exclude growth, and growth is for all GPUs."""
-    machine.logical[machine.gpus[1]] = [tf.config.LogicalDeviceConfiguration(1024)]
-    with pytest.raises(ConfigError, match="been given logical devices elsewhere"):
-        config.configure(memory_growth=True)
-    machine.logical.clear()
-    machine.growth["/physical_device:GPU:0"] = True
-    with pytest.raises(ConfigError, match="has been given growth elsewhere"):
-        config.configure(memory_limit="4 GiB")
-    with pytest.raises(ConfigError, match=r"(?s)GPU:0.*has memory growth.*GPU:1"):
-        config.configure()
-
-    config.configure(memory_growth=True)
-
-    assert set(machine.growth.values()) == {True}
-
-
 def test_configure_adds_up_and_repeats_harmlessly(machine: Machine) -> None:
     """The second call keeps what the first said, and the third changes nothing."""
     config.configure(visible=[0])
@@ -217,9 +198,9 @@ def test_settings_of_gpus_too_late_are_named_each(
     assert "visible=" not in str(caught.value)
 
 
-def test_force_cpu_hides_real_gpus(machine: Machine) -> None:
+def test_none_visible_hides_real_gpus(machine: Machine) -> None:
     """None is left, and the cluster has a CPU alone."""
-    config.force_cpu()
+    config.configure(visible="none")
 
     assert machine.visible == []
     assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]

@@ -43,7 +43,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict:
         answer["bad number"] = said(lambda: sn.local_cluster(stand_in_gpus=-1))
         answer["bad kind"] = said(lambda: sn.local_cluster(stand_in_gpus="2"))
         answer["forgotten"] = sn.configure().of("visible").origin
-        sn.force_cpu()
+        sn.configure(visible="none")
         answer["forced"] = [d.name for d in tf.config.get_visible_devices("GPU")]
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
