@@ -51,6 +51,18 @@ class Forgetful(layers.Layer):
         return super().get_config()
 
 
+class Halved(layers.Dense):
+    """A layer whose configuration forgets an argument that has a default."""
+
+    def __init__(self, *args: Any, factor: float = 1.0, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.factor = factor
+
+    def call(self, inputs: Any) -> Any:
+        """A product, times the factor."""
+        return self.factor * super().call(inputs)
+
+
 class Late(layers.Layer):
     """A layer that makes its weight when it is called."""
 
@@ -140,6 +152,7 @@ def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
     [
         (lambda: Silent(lambda t: t + 1, name="odd"), "odd: NotImplementedError"),
         (lambda: Forgetful(5, name="odd"), r"odd: its variables are w\(3, 5\), the"),
+        (lambda: Halved(5, factor=2.0, name="odd"), "odd: factor is 2.0, in the copy"),
     ],
 )
 def test_layer_that_its_configuration_forgets_is_used_itself(
@@ -149,8 +162,9 @@ def test_layer_that_its_configuration_forgets_is_used_itself(
     model = around(make())
     x = np.ones((2, 3), "float32")
     plain = model.predict(x, verbose=0)
+    pins = {"odd": "gpu:1"}
     with pytest.warns(UserWarning, match=f"(?s)cannot be rebuilt.*{why}"):
-        placed = sn.place(model, cluster, batch=4, time_limit=0.1)
+        placed = sn.place(model, cluster, batch=4, pins=pins, time_limit=0.1)
 
     plan = sn.plan_of(placed)
     plan.save(tmp_path / "plan.json")
@@ -158,6 +172,9 @@ def test_layer_that_its_configuration_forgets_is_used_itself(
     assert sn.load_plan(tmp_path / "plan.json").reused == plan.reused
     assert "the source's own layer" in sn.table(plan)
     assert placed.get_layer("odd") is model.get_layer("odd")
+    assert placed.get_layer("first") is not model.get_layer("first")
+    weights = placed.get_layer("odd").weights
+    assert all(w.value.device.endswith("CPU:2") for w in weights)
     np.testing.assert_array_equal(placed.predict(x, verbose=0), plain)
 
 

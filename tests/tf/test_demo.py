@@ -194,32 +194,6 @@ def test_audit_keeps_a_saved_plan(answer: Any) -> None:
     assert answer("audit", "program.py:model", *words)[0] == 0
 
 
-def test_run_starts_a_script_under_settings(folder: Path) -> None:
-    """Flags become settings, the rest goes to the script, its exit code comes back."""
-    words = (
-        "--gpus",
-        "none",
-        "--cpu-threads",
-        "2",
-        "--cpu-devices",
-        "3",
-        "script.py",
-        "7",
-        "-x",
-    )
-    done = command(folder, "run", *words)
-
-    assert done.returncode == 7, done.stderr
-    assert json.loads(done.stdout) == {
-        "words": ["7", "-x"],
-        "name": "__main__",
-        "gpus": 0,
-        "cpus": 3,
-        "threads": 2,
-        "said": "2",
-    }
-
-
 def test_devices_lists_stand_ins(answer: Any) -> None:
     """Each with what it stands on, and its figures for a program."""
     code, out, err = answer("devices", "--stand-ins", "2")

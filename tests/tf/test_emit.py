@@ -104,24 +104,6 @@ def test_emit_names_outputs_for_branches_or_as_told(cluster: sn.Cluster) -> None
     assert model.output_names == ["gr__e__a", "price"]
 
 
-def test_emit_of_a_compiled_model_keeps_optimizer_state(cluster: sn.Cluster) -> None:
-    """A model placed in the middle of training goes on as if it had not been."""
-    x, y = numbers(4), numbers(2, seed=1)
-    plain = keras.Sequential(
-        [keras.Input((4,)), layers.Dense(5, name="a"), layers.Dense(2, name="b")]
-    )
-    plain.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
-    pins = {"a": "gpu:0", "b": "gpu:1"}
-    plain.fit(x, y, shuffle=False, verbose=0)
-    placed = sn.emit(plain, sn.plan(plain, cluster, pins=pins, time_limit=0.1))
-    ours, theirs = (
-        m.fit(x, y, shuffle=False, verbose=0).history for m in (placed, plain)
-    )
-
-    assert ours == theirs
-    assert int(placed.optimizer.iterations) == 2
-
-
 def test_emit_on_one_device_is_transparent(cluster: sn.Cluster) -> None:
     """A plan that puts everything on the CPU runs and audits like any other."""
     case = two_branches(layers.Dense(4), layers.Dense(4))
@@ -147,20 +129,6 @@ def test_emit_spares_cudnn_on_the_cpu(cluster: sn.Cluster) -> None:
     assert model.get_layer("home").forward_layer.use_cudnn is False
     assert model.get_layer("home").backward_layer.use_cudnn is False
     assert model.get_layer("away").use_cudnn == "auto"
-
-
-def test_frozen_layers_stay_frozen(cluster: sn.Cluster) -> None:
-    """A branch that does not train has neither gradients nor slots, and audits."""
-    frozen = layers.Dense(4, name="frozen", trainable=False)
-    case = two_branches(frozen, layers.Dense(4))
-    model = emitted(case.source, cluster)
-    model.compile("adam", "mse")
-    before = model.get_layer("frozen").get_weights()
-    model.fit(case.x, case.y, verbose=0)
-
-    np.testing.assert_array_equal(before[0], model.get_layer("frozen").get_weights()[0])
-    assert len(model.trainable_variables) == 4
-    sn.audit(model, None, (case.x, case.y)).check()
 
 
 def test_copy_false_places_the_layers_of_the_source(cluster: sn.Cluster) -> None:

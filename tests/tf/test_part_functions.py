@@ -154,34 +154,6 @@ def test_no_trace_is_stale_between_two_fits(how: str, cluster: sn.Cluster) -> No
     assert_near(placed.get_weights(), plain.get_weights())
 
 
-def test_partial_batches_and_prediction_trace_as_often_as_keras(
-    cluster: sn.Cluster,
-) -> None:
-    """A part is traced when its step is, and at no other time."""
-    traced: list[str] = []
-
-    class Counting(layers.Layer):
-        def call(self, inputs: Any) -> Any:
-            if not keras.config.backend() or tf.executing_eagerly():
-                return inputs
-            traced.append(self.name)
-            return inputs * 2.0
-
-    x = keras.Input((6,), name="x")
-    y = layers.Dense(5, name="dense")(Counting(name="counting")(x))
-    model = keras.Model(x, layers.Dense(1, name="head")(y))
-    placed, plain = emitted(model, cluster, counting="gpu:0", dense="gpu:0", head="cpu")
-    counts = []
-    for one in (placed, plain):
-        compiled(one)
-        traced.clear()
-        one.fit(numbers(100, 6), numbers(100, 1), batch_size=32, epochs=3, verbose=0)
-        one.predict(numbers(50, 6), batch_size=16, verbose=0)
-        counts.append(len(traced))
-
-    assert counts[0] <= counts[1] + 1
-
-
 class KeepsScores(layers.Layer):
     """Keeps a tensor of its call as an attribute, as attention layers do."""
 

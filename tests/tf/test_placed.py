@@ -212,14 +212,6 @@ def test_duplicates_of_a_placed_model_are_plain(dense: Any, duplicate: Any) -> N
         sn.plan_of(clone)
 
 
-def test_plan_of_an_emitted_model_is_its_plan(cluster: sn.Cluster) -> None:
-    """The plan is at hand wherever the model is."""
-    case = two_branches(layers.Dense(4), layers.Dense(4))
-    plan = sn.plan(case.source, cluster, batch=BATCH)
-
-    assert sn.plan_of(sn.emit(case.source, plan)) is plan
-
-
 def test_submodels_of_a_placed_model_run(dense: Any) -> None:
     """A model over intermediate outputs works as in plain Keras."""
     inner = keras.Model(dense.inputs, dense.get_layer("l").output)

@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import pytest
-import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
@@ -68,13 +67,6 @@ def test_read_names_every_call_for_its_part() -> None:
     net.output(net.branch("a", net.input("x", (4,)), [twice, twice]))
 
     assert [call.name for call in sn.read(net).calls] == ["x", "a/d", "a/d@2"]
-
-
-def test_read_is_deterministic() -> None:
-    """The same net gives the same graph, twice over."""
-    net = siamese()
-
-    assert sn.read(net, batch=4) == sn.read(net, batch=4)
 
 
 def test_read_leaves_a_keras_model_alone() -> None:
@@ -139,39 +131,6 @@ def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
     assert [t.name for t in seen["named"]] == ["x", "y"]
     assert [t.name for t in seen["spread"]] == ["x", "y"]
     assert len(blueprint.model.outputs) == 3
-
-
-def test_read_and_plan_make_no_variable(
-    cluster: sn.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No tf.Variable is made between a declaration and its emission."""
-    net = sn.Net("free")
-    x = net.input("x", (6, 8))
-    body = [layers.LSTM(4), layers.Dense(3), layers.BatchNormalization()]
-    a = net.branch("a", x, body, on="gpu:0")
-    b = net.branch("b", x, [layers.Conv1D(3, 2), layers.GlobalMaxPooling1D()], on="gpu")
-    net.output(net.merge("m", [a, b], layers.Add()))
-    made: list[Any] = []
-    plain = keras.Variable._initialize_with_initializer
-
-    def watched(self: Any, initializer: Any) -> None:
-        made.append(self.name)
-        plain(self, initializer)
-
-    monkeypatch.setattr(keras.Variable, "_initialize_with_initializer", watched)
-    variable = tf.Variable
-
-    class Watched:
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            made.append(kwargs.get("name"))
-            return variable(*args, **kwargs)
-
-    monkeypatch.setattr(tf, "Variable", Watched)
-    plan = sn.plan(net, cluster, batch=4, time_limit=0.1)
-    weights = [w.name for w in plan.graph.weights if "seed" not in w.name]
-
-    assert len(weights) == 3 + 2 + 4 + 2
-    assert [name for name in made if "seed" not in str(name)] == []
 
 
 STORY = """
@@ -290,13 +249,3 @@ def test_read_charges_what_is_kept_once() -> None:
     assert [entry.activation_bytes, reshape.activation_bytes] == [0, 0]
     assert last.activation_bytes == 0  # its input is what the first has kept
     assert [tensor.kept for tensor in tensors] == [True, False, True]
-
-
-def test_read_charges_the_reader_of_what_its_maker_does_not_keep() -> None:
-    """A layer without an activation reads its input again, and not its output."""
-    x = keras.Input((4,))
-    model = keras.Model(x, layers.Dense(5)(layers.Dense(6)(x)))
-    _, first, last = sn.read(model, batch=8).calls
-
-    assert (first.activation_bytes, first.keeps_output) == (8 * 4 * 4, False)
-    assert (last.activation_bytes, last.inner_bytes) == (8 * 6 * 4, 0)

@@ -46,14 +46,3 @@ def test_towers_take_what_was_scaled_by_a_number(cluster):
     kernel, bias = dense.get_weights()
     wanted = inputs / 255.0 @ kernel + bias
     np.testing.assert_allclose(model(inputs), wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_xla_compiles_what_was_scaled_by_a_number(cluster):
-    """No fallback is recorded; the numbers are the same."""
-    x = keras.Input((8,))
-    plain = keras.Model(x, layers.Dense(4)(ops.abs(ops.multiply(x, 2.0))))
-    inputs = np.arange(40, dtype="float32").reshape(5, 8)
-
-    placed = sn.emit(plain, sn.plan(plain, cluster, batch=8), xla=True)
-
-    np.testing.assert_allclose(placed(inputs), plain(inputs), rtol=1e-6)

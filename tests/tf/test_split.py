@@ -230,25 +230,3 @@ def test_an_optimizer_that_looks_at_whole_matrices_is_warned_of(
         model.compile(keras.optimizers.SGD(clipnorm=1.0), "mse")
     with pytest.warns(UserWarning, match="Lamb looks at each slice of low"):
         model.compile(keras.optimizers.Lamb(), "mse")
-
-
-def test_a_split_over_one_device_is_refused() -> None:
-    """It would be a branch."""
-    net = sn.Net("one")
-    x = net.input("x", (4,))
-    net.output(net.split("one", x, layers.Dense(4), on="gpu:0"))
-
-    with pytest.raises(sn.DeclarationError, match="two or more devices"):
-        net.check()
-
-
-@pytest.mark.parametrize("kind", ["split", "towers"])
-def test_two_shares_on_one_device_are_refused(kind: str) -> None:
-    """They would gain nothing."""
-    net = sn.Net("twice")
-    x = net.input("x", (4,))
-    on = ["gpu:0", "gpu:1", "gpu:0"]
-    net.output(getattr(net, kind)("wide", x, layers.Dense(4), on=on))
-
-    with pytest.raises(sn.DeclarationError, match="names 'gpu:0' 2 times"):
-        net.check()

@@ -243,12 +243,15 @@ def test_towers_that_cannot_be_split_are_refused(cluster: sn.Cluster) -> None:
     """Every fault at once: one device, an unknown policy, an output without a batch."""
     net = sn.Net("bad")
     x = net.input("x", (4,))
-    net.output(net.towers("one", x, layers.Dense(2), on=["gpu:0"], batch_norm="all"))
+    one = net.towers("one", x, layers.Dense(2), on=["gpu:0"], batch_norm="all")
+    two = net.split("two", one, layers.Dense(4), on=["gpu:0", "gpu:1", "gpu:0"])
+    net.output(two)
 
     with pytest.raises(sn.DeclarationError) as error:
         sn.read(net)
     assert "two or more devices" in str(error.value)
     assert "'per_tower', 'synchronised'" in str(error.value)
+    assert "names 'gpu:0' 2 times" in str(error.value)
 
     net = sn.Net("mean")
     x = net.input("x", (4,))

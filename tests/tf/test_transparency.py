@@ -53,7 +53,6 @@ def assert_moved_as_planned(audit: sn.Audit) -> None:
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True),
     "adamw_everything": lambda: keras.optimizers.AdamW(
         0.01,
         weight_decay=0.1,
@@ -68,12 +67,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), centered=True
     ),
     "adafactor": lambda: keras.optimizers.Adafactor(0.05),
-    "lion": lambda: keras.optimizers.Lion(0.01),
-    "nadam": lambda: keras.optimizers.Nadam(0.01),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.7),
     "lamb": lambda: keras.optimizers.Lamb(0.01),
-    "adamax": lambda: keras.optimizers.Adamax(0.01),
-    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1),
 }
 

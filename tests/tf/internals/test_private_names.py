@@ -123,9 +123,3 @@ def test_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(sn.ConfigError, match="KERAS_BACKEND=tensorflow"):
         keras_api.check_versions()
-
-
-def test_these_versions_are_supported() -> None:
-    """Those that run these tests."""
-    keras_api.check_versions()
-    tf_api.check_versions()

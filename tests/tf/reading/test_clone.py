@@ -64,42 +64,6 @@ class OwnMetric(layers.Layer):
         return x
 
 
-class Forgetful(layers.Layer):
-    """Its configuration has none of its arguments."""
-
-    def __init__(self, units: int, factor: float = 1.0) -> None:
-        super().__init__()
-        self.units, self.factor = units, factor
-
-    def build(self, shape: Any) -> None:
-        """One matrix."""
-        self.w = self.add_weight(shape=(shape[-1], self.units), name="w")
-
-    def call(self, x: Any) -> Any:
-        """A product."""
-        return self.factor * (x @ self.w)
-
-
-class HalfForgetful(layers.Layer):
-    """Its configuration forgets an argument that has a default."""
-
-    def __init__(self, units: int, factor: float = 1.0, **options: Any) -> None:
-        super().__init__(**options)
-        self.units, self.factor = units, factor
-
-    def get_config(self) -> dict[str, Any]:
-        """Without the factor."""
-        return {**super().get_config(), "units": self.units}
-
-    def build(self, shape: Any) -> None:
-        """One matrix."""
-        self.w = self.add_weight(shape=(shape[-1], self.units), name="w")
-
-    def call(self, x: Any) -> Any:
-        """A product."""
-        return self.factor * (x @ self.w)
-
-
 class EncoderDecoder(keras.Model):
     """Sets its decoder before its encoder."""
 
@@ -151,22 +115,6 @@ def test_order_of_weights_is_the_sources() -> None:
 
     assert type(made) is EncoderDecoder
     assert_same(source, made, X)
-
-
-@pytest.mark.parametrize("kind", [Forgetful, HalfForgetful])
-def test_layer_that_cannot_be_rebuilt_is_used_and_moved(kind: Any) -> None:
-    """T6: the very layer, on the device, said once with its reason."""
-    source = chain(layers.Dense(3), kind(2, factor=2.0))
-    with pytest.warns(UserWarning, match="cannot be rebuilt") as caught:
-        made = cloned(source)
-
-    assert len(caught) == 1
-    assert source.layers[2].name in str(caught[0].message)
-    assert list(made.reused) == [source.layers[2].name]
-    assert made.model.layers[2] is source.layers[2]
-    assert made.model.layers[1] is not source.layers[1]
-    assert all(w.value.device.endswith("CPU:1") for w in made.model.weights)
-    assert_same(source, made.model, X)
 
 
 class Traced(OwnFunction):
@@ -271,19 +219,6 @@ def test_clones_of_a_net_are_alike_and_have_the_layers_values() -> None:
     assert not own.built
     for mine, its in zip(one.get_weights(), two.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)
-
-
-def test_a_function_as_a_source_is_read_without_memory() -> None:
-    """C6: weights that no machine has room for; a stateful recurrence as well."""
-
-    def huge() -> Any:
-        x = keras.Input((10, 400_000), batch_size=2)
-        y = layers.LSTM(50_000, stateful=True)(x)
-        return keras.Model(x, layers.Dense(1_000_000)(y), name="huge")
-
-    graph = sn.read(huge, batch=2)
-
-    assert sum(w.bytes for w in graph.weights) > 300e9
 
 
 def test_a_clone_of_a_function_is_a_model_with_values() -> None:
