@@ -310,8 +310,14 @@ def borrow_value(variable: Any, source: Any) -> None:
 
 
 def copy_value(variable: Any, source: Any) -> None:
-    """Give a variable without memory its own, with the value of `source`."""
-    borrow_value(variable, source)
+    """Give a variable without memory its own, with the value of `source`.
+
+    That is the value that `source` would have, if it has no memory either.
+    """
+    if has_value(source):
+        borrow_value(variable, source)
+    elif source._initializer is not _unknown_value:
+        variable._initializer = source._initializer
     variable._deferred_initialize()
 
 

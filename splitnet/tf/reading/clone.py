@@ -1,10 +1,8 @@
 """Clone the model of a source, its weights on their devices."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-import keras
 
 from splitnet.core.errors import listed, warn
 from splitnet.tf.internals import keras_api
@@ -54,10 +52,9 @@ def clone(
     cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
     with keras_api.random_states_kept():
         model, nodes = cloner.model(blueprint.model)
-        held = _held_initializers(old for old, _ in cloner.layers())
         for old, new in cloner.pairs():
             if id(new) not in cloner.filled:
-                _give_value(old, new, held)
+                _give_value(old, new)
             _give_name(old, new)
         cloner.carry_assets()
     cloner.move_used()
@@ -75,11 +72,12 @@ def clone(
     return Clone(model, flow, nodes, cloner.reused)
 
 
-def _give_value(old: Any, new: Any, held: set[int]) -> None:
+def _give_value(old: Any, new: Any) -> None:
     """Give a copied variable the value that its original has or would have."""
-    value = old.value if keras_api.has_value(old) else _would_be(old, held)
-    if value is not None:
-        new.assign(value)
+    if keras_api.has_value(old):
+        new.assign(old.value)
+    elif initializer := keras_api.initializer_of(old):
+        new.assign(initializer(old.shape, dtype=old.dtype))
 
 
 def _give_name(old: Any, new: Any) -> None:
@@ -88,29 +86,3 @@ def _give_name(old: Any, new: Any) -> None:
         new.trainable = old.trainable
     if old.path != new.path:
         keras_api.rename_variable(new, old.name, old.path)
-
-
-def _would_be(variable: Any, held: set[int]) -> Any:
-    """The value that a variable without memory would be initialized with.
-
-    None if its copy was initialized with the same: by an initializer that draws
-    nothing, or by the very one, which both layers hold.
-    """
-    initializer = keras_api.initializer_of(variable)
-    if isinstance(initializer, keras.initializers.Initializer):
-        draws = getattr(initializer, "seed", None) is not None
-        initializer = initializer if draws and id(initializer) not in held else None
-    if initializer is None:
-        return None
-    return initializer(variable.shape, dtype=variable.dtype)
-
-
-def _held_initializers(layers: Iterable[Any]) -> set[int]:
-    """The ids of the initializers that layers hold and share with their copies."""
-    return {
-        id(value)
-        for layer in layers
-        for one in keras_api.sublayers(layer)
-        for value in vars(one).values()
-        if isinstance(value, keras.initializers.Initializer)
-    }

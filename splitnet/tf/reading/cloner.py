@@ -123,24 +123,22 @@ class Cloner:
 
     @contextlib.contextmanager
     def _filled(self, operation: Any, copy: Any) -> Iterator[None]:
-        """Build a copy of Keras' own layer without drawing values that it will not use.
+        """Build a copy of Keras' own layer with the values of its original at once.
 
         A class of a user may look at values while it is built.
         """
-        source = self._source(operation)
         plain = (
             self._device_of is not None
             and _is_leaf(operation)
-            and source.built
+            and operation.built
             and not copy.built
-            and all(map(_is_keras, keras_api.sublayers(source)))
-            and not hasattr(source, "adapt")
-            and not getattr(source, "stateful", False)
-            and self._has_values(operation)
+            and all(map(_is_keras, keras_api.sublayers(operation)))
+            and not hasattr(operation, "adapt")
+            and not getattr(operation, "stateful", False)
         )
         with keras_api.without_values() if plain else contextlib.nullcontext():
             yield
-        for old, new in zip(source.variables, copy.variables) if plain else ():
+        for old, new in zip(operation.variables, copy.variables) if plain else ():
             if not keras_api.has_value(new):
                 keras_api.copy_value(new, old)
                 self.filled.add(id(new))
