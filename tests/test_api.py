@@ -35,7 +35,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
             "contiguity= must be one of 'free', 'convex', ",
         ),
         ("training", 1, "training= must be True or False"),
-        ("nested", 3, "nested= must be a text or a list"),
+        ("nested", 3, "nested= must be one of 'expand', 'keep'"),
     ],
 )
 def test_an_option_out_of_range_is_named(name: str, value: Any, message: str) -> None:

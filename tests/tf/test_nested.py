@@ -104,7 +104,7 @@ def test_kept_whole_by_choice() -> None:
 
     whole = ["embed", "stem", "stem@2", "read", "head"]
     assert names(sn.read(model, nested="keep")) == whole
-    with pytest.raises(sn.DeclarationError, match="nested= must be 'expand' or 'keep'"):
+    with pytest.raises(sn.DeclarationError, match="must be one of 'expand', 'keep'"):
         sn.read(model, nested="all")
 
 
