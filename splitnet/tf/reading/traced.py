@@ -213,7 +213,7 @@ class _Counted:
 
     @property
     def efficiency(self) -> str:
-        """The class that most FLOPs belong to; see `core/costs/roofline.py`."""
+        """The class that most FLOPs belong to; see `core/costs.py`."""
         if self.matrix <= self.other:
             return ""
         return max(self.products, key=lambda name: self.products[name])
