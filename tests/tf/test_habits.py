@@ -140,23 +140,6 @@ def test_callback_writes_diagram_audit_memory_and_time(
     assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
 
 
-def test_callback_changes_nothing_in_training(model: Any, tmp_path: Path) -> None:
-    """With it and without it the losses are the same: it runs no step of its own."""
-    inputs, targets = batch()
-    losses = []
-    for callbacks in ([], [sn.PlacementCallback(tmp_path)]):
-        clone = keras.models.clone_model(sn.unplace(model))
-        clone.set_weights(
-            [np.full(w.shape, 0.1, "float32") for w in clone.get_weights()]
-        )
-        placed = sn.emit(clone, sn.plan(clone, sn.plan_of(model).cluster, batch=16))
-        placed.compile("sgd", "mse")
-        fit = placed.fit(inputs, targets, shuffle=False, verbose=0, callbacks=callbacks)
-        losses.append(fit.history["loss"])
-
-    assert losses[0] == losses[1]
-
-
 def test_callback_says_what_an_eager_step_hides(model: Any, tmp_path: Path) -> None:
     """An audit that could watch nothing says so instead of passing without a word."""
     eager = sn.place(sn.unplace(model), sn.plan_of(model).cluster, batch=16)

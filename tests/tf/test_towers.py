@@ -46,19 +46,6 @@ def difference(one: Any, other: Any) -> float:
     )
 
 
-def test_towers_audit_clean_forward_backward_and_updates(cluster: sn.Cluster) -> None:
-    """Every tower computes on its device, weights stay on the CPU, once."""
-    placed, _ = both(towered(conv_body(), (8, 8, 2)), cluster)
-
-    audit = sn.audit(placed, None, (numbers(8, 8, 2, count=8), numbers(3, count=8)))
-
-    audit.check()
-    rows = {row.part: row for row in audit.rows}
-    assert [rows[f"body/{i}"].backward for i in range(3)] == ["gpu:0", "gpu:1", "gpu:2"]
-    assert rows["body/weights"].variables == "cpu:0"
-    assert rows["body/weights"].updates == "cpu:0"
-
-
 def test_towers_share_the_batch_as_evenly_as_can_be(cluster: sn.Cluster) -> None:
     """Seven over four is 2, 2, 2, 1, in the graph that is planned."""
     graph = sn.read(towered(conv_body(), (8, 8, 2)), batch=7)

@@ -49,17 +49,14 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
         faults += _name_faults(calls, sites)
         faults = faults or [f"it has {len(sites)} calls, the plan {len(calls)}"]
         raise _refused(blueprint, graph, faults)
-    same = None if faults else _same_structure(calls, sites, graph)
-    if same is not None:
-        return [Site(call.name, call.part, own[id(site.node)]) for call, site in same]
-    pairs = list(zip(calls, sites))
-    differences = _differences(pairs, graph)
     by_name = {site.call: site for site in sites}
-    if differences and all(call.name in by_name for call in calls):
-        named = [(call, by_name[call.name]) for call in calls]
-        found = _differences(named, graph)
-        if len(found) <= len(differences):
-            pairs, differences = named, found
+    matchings = [list(zip(calls, sites))]
+    if all(call.name in by_name for call in calls):
+        matchings.insert(0, [(call, by_name[call.name]) for call in calls])
+    if (same := _same_structure(calls, sites, graph)) is not None:
+        matchings = [same]
+    ranked = [(_differences(pairs, graph), pairs) for pairs in matchings]
+    differences, pairs = min(ranked, key=lambda one: len(one[0]))
     if faults or differences:
         raise _refused(blueprint, graph, [*faults, *differences])
     return [Site(call.name, call.part, own[id(site.node)]) for call, site in pairs]
@@ -77,9 +74,8 @@ def _same_structure(
     if towers_in(graph):
         return None
     shapes = {weight.name: weight.shape for weight in graph.weights}
-    told = any(call.settings for call in calls)
-    planned = {c.name: repr(_described(c, shapes)[: 5 if told else 4]) for c in calls}
-    here = {id(s.node): repr(_described_site(s)[: 5 if told else 4]) for s in sites}
+    planned = {c.name: repr(_described(c, shapes)) for c in calls}
+    here = {id(s.node): repr(_described_site(s)) for s in sites}
     reads = {c.name: [] for c in calls} | _readers(graph)
     own_reads = {id(s.node): _reads(s) for s in sites}
     fed = _fed_by(planned, reads), _fed_by(here, own_reads)

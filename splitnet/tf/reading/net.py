@@ -8,8 +8,8 @@ import inspect
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -24,7 +24,7 @@ from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.sharding.cut import cut_layer
 from splitnet.tf.sharding.heads import ATTENTION
 
-__all__ = ["NetModel", "NetTrace", "model_of", "trace_of"]
+__all__ = ["NetTrace", "model_of", "trace_of"]
 
 _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
 _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary()
@@ -327,22 +327,8 @@ def _why(branch: Branch, inputs: Any, error: Exception) -> str:
 # The model of all branches
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NetModel:
-    """A net as a functional model without values.
-
-    `part_of` has the part of each node by its id, `originals` the user's layer that
-    each layer of the model stands for.
-    """
-
-    model: Any
-    parts: tuple[Part, ...]
-    part_of: Mapping[int, str]
-    originals: Mapping[int, Any]
-
-
-def model_of(net: Net) -> NetModel:
-    """Trace all branches of a net and join them to one functional model.
+def model_of(net: Net) -> tuple[Any, tuple[Part, ...], NetTrace]:
+    """The functional model of a net, its parts, and the trace of its branches.
 
     Raises:
         DeclarationError: with every fault of the declaration.
@@ -364,8 +350,7 @@ def model_of(net: Net) -> NetModel:
         struct = inputs[0] if len(inputs) == 1 else inputs
         model = keras.Model(struct, outputs, name=_model_name(net.name))
     parts = tuple(part for branch in net.branches for part in _parts(branch))
-    originals = {id(copy): old for old, copy in trace.cloner.layers()}
-    return NetModel(model, parts, trace.part_of, originals)
+    return model, parts, trace
 
 
 def _parts(branch: Branch) -> list[Part]:

@@ -20,7 +20,7 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT
 from splitnet.tf.reading.cloner import STEPS
 from splitnet.tf.reading.flatten import Flow, InnerNode, flow_of
-from splitnet.tf.reading.net import NetModel, model_of, trace_of
+from splitnet.tf.reading.net import model_of, trace_of
 
 __all__ = [
     "Blueprint",
@@ -248,21 +248,22 @@ def _built_by(function: Callable[[], Any]) -> Any:
 
 
 def _of_net(net: Net) -> Blueprint:
-    made: NetModel = model_of(net)
-    order = {part.name: i for i, part in enumerate(made.parts)}
-    flow = flow_of(made.model)
-    nodes = _input_nodes(made.model) + flow.nodes
-    nodes.sort(key=lambda node: order[made.part_of[id(node)]])
-    sites = _named([(made.part_of[id(node)], node) for node in nodes], prefix=True)
+    model, parts, trace = model_of(net)
+    order = {part.name: i for i, part in enumerate(parts)}
+    flow = flow_of(model)
+    nodes = _input_nodes(model) + flow.nodes
+    nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
+    sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
+    originals = {id(copy): old for old, copy in trace.cloner.layers()}
     towers = {b.name: b.towers for b in net.branches if b.towers is not None}
     return Blueprint(
         net.name,
-        made.model,
+        model,
         flow,
-        made.parts,
+        parts,
         sites,
         towers,
-        made.originals,
+        originals,
         declared=True,
     )
 
