@@ -56,13 +56,13 @@ def test_emit_starts_as_the_same_layers_start_in_plain_keras(
     cluster: sn.Cluster,
 ) -> None:
     """A model built by hand from the very same layers trains bit for bit alike."""
-    image, tell = layers.Conv2D(3, 3, name="see"), layers.LSTM(4, name="tell")
+    image, tell = layers.Conv2D(3, 3, name="see"), layers.Dense(4, name="tell")
     drop, head = layers.Dropout(0.4, seed=7), layers.Dense(2, name="head")
     net = sn.Net("by_hand")
     x, y = net.input("image", (6, 6, 2)), net.input("words", (5, 3))
     see = [image, layers.GlobalAveragePooling2D(), drop]
     a = net.branch("a", x, see, on="gpu:0")
-    b = net.branch("b", y, tell, on="gpu:1")
+    b = net.branch("b", y, [layers.Flatten(), tell], on="gpu:1")
     net.output(
         net.branch("head", net.merge("j", [a, b], layers.Concatenate()), head, on="cpu")
     )
@@ -70,7 +70,7 @@ def test_emit_starts_as_the_same_layers_start_in_plain_keras(
 
     inputs = [keras.Input((6, 6, 2)), keras.Input((5, 3))]
     seen = drop(layers.GlobalAveragePooling2D()(image(inputs[0])))
-    joined = layers.Concatenate()([seen, tell(inputs[1])])
+    joined = layers.Concatenate()([seen, tell(layers.Flatten()(inputs[1]))])
     plain = keras.Model(inputs, head(joined))
     data = [numbers(6, 6, 2), numbers(5, 3)], numbers(2, seed=1)
     losses = []

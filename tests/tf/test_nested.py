@@ -33,13 +33,13 @@ def stem() -> Any:
 def nested() -> Any:
     """One model called twice, once frozen in its mode, and a head named like a layer.
 
-    Masks of the embedding pass through the stem to the LSTM.
+    Masks of the embedding pass through the stem to the mean.
     """
     words = keras.Input((5,), dtype="int32", name="words")
     known = layers.Embedding(9, 4, mask_zero=True, name="embed")(words)
     body = stem()
     seen = body(body(known), training=False)
-    read = layers.LSTM(4, name="read")(seen)
+    read = layers.GlobalAveragePooling1D(name="read")(seen)
     head = keras.Sequential([layers.Dense(4, "tanh", name="d"), layers.Dense(2)])
     head.name = "head"
     return keras.Model(words, head(read), name="nested")

@@ -38,7 +38,8 @@ def declare() -> Case:
     """Two branches with weights, state and chance, and a merge."""
     net = sn.Net("kept")
     a, b = net.input("a", (5, 3)), net.input("b", (4,))
-    read = net.branch("read", a, layers.LSTM(4, name="read"), on="gpu:0")
+    body = [layers.Conv1D(4, 5, name="read"), layers.Flatten(name="flat")]
+    read = net.branch("read", a, body, on="gpu:0")
     norm = [
         layers.Dense(4, name="see"),
         layers.BatchNormalization(name="norm"),

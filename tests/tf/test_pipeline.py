@@ -1,5 +1,6 @@
 """Micro-batches, recomputation and compiled parts: the same training, another way."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -19,18 +20,24 @@ pytestmark = pytest.mark.tf
 X, Y = numbers(8), classes(4)
 
 
-def emitted(cluster: sn.Cluster, *, batch: int = 12, **way: Any) -> Any:
-    """The chain of three stages, placed and compiled."""
+@functools.cache
+def planned() -> tuple[sn.Net, sn.Plan]:
+    """The chain of three stages and its plan."""
     net = chain().source
-    placed = sn.emit(net, sn.plan(net, cluster, batch=batch), **way)
+    box = sn.local_cluster(stand_in_gpus=3)
+    return net, sn.plan(net, box, batch=12, time_limit=0.1)
+
+
+def emitted(**way: Any) -> Any:
+    """The chain, placed and compiled."""
+    placed = sn.emit(*planned(), **way)
     placed.compile("sgd", "sparse_categorical_crossentropy")
     return placed
 
 
-def test_a_plan_says_how_it_runs(cluster: sn.Cluster) -> None:
+def test_a_plan_says_how_it_runs() -> None:
     """What `emit` is told is in the model's plan, and needs not be told again."""
-    net = chain().source
-    plan = sn.plan(net, cluster, batch=12)
+    net, plan = planned()
     told = sn.emit(net, plan, microbatches=3, schedule="1f1b", recompute=True)
     again = sn.emit(net, sn.plan_of(told))
 
@@ -43,9 +50,9 @@ def test_a_plan_says_how_it_runs(cluster: sn.Cluster) -> None:
     )
 
 
-def test_microbatches_of_arrays_train_eagerly_too(cluster: sn.Cluster) -> None:
+def test_microbatches_of_arrays_train_eagerly_too() -> None:
     """`train_on_batch` hands a step that runs eagerly NumPy's own arrays."""
-    placed = emitted(cluster, microbatches=3)
+    placed = emitted(microbatches=3)
     plain = sn.unplace(placed)
     for model in (placed, plain):
         model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
@@ -53,9 +60,9 @@ def test_microbatches_of_arrays_train_eagerly_too(cluster: sn.Cluster) -> None:
     assert_near(placed.get_weights(), plain.get_weights())
 
 
-def test_gradients_are_summed_as_they_come(cluster: sn.Cluster) -> None:
+def test_gradients_are_summed_as_they_come() -> None:
     """No AddN, to which TensorFlow turns chains of sums, waits for all of them."""
-    placed = emitted(cluster, microbatches=6)
+    placed = emitted(microbatches=6)
     with watch_graphs() as found:
         placed.fit(X[:12], Y[:12], batch_size=12, verbose=0)
 
@@ -67,13 +74,11 @@ def test_gradients_are_summed_as_they_come(cluster: sn.Cluster) -> None:
     assert widest <= 6  # the losses of the micro-batches
 
 
-def test_recompute_runs_the_forward_pass_again_where_it_must(
-    cluster: sn.Cluster,
-) -> None:
+def test_recompute_runs_the_forward_pass_again_where_it_must() -> None:
     """It is not folded away; "auto" computes nothing twice where there is room."""
     once, twice, auto = (
         sum(row.ops for row in sn.audit(model, None, (X[:12], Y[:12])).check().rows)
-        for model in (emitted(cluster, recompute=r) for r in (False, True, "auto"))
+        for model in (emitted(recompute=r) for r in (False, True, "auto"))
     )
 
     assert twice > once + 5
@@ -159,9 +164,9 @@ def test_a_mask_that_reaches_a_loss_is_warned_of(cluster: sn.Cluster) -> None:
         model.train_on_batch(np.ones((4, 5), "int32"), np.ones((4, 5, 3)))
 
 
-def test_losses_that_are_no_means_are_refused(cluster: sn.Cluster) -> None:
+def test_losses_that_are_no_means_are_refused() -> None:
     """A sum over the batch would be weighted wrongly."""
-    model = emitted(cluster, microbatches=2)
+    model = emitted(microbatches=2)
 
     with pytest.raises(sn.DeclarationError, match="reduction='sum'"):
         model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
@@ -182,12 +187,10 @@ def test_losses_that_are_no_means_are_refused(cluster: sn.Cluster) -> None:
     ],
     ids=str,
 )
-def test_nonsense_is_refused_with_the_reason(
-    cluster: sn.Cluster, way: dict[str, Any], words: str
-) -> None:
+def test_nonsense_is_refused_with_the_reason(way: dict[str, Any], words: str) -> None:
     """Each option names what it may be."""
     with pytest.raises(sn.DeclarationError, match=words):
-        emitted(cluster, **way)
+        emitted(**way)
 
 
 def test_a_model_with_its_own_train_step_is_not_cut(cluster: sn.Cluster) -> None:

@@ -255,3 +255,29 @@ def test_vocabularies_go_along() -> None:
 
     given = tf.constant([["b"], ["a"], ["z"]])
     np.testing.assert_array_equal(made(given), source(given))
+
+
+class FromValue(layers.Layer):
+    """Makes its variable from a value instead of an initializer."""
+
+    def build(self, shape: Any) -> None:
+        """One number."""
+        self.scale = keras.Variable(np.float32(3.0), name="scale")
+
+    def call(self, x: Any) -> Any:
+        """The input, scaled."""
+        return x * self.scale
+
+
+@pytest.mark.parametrize("kind", ["net", "function"])
+def test_variables_made_from_values_have_them(kind: str) -> None:
+    """They cannot be made without memory, so the source is traced in a graph."""
+    net = sn.Net("n")
+    body = [layers.Dense(3), FromValue()]
+    net.output(net.branch("b", net.input("x", (4,)), body))
+    source = net if kind == "net" else lambda: chain(layers.Dense(3), FromValue())
+    made = cloned(source).model
+    kernel = made.layers[1].kernel
+
+    assert np.ptp(kernel) > 0
+    np.testing.assert_allclose(made.predict(X, verbose=0), 3.0 * X @ kernel, rtol=1e-5)

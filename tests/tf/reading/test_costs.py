@@ -2,8 +2,6 @@
 
 import logging
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -262,24 +260,6 @@ def test_costing_leaves_a_layer_as_it_was() -> None:
     bare = call_of(Doubled(8), ROW)
     cost_of(bare, 4)
     assert not any(has_value(variable) for variable in bare.operation.variables)
-
-
-def test_costing_does_not_start_the_runtime() -> None:
-    """A trace leaves TensorFlow's settings open: it makes no device."""
-    code = (
-        "import keras\n"
-        "import splitnet as sn\n"
-        "from splitnet.tf.runtime.configure import started\n"
-        "def build():\n"
-        "    x = keras.Input((5, 8))\n"
-        "    return keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))\n"
-        "print(sn.read(build).calls[-1].efficiency, started())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout.strip() == "product False"
 
 
 # What all calls have in common ---------------------------------------------------

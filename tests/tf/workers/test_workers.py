@@ -122,7 +122,7 @@ def test_workers_with_a_limit_keep_to_it_and_to_the_order(tmp_path: Path) -> Non
             net.output(net.branch("b", x, layer, on="worker:0/cpu:0"))
             return net
 
-        answer["large"] = said(lambda: sn.plan(net(9000), cluster))
+        answer["large"] = said(lambda: sn.plan(net(9000), cluster, time_limit=0.1))
         small = net(2000)
         model = sn.emit(small, sn.plan(small, cluster, batch=1, training=False))
         one = np.ones((1, 2000), "float32")
