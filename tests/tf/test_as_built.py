@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -60,30 +59,6 @@ def test_the_command_line_knows_the_word(
     where = json.loads(capsys.readouterr().out)["device_of"]
     where = {part.partition(" ")[0]: device for part, device in where.items()}
     assert [where[f"lstm_{i}"] for i in range(2)] == ["gpu:1", "gpu:0"]
-
-
-def test_a_layer_with_variables_on_two_devices_goes_with_most_bytes(
-    cluster: sn.Cluster,
-) -> None:
-    """A small bias elsewhere does not decide."""
-
-    class Apart(layers.Layer):
-        def build(self, shape: Any) -> None:
-            with tf.device("/cpu:1"):
-                self.bias = self.add_weight(shape=(2,), name="bias")
-            with tf.device("/cpu:2"):
-                self.kernel = self.add_weight(shape=(shape[-1], 2), name="kernel")
-
-        def call(self, x: Any) -> Any:
-            return x @ self.kernel + self.bias
-
-    entry = keras.Input((8,))
-    model = keras.Model(entry, Apart(name="apart")(entry))
-
-    with pytest.warns(UserWarning, match="all variables"):
-        plan = sn.plan(model, cluster, pins="as_built", time_limit=0.5)
-
-    assert plan.device_of[plan.graph.call["apart"].part] == "gpu:1"
 
 
 @pytest.fixture

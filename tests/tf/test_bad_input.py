@@ -82,20 +82,6 @@ def test_faults_of_bodies_come_all_at_once() -> None:
         assert words in text
 
 
-def test_shapes_that_do_not_fit_are_told_of_the_merge() -> None:
-    """The merge is named, with the shapes that it was given."""
-    net = sn.Net("bad")
-    x = net.input("x", (6,))
-    a = net.branch("a", x, layers.Dense(3))
-    b = net.branch("b", x, layers.Dense(4))
-    net.output(net.merge("both", [a, b], layers.Add()))
-
-    with pytest.raises(
-        sn.DeclarationError, match=r"merge 'both'.*shape \(None, 3\), \(None, 4\)"
-    ):
-        sn.read(net)
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype", "words"),
     [((3,), "floaty", "floaty"), ((3,), 7, "dtype 7")],

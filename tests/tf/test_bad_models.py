@@ -63,20 +63,6 @@ class Halved(layers.Dense):
         return self.factor * super().call(inputs)
 
 
-class Late(layers.Layer):
-    """A layer that makes its weight when it is called."""
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self.w: Any = None
-
-    def call(self, inputs: Any) -> Any:
-        """Make the weight, if it is the first call."""
-        if self.w is None:
-            self.w = self.add_weight(shape=(inputs.shape[-1],), name="w")
-        return inputs * self.w
-
-
 def hidden(way: str) -> Callable[[Any], Any]:
     """A function for a Lambda that hides a variable in one of many ways."""
     dense = layers.Dense(3, name="kept")
@@ -204,18 +190,6 @@ def test_layer_that_makes_a_tensorflow_variable_in_call_is_named(
     assert "add_weight() in __init__ or build()" in told
 
 
-def test_layer_that_makes_variables_in_call_is_named_in_a_net() -> None:
-    """In a model Keras itself refuses it; as the body of a branch it is told."""
-    with pytest.raises(ValueError, match="late"):
-        around(Late(name="late"))
-    net = sn.Net("odd")
-    net.output(net.branch("a", net.input("x", (3,)), Late(name="late")))
-    with pytest.raises(sn.DeclarationError) as caught:
-        sn.read(net)
-    assert "branch 'a'" in str(caught.value)
-    assert "late" in str(caught.value)
-
-
 class Own(keras.Model):
     """Functional inside, with a call of its own."""
 
@@ -275,16 +249,3 @@ def test_an_input_that_nothing_reads_stays_an_input(cluster: sn.Cluster) -> None
     x = [np.ones((2, 3), "float32"), np.ones((2, 2), "float32")]
 
     np.testing.assert_array_equal(placed(x), model(x))
-
-
-def test_a_disconnected_net_is_refused() -> None:
-    """An output that no input leads to, and an input that leads nowhere."""
-    net = sn.Net("apart")
-    x = net.input("x", (3,))
-    net.input("idle", (3,))
-    net.output(net.branch("a", x, lambda t: keras.ops.ones((2, 3))))
-    with pytest.raises(sn.DeclarationError) as caught:
-        sn.read(net)
-
-    assert "input 'idle'" in str(caught.value)
-    assert "branch 'a'" in str(caught.value)

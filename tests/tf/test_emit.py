@@ -35,23 +35,6 @@ def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
     assert model.get_layer("l") is not mine[0]
 
 
-def test_emit_twice_gives_independent_models_that_start_equal(
-    cluster: sn.Cluster,
-) -> None:
-    """Two emissions have the same values, and training one leaves the other."""
-    case = two_branches(layers.Dense(4), layers.Dense(4))
-    one, other = emitted(case.source, cluster), emitted(case.source, cluster)
-    first = one.get_weights()
-    for mine, its in zip(first, other.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, its)
-    one.compile("sgd", "mse")
-    one.fit(case.x, case.y, verbose=0)
-
-    assert any(np.any(a != b) for a, b in zip(first, one.get_weights()))
-    for mine, its in zip(first, other.get_weights()):
-        np.testing.assert_array_equal(mine, its)
-
-
 def test_emit_starts_as_the_same_layers_start_in_plain_keras(
     cluster: sn.Cluster,
 ) -> None:

@@ -154,18 +154,6 @@ def test_callback_says_what_an_eager_step_hides(model: Any, tmp_path: Path) -> N
     assert b"saw no op" in events(tmp_path)["measured"][0][2]
 
 
-def test_callback_refuses_a_plain_model(model: Any, tmp_path: Path) -> None:
-    """There is nothing to show of a model that was never placed."""
-    plain = sn.unplace(model)
-    plain.compile("sgd", "mse")
-    inputs, targets = batch()
-
-    with pytest.raises(sn.PlanFileError, match="has no plan: it was not emitted"):
-        plain.fit(
-            inputs, targets, verbose=0, callbacks=[sn.PlacementCallback(tmp_path)]
-        )
-
-
 def test_callback_says_why_no_step_was_measured(model: Any, tmp_path: Path) -> None:
     """Beside another profile training goes on, and the text says what happened."""
     inputs, targets = batch()

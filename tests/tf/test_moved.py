@@ -31,7 +31,7 @@ MOVED = ("b3", "sum")  # there are three stand-ins here
 BATCH_HERE = np.ones((4, 6), "float32"), np.ones((4, 3), "float32")
 
 
-@pytest.mark.parametrize("road", ["plan", "file", "place"])
+@pytest.mark.parametrize("road", ["file", "place"])
 def test_a_plan_for_missing_devices_is_planned_anew_and_says_so(
     road: str, far: tuple[sn.Net, sn.Plan], cluster: sn.Cluster, tmp_path: Path
 ) -> None:

@@ -153,18 +153,6 @@ def test_opened_calls_run_as_segments(cluster: sn.Cluster) -> None:
     assert_near(trained(placed, eager=False), trained(model, eager=True))
 
 
-def test_pins_name_an_opened_model(cluster: sn.Cluster) -> None:
-    """The name of a nested model stands for all its calls."""
-    model = nested()
-    pins = {"stem": "gpu:0", "stem@2": "gpu:1", "head": "gpu:2"}
-    plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)
-    where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
-
-    assert where["stem/inner/d"] == where["stem/sum"] == "gpu:0"
-    assert where["stem@2/norm"] == "gpu:1"
-    assert where["head/d"] == "gpu:2"
-
-
 def test_opening_waits_where_inputs_are_changed() -> None:
     """A model that casts its input, or has a call of its own, stays one call."""
 

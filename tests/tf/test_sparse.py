@@ -1,11 +1,9 @@
 """Sparse tensors are told from those that Keras only marks so."""
 
 import keras
-import numpy as np
 import pytest
 from keras import layers, ops
 
-import splitnet as sn
 from splitnet.tf.reading.flatten import is_sparse
 
 pytestmark = [pytest.mark.tf, pytest.mark.usefixtures("cluster")]
@@ -30,19 +28,3 @@ def test_is_sparse_knows_inputs_layers_and_what_is_made_of_them():
     assert is_sparse(ops.abs(ops.multiply(x, 2.0)))
     assert is_sparse(coded)
     assert not is_sparse(layers.Dense(3)(x))
-
-
-def test_towers_take_what_was_scaled_by_a_number(cluster):
-    """`x / 255` before towers is split by samples."""
-    net = sn.Net("scaled")
-    x = net.input("x", (8,))
-    scaled = net.branch("scaled", x, lambda t: t / 255.0, on="cpu")
-    net.output(net.towers("heads", scaled, [layers.Dense(4)], on=["gpu:0", "gpu:1"]))
-    plan = sn.plan(net, cluster, batch=8)
-    inputs = np.arange(40, dtype="float32").reshape(5, 8)
-
-    model = sn.emit(net, plan)
-    dense = next(layer for layer in model.layers if isinstance(layer, layers.Dense))
-    kernel, bias = dense.get_weights()
-    wanted = inputs / 255.0 @ kernel + bias
-    np.testing.assert_allclose(model(inputs), wanted, rtol=1e-5, atol=1e-6)

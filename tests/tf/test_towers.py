@@ -14,7 +14,7 @@ from splitnet.core.replication import collapse
 from splitnet.simulator.microbatch import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
 from tests.tf.check import numbers
-from tests.tf.zoo.ways import FOUR, conv_body, towered
+from tests.tf.zoo.ways import FOUR, towered
 
 pytestmark = pytest.mark.tf
 
@@ -44,30 +44,6 @@ def difference(one: Any, other: Any) -> float:
         float(np.abs(a - b).max())
         for a, b in zip(one.get_weights(), other.get_weights())
     )
-
-
-def test_towers_share_the_batch_as_evenly_as_can_be(cluster: sn.Cluster) -> None:
-    """Seven over four is 2, 2, 2, 1, in the graph that is planned."""
-    graph = sn.read(towered(conv_body(), (8, 8, 2)), batch=7)
-
-    assert [
-        call.output_shapes[0][0] for call in graph.calls if call.kind == "Conv2D"
-    ] == [2, 2, 2, 1]
-
-
-def test_shares_of_towers_are_exact_in_float64(cluster: sn.Cluster) -> None:
-    """Ninths of nine samples, in every digit that the model has."""
-    net = sn.Net("exact")
-    x = net.input("x", (4,), dtype="float64")
-    body = [layers.BatchNormalization(dtype="float64")]
-    net.output(net.towers("body", x, body, on=FOUR, batch_norm="synchronised"))
-    placed, plain = both(net, cluster)
-    given = np.random.default_rng(0).standard_normal((9, 4))
-
-    mine, its = (np.asarray(model(given, training=True)) for model in (placed, plain))
-
-    assert mine.dtype == "float64"
-    assert np.abs(mine - its).max() < 1e-14
 
 
 def test_per_tower_batch_norm_updates_its_averages_once_by_the_mean(

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -70,29 +71,29 @@ def _imported(node: ast.AST) -> list[str]:
     return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
 
 
-@pytest.mark.parametrize("version", ["3.11.3", "3.99.0", "2.15.0"])
-def test_keras_outside_the_tested_range_is_refused(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    """The error says which Keras is here, which are tested, and what to install."""
-    monkeypatch.setattr(keras, "__version__", version)
-    with pytest.raises(sn.ConfigError) as caught:
-        keras_api.check_versions()
-
-    assert f"Keras {version} is outside 3.12 to 3.15" in str(caught.value)
-    assert "pip install 'keras>=3.12,<3.16'" in str(caught.value)
-
-
-def test_tensorflow_outside_the_tested_range_is_refused(
+@pytest.mark.parametrize(
+    ("room", "library", "version", "range_", "wanted"),
+    [
+        (keras_api, keras, "3.11.3", "3.12 to 3.15", "'keras>=3.12,<3.16'"),
+        (keras_api, keras, "3.99.0", "3.12 to 3.15", "'keras>=3.12,<3.16'"),
+        (tf_api, tf_api.tf, "2.15.1", "2.20 to 2.21", "'tensorflow>=2.20,<2.22'"),
+    ],
+)
+def test_a_version_outside_the_tested_range_is_refused(
+    room: Any,
+    library: Any,
+    version: str,
+    range_: str,
+    wanted: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As of Keras."""
-    monkeypatch.setattr(tf_api.tf, "__version__", "2.15.1")
+    """The error says which one is here, which are tested, and what to install."""
+    monkeypatch.setattr(library, "__version__", version)
     with pytest.raises(sn.ConfigError) as caught:
-        tf_api.check_versions()
+        room.check_versions()
 
-    assert "TensorFlow 2.15.1 is outside 2.20 to 2.21" in str(caught.value)
-    assert "pip install 'tensorflow>=2.20,<2.22'" in str(caught.value)
+    assert f"{version} is outside {range_}" in str(caught.value)
+    assert f"pip install {wanted}" in str(caught.value)
 
 
 def test_a_private_name_that_is_gone_is_refused(

@@ -221,18 +221,6 @@ def test_clones_of_a_net_are_alike_and_have_the_layers_values() -> None:
         np.testing.assert_array_equal(mine, its)
 
 
-def test_a_clone_of_a_function_is_a_model_with_values() -> None:
-    """As if the function had been called."""
-
-    def build() -> Any:
-        return chain(layers.Dense(3), layers.Dropout(0.5), layers.Dense(2))
-
-    made = cloned(build).model
-
-    assert made.predict(X, verbose=0).shape == (5, 2)
-    assert all(np.ptp(w) > 0 for w in made.get_weights() if np.ndim(w) == 2)
-
-
 def test_what_layers_share_stays_shared() -> None:
     """A dense layer that is called and wrapped is one in the clone."""
     dense = layers.Dense(4)

@@ -86,11 +86,6 @@ def _reads(graph: sn.Graph, call: Any, kind: str) -> bool:
     )
 
 
-def test_net_declared_twice_is_the_same_net() -> None:
-    """As after a restart."""
-    assert len(matched(net(), planned(net()))) == len(planned(net()).graph.calls)
-
-
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

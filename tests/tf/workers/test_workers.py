@@ -306,18 +306,6 @@ def test_hosts_report_every_fault_at_once() -> None:
     assert "without a gap" in text
 
 
-def test_cluster_files_keep_hosts_and_links(tmp_path: Path) -> None:
-    """What is written as TOML is read back equal."""
-    cluster = Cluster(
-        Cluster.of("cpu", "worker:0/gpu:0").devices,
-        Cluster.of("cpu").links,
-        hosts_from({"client": "10.0.0.1:2222", "worker:0": "[fd00::2]:2222"}),
-    )
-    write_cluster(cluster, tmp_path / "cluster.toml")
-
-    assert Cluster.load(tmp_path / "cluster.toml") == cluster
-
-
 def test_probe_tells_unreachable_from_unresponsive() -> None:
     """Nobody listens, or what listens never answers."""
     with socket.socket() as plug:

@@ -52,31 +52,6 @@ def shared_lstm() -> Case:
 
 
 @case
-def triplet() -> Case:
-    """One encoder on three devices, and a merge that is a function.
-
-    The merge takes differences, in which a bias of the last layer would cancel.
-    """
-    net = sn.Net("triplet")
-    inputs = [net.input(name, (5,)) for name in ("anchor", "near", "far")]
-    last = layers.Dense(4, use_bias=False)
-    encoder = keras.Sequential([layers.Dense(8, activation="tanh"), last])
-    towers = [
-        net.branch(f"see_{i}", ref, encoder, on=f"gpu:{i}")
-        for i, ref in enumerate(inputs)
-    ]
-
-    def margin(anchor: Any, near: Any, far: Any) -> Any:
-        ops = keras.ops
-        closer = ops.sum(ops.square(anchor - near), axis=-1, keepdims=True)
-        return closer - ops.sum(ops.square(anchor - far), axis=-1, keepdims=True)
-
-    net.output(net.merge("margin", towers, margin))
-    x = [numbers(5, seed=seed) for seed in range(3)]
-    return Case(net, x, numbers(1, seed=4))
-
-
-@case
 def cnn_two_tower() -> Case:
     """Convolutions, BatchNorm, pooling and Dropout in two towers of their own."""
 
