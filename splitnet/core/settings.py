@@ -85,15 +85,6 @@ def _visible(value: object) -> tuple[int, ...] | None:
     return indices
 
 
-def _log(value: object) -> str | bool:
-    if value in ("branches", "ops"):
-        return str(value)
-    try:
-        return "branches" if _flag(value) else False
-    except ValueError:
-        raise ValueError("must be 'branches', 'ops', true or false") from None
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """A runtime setting: its name, how its value is read, and what it means."""
@@ -159,8 +150,8 @@ OPTIONS: Mapping[str, Option] = {
         ),
         (
             "log_placement",
-            _log,
-            "'branches': a line per branch when a model is emitted; 'ops': every op",
+            _flag,
+            "a line of TensorFlow's for every op",
         ),
         ("determinism", _flag, "the same bits in every run; slower"),
     )

@@ -25,7 +25,6 @@ from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.clone import Clone, clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import Site, blueprint_of
-from splitnet.tf.runtime.configure import announce
 from splitnet.tf.workers.barrier import wait_for_workers
 
 __all__ = ["emit", "plan_of", "unplace"]
@@ -98,7 +97,6 @@ def emit(
     if names := split_layers(plan.graph):
         files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)
-    announce(plan)
     return model
 
 

@@ -59,8 +59,6 @@ def test_settings_code_beats_environment_beats_file(tmp_path: Path) -> None:
         ("memory_limit", "4 GiB", 4 * 2**30),
         ("memory_growth", "true", True),
         ("soft_placement", "0", False),
-        ("log_placement", "ops", "ops"),
-        ("log_placement", True, "branches"),
         ("log_placement", "0", False),
     ],
 )
@@ -86,7 +84,6 @@ WRONG = {
     "memory_limit must be 1 MiB or more": ("memory_limit", ["4 parsecs", "12 B", -1]),
     "cpu_threads must be a whole number": ("cpu_threads", [0, "two", 1.5, True]),
     "memory_growth must be True or False": ("memory_growth", ["maybe"]),
-    "'branches', 'ops', true or false": ("log_placement", ["layers"]),
 }
 
 

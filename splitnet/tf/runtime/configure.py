@@ -3,7 +3,6 @@
 Nothing here initialises TensorFlow.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from splitnet.core.errors import ConfigError, format_bytes, listed, warn
-from splitnet.core.plan import Plan
 from splitnet.core.settings import Settings, resolve
 from splitnet.tf.runtime.logging import log_filter
 from splitnet.tf.runtime.nvml import cards
 
 __all__ = [
-    "announce",
     "apply_settings",
     "check_settings",
     "configure",
@@ -95,7 +92,7 @@ def configure(**options: Any) -> Settings:
         **options: `visible` (GPU indices, "all", "none"), `memory_fraction` (0 to 1),
             `memory_limit` (bytes, or "4 GiB"), `memory_growth`, `logical_gpus`,
             `cpu_devices`, `cpu_threads`, `inter_op_threads`, `soft_placement`,
-            `log_placement` ("branches" or "ops") and `determinism`.
+            `log_placement` and `determinism`.
 
     Returns:
         Every setting with its value and origin.
@@ -149,19 +146,6 @@ def apply_settings(
     return settings
 
 
-def announce(plan: Plan) -> None:
-    """Log the device of each part, a line each, if `log_placement` is "branches"."""
-    if current()["log_placement"] != "branches":
-        return
-    log = logging.getLogger("splitnet.placement")
-    if not log.hasHandlers():
-        log.addHandler(logging.StreamHandler())
-    log.setLevel(logging.INFO)
-    for placed in plan.placements:
-        target = plan.cluster[placed.device].target
-        log.info("%s: %s (%s), %s", placed.part, placed.device, target, placed.reason)
-
-
 def check_settings(settings: Settings, *, gpus: bool = True) -> Check:
     """Hold settings against this machine's GPUs, driver and environment."""
     faults: list[str] = []
@@ -195,7 +179,7 @@ def _apply_at_any_time(settings: Settings) -> None:
     if soft is not None:
         tf.config.set_soft_device_placement(soft)
     if settings["log_placement"] is not None:
-        tf.debugging.set_log_device_placement(settings["log_placement"] == "ops")
+        tf.debugging.set_log_device_placement(settings["log_placement"])
     if settings["determinism"]:
         tf.config.experimental.enable_op_determinism()
 

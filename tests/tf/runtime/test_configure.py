@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
-from splitnet.planner.planner import plan_graph
 from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
 from splitnet.tf.runtime.nvml import Card
-from tests.zoo import shared
 
 pytestmark = pytest.mark.tf
 
@@ -270,22 +267,3 @@ def test_gpu_details_tell_what_a_plan_need_not_know(machine: Machine) -> None:
         "used_by": [[42, GIB]],
         "links": [1],
     }
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_log_placement_is_a_line_for_each_part(
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    asked: bool,
-) -> None:
-    """Where each part goes, once, if it is asked for."""
-    plan = plan_graph(shared(flops=1e9), Cluster.of("2*gpu", "cpu"))
-    if asked:
-        monkeypatch.setenv("SPLITNET_LOG_PLACEMENT", "branches")
-
-    with caplog.at_level("INFO", logger="splitnet.placement"):
-        config.announce(plan)
-
-    assert len(caplog.messages) == (len(plan.placements) if asked else 0)
-    assert ("right: gpu:1 (/device:GPU:1), pin" in caplog.messages) == asked
