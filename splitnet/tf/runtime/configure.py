@@ -102,7 +102,7 @@ def configure(**options: Any) -> Settings:
             late; all of them at once, and nothing is applied.
     """
     settings = apply_settings(options)
-    idle = [n for n in options if n in _GPU_SETTINGS and not _gpu_setting_works(n)]
+    idle = [name for name in _idle(settings) if name in options]
     if idle:
         warn(f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.")
     return settings
@@ -167,11 +167,6 @@ def make_cpu_devices(count: int) -> None:
     _divide(_tf_config().list_physical_devices("CPU")[0], [None] * count)
 
 
-def _gpu_setting_works(name: str) -> bool:
-    """Whether a setting of GPUs changes anything here; hiding none of them does not."""
-    return bool(_tf_config().list_physical_devices("GPU")) or not current()[name]
-
-
 def _apply_at_any_time(settings: Settings) -> None:
     import tensorflow as tf
 
@@ -186,10 +181,8 @@ def _apply_at_any_time(settings: Settings) -> None:
 
 def _notes(settings: Settings) -> Iterator[str]:
     """Settings without effect here, and variables that others read as well."""
-    gpus = _tf_config().list_physical_devices("GPU")
-    for name in _GPU_SETTINGS:
-        if settings[name] and not gpus:
-            yield f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
+    for name in _idle(settings):
+        yield f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None:
         yield f"CUDA_VISIBLE_DEVICES={hidden!r} applies before 'visible' does"
@@ -208,6 +201,13 @@ def _notes(settings: Settings) -> Iterator[str]:
             if wanted
             else ""
         )
+
+
+def _idle(settings: Settings) -> list[str]:
+    """Settings of GPUs on a machine without any."""
+    if _tf_config().list_physical_devices("GPU"):
+        return []
+    return [name for name in _GPU_SETTINGS if settings[name]]
 
 
 def _said(settings: Settings, name: str) -> str:
