@@ -219,8 +219,13 @@ def test_towers_that_cannot_be_split_are_refused(cluster: sn.Cluster) -> None:
     net = sn.Net("mean")
     x = net.input("x", (4,))
     net.output(net.towers("mean", x, lambda t: keras.ops.mean(t, axis=0), on=FOUR))
-    with pytest.raises(sn.DeclarationError, match="first axis is not the batch"):
+    coded = layers.CategoryEncoding(9, "count", sparse=True)
+    coded = net.branch("coded", net.input("words", (4,), "int32"), coded)
+    net.output(net.towers("sparse", coded, layers.Dense(2), on=FOUR))
+    with pytest.raises(sn.DeclarationError) as error:
         sn.read(net)
+    assert "first axis is not the batch" in str(error.value)
+    assert "reads a sparse tensor" in str(error.value)
 
 
 def test_synchronised_inside_a_nested_model_is_refused(cluster: sn.Cluster) -> None:

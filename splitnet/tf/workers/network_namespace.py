@@ -18,16 +18,23 @@ import psutil
 
 from splitnet.core.errors import ConfigError
 
-__all__ = ["end_with_parent", "enter", "is_private", "isolate", "open_interfaces"]
+__all__ = [
+    "ADVICE",
+    "end_with_parent",
+    "enter",
+    "is_private",
+    "isolate",
+    "open_interfaces",
+]
 
 _DIE_WITH_PARENT = 1
 _NEW_NET, _NEW_USER = 0x40000000, 0x10000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
-_ADVICE = (
+ADVICE = (
     "Run the program under `splitnet cluster up --workers N -- python program.py`, "
     "which makes the private network first; or, where other hosts may reach this one "
     "and a firewall or a VPN stands in front, allow it (--allow-remote, "
-    "allow_remote=True)."
+    "allow_remote=True, in a job SPLITNET_ALLOW_REMOTE=1); see docs/machines.md."
 )
 
 
@@ -64,7 +71,7 @@ def isolate() -> None:
         )
         raise ConfigError(
             f"cannot make a private network for workers: {why}. Do it before "
-            f"numpy, Keras or TensorFlow is imported. {_ADVICE}"
+            f"numpy, Keras or TensorFlow is imported. {ADVICE}"
         )
     user, group = os.getuid(), os.getgid()
     try:
@@ -76,7 +83,7 @@ def isolate() -> None:
     except OSError as error:
         raise ConfigError(
             "cannot make a private network for workers: the system refuses "
-            f"({error.strerror}). {_namespace_limits()}{_ADVICE}"
+            f"({error.strerror}). {_namespace_limits()}{ADVICE}"
         ) from None
 
 

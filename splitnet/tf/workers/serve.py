@@ -15,6 +15,7 @@ from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, format_bytes
 from splitnet.tf.workers.health import bypass_proxy
 from splitnet.tf.workers.network_namespace import (
+    ADVICE,
     end_with_parent,
     is_private,
     open_interfaces,
@@ -179,11 +180,7 @@ def check_network(*, allow_remote: bool) -> None:
     raise ConfigError(
         "TensorFlow listens on every interface, without a password, and whoever "
         "reaches it can run what they like here. This machine can be reached over "
-        f"{', '.join(open_interfaces())}. For workers of this machine use `splitnet "
-        "cluster up --workers N -- python program.py`, which keeps them in a private "
-        "network. For several machines put a firewall or a VPN in front of these "
-        "ports, see docs/machines.md, and say --allow-remote (in Python: "
-        "allow_remote=True; in a job SPLITNET_ALLOW_REMOTE=1)."
+        f"{', '.join(open_interfaces())}. {ADVICE}"
     )
 
 

@@ -12,8 +12,8 @@ import pytest
 from splitnet.core.cluster import Cluster, Host
 from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.core.serialization import hosts_from, write_cluster
-from splitnet.tf.workers import connect, network_namespace, serve
-from splitnet.tf.workers.health import probe
+from splitnet.tf.workers import connect, network_namespace, serve, start
+from splitnet.tf.workers.health import failure_message, probe
 from splitnet.tf.workers.serve import (
     check_network,
     check_port,
@@ -321,3 +321,22 @@ def test_probe_tells_unreachable_from_unresponsive() -> None:
     ]
     assert "no answer for" in silent[0].words
     assert "no worker listens" in gone[0].words
+
+
+def test_failures_without_a_lost_worker_say_so() -> None:
+    """One that came back has lost what it held."""
+    words = failure_message({}, {}, RuntimeError("no remote_handle\nand more"))
+
+    assert "all of them are healthy now" in words
+    assert "(no remote_handle). Join again, sn.connect(cluster)" in words
+
+
+def test_workers_that_do_not_start_are_named(tmp_path: Path) -> None:
+    """With how they ended and what they wrote last; an impossible number is refused."""
+    (tmp_path / "worker-0.log").write_text("out of order\n")
+    command = [sys.executable, "-c", "raise SystemExit(3)", "--index", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    with process, pytest.raises(ConfigError, match="worker 0 ended with code 3: out"):
+        start._wait([process], tmp_path)
+    with pytest.raises(DeviceError, match="workers are 1 to 64 on one machine"):
+        start.local_workers(0)
