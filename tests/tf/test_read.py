@@ -8,9 +8,10 @@ from typing import Any
 
 import keras
 import pytest
-from keras import layers
+from keras import layers, ops
 
 import splitnet as sn
+from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.match import planned_sites
 from splitnet.tf.reading.net import trace_of
 from splitnet.tf.reading.source import blueprint_of
@@ -249,3 +250,34 @@ def test_read_charges_what_is_kept_once() -> None:
     assert [entry.activation_bytes, reshape.activation_bytes] == [0, 0]
     assert last.activation_bytes == 0  # its input is what the first has kept
     assert [tensor.kept for tensor in tensors] == [True, False, True]
+
+
+def test_is_sparse_takes_no_product_with_a_number_for_one():
+    """Keras marks `2 * x` as sparse, and what is made of it."""
+    x = keras.Input((8,))
+    scaled = ops.abs(ops.multiply(x, 2.0))
+    assert scaled.sparse
+
+    assert not is_sparse(scaled)
+    assert not is_sparse(x / 255.0)
+
+
+def test_is_sparse_knows_inputs_layers_and_what_is_made_of_them():
+    """Sparse inputs, layers that make sparse tensors, and functions of them."""
+    x = keras.Input((8,), sparse=True)
+    coded = layers.CategoryEncoding(10, "count", sparse=True)(keras.Input((4,)))
+
+    assert is_sparse(x)
+    assert is_sparse(ops.abs(ops.multiply(x, 2.0)))
+    assert is_sparse(coded)
+    assert not is_sparse(layers.Dense(3)(x))
+
+
+def test_a_model_with_inputs_by_name_has_a_largest_batch():
+    """A model is read, not called."""
+    box = sn.Cluster.of("gpu", "cpu", memory="64 MiB", cpu_memory="32 MiB")
+    inputs = {n: keras.Input((32,), name=n) for n in ("a", "b")}
+    joined = layers.Concatenate()(list(inputs.values()))
+    model = keras.Model(inputs, layers.Dense(64)(joined))
+
+    assert sn.largest_batch(model, box) > 32

@@ -4,12 +4,15 @@ TensorFlow's functions are replaced by ones that keep what they were told and re
 what the real ones refuse.
 """
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from splitnet.cli import main
 from splitnet.core.errors import ConfigError
 from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
@@ -158,6 +161,28 @@ def test_memory_limits_are_each_gpus(
     config.configure(**settings)
 
     assert [limits(machine, i) for i in (0, 1)] == [expected] * 2
+
+
+def test_two_jobs_of_one_half_share_a_card(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`splitnet run` hands its flags on; both jobs fit the card with their contexts."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("job.py").write_text("import sys\nprint(__name__, *sys.argv)\nsys.exit(7)")
+    flags = ("--gpus", "0", "--memory-fraction", "0.5")
+    with pytest.raises(SystemExit, match="7"):
+        main(["run", *flags, "job.py", "--lr", "0.1"])
+
+    assert capsys.readouterr().out == "__main__ job.py --lr 0.1\n"
+    assert machine.visible == machine.gpus[:1]
+    [limit] = limits(machine, 0)
+    context = 512
+    assert 75 * 1024 < 2 * limit <= 80 * 1024 - 2 * context
+    assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
 
 
 def test_memory_fraction_needs_the_driver(
