@@ -123,7 +123,6 @@ def inside() -> Any:
 
 
 MODELS = {
-    "tracker": lambda: graph(Tracker),
     "late": late,
     "extra": lambda: graph(Extra, width=6),
     "backbone": lambda: Backbone(4),
