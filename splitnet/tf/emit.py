@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, PlanFileError, warn
+from splitnet.core.errors import PlanFileError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
 from splitnet.planner.strategies.compare import executed
@@ -68,12 +68,6 @@ def emit(
             cannot be cut as asked.
         WorkerError: a worker that was joined is lost.
     """
-    if not isinstance(plan, Plan):
-        raise DeclarationError(
-            "emit(source, plan) takes a net or a Keras model, and then its plan, as "
-            "splitnet.plan(source, cluster) returns it. Received as plan: "
-            f"{type(plan).__name__}."
-        )
     wait_for_workers(ask=True)
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))

@@ -133,3 +133,21 @@ def test_copy_false_places_the_layers_of_the_source(cluster: sn.Cluster) -> None
     assert placed.layers[1:] == model.layers[1:]
     assert_near(model.get_weights(), clone.get_weights())
     sn.audit(placed, None, data).check()
+
+
+def test_a_compilation_that_cannot_be_copied_is_told(cluster: sn.Cluster) -> None:
+    """The model is placed all the same, not compiled; a plan is asked for by name."""
+
+    class Odd(keras.optimizers.SGD):
+        def get_config(self) -> Any:
+            raise NotImplementedError("no words")
+
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(2)], name="odd")
+    model.compile(Odd(), "mse")
+    plan = sn.plan(model, cluster, batch=4, time_limit=0.1)
+    with pytest.warns(
+        UserWarning, match="copy of model 'odd' is not compiled: no word"
+    ):
+        assert not sn.emit(model, plan).compiled
+    with pytest.raises(sn.DeclarationError, match="plan= must be a plan"):
+        sn.emit(model, cluster)
