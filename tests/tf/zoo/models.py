@@ -461,46 +461,6 @@ def said_in_the_call() -> Case:
     return given(made, x, y)
 
 
-def several_reads(reader: Callable[[Any], Any], *places: str) -> Case:
-    """A tensor that a reader and two sums read, each on the device that is given."""
-    keras.utils.set_random_seed(3)
-    first = keras.Input((5, 8))
-    read = layers.Dense(8, name="made")(first)
-    found = layers.Add(name="one")([read, reader(read)])
-    found = layers.Add(name="two")([found, read])
-    built = keras.Model(first, layers.Dense(2, name="head")(found))
-    pins = dict(zip(("reader", "one", "two"), places))
-    pins |= {"made": "gpu:0", "head": "gpu:2"}
-    return replace(made_up(built), pins=pins)
-
-
-@model
-def read_by_attention() -> Case:
-    """A call reads a tensor several times that calls on other devices read as well."""
-    attend = layers.MultiHeadAttention(2, 4, name="reader")
-    return several_reads(lambda x: attend(x, x), "gpu:1", "gpu:2", "gpu:0")
-
-
-@model
-def read_by_normalization() -> Case:
-    """Three calls of one device read a tensor of another."""
-    norm = layers.BatchNormalization(name="reader")
-    return several_reads(norm, "gpu:1", "gpu:1", "gpu:1")
-
-
-@model
-def one_head_for_five_levels() -> Any:
-    """Shared weights, read on each device: their gradients meet at home."""
-    keras.utils.set_random_seed(3)
-    level = first = keras.Input((8,))
-    inner, outer = layers.Dense(9, "tanh"), layers.Dense(6, "tanh")
-    found = []
-    for _ in range(5):
-        level = layers.Dense(8, "tanh")(level)
-        found.append(outer(inner(layers.LayerNormalization()(level))))
-    return keras.Model(first, layers.Concatenate()(found))
-
-
 class Centred(layers.Layer):
     """Takes off a mean that each call in training moves first."""
 
