@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -60,8 +61,15 @@ def keras_class(operation: Any) -> str:
     return next(cls.__name__ for cls in lineage if _from_keras(cls))
 
 
-def _from_keras(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] == "keras"
+def _from_keras(what: Any) -> bool:
+    return str(what.__module__).partition(".")[0] == "keras"
+
+
+def _holds_code(layer: Any) -> bool:
+    """Whether an attribute, such as an activation, is a function of somebody else's."""
+    codes = [value for value in vars(layer).values() if callable(value)]
+    kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
+    return not all(map(_from_keras, kinds))
 
 
 def cost_of(node: Any, batch: int) -> Work:
@@ -104,7 +112,8 @@ def _traced(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
     """The trace of a call; Keras' own layers of one configuration are traced once."""
     operation = node.operation
     inside = keras_api.sublayers(operation) or [operation]
-    key = _key(node, inputs) if all(map(keras_class, inside)) else None
+    known = all(map(keras_class, inside)) and not any(map(_holds_code, inside))
+    key = _key(node, inputs) if known else None
     if key is None:
         return _trace(node, inputs, outputs)
     if key not in _TRACES:

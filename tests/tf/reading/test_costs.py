@@ -200,6 +200,23 @@ def test_a_layer_with_a_call_of_its_own_is_traced() -> None:
     assert pair.efficiency == "product"
 
 
+def test_functions_of_one_name_are_traced_each() -> None:
+    """What was traced for another activation of the same name does not count."""
+
+    def activation(matrix: Any) -> Any:
+        def act(x: Any) -> Any:
+            return x @ matrix if matrix is not None else x
+
+        return layers.Dense(8, activation=act)
+
+    found = [
+        cost_of(call_of(activation(matrix), ROW), 4).matrix_flops
+        for matrix in (None, np.eye(8, dtype="float32"))
+    ]
+
+    assert found == [2 * 4 * 10 * 8, 2 * 4 * 10 * 8 + 2 * 4 * 8 * 8]
+
+
 class Scaled(layers.Layer):
     """Holds a tensor that is no variable."""
 
