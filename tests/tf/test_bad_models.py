@@ -63,6 +63,21 @@ class Halved(layers.Dense):
         return self.factor * super().call(inputs)
 
 
+class Attached(layers.Layer):
+    """A layer that needs what somebody sets on it."""
+
+    def call(self, inputs: Any) -> Any:
+        """Apply what was set."""
+        return self.function(inputs)
+
+
+def attached() -> Any:
+    """The layer, with what it needs."""
+    layer = Attached(name="odd")
+    layer.function = keras.ops.abs
+    return layer
+
+
 def hidden(way: str) -> Callable[[Any], Any]:
     """A function for a Lambda that hides a variable in one of many ways."""
     dense = layers.Dense(3, name="kept")
@@ -138,6 +153,7 @@ def test_lambda_without_variables_is_fine(cluster: sn.Cluster) -> None:
     [
         (lambda: Silent(lambda t: t + 1, name="odd"), "odd: NotImplementedError"),
         (lambda: Forgetful(5, name="odd"), r"odd: its variables are w\(3, 5\), the"),
+        (attached, "odd: a copy cannot be called: AttributeError"),
         (lambda: Halved(5, factor=2.0, name="odd"), "odd: factor is 2.0, in the copy"),
     ],
 )

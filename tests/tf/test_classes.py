@@ -51,7 +51,9 @@ class Extra(keras.Model):
         self.augment.build((None, 6))
         self.second = keras.optimizers.SGD(0.1, momentum=0.9)
         self.steps = keras.Variable(0.0, trainable=False, name="steps")
-        self.blocks = [self.get_layer("a"), self.get_layer("b")]
+        self.blocks = (self.get_layer("a"), self.get_layer("b"))
+        self.loose = layers.Dense(3)
+        self.loose.build((None, 6))
         self.middle = {"a": self.get_layer("a").output}
 
     def compile(self, *args: Any, weight: float = 2.0, **more: Any) -> None:
@@ -117,9 +119,11 @@ def instance() -> Any:
 
 
 def inside() -> Any:
-    """A backbone in a model."""
+    """A frozen backbone in a model."""
     x = keras.Input((6,))
-    return keras.Model(x, layers.Dense(2, name="c")(Backbone(4, name="body")(x)))
+    body = Backbone(4, name="body")
+    body.trainable = False
+    return keras.Model(x, layers.Dense(2, name="c")(body(x)))
 
 
 MODELS = {
@@ -174,6 +178,7 @@ def test_what_hangs_on_a_model_is_its_own(cluster: sn.Cluster) -> None:
     assert placed.middle["a"] is placed.get_layer("a").output
     assert placed.augment is not model.augment
     assert_near(placed.augment.get_weights(), model.augment.get_weights())
+    assert_near(placed.loose.get_weights(), model.loose.get_weights())
 
 
 def test_state_of_every_optimizer_goes_along(cluster: sn.Cluster) -> None:

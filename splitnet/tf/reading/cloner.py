@@ -442,8 +442,8 @@ class _Parts:
             return {key: self.of(item) for key, item in value.items()}
         if type(value).__name__ in ("list", "TrackedList"):
             return [self.of(item) for item in value]
-        if type(value) is tuple:
-            return tuple(self.of(item) for item in value)
+        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+            return tuple(self.of(item) for item in value)  # TensorFlow wraps tuples
         return value
 
 
