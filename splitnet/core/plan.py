@@ -228,6 +228,8 @@ class StrategyComparison:
             ]
         )
 
+    __repr__ = __str__  # what a prompt or a notebook shows
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -279,6 +281,8 @@ class Verdict:
                 lines.append(f"faster than this plan: {best.how}.")
         lines += [f"advice: {line}" for line in self.advice]
         return "\n".join(lines)
+
+    __repr__ = __str__  # what a prompt or a notebook shows
 
     def _headline(self) -> str:
         mine = value_text(self.objective, self.value)

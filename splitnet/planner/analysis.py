@@ -267,6 +267,8 @@ class Explanation:
             ]
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a prompt or a notebook shows
+
     @property
     def _devices(self) -> list[str]:
         return [a.device for a in self.alternatives]
@@ -337,6 +339,8 @@ class Comparison:
         ]
         count = len(self.moved)
         return "\n".join([f"{count} part{'s' * (count > 1)} moved.", *lines])
+
+    __repr__ = __str__  # what a prompt or a notebook shows
 
 
 def _row(name: str, objective: str, values: tuple[float, float]) -> str:

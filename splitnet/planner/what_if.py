@@ -80,6 +80,8 @@ class Sensitivity:
         unsure = sorted(self.moved, key=lambda part: -self.moved[part])[:3]
         return text + (f"; least sure of {', '.join(unsure)}." if unsure else ".")
 
+    __repr__ = __str__  # what a prompt or a notebook shows
+
 
 @dataclass(frozen=True, slots=True)
 class _Perturbed:

@@ -31,6 +31,21 @@ def test_repr_is_one_short_line(value: object, said: str) -> None:
     assert "\n" not in shown
 
 
+def test_answers_show_themselves_as_text() -> None:
+    """A verdict, an explanation and their like are sentences where they are shown."""
+    small = sn.score(plans.siamese().graph, PLAN.cluster, {"*": "gpu:0"})
+    answers = (
+        small.verdict,
+        small.explain("left"),
+        small.compare(small),
+        sn.compare_strategies(small),
+        sn.sensitivity(small, draws=1),
+    )
+    for answer in answers:
+        assert repr(answer) == str(answer)
+        assert "(" not in repr(answer).split()[0]
+
+
 def test_timelines_and_audits_show_themselves_in_a_notebook() -> None:
     """A chart of the step, and a diagram with what strayed and the findings below."""
     assert callable(sn.simulate)

@@ -154,6 +154,16 @@ def test_impossible_batch_is_told(batch: Any) -> None:
         sn.read(net, batch=batch)
 
 
+def test_another_batch_than_the_models_own_is_told() -> None:
+    """A model whose inputs have a fixed batch size is planned for that one alone."""
+    x = keras.Input(batch_shape=(8, 6))
+    model = keras.Model(x, layers.Dense(2)(x))
+
+    assert sn.plan(model, sn.Cluster.of("2*gpu", "cpu"), batch=8, effort=1).batch == 8
+    with pytest.raises(sn.DeclarationError, match=r"fixed batch size of 8.*batch=8"):
+        sn.plan(model, sn.Cluster.of("2*gpu", "cpu"))
+
+
 class Subclassed(keras.Model):
     """A model whose calls are Python."""
 

@@ -193,6 +193,15 @@ def test_nonsense_is_refused_with_the_reason(way: dict[str, Any], words: str) ->
         emitted(**way)
 
 
+def test_a_state_of_a_whole_batch_is_not_cut(cluster: sn.Cluster) -> None:
+    """A recurrent layer keeps a state for each sample; refused before training."""
+    x = keras.Input(batch_shape=(8, 5, 3))
+    model = keras.Model(x, layers.GRU(2, stateful=True, name="kept")(x))
+
+    with pytest.raises(sn.DeclarationError, match="'kept' keeps a state"):
+        sn.emit(model, sn.plan(model, cluster, batch=8, effort=1), microbatches=2)
+
+
 def test_a_model_with_its_own_train_step_is_not_cut(cluster: sn.Cluster) -> None:
     """Its step is the user's; micro-batches would not run it."""
 

@@ -23,7 +23,8 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     """Refuse a model that micro-batches would change, and warn of what they do change.
 
     Raises:
-        DeclarationError: the model has a training step of its own.
+        DeclarationError: the model has a training step of its own, or a recurrent
+            layer whose state is that of a whole batch.
     """
     if pipeline.microbatches == 1:
         return
@@ -34,6 +35,13 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
             "be cut into micro-batches. Emit it with microbatches=1, or cut the batch "
             "in your train_step."
         )
+    for layer in keras_api.sublayers(model):
+        if getattr(layer, "stateful", False):
+            raise DeclarationError(
+                f"microbatches={pipeline.microbatches}: layer {layer.name!r} keeps a "
+                "state for each sample of a whole batch (stateful=True). Emit with "
+                "microbatches=1."
+            )
     norms = [
         layer.name
         for layer in keras_api.sublayers(model)

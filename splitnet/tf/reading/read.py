@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import keras
 
 from splitnet.core.checks import Positive
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
 from splitnet.core.net import raise_faults
 from splitnet.core.plan import NESTED
@@ -52,9 +53,17 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
     """Read a blueprint; see `read`. Towers are parts of their own.
 
     Raises:
-        DeclarationError: an impossible batch, or towers whose inputs or outputs cannot
-            be split.
+        DeclarationError: another batch than the model's inputs are fixed to, or towers
+            whose inputs or outputs cannot be split.
     """
+    fixed = {t.shape[0] for t in blueprint.model.inputs if len(t.shape)}
+    if fixed and None not in fixed and batch not in fixed:
+        raise DeclarationError(
+            f"model {blueprint.name!r} has a fixed batch size of "
+            f"{', '.join(map(str, sorted(fixed)))}, and batch={batch} was asked for or "
+            f"is the default. Say batch={min(fixed)}, or build the model with "
+            "keras.Input(shape), without batch_shape= or batch_size=."
+        )
     blueprint = sized(blueprint)
     _check_towers(blueprint)
     counts = {
