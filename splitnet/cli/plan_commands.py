@@ -142,7 +142,7 @@ def _figures(plan: "Plan", seconds: float) -> dict[str, Any]:
         "device_of": dict(plan.device_of),
         "fallbacks": [asdict(fallback) for fallback in plan.fallbacks],
         "memory_bytes": {name: used.total for name, used in plan.memory.items()},
-        "transfer_bytes": sum(t.bytes for t in plan.transfers),
+        "transfer_bytes": plan.transfer_bytes,
         "step_seconds": plan.timeline.seconds,
     }
 

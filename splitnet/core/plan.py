@@ -392,6 +392,11 @@ class Plan:
         """What one step moves between devices, once per device that reads it."""
         return self.timeline.copies
 
+    @property
+    def transfer_bytes(self) -> int:
+        """Bytes that one step moves between devices."""
+        return sum(copy.bytes for copy in self.transfers)
+
     @cached_property
     def home(self) -> Mapping[str, str]:
         """The device that owns each weight."""

@@ -57,7 +57,7 @@ def verdict_of(plan: Plan, strategies: StrategyComparison | None = None) -> Verd
         single_device=device,
         single_device_value=value,
         bound=plan.bound,
-        transfer_bytes=sum(t.bytes for t in plan.transfers),
+        transfer_bytes=plan.transfer_bytes,
         idle=sum(idle) / len(idle) if idle else 0.0,
         advice=(
             *_advice(plan, evaluator),
@@ -358,15 +358,11 @@ def compare(plan: Plan, other: Plan) -> Comparison:
     return Comparison(
         moved=tuple(_moved(plan, other)),
         seconds=(plan.seconds, other.seconds),
-        transfer_bytes=(_transfer_bytes(plan), _transfer_bytes(other)),
+        transfer_bytes=(plan.transfer_bytes, other.transfer_bytes),
         peak_bytes=(_peak_bytes(plan), _peak_bytes(other)),
         objective=plan.objective,
         values=(plan.value, other.value) if same else None,
     )
-
-
-def _transfer_bytes(plan: Plan) -> int:
-    return sum(t.bytes for t in plan.transfers)
 
 
 def _peak_bytes(plan: Plan) -> int:

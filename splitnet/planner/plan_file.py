@@ -102,7 +102,7 @@ def plan_to_dict(plan: Plan) -> dict[str, object]:
         "summary": {
             "seconds": plan.seconds,
             "value": plan.value,
-            "transfer_bytes": sum(t.bytes for t in plan.transfers),
+            "transfer_bytes": plan.transfer_bytes,
             "memory_bytes": {d: m.total for d, m in plan.memory.items()},
         },
         "bound": plan.bound,

@@ -72,7 +72,7 @@ def header_rows(
 
 
 def _title_rows(plan: Plan, width: float) -> list[Row]:
-    moved = format_bytes(sum(transfer.bytes for transfer in plan.transfers))
+    moved = format_bytes(plan.transfer_bytes)
     transfers = counted(len(plan.transfers), "transfer")
     facts = [
         f"batch {plan.batch}",

@@ -112,7 +112,7 @@ def _figures(plan: Plan) -> list[tuple[str, str]]:
         ("batch", str(plan.batch)),
         ("parts", str(len(plan.placements))),
         ("devices", f"{len(used)} of {len(plan.cluster)}"),
-        ("transferred per step", format_bytes(sum(t.bytes for t in plan.transfers))),
+        ("transferred per step", format_bytes(plan.transfer_bytes)),
         (f"memory peak: {fullest}", format_bytes(plan.memory[fullest].total)),
     ]
 
