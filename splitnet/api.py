@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from splitnet.core.checks import Positive
+from splitnet.core.checks import Positive, checked
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
@@ -21,7 +21,6 @@ __all__ = [
     "largest_batch",
     "place",
     "plan",
-    "plan_with",
     "score",
 ]
 
@@ -104,40 +103,30 @@ def plan(
         DeviceError: an impossible pin, or a device that is missing under "error".
         InfeasibleError: nothing fits; with what would make it fit.
     """
-    return plan_with(
-        source,
-        cluster,
-        PlanOptions(
-            batch=batch,
-            objective=objective,
-            pins=pins,
-            missing=missing,
-            costs=costs,
-            optimizer=optimizer,
-            time_limit=time_limit,
-            effort=effort,
-            training=training,
-            contiguity=contiguity,
-            seed=seed,
-            cut_penalty=cut_penalty,
-            parts=parts,
-            nested=nested,
-            on_progress=on_progress,
-            strategy=strategy,
-            microbatches=microbatches,
-            schedule=schedule,
-            recompute=recompute,
-            towers=towers,
-        ),
-    )
-
-
-def plan_with(
-    source: "Net | keras.Model | Graph", cluster: Cluster | None, options: PlanOptions
-) -> Plan:
-    """As `plan`, with all options in one value."""
     from splitnet.planner.strategies.auto import plan_placement, plan_strategy
 
+    options = PlanOptions(
+        batch=batch,
+        objective=objective,
+        pins=pins,
+        missing=missing,
+        costs=costs,
+        optimizer=optimizer,
+        time_limit=time_limit,
+        effort=effort,
+        training=training,
+        contiguity=contiguity,
+        seed=seed,
+        cut_penalty=cut_penalty,
+        parts=parts,
+        nested=nested,
+        on_progress=on_progress,
+        strategy=strategy,
+        microbatches=microbatches,
+        schedule=schedule,
+        recompute=recompute,
+        towers=towers,
+    )
     graph, cluster, options = _read(source, cluster, options)
     if options.strategy is None:
         return plan_placement(graph, cluster, options, lambda: _obstacles_of(source))
@@ -174,10 +163,9 @@ def compare_strategies(
             )
         known = source.verdict.strategies if source.verdict is not None else None
         return known or compare_plan(source)
-    from splitnet.planner.evaluate import checked
     from splitnet.planner.strategies.auto import strategies_of
 
-    chosen = checked(None, {"strategy": "auto"} | options)
+    chosen = checked(PlanOptions)(**{"strategy": "auto"} | options)
     return strategies_of(*_read(source, cluster, chosen), _obstacles_of(source))
 
 
@@ -222,10 +210,9 @@ def place(
     Raises:
         SplitnetError: whatever `plan` and `emit` raise, and unknown options.
     """
-    from splitnet.planner.evaluate import checked
     from splitnet.tf.emit import emit
 
-    return emit(source, plan_with(source, cluster, checked(None, options)))
+    return emit(source, checked(plan)(source, cluster, **options))
 
 
 def score(

@@ -1,8 +1,7 @@
 """Evaluate placements with the simulator: what a plan costs, and what another would."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -32,7 +31,6 @@ from splitnet.simulator.step_graph import StepGraph, step_graph
 __all__ = [
     "Evaluation",
     "Evaluator",
-    "checked",
     "evaluator_of",
     "free_groups",
     "reasons_of",
@@ -278,24 +276,6 @@ def evaluator_of(plan: Plan) -> Evaluator:
     )
 
 
-def checked(options: PlanOptions | None, changes: Mapping[str, Any]) -> PlanOptions:
-    """Options with single ones changed by name.
-
-    Raises:
-        DeclarationError: unknown names, or what `PlanOptions` refuses.
-    """
-    known = [field.name for field in fields(PlanOptions)]
-    unknown = [name for name in changes if name not in known]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f" Did you mean {near[0]}=?" if near else ""
-        raise DeclarationError(
-            f"there is no option {', '.join(f'{name}=' for name in unknown)}.{hint} "
-            f"Options: {', '.join(f'{name}=' for name in known)}."
-        )
-    return replace(options or PlanOptions(), **changes)
-
-
 def score(
     graph: Graph,
     cluster: Cluster,
@@ -311,7 +291,7 @@ def score(
         DeclarationError: names that are not there, or parts that are left out.
         DeviceError: a device that is not in the cluster.
     """
-    options = checked(options, changes)
+    options = replace(options or PlanOptions(), **changes)
     if isinstance(device_of, DeviceOf):
         device_of = device_of.plan
     table: Any = device_of
@@ -356,7 +336,7 @@ def _full_placement(
     """A device per part, from exact names, ranges and patterns.
 
     Raises:
-        DeclarationError: it is no table, or names of it or parts are missing.
+        DeclarationError: names of it or parts are missing.
         DeviceError: a device that is not in the cluster.
     """
     inputs = [part.name for part in graph.parts if part.kind == "input"]

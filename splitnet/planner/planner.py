@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import (
     Evaluator,
-    checked,
     reasons_of,
     weights,
 )
@@ -77,7 +77,7 @@ def plan_graph(
     graph: Graph,
     cluster: Cluster,
     options: PlanOptions | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> Plan:
     """Place every part of a graph on a device of a cluster.
 
@@ -94,7 +94,7 @@ def plan_graph(
         **changes: Single options by name, which beat `options`.
 
     Raises:
-        DeclarationError: unknown options, or pins that cannot be kept.
+        DeclarationError: options out of range, or pins that cannot be kept.
         DeviceError: a device is missing and may not be replaced, or constraints
             contradict each other.
         InfeasibleError: no placement fits.
@@ -106,10 +106,10 @@ def find_plan(
     graph: Graph,
     cluster: Cluster,
     options: PlanOptions | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> Plan:
     """As `plan_graph`, without a verdict."""
-    options = checked(options, changes)
+    options = replace(options or PlanOptions(), **changes)
     try:
         return plan_of(search(graph, cluster, options), options)
     except NothingFitsError as fault:

@@ -270,12 +270,6 @@ def test_an_interrupt_is_raised():
         find_plan(random_dag(3, 14), BOX, on_progress=interrupt)
 
 
-def test_plan_names_the_options_that_there_are():
-    """A misspelt option is answered with all options."""
-    with pytest.raises(DeclarationError, match="no option slack=.*cut_penalty="):
-        find_plan(chain(), BOX, slack=0.1)
-
-
 @pytest.mark.parametrize("time_limit", [0.0, 1.0])
 @pytest.mark.parametrize("parts", [None, 24])
 def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(
