@@ -24,7 +24,6 @@ __all__ = [
     "Explanation",
     "compare",
     "explain",
-    "verdict_of",
     "with_verdict",
 ]
 
@@ -39,8 +38,11 @@ _SLOW = 1.5
 """Times the step of one device: from here a plan for memory says what it costs."""
 
 
-def verdict_of(plan: Plan, strategies: StrategyComparison | None = None) -> Verdict:
-    """Compare a plan with every single device, and look for costly constraints."""
+def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
+    """The plan, compared with every single device, and its costly constraints.
+
+    `strategies` are those that it was one of; otherwise they are simulated.
+    """
     evaluator = evaluator_of(plan)
     strategies = strategies or _strategies(plan)
     device, value = _best_single_device(evaluator)
@@ -52,7 +54,7 @@ def verdict_of(plan: Plan, strategies: StrategyComparison | None = None) -> Verd
     used = dict.fromkeys(task.device for task in plan.timeline.tasks)
     busy = [plan.timeline.utilization[device] for device in used]
     idle = [1.0 - share for share in busy if share > 0]
-    return Verdict(
+    verdict = Verdict(
         value=plan.value,
         single_device=device,
         single_device_value=value,
@@ -72,11 +74,7 @@ def verdict_of(plan: Plan, strategies: StrategyComparison | None = None) -> Verd
         measured=not isinstance(plan.costs, Roofline),
         ended_by_clock=bool((plan.options or {}).get("ended_by_clock")),
     )
-
-
-def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
-    """The plan with its verdict filled in; with the strategies that it was one of."""
-    return replace(plan, verdict=verdict_of(plan, strategies))
+    return replace(plan, verdict=verdict)
 
 
 def _strategies(plan: Plan) -> StrategyComparison | None:
