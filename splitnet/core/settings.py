@@ -53,7 +53,7 @@ def _parser(kind: Any) -> Callable[[object], object]:
 
 _flag = _parser(bool)
 _count = _parser(Positive)
-_share = _parser(Annotated[float, Meta(ge=0.01, le=1)])
+_share = _parser(Annotated[float, Meta(ge=0.001, le=1)])
 
 
 def _amount(value: object) -> int:

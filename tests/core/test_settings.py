@@ -77,7 +77,7 @@ WRONG = {
         "visible",
         ["a", "0,0", -1, [0, "x"], 1.5, True, None],
     ),
-    "memory_fraction must be a finite number, 0.01 to 1": (
+    "memory_fraction must be a finite number, 0.001 to 1": (
         "memory_fraction",
         [0, -0.5, 1.5, "half", True, float("nan")],
     ),
