@@ -11,7 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import callbacks, layers
 
 Feature = Callable[[Any, Path], Any]
@@ -82,22 +81,10 @@ def state(model: Any) -> list[Any]:
 # --- where data comes from ------------------------------------------------------------
 
 
-def dataset() -> Any:
-    """The same batches of TensorFlow's."""
-    return tf.data.Dataset.from_tensor_slices(data()).batch(BATCH)
-
-
 @feature
 def numpy_arrays(model: Any, folder: Path) -> Any:
     """Arrays, a share of them for validation."""
     return fit(compiled(model), validation_split=0.33), state(model)
-
-
-@feature
-def tf_data(model: Any, folder: Path) -> Any:
-    """A tf.data pipeline, validated by another."""
-    found = fit(compiled(model), dataset().prefetch(2), validation_data=dataset())
-    return found, state(model)
 
 
 @feature

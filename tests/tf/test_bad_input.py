@@ -144,16 +144,6 @@ def test_one_output_cannot_be_taken_apart() -> None:
         _, _ = a
 
 
-@pytest.mark.parametrize("batch", [0, -1, 2.5, True, "32", None])
-def test_impossible_batch_is_told(batch: Any) -> None:
-    """A batch is a whole number of at least 1."""
-    net = sn.Net("fine")
-    net.output(net.branch("a", net.input("x", (6,)), layers.Dense(2)))
-
-    with pytest.raises(sn.DeclarationError, match="batch=? must be a whole number"):
-        sn.read(net, batch=batch)
-
-
 def test_another_batch_than_the_models_own_is_told() -> None:
     """A model whose inputs have a fixed batch size is planned for that one alone."""
     x = keras.Input(batch_shape=(8, 6))

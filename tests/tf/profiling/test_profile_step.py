@@ -1,6 +1,5 @@
 """Measured timelines: which part ran when, on which device."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,22 +79,6 @@ def test_profile_step_tells_when_each_part_ran(model: Any) -> None:
         assert all(a.stop <= b.start for a, b in zip(mine, mine[1:]))
     after = model.get_weights()
     assert all(map(np.array_equal, before, after))
-
-
-def test_profiled_step_stands_beside_the_planned_one(
-    model: Any, tmp_path: Path
-) -> None:
-    """In the report, and in a picture."""
-    timeline = sn.profile_step(model, batch(), steps=1)
-    plan = sn.plan_of(model)
-
-    report = sn.report(plan, tmp_path / "report.html", measured=timeline)
-    picture = sn.draw(plan, tmp_path / "both.svg", what="timeline", other=timeline)
-
-    for file in (report, picture):
-        text = file.read_text(encoding="utf-8")
-        assert "planned: one step" in text
-        assert "measured: one step" in text
 
 
 def test_profile_step_refuses_what_cannot_be_measured(model: Any) -> None:
