@@ -219,8 +219,11 @@ def test_towers_that_cannot_be_split_are_refused(cluster: sn.Cluster) -> None:
     net = sn.Net("mean")
     x = net.input("x", (4,))
     net.output(net.towers("mean", x, lambda t: keras.ops.mean(t, axis=0), on=FOUR))
-    coded = layers.CategoryEncoding(9, "count", sparse=True)
-    coded = net.branch("coded", net.input("words", (4,), "int32"), coded)
+    coded = net.branch(
+        "coded",
+        net.input("words", (4,), "int32"),
+        lambda t: keras.ops.one_hot(t, 9, sparse=True),
+    )
     net.output(net.towers("sparse", coded, layers.Dense(2), on=FOUR))
     with pytest.raises(sn.DeclarationError) as error:
         sn.read(net)
