@@ -1,5 +1,6 @@
 """Check that private names exist, and say which versions have them."""
 
+import dis
 from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import Any
@@ -23,15 +24,17 @@ def missing(needed: Needed) -> list[str]:
 
 
 def is_there(owner: Any, name: str) -> bool:
-    """Whether a module or class has a name, or a method of the class uses it."""
+    """Whether a module or class has a name, or a method of the class sets it."""
     if hasattr(owner, name):
         return True
     if isinstance(owner, ModuleType):
         return False
     return any(
-        function is not None and name in function.__code__.co_names
+        (step.opname, step.argval) == ("STORE_ATTR", name)
         for kind in owner.__mro__
         for function in map(_function, vars(kind).values())
+        if function is not None and name in function.__code__.co_names
+        for step in dis.get_instructions(function)
     )
 
 
