@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from splitnet.tf.profiling.measure import measure
     from splitnet.tf.profiling.profile_step import profile_step
     from splitnet.tf.reading.read import read
-    from splitnet.tf.runtime.configure import configure
+    from splitnet.tf.runtime.configure import configure, force_cpu
     from splitnet.tf.runtime.devices import local_cluster
     from splitnet.tf.workers.connect import connect
     from splitnet.tf.workers.start import local_workers
@@ -82,6 +82,7 @@ __all__ = [
     "data_parallel",
     "draw",
     "emit",
+    "force_cpu",
     "largest_batch",
     "load_plan",
     "local_cluster",
@@ -128,7 +129,7 @@ _NAMES = {
     "tf.profiling.measure": "measure",
     "tf.profiling.profile_step": "profile_step",
     "tf.reading.read": "read",
-    "tf.runtime.configure": "configure",
+    "tf.runtime.configure": "configure force_cpu",
     "tf.runtime.devices": "local_cluster",
     "tf.workers.connect": "connect",
     "tf.workers.start": "local_workers",

@@ -22,6 +22,7 @@ __all__ = [
     "configure",
     "cpu_devices",
     "current",
+    "force_cpu",
     "make_cpu_devices",
     "started",
 ]
@@ -106,6 +107,15 @@ def configure(**options: Any) -> Settings:
     if idle:
         warn(f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.")
     return settings
+
+
+def force_cpu() -> Settings:
+    """Use no GPU, even if there are some: `configure(visible="none")`.
+
+    Raises:
+        ConfigError: TensorFlow has already claimed a GPU.
+    """
+    return apply_settings({"visible": "none"})
 
 
 def apply_settings(

@@ -219,9 +219,9 @@ def test_settings_of_gpus_too_late_are_named_each(
     assert "visible=" not in str(caught.value)
 
 
-def test_none_visible_hides_real_gpus(machine: Machine) -> None:
+def test_force_cpu_hides_real_gpus(machine: Machine) -> None:
     """None is left, and the cluster has a CPU alone."""
-    config.configure(visible="none")
+    config.force_cpu()
 
     assert machine.visible == []
     assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]
