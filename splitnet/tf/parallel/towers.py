@@ -153,9 +153,10 @@ class TowerRunner:
         if not self._is_split(old):
             return [run.arrive(old, target) for target in targets]
         pieces = run.extra.setdefault("pieces", {})
-        home = self.placed.target_of[self.placed.key_of[id(source)]]
+        key = self.placed.key_of[id(source)]
+        home = self.placed.target_of[key]
         if (id(old), shards.count) not in pieces:
-            with tf.device(home):
+            with tf.name_scope(scope_of(key)), tf.device(home):
                 pieces[id(old), shards.count] = shards.split(run.tensors[id(old)])
         return [
             _moved(piece, home, target)

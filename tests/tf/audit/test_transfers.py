@@ -62,6 +62,21 @@ def test_a_tensor_with_three_readers(cluster: sn.Cluster) -> None:
     assert not unequal(audit)
 
 
+def test_towers_that_read_what_a_part_made(cluster: sn.Cluster) -> None:
+    """Shards are activations, and the gradients of shards are gradients."""
+    net = sn.Net("shards")
+    made = net.branch("made", net.input("x", (8,)), layers.Dense(16), on="gpu:2")
+    towers = net.towers("towers", made, layers.Dense(16), on=["gpu:0", "gpu:1"])
+    net.output(net.branch("head", towers, layers.Dense(1)))
+    model = sn.place(net, cluster, batch=8, time_limit=0.1)
+    model.compile("adam", "mse")
+
+    batch = np.ones((8, 8), "float32"), np.ones((8, 1), "float32")
+    audit = sn.audit(model, None, batch).check()
+
+    assert not unequal(audit)
+
+
 def test_a_constant_is_on_the_device_that_reads_it(cluster: sn.Cluster) -> None:
     """A tensor among the arguments of a call is not sent in every step."""
     x = keras.Input((64,))
