@@ -175,15 +175,19 @@ def _placed(shown: Diagram, titles: Mapping[str, Sequence[Row]]) -> _Layout:
     hosts = {lane: lane.rpartition("/")[0] for lane in shown.lanes}
     if len(hosts) > MOST_LANES:
         return _cards(sizes, lane_of, hosts)
-    pairs = [(link.source, link.target) for link in shown.links if not link.weights]
-    pairs += [(link.target, link.source) for link in shown.links if link.both_ways]
-    folded = {box.id: box.group.column for box in shown.boxes}
+    times = {box.id: box.group.times for box in shown.boxes}
+    pairs = [
+        (link.source, link.target)
+        for link in shown.links
+        if not link.weights
+        and (not link.both_ways or times[link.source] == times[link.target] > 1)
+    ]
     found: list[tuple[float, _Layout]] = []
     for upright, most in _SHAPES:
         columns = _columns_of([box.id for box in shown.boxes], pairs, most)
         layout = _arrange(
             sizes,
-            dict.fromkeys(titles, -1) | (folded if any(folded.values()) else columns),
+            dict.fromkeys(titles, -1) | columns,
             lane_of,
             hosts,
             upright=upright,

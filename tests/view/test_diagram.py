@@ -130,9 +130,9 @@ def test_dot_of_draws_the_largest_of_too_many_links() -> None:
     [
         (plans.towers(20), 23, 0),
         (plans.towers(300), 7, 4),
-        (plans.towers(64, 32), 3 + 2, 1),
+        (plans.towers(64, 32), 3 + 3, 1),
         (plans.chain(300), 6, 4),
-        (inception(12), 9, 4),
+        (inception(12), 4, 3),
     ],
     ids=lambda value: getattr(getattr(value, "graph", None), "name", None),
 )
