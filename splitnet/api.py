@@ -4,14 +4,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from splitnet.core.checks import Positive, checked
+from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
-from splitnet.core.plan import NESTED, Plan, PlanOptions, StrategyComparison
+from splitnet.core.plan import (
+    NESTED,
+    Plan,
+    PlanArguments,
+    PlanOptions,
+    StrategyComparison,
+)
 
 if TYPE_CHECKING:
     import keras
@@ -136,7 +142,7 @@ def plan(
 def compare_strategies(
     source: "Plan | Net | keras.Model | Graph",
     cluster: Cluster | None = None,
-    **options: Any,
+    **options: Unpack[PlanArguments],
 ) -> StrategyComparison:
     """Compare one device, branches, towers and pipelines: a row for each.
 
@@ -165,7 +171,7 @@ def compare_strategies(
         return known or compare_plan(source)
     from splitnet.planner.strategies.auto import strategies_of
 
-    chosen = checked(PlanOptions)(**{"strategy": "auto"} | options)
+    chosen = PlanOptions(**{"strategy": "auto", **options})
     return strategies_of(*_read(source, cluster, chosen), _obstacles_of(source))
 
 
@@ -196,7 +202,9 @@ def _obstacles_of(source: Any) -> dict[str, str]:
 
 
 def place(
-    source: "Net | keras.Model", cluster: Cluster | None = None, **options: Any
+    source: "Net | keras.Model",
+    cluster: Cluster | None = None,
+    **options: Unpack[PlanArguments],
 ) -> "keras.Model":
     """Read, plan and emit in one line; `plan_of(model)` returns the plan.
 
@@ -212,7 +220,7 @@ def place(
     """
     from splitnet.tf.emit import emit
 
-    return emit(source, checked(plan)(source, cluster, **options))
+    return emit(source, plan(source, cluster, **options))
 
 
 def score(

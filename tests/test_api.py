@@ -1,5 +1,7 @@
 """Public verbs: options are checked by name and all at once, before any work."""
 
+import inspect
+from dataclasses import fields
 from math import inf, nan
 from typing import Any
 
@@ -66,12 +68,23 @@ def test_a_cluster_that_is_none_is_named(cluster: Any) -> None:
 
 def test_place_names_an_unknown_option() -> None:
     """With the option that was probably meant."""
+    misspelt: Any = {"pin": {"c0": "gpu:0"}, "slack": 0.1}
     with pytest.raises(sn.DeclarationError) as caught:
-        sn.place(chain(), BOX, pin={"c0": "gpu:0"}, slack=0.1)  # type: ignore[arg-type]  # no model is needed
+        sn.place(chain(), BOX, **misspelt)  # type: ignore[arg-type]  # no model is needed
 
-    assert "plan: got an unexpected keyword argument 'pin'. Did you mean pins=?" in str(
-        caught.value
+    assert (
+        "place: got an unexpected keyword argument 'pin'. Did you mean pins=?"
+        in str(caught.value)
     )
+
+
+def test_verbs_that_pass_options_on_take_those_of_plan() -> None:
+    """`help(sn.place)` lists every option, and a new one cannot be forgotten."""
+    options = {field.name for field in fields(PlanOptions)}
+
+    for verb in (sn.plan, sn.place, sn.compare_strategies):
+        names = [*inspect.signature(verb).parameters]
+        assert set(names[2:]) == options
 
 
 @pytest.mark.parametrize("source", [None, 3, "model", [], BOX])

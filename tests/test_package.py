@@ -100,6 +100,15 @@ def test_the_wheel_has_its_licences_and_types(wheel: Path) -> None:
     assert said["Version"] == __version__
 
 
+def test_the_readme_of_the_wheel_has_no_relative_link(wheel: Path) -> None:
+    """An index shows it without the files around it."""
+    (info,) = wheel.glob("*.dist-info")
+    text = (info / "METADATA").read_text()
+
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
+    assert "which strategy" in text
+
+
 def test_the_wheel_has_every_module(wheel: Path) -> None:
     """No module or data file of the package is left out, and no test is in it."""
     ours = {
@@ -127,7 +136,7 @@ def test_the_version_is_in_one_place() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
 
-    assert settings["project"]["dynamic"] == ["version"]
+    assert settings["project"]["dynamic"] == ["readme", "version"]
     assert settings["tool"]["hatch"]["version"]["path"] == "splitnet/__init__.py"
     assert f"\nversion: {__version__}\n" in citation
     assert re.search(rf"^## {re.escape(__version__)} ", changelog, re.MULTILINE)

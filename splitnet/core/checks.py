@@ -14,7 +14,7 @@ from functools import cache, wraps
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, Unpack, get_args, get_origin
 
 from msgspec import Meta
 
@@ -174,6 +174,8 @@ def checked(function: Function) -> Function:
         DeclarationError: with every argument that does not fit, or that is unknown.
     """
     signature = inspect.signature(function)
+    if signature.parameters:
+        signature = _named(signature)
     name = function.__qualname__
     single = {
         parameter.name
@@ -194,7 +196,21 @@ def checked(function: Function) -> Function:
         _raise(name, list(faults_of(given, _kinds(function))))
         return function(*arguments, **named)
 
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]  # of the same signature
+
+
+def _named(signature: inspect.Signature) -> inspect.Signature:
+    """A signature with the names of `**options: Unpack[Some]` spelled out (PEP 692)."""
+    *before, last = [*signature.parameters.values()]
+    if get_origin(last.annotation) is not Unpack:
+        return signature
+    (table,) = get_args(last.annotation)
+    options = [
+        inspect.Parameter(name, last.KEYWORD_ONLY, default=..., annotation=kind)
+        for name, kind in table.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*before, *options])
 
 
 def _raise(

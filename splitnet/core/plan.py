@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
@@ -30,14 +30,13 @@ __all__ = [
     "CONTIGUITIES",
     "MISSING",
     "NESTED",
-    "NESTED",
-    "NESTED",
     "OBJECTIVES",
     "DeviceOf",
     "Fallback",
     "Memory",
     "Placement",
     "Plan",
+    "PlanArguments",
     "PlanOptions",
     "Strategy",
     "StrategyComparison",
@@ -49,8 +48,6 @@ __all__ = [
 OBJECTIVES = ("latency", "throughput", "memory")
 MISSING = ("fallback", "warn", "error")
 CONTIGUITIES = ("free", "convex", "pipeline")
-NESTED = ("expand", "keep")
-NESTED = ("expand", "keep")
 NESTED = ("expand", "keep")
 
 
@@ -108,6 +105,31 @@ class PlanOptions:
                 "objective= must be 'latency' with strategy='auto'. Received: "
                 f"{shown(self.objective)}"
             )
+
+
+class PlanArguments(TypedDict, total=False):
+    """Options of `splitnet.plan`, for functions that pass them on."""
+
+    batch: int
+    objective: str
+    pins: Any
+    missing: str
+    costs: Any
+    optimizer: Any
+    time_limit: float
+    effort: int | None
+    training: bool
+    contiguity: str | None
+    seed: int
+    cut_penalty: float
+    parts: int | None
+    nested: str
+    on_progress: Callable[[float, float], None] | None
+    strategy: str | None
+    microbatches: int | None
+    schedule: str | None
+    recompute: bool | None
+    towers: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def test_an_ascii_terminal_gets_an_answer(plan_file: str) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "l?nks" in shown.stdout
     figures = child(*words, "--json", PYTHONIOENCODING="ascii")
+    assert figures.returncode == 0, figures.stderr
     assert json.loads(figures.stdout)["device_of"]["l\u00efnks"] == "gpu:0"
 
 

@@ -1,7 +1,7 @@
 """Keras' own summary of a model, with a column that says where each layer lives."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -17,13 +17,24 @@ _JOINTS = {"┏": "┳", "┡": "╇", "├": "┼", "└": "┴", "+": "+"}
 _WALLS = ("┃", "│", "|")
 
 
-def summary(model: keras.Model, **options: Any) -> str:
+def summary(
+    model: keras.Model,
+    *,
+    line_length: int | None = None,
+    positions: Sequence[float] | None = None,
+    expand_nested: bool = False,
+    show_trainable: bool = False,
+    layer_range: Sequence[str] | None = None,
+) -> str:
     """As `model.summary()`, as text, with the device of each layer; prints nothing.
 
     Args:
         model: an emitted model.
-        **options: `line_length=`, `positions=`, `expand_nested=`, `show_trainable=` of
-            Keras' summary.
+        line_length: characters per line.
+        positions: where each column ends, as shares of the line.
+        expand_nested: also list the layers of nested models.
+        show_trainable: also say whether each layer is trainable.
+        layer_range: names of the first and the last layer to list.
 
     Raises:
         PlanFileError: the model was not emitted by splitnet.
@@ -35,7 +46,15 @@ def summary(model: keras.Model, **options: Any) -> str:
             "it, or call model.summary()."
         )
     said: list[str] = []
-    keras.Model.summary(model, print_fn=lambda *t, **_: said.append(t[0]), **options)
+    keras.Model.summary(
+        model,
+        line_length,
+        positions,
+        print_fn=lambda *text, **_: said.append(text[0]),
+        expand_nested=expand_nested,
+        show_trainable=show_trainable,
+        layer_range=layer_range,
+    )
     names = [operation.name for operation in model.operations]
     return _widened("\n".join(said), names, _devices(model))
 

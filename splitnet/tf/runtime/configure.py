@@ -82,26 +82,49 @@ def current(options: Mapping[str, object] | None = None) -> Settings:
     return resolve(_given | dict(options or {}), os.environ, Path.cwd())
 
 
-def configure(**options: Any) -> Settings:
+def configure(
+    *,
+    visible: str | int | Sequence[int] | None = None,
+    memory_growth: bool | None = None,
+    memory_limit: str | float | None = None,
+    memory_fraction: float | None = None,
+    logical_gpus: int | None = None,
+    cpu_devices: int | None = None,
+    cpu_threads: int | None = None,
+    inter_op_threads: int | None = None,
+    soft_placement: bool | None = None,
+    log_placement: bool | None = None,
+    determinism: bool | None = None,
+) -> Settings:
     """Tell TensorFlow how to use this machine; call it before anything is built.
 
     What is not set here comes from `SPLITNET_*` variables, then from `splitnet.toml`
     or `[tool.splitnet]` of `pyproject.toml`, and else is left as TensorFlow has it.
-    Calls add up, and the same call twice does no harm.
+    Calls add up, and repeating a call is harmless.
 
     Args:
-        **options: `visible` (GPU indices, "all", "none"), `memory_fraction` (0 to 1),
-            `memory_limit` (bytes, or "4 GiB"), `memory_growth`, `logical_gpus`,
-            `cpu_devices`, `cpu_threads`, `inter_op_threads`, `soft_placement`,
-            `log_placement` and `determinism`.
+        visible: GPUs to use, counted under CUDA_VISIBLE_DEVICES: indices, "0,1", "all"
+            or "none".
+        memory_growth: take GPU memory as it is needed; all visible GPUs alike.
+        memory_limit: memory of each GPU that may be used: bytes, or "4 GiB".
+        memory_fraction: the same as a share of each card, 0 to 1; needs nvidia-ml-py.
+        logical_gpus: cut each GPU into so many; needs a memory limit or fraction.
+        cpu_devices: how many CPU devices; stand-ins for GPUs are made of them.
+        cpu_threads: threads within an operation, and across unless said otherwise.
+        inter_op_threads: threads across operations.
+        soft_placement: whether TensorFlow may silently use another device if one is
+            missing.
+        log_placement: print a line of TensorFlow's for every op.
+        determinism: the same bits in every run; slower.
 
     Returns:
         Every setting with its value and origin.
 
     Raises:
-        ConfigError: a setting is unknown, impossible, contradicts another, or comes too
-            late; all of them at once, and nothing is applied.
+        ConfigError: a setting is impossible, contradicts another, or comes too late;
+            all of them at once, and nothing is applied.
     """
+    options = {name: value for name, value in locals().items() if value is not None}
     settings = apply_settings(options)
     idle = [name for name in _idle(settings) if name in options]
     if idle:
