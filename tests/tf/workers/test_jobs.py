@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 
 from splitnet.cli import main
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError
 from splitnet.tf.workers.resolve import job_of
 
@@ -218,7 +219,9 @@ print(connection.origin, losses, plain, file=open("answer", "w"))
 @pytest.mark.tf
 @pytest.mark.slow
 def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two hosts of two: towers of stages; the losses are those of one device."""
     words = ["--max-restarts", "1", "--", sys.executable, "train.py"]
@@ -238,23 +241,15 @@ def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
         "SLURM_TASKS_PER_NODE": "4",
         "SLURM_STEP_TASKS_PER_NODE": "4",
         "SLURMD_NODENAME": "localhost",
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(sys.path),
     }
 
     private = (
         "import os; from splitnet.tf.workers.network_namespace import isolate; "
         "isolate(); os.execvp('bash', ['bash', 'job.sh'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", private],
-        cwd=tmp_path,
-        env=os.environ | slurm,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    done = ran([sys.executable, "-c", private], tmp_path)
 
     assert done.returncode == 0, done.stderr[-4000:]
     assert "worker:3" in done.stderr
@@ -266,13 +261,149 @@ def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
     assert losses == pytest.approx(plain[2:], rel=1e-5)
 
 
+POD = """
+# A pod: a network of its own with one address, then the container's command.
+import ctypes, os, sys
+from pyroute2 import IPRoute
+assert ctypes.CDLL(None).unshare(0x40000000) == 0
+print("ready", flush=True)
+number, *command = sys.stdin.readline().split()
+with IPRoute() as ip:
+    for name in ("lo", f"pod{number}"):
+        ip.link("set", index=ip.link_lookup(ifname=name)[0], state="up")
+    ip.addr("add", index=ip.link_lookup(ifname=f"pod{number}")[0],
+            address=f"10.0.0.{number}", prefixlen=24)
+os.execvp(command[0], command)
+"""
+PODS_RUN = """
+# As Kubernetes: a process for each pod, with its variables, name and address.
+import ctypes, json, os, subprocess, sys
+from splitnet.tf.workers.network_namespace import isolate
+isolate()
+libc = ctypes.CDLL(None)
+assert libc.unshare(0x20000) == 0  # a mount namespace, private from here on
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
+assert libc.mount(b"hosts", b"/etc/hosts", None, 0x1000, None) == 0
+from pyroute2 import IPRoute
+ip = IPRoute()
+ip.link("add", ifname="bridge", kind="bridge")
+bridge = ip.link_lookup(ifname="bridge")[0]
+ip.link("set", index=bridge, state="up")
+kinds = {one["kind"]: one["spec"] for one in json.load(open("job.json"))}
+
+def start(kind, name, number):
+    (box,) = kinds[kind]["template"]["spec"]["containers"]
+    env = {one["name"]: one["value"] for one in box["env"]} | {"HOSTNAME": name}
+    pipe = subprocess.PIPE
+    command = [sys.executable, "pod.py", str(number), *box["command"]]
+    pod = subprocess.Popen(command, env=os.environ | env, stdin=pipe, stdout=pipe)
+    assert pod.stdout.readline() == b"has a network\\n"
+    peer = {"ifname": "eth0", "net_ns_fd": f"/proc/{pod.pid}/ns/net"}
+    ip.link("add", ifname=f"veth{number}", kind="veth", peer=peer)
+    end = ip.link_lookup(ifname=f"veth{number}")[0]
+    ip.link("set", index=end, master=bridge, state="up")
+    pod.stdin.close()
+    return pod
+
+count = kinds["StatefulSet"]["replicas"]
+workers = [start("StatefulSet", f"train-worker-{k}", k + 2) for k in range(count)]
+client = start("Job", "train-client", 1)
+print(client.stdout.read().decode())
+for worker in workers:
+    worker.kill()
+sys.exit(client.wait())
+"""
+POD = """
+import ctypes, os, sys
+from pyroute2 import IPRoute
+assert ctypes.CDLL(None).unshare(0x40000000) == 0
+print("has a network", flush=True)
+sys.stdin.read()  # until it is connected
+with IPRoute() as ip:
+    ends = {name: ip.link_lookup(ifname=name)[0] for name in ("lo", "eth0")}
+    ip.addr("add", index=ends["eth0"], address=f"10.0.0.{sys.argv[1]}", prefixlen=24)
+    for end in ends.values():
+        ip.link("set", index=end, state="up")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+PODS_PROGRAM = """
+import splitnet as sn
+connection = sn.connect()
+import keras
+import numpy as np
+from keras import layers
+
+net = sn.Net("two")
+x = net.input("x", (16,))
+one = net.branch("one", x, layers.Dense(8), on="worker:0/cpu:0")
+two = net.branch("two", x, layers.Dense(8), on="worker:1/cpu:0")
+joined = net.merge("join", [one, two], layers.Concatenate(), on="cpu:0")
+net.output(net.branch("head", joined, layers.Dense(1), on="cpu:0"))
+batch = np.ones((8, 16)), np.ones((8, 1))
+plan = sn.plan(net, connection.cluster, batch=8)
+model = sn.emit(net, plan)
+model.compile("sgd", "mse")
+sn.audit(model, plan, batch).check()
+print(connection.origin, sorted(set(plan.device_of.values())))
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_pods_of_the_manifest_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its commands and variables, under the pods' names in a private network."""
+    text = launched(
+        *("--engine", "kubernetes", "--image", "me/train:1", "--name", "train"),
+        *("--", sys.executable, "train.py"),
+        capsys=capsys,
+    )
+    documents = [json.loads(one) for one in text.split("---\n")[1:]]
+    names = ("train-client", "train-worker-0", "train-worker-1")
+    hosts = [f"10.0.0.{k} {name}.train" for k, name in enumerate(names, 1)]
+    for name, text in {
+        "job.json": json.dumps(documents),
+        "hosts": "\n".join(["127.0.0.1 localhost", *hosts]),
+        "pod.py": POD,
+        "train.py": PODS_PROGRAM,
+        "splitnet": f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n',
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "splitnet").chmod(0o755)
+    done = ran([sys.executable, "-c", PODS_RUN], tmp_path)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.strip() == (
+        "StatefulSet train-worker ['cpu:0', 'worker:0/cpu:0', 'worker:1/cpu:0']"
+    )
+
+
+def ran(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    """A command's end; it finds splitnet, and programs in the folder first."""
+    paths = {
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | paths,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
 ATTEMPTS = """
-import os, sys
+import contextlib, os, socket, subprocess, sys
 import psutil
 from splitnet.core.cluster import Cluster
 from splitnet.tf.workers.health import probe
 cluster = Cluster.load(os.environ["SPLITNET_CLUSTER"])
-hosts = [h for h in cluster.hosts if h.job == "worker"]
+used = {device.host for device in cluster}
+hosts = [h for h in cluster.hosts if h.name in used and h.job == "worker"]
 print([one.state for one in probe(hosts, timeout_seconds=5.0)], flush=True)
 if not os.path.exists("tried"):
     open("tried", "w").close()
@@ -280,30 +411,77 @@ if not os.path.exists("tried"):
         words = process.info["cmdline"] or []
         if "worker" in words and os.environ["SPLITNET_CLUSTER"] in words:
             process.kill()
+    if sys.argv[1:] == ["take the port"]:
+        taken = None
+        while taken is None:  # until the worker has ended
+            with contextlib.suppress(OSError):
+                taken = socket.create_server(("", int(hosts[-1].address[10:])))
+        taken.set_inheritable(True)
+        quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+        subprocess.Popen(["sleep", "60"], pass_fds=[taken.fileno()], **quiet)
     sys.exit(3)
 """
+
+
+def supervised(folder: Path, workers: int, *arguments: str) -> str:
+    """What `splitnet run` says on standard error; the program ends well at last."""
+    (folder / "train.py").write_text(ATTEMPTS)
+    command = ["-m", "splitnet", "run", "--workers", str(workers)]
+    command += ["--max-restarts", "2", "--", sys.executable, "train.py", *arguments]
+    done = ran([sys.executable, *command], folder)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        str(["healthy"] * workers),
+        str(["healthy"] * (workers - len(arguments))),
+    ]
+    return done.stderr
 
 
 @pytest.mark.tf
 @pytest.mark.slow
 def test_run_starts_a_lost_worker_and_the_program_again(tmp_path: Path) -> None:
     """It says what ended, and the program finds a healthy worker again."""
-    (tmp_path / "train.py").write_text(ATTEMPTS)
-    command = ["-m", "splitnet", "run", "--workers", "1", "--max-restarts", "2"]
-    done = subprocess.run(
-        [sys.executable, *command, "--", sys.executable, "train.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+    said = supervised(tmp_path, 1)
+
+    assert "ended with code 3 after" in said
+    assert "worker 0 ended by signal 9" in said
+    assert "it is started again" in said
+    assert "restart 1 of 2" in said
+    assert "restart 2" not in said
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_run_leaves_out_a_worker_that_does_not_start_again(tmp_path: Path) -> None:
+    """Its port is taken, so the program goes on with the other one."""
+    said = supervised(tmp_path, 2, "take the port")
+
+    assert "worker 0 ended by signal 9" in said
+    assert "worker 1 ended by signal 9" in said
+    assert said.count("it is started again") == 1
+    assert said.count("it does not start again and is left out") == 1
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_measure_keeps_the_links_between_hosts_in_the_cluster_file(
+    tmp_path: Path,
+) -> None:
+    """A row for every two hosts; the plans of the file use them."""
+    file = "$SPLITNET_CLUSTER"
+    script = f'splitnet measure --links "{file}" && cp "{file}" measured.toml'
+    (tmp_path / "splitnet").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n'
     )
+    (tmp_path / "splitnet").chmod(0o755)
+    command = ["splitnet", "run", "--workers", "2", "--", "sh", "-c", script]
+    done = ran(command, tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["['healthy']"] * 2
-    assert "ended with code 3 after" in done.stderr
-    assert "worker 0 ended by signal 9" in done.stderr
-    assert "it is started again" in done.stderr
-    assert "restart 1 of 2" in done.stderr
-    assert "restart 2" not in done.stderr
+    assert "kept in" in done.stdout
+    links = Cluster.load(tmp_path / "measured.toml").links
+    names = ["cpu:0", "worker:0/cpu:0", "worker:1/cpu:0"]
+    ends = {(link.source, link.target) for link in links}
+    assert {(a, b) for a in names for b in names if a != b} <= ends
+    assert all(1e6 < link.bytes_per_second < 1e12 for link in links)
