@@ -8,7 +8,7 @@ weights are; "enc/0", "enc/1" and so on, one per tower; and "enc", which joins t
 outputs. So towers are planned, simulated, drawn and audited like everything else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from splitnet.core.graph import Call, Graph, Part, Tensor
@@ -22,6 +22,7 @@ __all__ = [
     "expand",
     "fold",
     "microbatch_growth",
+    "named_for",
     "split_layers",
     "tower_part",
     "towers_in",
@@ -310,24 +311,25 @@ def as_one_part(graph: Graph) -> Graph:
     name = graph.name
     while name in inputs:
         name += "_towers"
+    calls = (c if c.part in inputs else replace(c, part=name) for c in graph.calls)
+    parts = (*(p for p in graph.parts if p.name in inputs), Part(name, "towers"))
+    return named_for(replace(graph, calls=tuple(calls), parts=parts), [name])
+
+
+def named_for(graph: Graph, parts: Collection[str]) -> Graph:
+    """The calls of some parts named "part/call", as those of towers are."""
     new = {
-        call.name: call.name if call.part in inputs else f"{name}/{call.name}"
+        call.name: f"{call.part}/{call.name}" if call.part in parts else call.name
         for call in graph.calls
     }
     return replace(
         graph,
-        calls=tuple(
-            call
-            if call.part in inputs
-            else replace(call, name=new[call.name], part=name)
-            for call in graph.calls
-        ),
+        calls=tuple(replace(call, name=new[call.name]) for call in graph.calls),
         tensors=tuple(
             replace(t, source=new[t.source], target=new[t.target])
             for t in graph.tensors
         ),
-        parts=(*(p for p in graph.parts if p.name in inputs), Part(name, "towers")),
-        outputs=tuple(new[n] for n in graph.outputs),
+        outputs=tuple(new[name] for name in graph.outputs),
     )
 
 

@@ -18,6 +18,8 @@ from tests.tf.zoo.ways import FOUR, towered
 
 pytestmark = pytest.mark.tf
 
+HALVES = {"dense*": "gpu:1", "*": "gpu:0"}
+
 
 @pytest.fixture
 def double_precision() -> Iterator[None]:
@@ -200,6 +202,78 @@ def test_data_parallel_takes_the_plain_model_of_a_placed_one(
     assert difference(towers, plain) < 1e-12
     assert difference(loaded, towers) == 0.0
     sn.audit(towers, sn.plan_of(towers), (x[:8], y[:8])).check()
+
+
+def siamese() -> Any:
+    """Branches that share a layer, a nested model, a merge on the CPU, and a head."""
+    net = sn.Net("siamese")
+    x = net.input("x", (6,), dtype="float64")
+    shared = layers.Dense(7, "tanh")
+    nested = keras.Sequential([keras.Input((6,)), layers.Dense(6, "tanh")])
+    a = net.branch("a", x, [layers.Dense(6, "tanh"), shared], on="gpu:0")
+    b = net.branch("b", x, [nested, shared], on="gpu:1")
+    joined = net.merge("join", [a, b], layers.Concatenate())
+    net.output(net.branch("head", joined, layers.Dense(3), on="gpu:1"))
+    return net
+
+
+def stages() -> Any:
+    """A Keras model with a skip, a nested model and a layer that is called twice."""
+    twice = layers.Dense(6, "tanh")
+    inner = keras.Sequential([keras.Input((6,)), layers.Dense(6, "relu"), twice])
+    x = keras.Input((6,), name="x")
+    y = layers.Add()([x, inner(x)])
+    y = layers.LayerNormalization()(layers.Flatten()(y))
+    return keras.Model(x, layers.Dense(3)(twice(y)), name="stages")
+
+
+@pytest.mark.parametrize(
+    ("make", "pins", "microbatches"),
+    [
+        (siamese, None, 1),
+        (siamese, None, 2),
+        (stages, {"sequential*": "gpu:0", "*": "gpu:1"}, 1),
+        (stages, {"dense*": "gpu:1", "*": "gpu:0"}, 3),
+    ],
+    ids=["branches", "branches in two pieces", "stages", "stages in three pieces"],
+)
+def test_towers_of_a_placed_model_keep_its_placement(
+    make: Any,
+    pins: Any,
+    microbatches: int,
+    cluster: sn.Cluster,
+    double_precision: None,
+) -> None:
+    """Each tower is over two devices, and exact where some have no sample."""
+    keras.utils.set_random_seed(3)
+    source = make()
+    plan = sn.plan(source, cluster, batch=8, pins=pins)
+    placed = sn.emit(source, plan, microbatches=microbatches)
+    plain = sn.unplace(placed)
+    towers = sn.data_parallel(placed, cluster, devices=FOUR, batch=8)
+    mine = sn.plan_of(towers)
+    x, y = (numbers(count, count=11).astype("float64") for count in (6, 3))
+    for model in (towers, plain):
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        for size in (8, 3, 1):
+            model.fit(x, y, batch_size=size, shuffle=False, verbose=0)
+
+    other = {"gpu:0": "gpu:2", "gpu:1": "cpu:0", "cpu:0": "cpu:0"}
+    for part, device in plan.device_of.items():
+        if plan.graph.part[part].kind != "input" and device != "cpu:0":
+            assert mine[f"{part}/0"].device == device
+            assert mine[f"{part}/1"].device == other[device]
+    assert mine.execution.microbatches == microbatches
+    assert difference(towers, plain) < 1e-12
+    sn.audit(towers, mine, (x[:8], y[:8])).check()
+
+
+def test_too_few_devices_for_towers_of_a_placed_model(cluster: sn.Cluster) -> None:
+    """Two over two devices each need four; the message says what else would do."""
+    placed = sn.emit(branched(), sn.plan(branched(), cluster, pins=HALVES))
+
+    with pytest.raises(sn.DeviceError, match=r"need 4\. .* data_parallel\(sn.unplace"):
+        sn.data_parallel(placed, cluster)
 
 
 def test_towers_that_cannot_be_split_are_refused(cluster: sn.Cluster) -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "Space",
     "candidates",
     "choose",
+    "groups_of",
     "obstacles_of",
     "workers_of",
 ]
@@ -313,6 +314,24 @@ def workers_of(cluster: Cluster) -> list[str]:
     gpus = [d.name for d in cluster if d.kind == "gpu"]
     others = [d.name for d in cluster if d.name != cluster.home.name]
     return gpus if len(gpus) > 1 else others
+
+
+def groups_of(workers: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """As many groups of so many devices as there are, each within a host if any is.
+
+    >>> groups_of(["w:0/gpu:0", "w:0/gpu:1", "w:1/gpu:0", "w:1/gpu:1"], 2)
+    [('w:0/gpu:0', 'w:0/gpu:1'), ('w:1/gpu:0', 'w:1/gpu:1')]
+    """
+    hosts: dict[str, list[str]] = {}
+    for name in workers:
+        hosts.setdefault(name.rpartition("/")[0], []).append(name)
+
+    def cut(line: Sequence[str]) -> list[tuple[str, ...]]:
+        starts = range(0, len(line) - size + 1, size)
+        return [tuple(line[start : start + size]) for start in starts]
+
+    inside = [group for line in hosts.values() for group in cut(line)]
+    return inside or cut([name for line in hosts.values() for name in line])
 
 
 def _counts(most: int) -> list[int]:

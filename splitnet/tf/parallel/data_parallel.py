@@ -1,6 +1,6 @@
 """Data parallelism of a whole Keras model: its calls as one branch of towers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,13 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.net import BATCH_NORMS, Towers, preferences
-from splitnet.core.replication import split_layers
+from splitnet.core.plan import Plan
+from splitnet.core.replication import split_layers, towers_in
 from splitnet.planner.planner import plan_graph
+from splitnet.planner.strategies.candidates import groups_of, workers_of
+from splitnet.planner.strategies.compare import executed
 from splitnet.tf.emit import emit, unplace
-from splitnet.tf.placement.placed import placed_of
+from splitnet.tf.placement.placed import Placed, placed_of
 from splitnet.tf.reading.read import graph_of
 from splitnet.tf.reading.source import Blueprint, blueprint_of
 from splitnet.tf.runtime.devices import local_cluster
@@ -40,11 +43,13 @@ def data_parallel(
     that is given stays as it was.
 
     Args:
-        model: a functional or Sequential `keras.Model` of any batch size. Of one that
-            is placed already the plain model is taken: neither its devices nor its
-            micro-batches go over.
+        model: a functional or Sequential `keras.Model` of any batch size. One that is
+            placed over several devices keeps its placement and its micro-batches: each
+            tower is placed alike over as many devices, of one host if it has them.
+            Towers and split layers become plain layers first.
         cluster: the machine; None means this one.
-        devices: a device per tower; a number takes that many GPUs; None takes all.
+        devices: those of the towers, one after another; a number takes that many GPUs;
+            None takes all.
         batch: samples per step that the plan counts with; any number may be fed.
         weights_on: where the weights live.
         batch_norm: "per_tower" or "synchronised"; see `Net.towers`.
@@ -56,22 +61,111 @@ def data_parallel(
         DeclarationError: the model cannot be split by samples.
     """
     cluster = local_cluster() if cluster is None else cluster
-    model = _whole(model)
-    towers = Towers(
-        tuple(preferences(one) for one in _devices(cluster, devices)),
-        preferences(weights_on),
-        batch_norm,
-        tuple(broadcast),
-    )
-    graph = towers_of(model, towers, batch, join_on=cluster.home.name)
-    return emit(model, plan_graph(graph, cluster, **plan_options))
-
-
-def _whole(model: Any) -> Any:
-    """The model, or its plain one where layers of it are cut over devices."""
     placed = placed_of(model) if isinstance(model, keras.Model) else None
-    cut = placed is not None and split_layers(placed.plan.graph)
-    return unplace(model) if cut else model
+    if placed is not None and split_layers(placed.plan.graph):
+        model, placed = unplace(model), None
+    names = _devices(cluster, devices)
+    how = preferences(weights_on), batch_norm, tuple(broadcast)
+    used = _devices_of(placed)
+    groups = _groups(names, used, given=isinstance(devices, Sequence))
+    if placed is None or not groups:
+        towers = Towers(tuple(preferences(one) for one in names), *how)
+        graph = towers_of(model, towers, batch, join_on=cluster.home.name)
+        return emit(model, plan_graph(graph, cluster, **plan_options))
+    twins = [_twins(placed.plan, cluster, dict(zip(used, group))) for group in groups]
+    graph = _placed_towers(model, placed, twins, how, batch, cluster)
+    plan = plan_graph(graph, cluster, **plan_options)
+    return emit(model, executed(plan, replace(placed.plan.execution, recompute=())))
+
+
+def _devices_of(placed: Placed | None) -> list[str]:
+    """The devices over which each tower of a placed model goes; none if it is whole."""
+    if placed is None or towers_in(placed.plan.graph):
+        return []
+    plan = placed.plan
+    busy = {plan.device_of[c.part] for c in plan.graph.calls if c.forward_flops}
+    found = [name for name in workers_of(plan.cluster) if name in busy]
+    return found if len(found) > 1 else []
+
+
+def _groups(
+    names: Sequence[str], used: Sequence[str], *, given: bool
+) -> list[tuple[str, ...]]:
+    """The devices of each tower of a placed model; none if its calls are copied whole.
+
+    Raises:
+        DeviceError: too few devices for two towers.
+    """
+    if not used:
+        return []
+    size = len(used)
+    if given and len(names) % size == 0:
+        starts = range(0, len(names), size)
+        found = [tuple(names[i : i + size]) for i in starts]
+    else:
+        found = groups_of(names, size)
+    if len(found) < 2:
+        raise DeviceError(
+            f"the model is placed over {size} devices ({', '.join(used)}), so two "
+            f"towers of it need {2 * size}. Received: {', '.join(names)}. Give "
+            "data_parallel(sn.unplace(model)) to copy the whole model to each device."
+        )
+    return found
+
+
+def _twins(
+    plan: Plan, cluster: Cluster, pairs: Mapping[str, str]
+) -> Callable[[str], str]:
+    """What each device of the plan is in a tower; a CPU is that of the tower's host."""
+    [*hosts] = dict.fromkeys(name.rpartition("/")[0] for name in pairs.values())
+
+    def twin(name: str) -> str:
+        if name in pairs:
+            return pairs[name]
+        kind = plan.cluster[name].kind
+        near = [d.name for d in cluster.of_kind(kind) if d.host == hosts[0]]
+        return near[0] if near and len(hosts) == 1 else cluster.home.name
+
+    return twin
+
+
+def _placed_towers(
+    model: Any,
+    placed: Placed,
+    twins: Sequence[Callable[[str], str]],
+    how: tuple[tuple[str, ...], str, tuple[str, ...]],
+    batch: int,
+    cluster: Cluster,
+) -> Graph:
+    """Read a placed model with each of its parts as towers on other devices.
+
+    Raises:
+        DeclarationError: the model cannot be split by samples.
+    """
+    blueprint = blueprint_of(model, placed.flow.nested)
+    device_of = placed.plan.device_of
+    part_of = {
+        id(mine): placed.part_of[placed.key_of[id(its)]]
+        for mine, its in zip(blueprint.flow.nodes, placed.flow.nodes, strict=True)
+    }
+    parts = [
+        Part(s.part, "input", ("cpu",)) for s in blueprint.sites if s.node.is_input
+    ]
+    towers = {}
+    for name in dict.fromkeys(part_of.values()):
+        where = [twin(device_of[name]) for twin in twins]
+        parts.append(Part(name, on=preferences(where[0])))
+        if len(set(where)) > 1:
+            towers[name] = Towers(tuple(map(preferences, where)), *how)
+            parts[-1] = Part(name, "towers", (cluster.home.name,))
+    _check(blueprint, next(iter(towers.values())))
+    sites = []
+    for site in blueprint.sites:
+        part = part_of.get(id(site.node), site.part)
+        call = f"{part}/{site.call}" if part in towers else site.call
+        sites.append(replace(site, part=part, call=call))
+    made = replace(blueprint, parts=tuple(parts), sites=tuple(sites), towers=towers)
+    return graph_of(made, batch)
 
 
 def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
@@ -86,9 +180,7 @@ def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
             f"{model!r} ({type(model).__name__})."
         )
     blueprint = blueprint_of(model)
-    faults = _faults(blueprint, towers)
-    if faults:
-        raise DeclarationError(f"model {model.name!r}: {' '.join(faults)}")
+    _check(blueprint, towers)
     name = blueprint.name
     while any(site.node.is_input and site.call == name for site in blueprint.sites):
         name += "_towers"
@@ -110,7 +202,12 @@ def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
     )
 
 
-def _faults(blueprint: Blueprint, towers: Towers) -> list[str]:
+def _check(blueprint: Blueprint, towers: Towers) -> None:
+    """Refuse what cannot be split by samples.
+
+    Raises:
+        DeclarationError: with every fault.
+    """
     names = [site.call for site in blueprint.sites if site.node.is_input]
     faults = [
         f"broadcast= names {one!r}, which is not an input ({', '.join(names)})."
@@ -132,7 +229,8 @@ def _faults(blueprint: Blueprint, towers: Towers) -> list[str]:
             f"batch_norm= must be one of {', '.join(map(repr, BATCH_NORMS))}. "
             f"Received: {towers.batch_norm!r}."
         )
-    return faults
+    if faults:
+        raise DeclarationError(f"model {blueprint.name!r}: {' '.join(faults)}")
 
 
 def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
