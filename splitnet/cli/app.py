@@ -52,6 +52,10 @@ _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
         "audit net.py:declare --stand-ins 2",
         "audit model.keras --plan plan.json --loss sparse_categorical_crossentropy",
     ),
+    device_commands.bench: (
+        "bench net.py:declare --steps 50",
+        "bench model.keras --plan plan.json --loss sparse_categorical_crossentropy",
+    ),
     plan_commands.simulate: (
         "simulate plan.json --trace trace.json",
         "simulate plan.json --microbatches 8 --schedule 1f1b",

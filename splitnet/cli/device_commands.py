@@ -1,8 +1,10 @@
-"""Commands that use this machine: devices, config, run, measure, demo, audit."""
+"""Commands that use this machine: devices, config, run, measure, demo, audit, bench."""
 
 import os
 import runpy
+import statistics
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,7 +43,7 @@ from splitnet.core.errors import (
 from splitnet.core.serialization import write_cluster
 from splitnet.core.settings import OPTIONS, Setting, Settings, config_file, resolve
 
-__all__ = ["audit", "config", "demo", "devices", "measure", "run"]
+__all__ = ["audit", "bench", "config", "demo", "devices", "measure", "run"]
 
 _HEADS = ("device", "model", "free", "total", "busy", "speed", "used by", "reaches")
 _NO_DETAILS: dict[str, Any] = {
@@ -306,14 +308,18 @@ def demo(
     return 0 if outcome.ok else 1
 
 
+SavedPlanOfTarget = Annotated[
+    str | None, Option(metavar="PLAN.json", help="A saved plan of TARGET.")
+]
+Loss = Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")]
+
+
 def audit(
     target: TargetName,
     search: Search,
     machine: Machine,
-    plan: Annotated[
-        str | None, Option(metavar="PLAN.json", help="A saved plan of TARGET.")
-    ] = None,
-    loss: Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")] = "mse",
+    plan: SavedPlanOfTarget = None,
+    loss: Loss = "mse",
     json_: Json = False,
 ) -> int:
     """Run one training step and check that it ran as planned.
@@ -321,28 +327,10 @@ def audit(
     The data are synthetic. The devices are read back from the graphs that TensorFlow
     executed. Exit code 1 if anything ran elsewhere.
     """
-    check_target(target)
-    if plan and (
-        replace(machine, stand_ins=0) != Machine()
-        or replace(search, optimizer=None) != Search()
-    ):
-        raise DeclarationError(
-            "--plan has its own machine and options; beside it give --stand-ins, "
-            "--optimizer and --loss alone."
-        )
-    if plan:
-        made = sn.load_plan(plan)
-        # Its stand-ins must exist before the program builds its first layer.
-        local_devices(machine.stand_ins or sum(d.stand_in for d in made.cluster))
-        source = load_source(target)
-    else:
-        source, cluster = Target(target).opened(machine, search)
-        made, _ = planned(source, cluster, search.given())
+    source, made = _source_and_plan(target, search, machine, plan)
     with progress("auditing", total=2) as advance:
         advance(0, "emitting")
-        model = sn.emit(source, made)
-        if not model.compiled:
-            model.compile(search.optimizer or "adam", loss)
+        model = _compiled(sn.emit(source, made), search, loss)
         advance(1, "running a step")
         found = sn.audit(model, made, _synthetic_batch(model, made.batch, loss))
     if json_:
@@ -351,6 +339,85 @@ def audit(
     else:
         print(sn.table(found))
     return 0 if found.ok else 1
+
+
+def bench(
+    target: TargetName,
+    search: Search,
+    machine: Machine,
+    plan: SavedPlanOfTarget = None,
+    loss: Loss = "mse",
+    steps: Annotated[
+        int, Option(metavar="N", min=2, help="Steps of each model that are timed.")
+    ] = 20,
+    json_: Json = False,
+) -> int:
+    """Time training steps as planned and on one device, in turn.
+
+    The data are synthetic. One device is what TensorFlow takes without splitnet: its
+    first GPU, or the CPU.
+    """
+    source, made = _source_and_plan(target, search, machine, plan)
+    with progress("timing", total=2 * steps + 2) as advance:
+        placed = _compiled(sn.emit(source, made), search, loss)
+        plain = _compiled(sn.unplace(placed), search, loss)
+        batch = _synthetic_batch(placed, made.batch, loss)
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for turn in range(2 * steps + 2):
+            began = time.perf_counter()
+            (plain, placed)[turn % 2].train_on_batch(*batch)
+            seconds[turn % 2].append(time.perf_counter() - began)
+            advance(turn + 1)
+    ratios = [one / other for one, other in zip(*seconds)][1:]  # the first is traced
+    low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    alone, taken = (statistics.median(times[1:]) for times in seconds)
+    figures = {
+        "one_device_seconds": alone,
+        "plan_seconds": taken,
+        "predicted_seconds": made.seconds,
+        "times_faster": ratio,
+        "middle_half": [low, high],
+    }
+    if json_:
+        show_json(figures)
+        return 0
+    print(f"{source.name}: batch {made.batch}, median of {steps} training steps")
+    print(f"one device  {format_seconds(alone)}")
+    print(
+        f"as planned  {format_seconds(taken)}, predicted {format_seconds(made.seconds)}"
+    )
+    print(f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}")
+    if any(device.stand_in for device in made.cluster):
+        print("stand-ins share one thread pool: they show placement, not speed")
+    return 0
+
+
+def _source_and_plan(
+    target: str, search: Search, machine: Machine, plan: str | None
+) -> "tuple[Any, sn.Plan]":
+    """A model with a saved plan, or with a plan that is searched."""
+    check_target(target)
+    if not plan:
+        source, cluster = Target(target).opened(machine, search)
+        return source, planned(source, cluster, search.given())[0]
+    if (
+        replace(machine, stand_ins=0) != Machine()
+        or replace(search, optimizer=None) != Search()
+    ):
+        raise DeclarationError(
+            "--plan has its own machine and options; beside it give --stand-ins, "
+            "--optimizer and --loss alone."
+        )
+    made = sn.load_plan(plan)
+    # Its stand-ins must exist before the program builds its first layer.
+    local_devices(machine.stand_ins or sum(d.stand_in for d in made.cluster))
+    return load_source(target), made
+
+
+def _compiled(model: Any, search: Search, loss: str) -> Any:
+    if not model.compiled:
+        model.compile(search.optimizer or "adam", loss)
+    return model
 
 
 def _synthetic_batch(model: Any, batch: int, loss: str) -> tuple[Any, Any]:

@@ -186,6 +186,26 @@ def test_audit_keeps_a_saved_plan(answer: Any) -> None:
     assert answer("audit", "program.py:model", *words)[0] == 0
 
 
+def test_bench_times_the_plan_against_one_device(answer: Any) -> None:
+    """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
+    words = ("bench", "program.py:model", "--stand-ins", "2", "--steps", "4")
+    code, out, _ = answer(*words)
+    assert code == 0
+    for part in (
+        "one device ",
+        "as planned ",
+        "predicted ",
+        "times as fast",
+        "stand-ins",
+    ):
+        assert part in out
+
+    found = json.loads(answer(*words, "--json")[1])
+    low, high = found["middle_half"]
+    assert 0 < low <= found["times_faster"] <= high
+    assert min(found["one_device_seconds"], found["plan_seconds"]) > 0
+
+
 def test_devices_lists_stand_ins(answer: Any) -> None:
     """Each with what it stands on, and its figures for a program."""
     code, out, err = answer("devices", "--stand-ins", "2")
