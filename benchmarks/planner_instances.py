@@ -1,11 +1,13 @@
 """How good are plans after some seconds, over seeds, models and machines?
 
     python benchmarks/planner_instances.py [--seconds 1 5 60] [--seeds 5]
-        [--names ResNet50 ...] [--machines 2x16 ...] [--folder FOLDER] [--json FILE]
+        [--effort STEPS] [--names ResNet50 ...] [--machines 2x16 ...]
+        [--folder FOLDER] [--json FILE]
 
 Random lanes of 30 to 5,000 calls and five Keras models (batch 64), each on three
-machines. A row gives the step in milliseconds, its ratio to the lower bound and whether
-the clock ended the search. With a folder, models are read once and kept there.
+machines. A row gives the step in milliseconds, its ratio to the bound and whether the
+clock ended the search. With `--effort` the seconds are a limit only: rows then do not
+depend on what else runs. With a folder, models are read once and kept there.
 """
 
 import argparse
@@ -80,6 +82,7 @@ def main() -> None:
     """Print a row per net, machine, time limit and seed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, nargs="*", default=[1.0, 5.0, 60.0])
+    parser.add_argument("--effort", type=int)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--names", nargs="*", default=[*NETS, *MODELS])
     parser.add_argument("--machines", nargs="*", default=list(MACHINES))
@@ -98,7 +101,12 @@ def main() -> None:
                 for seed in range(options.seeds):
                     began = time.perf_counter()
                     plan = find_plan(
-                        *(graph, cluster), parts=parts, time_limit=seconds, seed=seed
+                        graph,
+                        cluster,
+                        parts=parts,
+                        time_limit=seconds,
+                        effort=options.effort,
+                        seed=seed,
                     )
                     row = {
                         "net": name,

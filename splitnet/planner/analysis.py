@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from splitnet.core.costs import Roofline
 from splitnet.core.errors import format_bytes, format_seconds
@@ -89,12 +90,15 @@ def _strategies(plan: Plan) -> StrategyComparison | None:
 
 def _best_single_device(evaluator: Evaluator) -> tuple[str | None, float | None]:
     """The device on which the whole graph is best, of those where it fits."""
-    best: tuple[str | None, float | None] = (None, None)
+    best, least = None, inf
     for device, device_of in evaluator.single_devices():
-        found = evaluator.evaluate(device_of)
-        if found.fits and (best[1] is None or found.value < best[1]):
-            best = (device, found.value)
-    return best
+        parts = [part for part, one in device_of.items() if one == device]
+        busy = sum(evaluator.load(part, device) for part in parts)
+        if evaluator.objective == "memory" or busy < least:
+            found = evaluator.evaluate(device_of)
+            if found.fits and found.value < least:
+                best, least = device, found.value
+    return best, None if best is None else least
 
 
 def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:

@@ -5,20 +5,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from splitnet.core.cluster import Cluster, device_name, is_kind
 from splitnet.core.costs import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
-from splitnet.core.graph import Call, Graph, Part
+from splitnet.core.graph import Graph, Part
 from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution
 from splitnet.planner.bounds import lower_bound
-from splitnet.planner.constraints import (
-    Constraint,
-    Group,
-    select,
+from splitnet.planner.constraints import Constraint, Group, select
+from splitnet.planner.partitioning import functions, in_functions, request_keys
+from splitnet.planner.problem import (
+    Functions,
+    Problem,
+    equivalent_devices,
+    loads,
+    problem_of,
 )
-from splitnet.planner.partitioning import functions
-from splitnet.planner.problem import Problem, equivalent_devices, loads, problem_of
 from splitnet.simulator.microbatch import (
     in_schedule,
     microbatch_step,
@@ -27,6 +31,7 @@ from splitnet.simulator.microbatch import (
 )
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
+from splitnet.simulator.units import Grouping
 
 __all__ = [
     "Evaluation",
@@ -36,7 +41,6 @@ __all__ = [
     "reasons_of",
     "requests_in",
     "score",
-    "weights",
 ]
 
 _MOST_PLAYS = 15_000
@@ -93,7 +97,11 @@ class Evaluator:
         """The step of single calls."""
         return self._step("calls")
 
-    def _step(self, units: Literal["parts", "calls"]) -> StepGraph:
+    def _step(
+        self,
+        units: Literal["parts", "calls"] | Grouping,
+        calls: StepGraph | None = None,
+    ) -> StepGraph:
         return step_graph(
             self.graph,
             self.cluster,
@@ -101,6 +109,7 @@ class Evaluator:
             training=self.training,
             optimizer=self.optimizer,
             units=units,
+            calls=calls,
         )
 
     @cached_property
@@ -134,12 +143,30 @@ class Evaluator:
 
         Returns the evaluator of these parts as well, and their devices.
         """
-        graph, where = functions(self.graph, self.call_step, device_of)
+        graph, where = in_functions(self.graph, self.call_step, device_of)
         judge = replace(self, graph=graph)
         return judge, where, judge.evaluate(where)
 
+    def problem_of_calls(self, groups: Sequence[Group]) -> Problem:
+        """As `problem_of` for a graph with a part per call, which run as functions."""
+
+        def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
+            units = functions(self.graph, self.call_step, devices)
+            step = self._step(units, self.call_step)
+            return step, [devices[calls[0]] for calls in units.calls]
+
+        rule = Functions(
+            np.array(request_keys(self.graph), np.int64),
+            np.array([device.part_seconds for device in self.cluster], np.float64),
+            step_of,
+        )
+        return self.problem_of(groups, self.call_step, rule)
+
     def problem_of(
-        self, groups: Sequence[Group], step: StepGraph | None = None
+        self,
+        groups: Sequence[Group],
+        step: StepGraph | None = None,
+        rule: Functions | None = None,
     ) -> Problem:
         """The placement problem of some groups of parts, without a cut penalty."""
         step = step or self.step
@@ -149,6 +176,7 @@ class Evaluator:
             self.cluster,
             groups,
             group_of_unit=[number[part] for part in step.parts],
+            functions=rule,
         )
 
     @cached_property
@@ -319,15 +347,6 @@ def _as_planned(graph: Graph, plan: Plan) -> Graph:
         return graph
     calls = tuple(replace(graph.call[c.name], part=c.part) for c in theirs.calls)
     return replace(graph, calls=calls, parts=theirs.parts)
-
-
-def weights(cluster: Cluster, options: PlanOptions) -> Callable[[Call], float]:
-    """Seconds of a call on the fastest device, to make parts of like weight."""
-    fast = max(cluster, key=lambda device: device.flops_per_second)
-    costs = options.costs or Roofline()
-    return lambda call: (
-        costs.forward_seconds(call, fast) + costs.backward_seconds(call, fast)
-    )
 
 
 def _full_placement(

@@ -26,13 +26,16 @@ from splitnet.core.graph import Call, Graph
 from splitnet.planner.constraints import Pins, requests_of
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import StepGraph
+from splitnet.simulator.units import Grouping
 
 __all__ = [
     "bind_shared_weights",
     "clusters",
     "functions",
+    "in_functions",
     "is_convex",
     "is_pipeline",
+    "request_keys",
     "with_requests",
 ]
 
@@ -91,29 +94,22 @@ def clusters(graph: Graph, most: int, seconds: Callable[[Call], float]) -> Graph
     return _regrouped(graph, [piece.calls for piece in _merged(pieces, calls)])
 
 
-def functions(
-    graph: Graph, step: StepGraph, device_of: Mapping[str, str]
-) -> tuple[Graph, dict[str, str]]:
-    """Cut a placement of calls into the functions that run; each is a part.
+def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
+    """Cut a placement of calls into the functions that run, in running order.
 
-    Returns the graph and each part's device. Calls with different requests are
-    different parts.
+    Calls with different requests are different functions.
 
     Args:
         graph: A part per call.
         step: Its step, with a unit per call.
-        device_of: The device of each call.
+        device: The device of each call.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    device = [device_of[call] for call in step.names]
-    names = {name: i for i, name in enumerate(dict.fromkeys(device))}
-    key = _Calls(graph, 1, lambda _: 1.0).key
+    key = request_keys(graph)
     pieces = [
-        list(piece)
-        for function in functions_of(step, [names[name] for name in device])
-        for _, piece in groupby(
-            (index[step.names[unit]] for unit in function), key=key.__getitem__
-        )
+        tuple(piece)
+        for function in functions_of(step, device)
+        for _, piece in groupby(function, key=key.__getitem__)
     ]
     piece_of = {call: i for i, piece in enumerate(pieces) for call in piece}
     order = nx.DiGraph()
@@ -124,8 +120,37 @@ def functions(
     )
     order.remove_edges_from(list(nx.selfloop_edges(order)))
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
-    parted = _regrouped(graph, [pieces[i] for i in running])
+    calls = tuple(pieces[i] for i in running)
+    number = {call: i for i, piece in enumerate(calls) for call in piece}
+    return Grouping(tuple(number[i] for i in range(len(number))), calls)
+
+
+def in_functions(
+    graph: Graph, step: StepGraph, device_of: Mapping[str, str]
+) -> tuple[Graph, dict[str, str]]:
+    """The graph with a part per function, and the device of each part.
+
+    Args:
+        graph: A part per call.
+        step: Its step, with a unit per call.
+        device_of: The device of each call.
+    """
+    device = [device_of[call] for call in step.names]
+    names = {name: i for i, name in enumerate(dict.fromkeys(device))}
+    units = functions(graph, step, [names[d] for d in device])
+    parted = _regrouped(graph, units.calls)
     return parted, {call.part: device_of[call.name] for call in parted.calls}
+
+
+def request_keys(graph: Graph) -> list[int]:
+    """A number per call: calls may be one part if where they may be is the same."""
+    parts = [graph.part[call.part] for call in graph.calls]
+    keys = [
+        (part.kind == "input", call.cpu_only, part.on)
+        for call, part in zip(graph.calls, parts)
+    ]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return [number[key] for key in keys]
 
 
 class _Calls:
@@ -140,10 +165,7 @@ class _Calls:
         self.weight = [seconds(call) for call in graph.calls]
         self.grain = sum(self.weight) / self.most
         self.is_input = [part.kind == "input" for part in parts]
-        self.key: list[Hashable] = [
-            (part.kind == "input", call.cpu_only, part.on)
-            for call, part in zip(graph.calls, parts)
-        ]
+        self.key = request_keys(graph)
         self.after: list[list[int]] = [[] for _ in graph.calls]
         self.before: list[list[int]] = [[] for _ in graph.calls]
         for tensor in graph.tensors:

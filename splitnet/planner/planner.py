@@ -7,20 +7,21 @@ graph, cluster, options
 -> Plan                 with reasons, fallbacks, bound and verdict
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
+from splitnet.core.costs import Roofline
 from splitnet.core.errors import InfeasibleError
-from splitnet.core.graph import Graph
+from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import (
     Constraint,
     Group,
@@ -33,7 +34,6 @@ from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import (
     Evaluator,
     reasons_of,
-    weights,
 )
 from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import (
@@ -42,13 +42,11 @@ from splitnet.planner.partitioning import (
     with_requests,
 )
 from splitnet.planner.problem import (
-    Floats,
     Ints,
     Problem,
     cut_size,
     equivalent_devices,
 )
-from splitnet.simulator.step_graph import StepGraph
 
 __all__ = [
     "Found",
@@ -63,12 +61,6 @@ __all__ = [
 
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
-_CLUSTER_SHARE, _CLUSTER_STEPS = 0.2, 100_000
-"""Of the time for clusters of a model's calls, and steps that are enough for them."""
-_FINE_CLUSTERS = (128, 40)
-"""Clusters that are placed for latency, in turn: finer ones run as one function."""
-_FIRST_STEPS = 100_000
-"""Of the first two placements that are judged by functions; the next two take twice."""
 _FREE_SHARE = 0.7
 """Of a search for the best assignment; the rest is for fewer transfers."""
 
@@ -125,7 +117,14 @@ def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
     """The calls of an undeclared model in few parts, which keep the pins."""
     most = options.parts or default_parts(cluster)
     base = with_requests(graph, options.pins)
-    return clusters(base, most, weights(cluster, options))
+    fast = max(cluster, key=lambda device: device.flops_per_second)
+    costs = options.costs or Roofline()
+
+    def seconds(call: Call) -> float:
+        ahead = costs.forward_seconds(call, fast)
+        return ahead + costs.backward_seconds(call, fast)
+
+    return clusters(base, most, seconds)
 
 
 @dataclass(frozen=True)
@@ -161,14 +160,12 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     Raises:
         NothingFitsError: nothing fits.
     """
-    seconds = options.time_limit
-    if options.parts is None:
-        return _search_parts(graph, cluster, options, seconds)
-    if options.objective != "latency" and options.contiguity is None:
+    began, sums = monotonic(), options.objective != "latency"
+    if options.parts is not None and sums and options.contiguity is None:
         convex = replace(options, contiguity="convex")
         with suppress(NothingFitsError):  # as where pins ask for a return
-            return _search_calls(graph, cluster, convex, seconds)
-    return _search_calls(graph, cluster, options, seconds)
+            return _search(graph, cluster, convex, began)
+    return _search(graph, cluster, options, began)
 
 
 def plan_of(found: Found, options: PlanOptions) -> Plan:
@@ -195,32 +192,58 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
     )
 
 
-def _search_parts(
-    graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
+def _search(
+    graph: Graph, cluster: Cluster, options: PlanOptions, began: float
 ) -> Found:
     """Search first requests; where they are full, whole preference lists.
+
+    With `parts` single calls are placed, and the functions that then run are the parts.
 
     Raises:
         NothingFitsError: nothing fits.
     """
+    if options.parts is not None:
+        graph = bind_shared_weights(with_requests(graph, options.pins))
+        options = replace(options, pins=None)
     evaluator = Evaluator.of(graph, cluster, options)
-    constraints, groups = _resolved(evaluator, options)
-    whole = _resolved(evaluator, options, whole_lists=True)
-    if groups != whole[1]:
-        solution = _solved(evaluator, groups, options, _FIRST_SHARE * seconds)
+    first, whole = (_resolved(evaluator, options, lists) for lists in (False, True))
+    shares = [1.0] if first[1] == whole[1] else [_FIRST_SHARE, 1 - _FIRST_SHARE]
+    for lists, share in enumerate(shares):
+        constraints, groups = whole if lists else first
+        problem = _problem(evaluator, groups, options)
+        # What follows the search takes about as long as what comes before it.
+        around = 2 * (monotonic() - began)
+        seconds = max(0.2 * options.time_limit, options.time_limit - around)
+        solution = _solved(problem, options, share, share * seconds)
         if solution.feasible:
-            return _found(evaluator, constraints, groups, solution)
-        constraints, groups = whole
-        seconds *= 1 - _FIRST_SHARE
-    solution = _solved(evaluator, groups, options, seconds)
-    found = _found(evaluator, constraints, groups, solution)
+            break
+        began = monotonic()
+    names = [device.name for device in evaluator.cluster]
+    device_of = {
+        part: names[device]
+        for group, device in zip(groups, solution.assignment, strict=True)
+        for part in group.parts
+    }
+    if options.parts is not None:
+        where = {call.name: device_of[call.part] for call in graph.calls}
+        evaluator, device_of, _ = evaluator.as_functions(where)
+        constraints, groups = _resolved(evaluator, options, bool(lists))
+    found = Found(evaluator, constraints, groups, device_of, solution)
     if not solution.feasible:
         raise NothingFitsError(found, options.pins)
     return found
 
 
+def _problem(
+    evaluator: Evaluator, groups: Sequence[Group], options: PlanOptions
+) -> Problem:
+    if options.parts is None:
+        return evaluator.problem_of(groups)
+    return evaluator.problem_of_calls(groups)
+
+
 def _resolved(
-    evaluator: Evaluator, options: PlanOptions, *, whole_lists: bool = False
+    evaluator: Evaluator, options: PlanOptions, whole_lists: bool
 ) -> tuple[dict[str, Constraint], list[Group]]:
     return resolve(
         evaluator.graph,
@@ -232,154 +255,22 @@ def _resolved(
     )
 
 
-def _found(
-    evaluator: Evaluator,
-    constraints: Mapping[str, Constraint],
-    groups: Sequence[Group],
-    solution: Solution,
-) -> Found:
-    names = [device.name for device in evaluator.cluster]
-    device_of = {
-        part: names[device]
-        for group, device in zip(groups, solution.assignment, strict=True)
-        for part in group.parts
-    }
-    return Found(evaluator, constraints, groups, device_of, solution)
-
-
-def _search_calls(
-    graph: Graph, cluster: Cluster, options: PlanOptions, seconds: float
-) -> Found:
-    """Search a model's calls; the functions that then run are the parts.
-
-    First the calls are clustered along the model's seams, and the clusters placed.
-    Then finer clusters for latency, or single calls for other objectives, where sums
-    count. What runs on one device between two hops runs as one function, later and with
-    more memory than its calls would: placements are judged by their functions, and
-    where these do not fit, the search goes on with less room.
-
-    Raises:
-        NothingFitsError: nothing fits.
-    """
-    base = with_requests(graph, options.pins)
-    options = replace(options, pins=None)
-    weight = weights(cluster, options)
-    most = options.parts or default_parts(cluster)
-    fine_most = max(most, *_FINE_CLUSTERS)
-    per_step = 1 / STEPS_PER_SECOND
-    if options.effort:
-        per_step = options.time_limit / options.effort
-    first = min(_CLUSTER_SHARE * seconds, _CLUSTER_STEPS * per_step)
-    try:
-        best = _search_parts(clusters(base, most, weight), cluster, options, first)
-    except NothingFitsError:
-        if len(base.calls) <= most:
-            raise
-        with suppress(NothingFitsError):
-            return _search_parts(
-                clusters(base, fine_most, weight), cluster, options, seconds
-            )
-        raise
-    latency = options.objective == "latency"
-    parts = best.evaluator.graph.parts
-    if latency and len(clusters(base, fine_most, weight).parts) <= len(parts):
-        return best
-    calls = Evaluator.of(bind_shared_weights(base), cluster, options)
-    whole_lists = not _keeps_first_requests(best)
-    _, groups = _resolved(calls, options, whole_lists=whole_lists)
-    problem = calls.problem_of(groups, calls.call_step)
-    bound = lower_bound(problem, options.objective)
-    best = replace(best, solution=replace(best.solution, bound=bound))
-    room = np.array([device.memory_bytes for device in cluster], np.float64)
-    kind = np.array(equivalent_devices(problem))  # the search may exchange devices
-    known = calls.as_functions(_device_of_calls(best))[2]
-    limit = known.value / (1 + options.cut_penalty) if known.fits else inf
-    evaluators = {
-        count: Evaluator.of(clusters(base, count, weight), cluster, options)
-        for count in _FINE_CLUSTERS
-        if latency
-    }
-    turn, left = 0, seconds - first
-    while left > 0:
-        count, share = 0, left
-        if latency:  # a longer search begins with all attempts of a shorter one
-            count = _FINE_CLUSTERS[turn % len(_FINE_CLUSTERS)]
-            share = min(left, _FIRST_STEPS * per_step * 2 ** (turn // 2))
-        turn, left = turn + 1, left - share
-        evaluator = evaluators.get(count, calls)
-        constraints, groups = _resolved(evaluator, options, whole_lists=whole_lists)
-        fine = _solved(
-            *(evaluator, groups, replace(options, seed=options.seed + turn), share),
-            step=evaluator.step if count else evaluator.call_step,
-            starts=[_start_from(best, evaluator, groups)],
-            room=room,
-            prove=False,
-        )
-        if not fine.feasible:
-            continue
-        placed = _found(evaluator, constraints, groups, fine)
-        judge, device_of, found = calls.as_functions(_device_of_calls(placed))
-        if found.fits and found.value < limit:
-            constraints, groups = _resolved(judge, options, whole_lists=whole_lists)
-            solution = replace(fine, value=found.value, bound=bound)
-            best = Found(judge, constraints, groups, device_of, solution)
-            limit = found.value
-        held = [found.outcome.memory[device.name].total for device in cluster]
-        full = np.array([d.memory_bytes for d in cluster]) / np.maximum(held, 1)
-        full = np.array([full[kind == one].min() for one in kind])
-        room = room * np.where(full < 1, 0.98 * full, 1.0)
-    return best
-
-
-def _device_of_calls(found: Found) -> dict[str, str]:
-    calls = found.evaluator.graph.calls
-    return {call.name: found.device_of[call.part] for call in calls}
-
-
-def _keeps_first_requests(found: Found) -> bool:
-    """Whether everything was placed without going down preference lists."""
-    return all(
-        not one.preferred or found.device_of[one.part] in one.preferred
-        for one in found.constraints.values()
-    )
-
-
-def _start_from(coarse: Found, evaluator: Evaluator, groups: Sequence[Group]) -> Ints:
-    """The placement of the clusters as one of the groups of calls."""
-    number = {device.name: i for i, device in enumerate(evaluator.cluster)}
-    where = _device_of_calls(coarse)
-    calls = evaluator.graph.calls_of
-    start = []
-    for group in groups:
-        near = [where[call.name] for part in group.parts for call in calls[part]]
-        wanted = near[0] if near and near[0] in group.allowed else group.allowed[0]
-        start.append(number[wanted])
-    return np.array(start, np.int64)
-
-
 def _solved(
-    evaluator: Evaluator,
-    groups: Sequence[Group],
-    options: PlanOptions,
-    seconds: float,
-    *,
-    step: StepGraph | None = None,
-    starts: Sequence[Ints] = (),
-    room: Floats | None = None,
-    prove: bool = True,
+    problem: Problem, options: PlanOptions, effort: float, seconds: float
 ) -> Solution:
     """The best assignment, with fewer transfers where they save next to nothing.
 
     The best assignment is searched first. Then each transfer has a price, so that all
     transfers of that assignment together cost the cut penalty: what is best with these
     prices is worse by no more than the penalty.
+
+    Args:
+        problem: What to place.
+        options: How.
+        effort: Fraction of the steps.
+        seconds: Of the clock.
     """
-    problem = evaluator.problem_of(groups, step)
-    if room is not None:
-        problem = replace(problem, graph=problem.graph._replace(capacity_bytes=room))
-    effort = options.effort
-    if effort is not None and options.time_limit > 0:
-        effort = int(effort * seconds / options.time_limit)
+    steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
 
     def solved(
         penalty: float, share: float, known: Sequence[Ints], *, prove: bool
@@ -389,7 +280,7 @@ def _solved(
             objective=options.objective,
             contiguity=options.contiguity,
             time_limit=share * seconds,
-            effort=None if effort is None else max(1, int(share * effort)),
+            effort=math.ceil(share * effort * steps),
             seed=options.seed,
             starts=known,
             on_progress=options.on_progress,
@@ -397,20 +288,28 @@ def _solved(
         )
 
     penalty = options.cut_penalty
-    best = solved(0.0, _FREE_SHARE if penalty else 1.0, starts, prove=prove)
+    best = solved(0.0, _FREE_SHARE if penalty else 1.0, (), prove=True)
     cuts = cut_size(problem.graph, best.assignment)
     if not best.feasible or not penalty or not cuts:
         return best
-    known = [*starts, best.assignment]
+    known = [best.assignment]
     fewer = solved(penalty / cuts, 1 - _FREE_SHARE, known, prove=False)
     found = [best, fewer]
-    for place in _single_devices(problem):
-        value = value_of(problem, options.objective, place, options.contiguity)
-        found.append(replace(best, assignment=place, value=value))
     limit = best.value * (1 + penalty)
+    for place in _single_devices(problem):
+        if options.objective == "memory" or _busiest(problem, place) <= limit:
+            value = value_of(problem, options.objective, place, options.contiguity)
+            found.append(replace(best, assignment=place, value=value))
     good = [one for one in found if one.feasible and one.value <= limit]
     calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
+
+
+def _busiest(problem: Problem, place: Ints) -> float:
+    """Seconds that the busiest device computes."""
+    graph = problem.graph
+    seconds = graph.seconds[np.arange(len(place)), graph.kind[place]]
+    return float(np.bincount(place, seconds).max(initial=0.0))
 
 
 def _single_devices(problem: Problem) -> Iterator[Ints]:

@@ -11,7 +11,7 @@ This is the load of Tarnawski et al., "Efficient Algorithms for Device Placement
 Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
@@ -44,6 +44,7 @@ __all__ = [
     "Bools",
     "ForwardGraph",
     "Floats",
+    "Functions",
     "Ints",
     "LoadGraph",
     "Problem",
@@ -63,12 +64,28 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Functions:
+    """How the units of a step run: several as one function, if they may.
+
+    Attributes:
+        key: Per unit; those of unlike keys are never one function.
+        part_seconds: Per device, what calling a function costs it.
+        step_of: Gives the step of the functions, and the device of each, for the device
+            of every unit.
+    """
+
+    key: Ints
+    part_seconds: Floats
+    step_of: Callable[[list[int]], tuple[StepGraph, list[int]]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """What to place and under which constraints.
 
     `cut_penalty` is the fraction of the value that one cross-device transfer costs.
     With `step`, whose unit u belongs to group `group_of_unit[u]`, makespan and memory
-    of a step are known, too.
+    of a step are known, too; with `functions` those of the functions that then run.
     """
 
     graph: LoadGraph
@@ -76,6 +93,7 @@ class Problem:
     cut_penalty: float = 0.0
     step: StepGraph | None = None
     group_of_unit: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    functions: Functions | None = None
 
     @property
     def group_count(self) -> int:
@@ -87,18 +105,25 @@ class Problem:
         """Number of devices."""
         return len(self.graph.capacity_bytes)
 
-    def unit_devices(self, assignment: npt.ArrayLike) -> list[int]:
-        """Device of every unit of the step."""
+    def as_run(self, assignment: npt.ArrayLike) -> tuple[StepGraph, list[int]]:
+        """The step as it runs, and the device of each of its units."""
+        assert self.step is not None, "only a step runs"
         devices: list[int] = np.asarray(assignment)[self.group_of_unit].tolist()
-        return devices
+        if self.functions is None:
+            return self.step, devices
+        return self.functions.step_of(devices)
+
+    def step_seconds(self, assignment: npt.ArrayLike) -> float:
+        """Makespan of the step."""
+        return run_step(*self.as_run(assignment)).seconds
 
     def held_bytes(self, assignment: npt.ArrayLike) -> Floats:
         """Bytes of every device at its peak; of its groups if there is no step."""
         place = np.asarray(assignment)
         if self.step is None:
             return bytes_per_device(self.graph, place)
-        devices = self.unit_devices(place)
-        memories, _ = memory_of(self.step, devices, run_step(self.step, devices))
+        step, devices = self.as_run(place)
+        memories, _ = memory_of(step, devices, run_step(step, devices))
         return np.array([memory.total for memory in memories], np.float64)
 
 
@@ -161,6 +186,7 @@ def problem_of(
     group_of_unit: Sequence[int],
     capacity: Sequence[float] | None = None,
     cut_penalty: float = 0.0,
+    functions: Functions | None = None,
 ) -> Problem:
     """Make the problem of a step and the groups that its units belong to.
 
@@ -175,6 +201,7 @@ def problem_of(
         group_of_unit: The group of every unit.
         capacity: Bytes of every device; their memory by default.
         cut_penalty: See `Problem`.
+        functions: How units run; each by itself by default.
     """
     device = {one.name: i for i, one in enumerate(cluster)}
     group_of = np.asarray(group_of_unit, np.int64)
@@ -202,7 +229,8 @@ def problem_of(
         {g: [device[n] for n in one.allowed] for g, one in enumerate(groups)},
         [(g, other) for g, one in enumerate(groups) for other in one.apart],
     )
-    return Problem(graph, forward, cut_penalty, step, group_of.astype(np.int64))
+    unit_group = group_of.astype(np.int64)
+    return Problem(graph, forward, cut_penalty, step, unit_group, functions)
 
 
 def _kinds(step: StepGraph, cluster: Cluster) -> tuple[Ints, list[int]]:

@@ -65,8 +65,9 @@ def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     n = step.count
     sources: list[list[int]] = [[] for _ in range(n)]
     reads: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    readers = {reader for edge in step.edges for reader in edge.readers}
     for number, edge in enumerate(step.edges):
-        if step.has_backward[edge.source] or step.forward[0][edge.source]:
+        if edge.source in readers or step.forward[0][edge.source]:
             for reader in edge.readers:  # an input of the model is no function
                 sources[reader].append(edge.source)
                 reads[reader].append((edge.source, number))
@@ -154,9 +155,10 @@ class _Intervals:
         begins, ends = list(self.run.start[self.n :]), list(self.run.stop[self.n :])
         for units in functions_of(self.step, self.device):
             back = [u for u in units if self.run.ran[self.n + u]]
+            begin = min((self.run.start[self.n + u] for u in back), default=0.0)
+            end = max((self.run.stop[self.n + u] for u in back), default=0.0)
             for u in back:
-                begins[u] = min(self.run.start[self.n + v] for v in back)
-                ends[u] = max(self.run.stop[self.n + v] for v in back)
+                begins[u], ends[u] = begin, end
         return begins, ends
 
     def _units(self) -> Iterator[Interval]:

@@ -172,8 +172,9 @@ def step_graph(
     *,
     training: bool = True,
     optimizer: str = "adam",
-    units: Literal["parts", "calls"] = "parts",
+    units: Literal["parts", "calls"] | Grouping = "parts",
     recompute: bool | Collection[str] = False,
+    calls: StepGraph | None = None,
 ) -> StepGraph:
     """Lay out one step of a graph as tasks. O(calls x kinds of device + tensors).
 
@@ -185,13 +186,19 @@ def step_graph(
         costs: Seconds; `Roofline()` if not given.
         training: Whether backward and update tasks follow.
         optimizer: Its name, for slots and the time of updates.
-        units: "parts" or "calls". Parts that would wait for each other are divided
-            into their calls. A unit of parts costs its device the call of a function.
+        units: "parts", "calls", or which calls run as one. Parts that would wait for
+            each other are divided into their calls. A unit that is no single call costs
+            its device the call of a function.
         recompute: Whether backward tasks run the forward pass again, so that of a unit
             only its inputs are saved; or the parts whose tasks do so.
+        calls: The step of the graph's single calls, if it is known: its seconds are
+            added up.
     """
     costs = costs or Roofline()
-    grouping = group_parts(graph) if units == "parts" else single_calls(graph)
+    if isinstance(units, Grouping):
+        grouping = units
+    else:
+        grouping = group_parts(graph) if units == "parts" else single_calls(graph)
     parts = tuple(graph.calls[calls[0]].part for calls in grouping.calls)
     some = graph.part if recompute is True else recompute or ()
     again = [part in some for part in parts]
@@ -205,7 +212,11 @@ def step_graph(
     first = [calls[0] for calls in grouping.calls]
     has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
     trained = [[w.bytes for w in own if w.gradients_from] for own in at_home]
-    tables = _seconds(graph, cluster, costs, grouping, flows, trained, optimizer, again)
+    tables = (
+        _seconds(graph, cluster, costs, grouping, flows, trained, optimizer, again)
+        if calls is None
+        else _added_up(calls, cluster, grouping)
+    )
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     charged = [
         sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
@@ -348,6 +359,26 @@ def _seconds(
                 for own in trained
             ),
         )
+    forward, backward, update = (tuple(rows[k][i] for k in keys) for i in range(3))
+    return forward, backward, update
+
+
+def _added_up(
+    calls: StepGraph, cluster: Cluster, grouping: Grouping
+) -> tuple[Table, Table, Table]:
+    """Seconds of forward, backward and update tasks, from those of single calls."""
+    functions = len(grouping.calls) < calls.count
+    rows: dict[object, tuple[tuple[float, ...], ...]] = {}
+    keys = []
+    for d, device in enumerate(cluster):
+        part = device.part_seconds if functions else 0.0
+        keys.append((id(calls.forward[d]), part))
+        if keys[d] not in rows:
+            rows[keys[d]] = (
+                _per_unit(grouping, calls.forward[d], part),
+                _per_unit(grouping, calls.backward[d], part),
+                _per_unit(grouping, calls.update[d], 0.0),
+            )
     forward, backward, update = (tuple(rows[k][i] for k in keys) for i in range(3))
     return forward, backward, update
 

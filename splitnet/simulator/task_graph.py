@@ -39,6 +39,8 @@ class Edge:
         gradients_from: The readers whose backward task returns a gradient.
         saved_by: The units, `source` among them, whose backward task reads the tensor.
         seconds: Time of a copy if the graph knows it, whatever the link.
+        view_of: The edge that is copied instead if both tensors leave one function,
+            because this one only renames its bytes.
     """
 
     source: int
@@ -47,6 +49,7 @@ class Edge:
     gradients_from: tuple[int, ...] = ()
     saved_by: tuple[int, ...] = ()
     seconds: float | None = None
+    view_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from splitnet.simulator.task_graph import Edge
 __all__ = [
     "Grouping",
     "UnitMemory",
+    "CALLS",
     "cut_run",
     "edges_and_memory",
     "group_parts",
@@ -100,7 +101,7 @@ def _group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:
     return Grouping(unit_of_call, tuple(map(tuple, calls)))
 
 
-_CALLS = 8
+CALLS = 8
 """A function has this many calls before it is cut, and so does what is left."""
 
 
@@ -111,6 +112,8 @@ def cut_run(
 ) -> Iterator[Sequence[int]]:
     """A run of calls, or of units of calls, as one or several functions.
 
+    A function is not cut further if it is taken for a run.
+
     Args:
         run: Numbers of what can run as one, in running order.
         reads: Per number, the (source, output) pairs that it reads.
@@ -120,6 +123,9 @@ def cut_run(
     [8, 12]
     """
     calls = [1 if sizes is None else sizes[one] for one in run]
+    if sum(calls) < 2 * CALLS:
+        yield run
+        return
     made = dict.fromkeys(run, 0)  # tensors of each that are read in the run
     last: dict[tuple[int, int], int] = {}
     for i, one in enumerate(run):
@@ -135,10 +141,13 @@ def cut_run(
     for i, one in enumerate(run[:-1]):
         passing += made[one] - ends[i]
         done, left = done + calls[i], left - calls[i]
-        if done >= _CALLS and left >= _CALLS and passing <= 1:
-            yield run[start : i + 1]
+        if done >= CALLS and left >= CALLS and passing <= 1:
+            yield from cut_run(run[start : i + 1], reads, sizes)
             start, done = i + 1, 0
-    yield run[start:]
+    if start:
+        yield from cut_run(run[start:], reads, sizes)
+    else:
+        yield run
 
 
 @dataclass(slots=True)
@@ -171,7 +180,7 @@ class _Output:
     gradients_from: dict[int, None] = field(default_factory=dict)
     saved_by: dict[int, None] = field(default_factory=dict)  # other units
 
-    def edge(self, again: Sequence[bool]) -> Edge:
+    def edge(self, again: Sequence[bool], view_of: int | None) -> Edge:
         """The tensor as other units see it; `again` are the units that recompute."""
         own = [self.unit] if self.saved and not again[self.unit] else []
         return Edge(
@@ -181,6 +190,7 @@ class _Output:
             gradients_from=tuple(self.gradients_from),
             saved_by=(*own, *self.saved_by),
             seconds=self.seconds,
+            view_of=view_of,
         )
 
 
@@ -232,7 +242,9 @@ def edges_and_memory(
     views = [k for k in buffer if not outputs[k].leaves]
     for key in views:
         del outputs[key]
-    edges = [one.edge(recompute) for one in outputs.values() if one.leaves]
+    number = {key: i for i, key in enumerate(k for k in outputs if outputs[k].leaves)}
+    view_of = {key: number[held] for key, held in buffer.items() if held in number}
+    edges = [outputs[key].edge(recompute, view_of.get(key)) for key in number]
     memory = _memory(graph, grouping, outputs, made, has_backward, recompute)
     return tuple(edges), memory
 

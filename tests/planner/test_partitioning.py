@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.planner.partitioning import clusters, functions, with_requests
+from splitnet.planner.partitioning import clusters, in_functions, with_requests
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import between_parts
 
@@ -206,9 +206,9 @@ def test_clusters_merges_ten_thousand_calls():
 BOX = Cluster.of("2*gpu", "cpu")
 
 
-def in_functions(graph, device_of):
-    """The parts of a placement of calls, and their devices."""
-    return functions(graph, step_graph(graph, BOX, units="calls"), device_of)
+def as_run(graph, device_of):
+    """The functions of a placement of calls as parts, and their devices."""
+    return in_functions(graph, step_graph(graph, BOX, units="calls"), device_of)
 
 
 @every
@@ -218,7 +218,7 @@ def test_functions_are_convex_parts_of_one_device(seed):
     draw = random.Random(seed)
     graph = with_requests(random_graph(seed), lambda _: draw.choice([None, "cpu"]))
     device_of = {call.name: draw.choice(["gpu:0", "gpu:1"]) for call in graph.calls}
-    parted, device = in_functions(graph, device_of)
+    parted, device = as_run(graph, device_of)
 
     assert {c.name: device[c.part] for c in parted.calls} == device_of
     assert nx.is_directed_acyclic_graph(between_parts(parted))
@@ -235,7 +235,7 @@ def test_functions_end_where_something_arrives_or_is_sent():
     graph = graph_of(edges, count=6)
     device_of = {f"c{i}": "gpu:1" if i in (2, 3) else "gpu:0" for i in range(6)}
 
-    parts = [part.name for part in in_functions(graph, device_of)[0].parts]
+    parts = [part.name for part in as_run(graph, device_of)[0].parts]
 
     assert parts == ["c0", "c1", "c2 .. c3", "c4 .. c5"]
 
@@ -258,6 +258,6 @@ def test_parts_are_named_for_their_blocks():
         outputs=("head",),
     )
     device_of = {name: f"gpu:{int('block1' in name)}" for name in names}
-    parts, _ = in_functions(graph, device_of)
+    parts, _ = as_run(graph, device_of)
 
     assert [p.name for p in parts.parts] == ["stem", "block1", "block2_conv .. head"]

@@ -46,6 +46,7 @@ __all__ = [
     "BEST",
     "CUTS",
     "STEPS_PER_EVENT",
+    "STEPS_PER_RUN",
     "VALUE",
     "Cooling",
     "Rules",
@@ -63,8 +64,8 @@ BEST, MEMORY, CUTS, VALUE = range(4)
 """Numbers of a state: the best value so far, the memory penalty, the cut size, and the
 value (of a makespan)."""
 
-STEPS_PER_EVENT = 0.1
-"""Steps of an event of the makespan, as long as one to set up three tasks."""
+STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
+"""Steps of an event of the makespan, and of a run of it besides."""
 
 
 class Rules(NamedTuple):
@@ -321,127 +322,16 @@ class Cooling(NamedTuple):
 
 
 @compiled
-def stride(
-    graph: LoadGraph,
-    rules: Rules,
-    state: State,
-    movable: Ints,
-    cooling: Cooling,
-    tasks: Tasks | None,
-    heat: float,
-    random: RandomState,
-) -> int:
-    """Proposals at one temperature, a fraction of the energy; how many were made."""
-    place, load, used, energy = state.place, state.load, state.used, state.energy
-    numbers, block, exponent = state.numbers, state.block, cooling.exponent
-    penalty = numbers[MEMORY]
-    devices, count, evaluated = len(load), len(movable), 0
-    scale, total, factor = 0.0, 0.0, 1.0
-    for d in range(devices):
-        scale = max(scale, load[d])
-    scale = 1.0 / max(scale, 1e-300)
-    for d in range(devices):
-        energy[d] = power(load[d] * scale, exponent)
-        total += energy[d]
-        if used[d] > graph.capacity_bytes[d]:
-            energy[d] += penalty * (used[d] / graph.capacity_bytes[d] - 1.0)
-    heat *= total if tasks is None else numbers[BEST]
-    base = 1.0 + cooling.cut_penalty * numbers[CUTS]
-    for _ in range(cooling.proposals):
-        # A group goes mostly to where a group is that it shares a net with.
-        x, y = movable[below(random, count)], -1
-        a = place[x]
-        b = a
-        if uniform(random) < cooling.swaps:
-            y = movable[below(random, count)]
-            b = place[y]
-        else:
-            net_first = graph.group_start[x]
-            degree = graph.group_start[x + 1] - net_first
-            if degree and uniform(random) < 0.7:
-                net = graph.group_nets[net_first + below(random, degree)]
-                first, last = graph.net_start[net], graph.net_start[net + 1]
-                near = graph.net_pins[first + below(random, last - first - 1)]
-                if near == x:
-                    near = graph.net_pins[last - 1]
-                b = place[near]
-            if a == b and uniform(random) < cooling.stray:
-                b = below(random, devices)
-        if a == b or not graph.allowed[x, b]:
-            continue
-        block[0], block[1], size, end = x, y, 1, 1 + (y >= 0)
-        if tasks is not None and y < 0 and uniform(random) < 0.6:
-            most = int(np.exp(uniform(random) * np.log(cooling.largest)))
-            size = end = grow(graph, state, x, 0, 1 + most)
-        if tasks is not None and y < 0:
-            end = exchange(graph, state, b, size, random)
-        elif not may_go(graph, rules, place, x, b, y):
-            continue
-        for i in range(end - 1):
-            shift(graph, state, block[i], b if i < size else a)
-        z = block[end - 1]  # the last move of the proposal
-        s, t = (a, b) if end == size else (b, a)
-        if tasks is None and end == 2 and not may_go(graph, rules, place, y, a, x):
-            shift(graph, state, x, a)
-            continue
-        added = change(graph, state.pins, z, s, t)
-        full_s = (used[s] - graph.size_bytes[z]) / graph.capacity_bytes[s]
-        full_t = (used[t] + graph.size_bytes[z]) / graph.capacity_bytes[t]
-        energy_s, energy_t, scaled, value = 0.0, 0.0, factor, 0.0
-        if tasks is None:
-            energy_s = power((load[s] + added[0]) * scale, exponent)
-            energy_t = power((load[t] + added[1]) * scale, exponent)
-            if full_s > 1.0:
-                energy_s += penalty * (full_s - 1.0)
-            if full_t > 1.0:
-                energy_t += penalty * (full_t - 1.0)
-            rise = energy_s + energy_t - energy[s] - energy[t]
-            if cooling.cut_penalty > 0.0:
-                cuts = numbers[CUTS] + added[2]
-                scaled = power((1.0 + cooling.cut_penalty * cuts) / base, exponent)
-                whole = 0.0
-                for d in range(devices):
-                    whole += energy[d]
-                rise = (whole + rise) * scaled - whole * factor
-            accepted = rise <= 0 or (
-                rise < 20.0 * heat and uniform(random) < np.exp(-rise / heat)
-            )
-        else:
-            accepted = full_s <= 1.0 and full_t <= 1.0
-        if accepted:
-            move(graph, state, z, s, t, added)
-            if rules.mode == CONVEX:
-                accepted = is_convex(rules, place, s) and is_convex(rules, place, t)
-            if tasks is not None:
-                for i in range(end):
-                    d = place[block[i]]
-                    accepted &= may_go(graph, rules, place, block[i], d, -1)
-            if tasks is not None and accepted:
-                limit = numbers[VALUE] - heat * np.log(1.0 - uniform(random))
-                cut = 1.0 + cooling.cut_penalty * numbers[CUTS]
-                value = makespan(tasks, place, limit / cut) * cut
-                accepted = value < np.inf
-                evaluated += 1
-            if not accepted:
-                shift(graph, state, z, s)
-        if not accepted:
-            for i in range(end - 1):
-                shift(graph, state, block[i], a if i < size else b)
-            continue
-        if tasks is None:
-            energy[s], energy[t], factor = energy_s, energy_t, scaled
-            if load[s] < numbers[BEST] and load[t] < numbers[BEST]:
-                note_best(graph, state, cooling.cut_penalty)
-        else:
-            numbers[VALUE] = value
-            if value < numbers[BEST]:
-                numbers[BEST] = value
-                for group in range(len(place)):
-                    state.best[group] = place[group]
-    if tasks is None:
-        enough = note_best(graph, state, cooling.cut_penalty)
-        numbers[MEMORY] = min(1e4, max(1e-3, penalty * (0.8 if enough else 1.5)))
-    return evaluated
+def set_energies(graph: LoadGraph, state: State, scale: float, exponent: int) -> float:
+    """Note the energy of every device; their sum, without what memory costs."""
+    total = 0.0
+    for d in range(len(state.load)):
+        state.energy[d] = power(state.load[d] * scale, exponent)
+        total += state.energy[d]
+        full = state.used[d] / graph.capacity_bytes[d]
+        if full > 1.0:
+            state.energy[d] += state.numbers[MEMORY] * (full - 1.0)
+    return total
 
 
 @entry
@@ -457,11 +347,113 @@ def anneal(
     random: RandomState,
 ) -> float:
     """Cool down from the temperature after `spent` steps; the steps until now."""
+    place, load, used, energy = state.place, state.load, state.used, state.energy
+    numbers, block, exponent = state.numbers, state.block, cooling.exponent
+    devices, count = len(load), len(movable)
     while spent < until:
-        part = min(1.0, spent / cooling.steps)
+        part, scale, factor, evaluated = min(1.0, spent / cooling.steps), 0.0, 1.0, 0
+        for d in range(devices):
+            scale = max(scale, load[d])
+        scale, penalty = 1.0 / max(scale, 1e-300), numbers[MEMORY]
+        total = set_energies(graph, state, scale, exponent)
         heat = cooling.hot * (cooling.cold / cooling.hot) ** part
-        evaluated = stride(graph, rules, state, movable, cooling, tasks, heat, random)
-        spent += cooling.each * cooling.proposals + evaluated
+        heat *= total if tasks is None else numbers[BEST]
+        base = 1.0 + cooling.cut_penalty * numbers[CUTS]
+        for _ in range(cooling.proposals):
+            # A group goes mostly to where a group is that it shares a net with.
+            x, y = movable[below(random, count)], -1
+            a = place[x]
+            b = a
+            if uniform(random) < cooling.swaps:
+                y = movable[below(random, count)]
+                b = place[y]
+            else:
+                net_first = graph.group_start[x]
+                degree = graph.group_start[x + 1] - net_first
+                if degree and uniform(random) < 0.7:
+                    net = graph.group_nets[net_first + below(random, degree)]
+                    first, last = graph.net_start[net], graph.net_start[net + 1]
+                    near = graph.net_pins[first + below(random, last - first - 1)]
+                    if near == x:
+                        near = graph.net_pins[last - 1]
+                    b = place[near]
+                if a == b and uniform(random) < cooling.stray:
+                    b = below(random, devices)
+            if a == b or not graph.allowed[x, b]:
+                continue
+            block[0], block[1], size, end = x, y, 1, 1 + (y >= 0)
+            if tasks is not None and y < 0 and uniform(random) < 0.6:
+                most = int(np.exp(uniform(random) * np.log(cooling.largest)))
+                size = end = grow(graph, state, x, 0, 1 + most)
+            if tasks is not None and y < 0:
+                end = exchange(graph, state, b, size, random)
+            elif not may_go(graph, rules, place, x, b, y):
+                continue
+            for i in range(end - 1):
+                shift(graph, state, block[i], b if i < size else a)
+            z = block[end - 1]  # the last move of the proposal
+            s, t = (a, b) if end == size else (b, a)
+            if tasks is None and end == 2 and not may_go(graph, rules, place, y, a, x):
+                shift(graph, state, x, a)
+                continue
+            added = change(graph, state.pins, z, s, t)
+            full_s = (used[s] - graph.size_bytes[z]) / graph.capacity_bytes[s]
+            full_t = (used[t] + graph.size_bytes[z]) / graph.capacity_bytes[t]
+            energy_s, energy_t, scaled, value = 0.0, 0.0, factor, 0.0
+            if tasks is None:
+                energy_s = power((load[s] + added[0]) * scale, exponent)
+                energy_t = power((load[t] + added[1]) * scale, exponent)
+                if full_s > 1.0:
+                    energy_s += penalty * (full_s - 1.0)
+                if full_t > 1.0:
+                    energy_t += penalty * (full_t - 1.0)
+                rise = energy_s + energy_t - energy[s] - energy[t]
+                if cooling.cut_penalty > 0.0:
+                    cuts = numbers[CUTS] + added[2]
+                    scaled = power((1.0 + cooling.cut_penalty * cuts) / base, exponent)
+                    whole = 0.0
+                    for d in range(devices):
+                        whole += energy[d]
+                    rise = (whole + rise) * scaled - whole * factor
+                accepted = rise <= 0 or (
+                    rise < 20.0 * heat and uniform(random) < np.exp(-rise / heat)
+                )
+            else:
+                accepted = full_s <= 1.0 and full_t <= 1.0
+            if accepted:
+                move(graph, state, z, s, t, added)
+                if rules.mode == CONVEX:
+                    accepted = is_convex(rules, place, s) and is_convex(rules, place, t)
+                if tasks is not None:
+                    for i in range(end):
+                        d = place[block[i]]
+                        accepted &= may_go(graph, rules, place, block[i], d, -1)
+                if tasks is not None and accepted:
+                    limit = numbers[VALUE] - heat * np.log(1.0 - uniform(random))
+                    cut = 1.0 + cooling.cut_penalty * numbers[CUTS]
+                    value = makespan(tasks, place, limit / cut) * cut
+                    accepted = value < np.inf
+                    evaluated += 1
+                if not accepted:
+                    shift(graph, state, z, s)
+            if not accepted:
+                for i in range(end - 1):
+                    shift(graph, state, block[i], a if i < size else b)
+                continue
+            if tasks is None:
+                energy[s], energy[t], factor = energy_s, energy_t, scaled
+                if load[s] < numbers[BEST] and load[t] < numbers[BEST]:
+                    note_best(graph, state, cooling.cut_penalty)
+            else:
+                numbers[VALUE] = value
+                if value < numbers[BEST]:
+                    numbers[BEST] = value
+                    for group in range(len(place)):
+                        state.best[group] = place[group]
+        if tasks is None:
+            enough = note_best(graph, state, cooling.cut_penalty)
+            numbers[MEMORY] = min(1e4, max(1e-3, penalty * (0.8 if enough else 1.5)))
+        spent += cooling.each * cooling.proposals + STEPS_PER_RUN * evaluated
         if tasks is not None:
             spent += STEPS_PER_EVENT * tasks.scratch.work[0]
             tasks.scratch.work[0] = 0

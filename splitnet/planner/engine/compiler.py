@@ -81,6 +81,7 @@ def entry(function: Function, *, inner: bool = False) -> Function:
             no_cfunc_wrapper=True,
             no_cpython_wrapper=inner,
             error_model="numpy",
+            _nrt=False,
             fastmath={"nsz", "arcp", "contract", "afn"},
         )
     finally:

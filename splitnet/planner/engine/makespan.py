@@ -1,8 +1,9 @@
 """Makespan of a step: the simulator's event loop, compiled.
 
-The same rules as `splitnet.simulator.event_loop`, which the tests compare it with. A
-run ends early if it must take longer than a limit: a device has too much left to do, or
-the longest chain behind a task is too long.
+The same rules as `splitnet.simulator.event_loop`, which the tests compare it with. The
+calls of a model are first cut into the functions that run (`cutting.py`). A run ends
+early if it must take longer than a limit: a device has too much left to do, or the
+longest chain behind a task is too long.
 """
 
 from typing import NamedTuple
@@ -10,8 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
-from splitnet.planner.problem import Bools, Floats, Ints, rows_of
-from splitnet.simulator.step_graph import StepGraph
+from splitnet.planner.engine.cutting import (
+    Calls,
+    calls_of,
+    cut_functions,
+    pop,
+    push,
+)
+from splitnet.planner.problem import Bools, Floats, Ints, Problem, rows_of
 from splitnet.simulator.task_graph import GRADIENT
 
 __all__ = ["Tasks", "makespan", "tasks_of"]
@@ -21,20 +28,34 @@ _COPIES_FIRST = 1 << 62
 
 
 class Scratch(NamedTuple):
-    """Arrays that one run after the other uses; per task, in the queue, per copy.
+    """Arrays that one run after the other uses.
 
-    `work` counts the events of all runs, and the tasks that were set up.
+    Per task: seconds, the end of the run after it, and more. Per edge: the edge that is
+    copied in its place, and the next one of that. `first` and `last` are the ends of
+    lists: edges that leave a function, chained by `after`, then sums that its backward
+    task contributes to, chained by `along`. `work` counts the events of all runs, and
+    the tasks that were set up.
     """
 
-    stop: Floats
+    seconds: Floats
+    tail: Floats
     ready: Floats
     pending: Ints
     place: Ints
+    backward: Bools
+    copied_as: Ints
+    views: Ints
+    leaves: Bools
+    first: Ints
+    last: Ints
+    after: Ints
+    along: Ints
     queue_time: Floats
     queue_key: Ints
     copies: Ints
     copy_bytes: Floats
     missing: Ints
+    when: Floats
     link_free: Floats
     seen: Ints
     free: Floats
@@ -46,160 +67,132 @@ class Tasks(NamedTuple):
     """The lists of a step graph as flat arrays; see `StepGraph` and `TaskGraph`.
 
     Rows of lists are `items[start[i]:start[i + 1]]`. `group` is the group of each unit,
-    `seconds` is per device and task. `edge_seconds` and `sum_seconds` are nan where the
-    link decides. `row_bytes` is per contributor of a reduction.
+    `seconds` is per device and task of a unit, `part_seconds` what a function costs
+    each device. `edge_seconds` is nan where the link decides. Sums are those of edges,
+    `sum_of_edge`, and then of weights: `sum_unit` makes the edge or is the weight's
+    home, `contributors` are units, `row_bytes` is for each of them.
     """
 
     group: Ints
     seconds: Floats
+    part_seconds: Floats
     tail: Floats
-    pending: Ints
-    successor_start: Ints
-    successors: Ints
-    output_start: Ints
-    outputs: Ints
-    reader_start: Ints
-    readers: Ints
+    has_backward: Bools
+    has_update: Bools
     edge_bytes: Floats
     edge_seconds: Floats
-    contribute_start: Ints
-    contributes: Ints
+    view_of: Ints
+    sum_of_edge: Ints
+    sum_unit: Ints
+    sum_edge: Ints
+    sum_bytes: Floats
     contributor_start: Ints
     contributors: Ints
+    contributes_to: Ints
     row_bytes: Floats
-    sum_task: Ints
-    sum_bytes: Floats
-    sum_seconds: Floats
-    sum_has_rows: Bools
     user_start: Ints
     users: Ints
     weight_bytes: Floats
     latency: Floats
     gap: Floats
     seconds_per_byte: Floats
+    calls: Calls
     scratch: Scratch
 
 
-def tasks_of(step: StepGraph, group: Ints) -> Tasks:
-    """Flat arrays of a step, with the group of each unit."""
-    tasks, edges = step.tasks, step.edges
-    reductions = tasks.reductions
-
-    def known(seconds: float | None) -> float:
-        return np.nan if seconds is None else seconds
-
+def tasks_of(problem: Problem) -> Tasks:
+    """Flat arrays of a problem's step."""
+    step = problem.step
+    assert step is not None, "a makespan is that of a step"
+    edges, reductions = step.edges, step.tasks.reductions
+    last, rule = 2 * step.count - 1, problem.functions
+    known = [np.nan if edge.seconds is None else edge.seconds for edge in edges]
+    views = [-1 if edge.view_of is None else edge.view_of for edge in edges]
+    sum_of_edge = np.full(len(edges), -1)
+    for number, one in enumerate(reductions):
+        if one.kind == GRADIENT:
+            sum_of_edge[one.item] = number
+    units = [
+        last - one.task if one.kind == GRADIENT else one.task - last - 1
+        for one in reductions
+    ]
+    contributors = [[last - task for task in one.contributors] for one in reductions]
+    rows = [one.row_bytes or [0] * len(one.contributors) for one in reductions]
     return Tasks(
-        np.asarray(group, np.int64),
+        problem.group_of_unit,
         np.array(step.task_seconds, np.float64),
+        np.zeros(step.device_count) if rule is None else rule.part_seconds,
         np.array(step.tails, np.float64),
-        np.array(tasks.pending, np.int64),
-        *rows_of(tasks.successors),
-        *rows_of(tasks.outputs),
-        *rows_of(edge.readers for edge in edges),
+        np.array(step.has_backward, np.bool_),
+        np.array(step.has_update, np.bool_),
         np.array([edge.bytes for edge in edges], np.float64),
-        np.array([known(edge.seconds) for edge in edges], np.float64),
-        *rows_of(tasks.contributes),
-        *rows_of(one.contributors for one in reductions),
-        np.array(
-            [
-                size
-                for one in reductions
-                for size in one.row_bytes or [0] * len(one.contributors)
-            ],
-            np.float64,
-        ),
-        np.array([one.task for one in reductions], np.int64),
+        np.array(known, np.float64),
+        np.array(views, np.int64),
+        sum_of_edge,
+        np.array(units, np.int64),
+        np.array([r.item if r.kind == GRADIENT else -1 for r in reductions], np.int64),
         np.array([one.bytes for one in reductions], np.float64),
-        np.array(
-            [
-                known(edges[one.item].seconds if one.kind == GRADIENT else None)
-                for one in reductions
-            ],
-            np.float64,
-        ),
-        np.array([bool(one.row_bytes) for one in reductions], np.bool_),
+        *rows_of(contributors),
+        np.repeat(np.arange(len(reductions)), [len(c) for c in contributors]),
+        np.array([size for row in rows for size in row], np.float64),
         *rows_of(weight.users for weight in step.weights),
         np.array([weight.bytes for weight in step.weights], np.float64),
         np.array(step.latency, np.float64),
         np.array(step.gap, np.float64),
         np.array(step.seconds_per_byte, np.float64),
-        _scratch(step),
+        calls_of(problem),
+        _scratch(problem),
     )
 
 
-def _scratch(step: StepGraph) -> Scratch:
+def _scratch(problem: Problem) -> Scratch:
     """Arrays that are large enough for any placement."""
-    count, devices = 3 * step.count, step.device_count
+    step = problem.step
+    assert step is not None, "a makespan is that of a step"
+    count, devices, edges = 3 * step.count, step.device_count, len(step.edges)
+    reductions = step.tasks.reductions
+    pairs = sum(len(one.contributors) for one in reductions)
     most = 1 + devices * len(step.weights)
     most += sum(min(devices, len(edge.readers)) for edge in step.edges)
-    most += sum(min(devices, len(r.contributors)) for r in step.tasks.reductions)
+    most += sum(min(devices, len(one.contributors)) for one in reductions)
+    integers = np.int64
     return Scratch(
         np.zeros(count),
         np.zeros(count),
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
+        np.zeros(count),
+        np.zeros(count, integers),
+        np.zeros(count, integers),
+        np.zeros(step.count, np.bool_),
+        np.zeros(edges, integers),
+        np.zeros(edges, integers),
+        np.zeros(edges, np.bool_),
+        np.zeros(count, integers),
+        np.zeros(count, integers),
+        np.zeros(edges, integers),
+        np.zeros(pairs, integers),
         np.zeros(count + most),
-        np.zeros(count + most, np.int64),
-        np.zeros((most, 4), np.int64),
+        np.zeros(count + most, integers),
+        np.zeros((most, 4), integers),
         np.zeros(most),
-        np.zeros((len(step.tasks.reductions), devices), np.int64),
+        np.zeros((len(reductions), devices), integers),
+        np.zeros((len(reductions), devices)),
         np.zeros((devices, devices)),
-        np.zeros(devices, np.int64),
+        np.zeros(devices, integers),
         np.zeros(devices),
         np.zeros(devices),
-        np.zeros(1, np.int64),
+        np.zeros(1, integers),
     )
-
-
-@compiled
-def push(times: Floats, keys: Ints, size: int, time: float, key: int) -> int:
-    """Add to a binary heap that is ordered by time, then key; its new size."""
-    i = size
-    while i:
-        parent = (i - 1) >> 1
-        if times[parent] < time or (times[parent] == time and keys[parent] < key):
-            break
-        times[i] = times[parent]
-        keys[i] = keys[parent]
-        i = parent
-    times[i] = time
-    keys[i] = key
-    return size + 1
-
-
-@compiled
-def pop(times: Floats, keys: Ints, size: int) -> int:
-    """Remove the first of the heap, which the caller has read; its new size."""
-    size -= 1
-    time, key, i = times[size], keys[size], 0
-    while True:
-        j = 2 * i + 1
-        if j >= size:
-            break
-        k = j + 1
-        if k < size and (
-            times[k] < times[j] or (times[k] == times[j] and keys[k] < keys[j])
-        ):
-            j = k
-        if time < times[j] or (time == times[j] and key < keys[j]):
-            break
-        times[i] = times[j]
-        keys[i] = keys[j]
-        i = j
-    times[i] = time
-    keys[i] = key
-    return size
 
 
 @compiled
 def arrive(
-    task: int,
-    time: float,
     ready: Floats,
     pending: Ints,
     times: Floats,
     keys: Ints,
     size: int,
+    task: int,
+    time: float,
 ) -> int:
     """Note that something a task depends on is there; the queue's new size."""
     ready[task] = max(ready[task], time)
@@ -210,24 +203,149 @@ def arrive(
 @compiled
 def note(
     copies: Ints, number: int, kind: int, item: int, source: int, target: int
-) -> None:
-    """Write down what a copy carries, and between which devices."""
+) -> int:
+    """Write down what a copy carries, and between which devices; its key in a queue."""
     copies[number, 0] = kind
     copies[number, 1] = item
     copies[number, 2] = source
     copies[number, 3] = target
+    return number - _COPIES_FIRST
+
+
+@compiled
+def append(first: Ints, last: Ints, links: Ints, task: int, item: int) -> None:
+    """Add an item to the list of a task."""
+    if first[task] < 0:
+        first[task] = item
+    else:
+        links[last[task]] = item
+    last[task] = item
+    links[item] = -1
+
+
+@compiled
+def sum_of(
+    contributes_to: Ints,
+    sum_edge: Ints,
+    sum_of_edge: Ints,
+    copied_as: Ints,
+    contributor: int,
+) -> int:
+    """The number of the sum that an entry of `contributors` goes into."""
+    number: int = contributes_to[contributor]
+    edge: int = sum_edge[number]
+    if edge < 0 or copied_as[edge] == edge:
+        return number
+    root: int = sum_of_edge[copied_as[edge]]
+    return root
+
+
+@compiled
+def sum_bytes_from(
+    contributors: Ints, row_bytes: Floats, where: Ints, device: int, whole: float
+) -> float:
+    """Bytes of a sum from a device: of the rows of a table, if all send only rows."""
+    amount, wholes, count = 0.0, 0, 0
+    for unit, size in zip(contributors, row_bytes):
+        if where[unit] == device:
+            amount += size
+            count += 1
+            wholes += size == 0
+    return amount if count and not wholes else amount + whole
+
+
+@compiled
+def set_up(tasks: Tasks, count: int) -> None:
+    """Tasks of the functions: seconds, what they wait for, what they give to others.
+
+    Forward task f, backward task 2 * count - 1 - f and update task 2 * count + f.
+    """
+    calls, scratch = tasks.calls, tasks.scratch
+    function, where, source = calls.function, calls.place, calls.source
+    reader_start, readers = calls.reader_start, calls.readers
+    took, tails, view_of = tasks.seconds, tasks.tail, tasks.view_of
+    has_backward, has_update = tasks.has_backward, tasks.has_update
+    part_seconds, left = tasks.part_seconds, scratch.left
+    seconds, tail, ready = scratch.seconds, scratch.tail, scratch.ready
+    pending = scratch.pending
+    place, backward, leaves = scratch.place, scratch.backward, scratch.leaves
+    copied_as, views, missing = scratch.copied_as, scratch.views, scratch.missing
+    first, last, when = scratch.first, scratch.last, scratch.when
+    units, back, edges = len(function), 2 * count - 1, len(source)
+    for f in range(count):
+        backward[f] = False
+        place[f] = place[back - f] = place[2 * count + f] = where[f]
+    for task in range(3 * count):
+        seconds[task] = ready[task] = 0.0
+        pending[task] = 0
+        tail[task] = -1.0
+        first[task] = -1
+    for u in range(units):
+        f = function[u]
+        here, update = where[f], 2 * count + f
+        seconds[f] += took[here, u]
+        seconds[back - f] += took[here, 2 * units - 1 - u]
+        seconds[update] += took[here, 2 * units + u]
+        tail[f] = tails[u]  # of the last unit
+        if tail[back - f] < 0.0:
+            tail[back - f] = tails[2 * units - 1 - u]  # of the first
+        tail[update] = 0.0
+        if has_backward[u]:
+            backward[f] = True
+            pending[back - f] = 1
+        if has_update[u]:
+            pending[update] = 1
+    for task in range(2 * count if count < units else 0):
+        if seconds[task] > 0.0:
+            seconds[task] += part_seconds[place[task]]
+            left[place[task]] += part_seconds[place[task]]
+    for edge in range(edges):
+        f, root = function[source[edge]], edge
+        while view_of[root] >= 0 and function[source[root]] == f:
+            root = view_of[root]
+        copied_as[edge] = root if function[source[root]] == f else edge
+        leaves[edge] = False
+        views[edge] = -1
+    for edge in range(edges):
+        f, root, out = function[source[edge]], copied_as[edge], False
+        for r in range(reader_start[edge], reader_start[edge + 1]):
+            g = function[readers[r]]
+            pending[g] += g != f
+            out |= g != f
+        if out:
+            leaves[root] = True
+            if root != edge:
+                views[edge] = views[root]
+                views[root] = edge
+    after, along = scratch.after, scratch.along
+    for edge in range(edges):
+        if leaves[edge]:
+            append(first, last, after, function[source[edge]], edge)
+    contributes_to, contributors = tasks.contributes_to, tasks.contributors
+    sum_edge, sum_unit, sum_of_edge = tasks.sum_edge, tasks.sum_unit, tasks.sum_of_edge
+    for number in range(len(sum_unit)):
+        for device in range(len(left)):
+            missing[number, device] = 0
+            when[number, device] = 0.0
+    for e in range(len(contributors)):
+        number = sum_of(contributes_to, sum_edge, sum_of_edge, copied_as, e)
+        f, g = function[sum_unit[number]], function[contributors[e]]
+        weight = sum_edge[number] < 0
+        if weight or f != g:
+            task = 2 * count + f if weight else back - f
+            pending[task] += missing[number, where[g]] == 0
+            missing[number, where[g]] += 1
+            append(first, last, along, back - g, e)
 
 
 @entry
 def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     """Seconds of the step with group g on `device_of[g]`; infinite above the limit."""
-    scratch = tasks.scratch
-    stop, ready = scratch.stop, scratch.ready
-    pending, place = scratch.pending, scratch.place
-    times, keys, copies = scratch.queue_time, scratch.queue_key, scratch.copies
-    copy_bytes, missing, seen = scratch.copy_bytes, scratch.missing, scratch.seen
+    calls, scratch, group, took = tasks.calls, tasks.scratch, tasks.group, tasks.seconds
     free, left, link_free = scratch.free, scratch.left, scratch.link_free
-    units, last, size, count = len(tasks.group), 0.0, 0, 0
+    seen = scratch.seen
+    where, work, units = calls.device, scratch.work, len(group)
+    last, size, copied, stamp = 0.0, 0, 0, 0
     limit *= 1 + 1e-9  # times and what is left are added up in different orders
     for device in range(len(free)):
         left[device] = free[device] = 0.0
@@ -235,47 +353,52 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         for other in range(len(free)):
             link_free[device, other] = 0.0
     for unit in range(units):
-        device = device_of[tasks.group[unit]]
-        place[unit] = device
-        place[2 * units - 1 - unit] = device
-        place[2 * units + unit] = device
-    for task in range(3 * units):
-        left[place[task]] += tasks.seconds[place[task], task]
-        ready[task] = 0.0
-        stop[task] = 0.0
-        pending[task] = tasks.pending[task]
-    work = scratch.work
+        device = device_of[group[unit]]
+        where[unit] = device
+        left[device] += took[device, unit]
+        left[device] += took[device, 2 * units - 1 - unit]
+        left[device] += took[device, 2 * units + unit]
     work[0] += units
     for device in range(len(free)):
         if left[device] > limit:
             return np.inf
-    for number in range(len(tasks.sum_task)):
-        for device in range(len(free)):
-            missing[number, device] = 0
-        task, first = tasks.sum_task[number], tasks.contributor_start[number]
-        for e in range(first, tasks.contributor_start[number + 1]):
-            device = place[tasks.contributors[e]]
-            pending[task] += missing[number, device] == 0
-            missing[number, device] += 1
-    stamp = 0
-    for weight in range(len(tasks.weight_bytes)):
-        first, end = tasks.user_start[weight], tasks.user_start[weight + 1]
-        home = place[tasks.users[first]]
+    count = cut_functions(calls)
+    set_up(tasks, count)
+    work[0] += 2 * units
+    function, reader_start, readers = calls.function, calls.reader_start, calls.readers
+    seconds, tail, ready = scratch.seconds, scratch.tail, scratch.ready
+    pending, place, backward = scratch.pending, scratch.place, scratch.backward
+    times, keys, copies = scratch.queue_time, scratch.queue_key, scratch.copies
+    copy_bytes, missing = scratch.copy_bytes, scratch.missing
+    copied_as = scratch.copied_as
+    first, after, along = scratch.first, scratch.after, scratch.along
+    views = scratch.views
+    latest, gap, latency = scratch.when, tasks.gap, tasks.latency
+    seconds_per_byte, edge_seconds = tasks.seconds_per_byte, tasks.edge_seconds
+    edge_bytes, weight_bytes = tasks.edge_bytes, tasks.weight_bytes
+    sum_bytes = tasks.sum_bytes
+    user_start, users, sum_unit = tasks.user_start, tasks.users, tasks.sum_unit
+    contributes_to, sum_edge = tasks.contributes_to, tasks.sum_edge
+    sum_of_edge = tasks.sum_of_edge
+    contributor_start, contributors = tasks.contributor_start, tasks.contributors
+    row_bytes = tasks.row_bytes
+    for weight in range(len(weight_bytes)):
+        home = where[users[user_start[weight]]]
         stamp += 1
-        for e in range(first, end):
-            device = place[tasks.users[e]]
+        for e in range(user_start[weight], user_start[weight + 1]):
+            device = where[users[e]]
             if device == home:
                 continue
-            pending[tasks.users[e]] += 1
+            pending[function[users[e]]] += 1
             if seen[device] != stamp:
                 seen[device] = stamp
-                note(copies, count, _WEIGHT, weight, home, device)
-                copy_bytes[count] = tasks.weight_bytes[weight]
-                size = push(times, keys, size, 0.0, count - _COPIES_FIRST)
-                count += 1
-    for unit in range(units):
-        if pending[unit] == 0:
-            size = push(times, keys, size, 0.0, unit)
+                copy_bytes[copied] = weight_bytes[weight]
+                key = note(copies, copied, _WEIGHT, weight, home, device)
+                size = push(times, keys, size, 0.0, key)
+                copied += 1
+    for f in range(count):
+        if pending[f] == 0:
+            size = push(times, keys, size, 0.0, f)
     while size:
         time, key = times[0], keys[0]
         size = pop(times, keys, size)
@@ -284,79 +407,88 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             number = key + _COPIES_FIRST
             kind, item = copies[number, 0], copies[number, 1]
             source, target = copies[number, 2], copies[number, 3]
-            seconds, overlap = np.nan, 0.0
+            known, overlap = np.nan, 0.0
             if kind == _OUTPUT:
-                seconds = tasks.edge_seconds[item]
-            elif kind == _SUM:
-                seconds = tasks.sum_seconds[item]
-            if np.isnan(seconds):
-                seconds = tasks.latency[source, target]
-                overlap = seconds - tasks.gap[source, target]
-                seconds += copy_bytes[number] * tasks.seconds_per_byte[source, target]
-            time = max(time, link_free[source, target]) + seconds
+                known = edge_seconds[item]
+            elif kind == _SUM and sum_edge[item] >= 0:
+                known = edge_seconds[sum_edge[item]]
+            if np.isnan(known):
+                known = latency[source, target]
+                overlap = known - gap[source, target]
+                known += copy_bytes[number] * seconds_per_byte[source, target]
+            time = max(time, link_free[source, target]) + known
             link_free[source, target] = time - overlap
             last = max(last, time)
             if kind == _SUM:
-                task = tasks.sum_task[item]
-                size = arrive(task, time, ready, pending, times, keys, size)
+                f = function[sum_unit[item]]
+                task = 2 * count + f if sum_edge[item] < 0 else 2 * count - 1 - f
+                size = arrive(ready, pending, times, keys, size, task, time)
                 continue
-            start, waiting = tasks.reader_start, tasks.readers
-            if kind == _WEIGHT:
-                start, waiting = tasks.user_start, tasks.users
-            for e in range(start[item], start[item + 1]):
-                if place[waiting[e]] == target:
-                    size = arrive(waiting[e], time, ready, pending, times, keys, size)
+            while item >= 0:
+                begin, waiting = reader_start, readers
+                if kind == _WEIGHT:
+                    begin, waiting = user_start, users
+                for e in range(begin[item], begin[item + 1]):
+                    if where[waiting[e]] == target:
+                        task = function[waiting[e]]
+                        size = arrive(ready, pending, times, keys, size, task, time)
+                item = views[item] if kind == _OUTPUT else -1
             continue
-        device = place[key]
-        seconds = tasks.seconds[device, key]
-        if seconds > 0:
+        device, takes = place[key], seconds[key]
+        if takes > 0:
             time = max(time, free[device])
-            if time + left[device] > limit or time + seconds + tasks.tail[key] > limit:
+            if time + left[device] > limit or time + takes + tail[key] > limit:
                 return np.inf
-            left[device] -= seconds
-            free[device] = time + seconds
-        time += seconds
-        stop[key] = time
+            left[device] -= takes
+            free[device] = time + takes
+        time += takes
         last = max(last, time)
-        for e in range(tasks.successor_start[key], tasks.successor_start[key + 1]):
-            task = tasks.successors[e]
-            size = arrive(task, time, ready, pending, times, keys, size)
-        if key < units:
-            for o in range(tasks.output_start[key], tasks.output_start[key + 1]):
-                edge = tasks.outputs[o]
+        item = first[key]
+        if key < count:
+            if backward[key]:
+                task = 2 * count - 1 - key
+                size = arrive(ready, pending, times, keys, size, task, time)
+            while item >= 0:
+                edge = item
                 stamp += 1
-                for e in range(tasks.reader_start[edge], tasks.reader_start[edge + 1]):
-                    task = tasks.readers[e]
-                    target = place[task]
-                    if target == device:
-                        size = arrive(task, time, ready, pending, times, keys, size)
-                    elif seen[target] != stamp:
-                        seen[target] = stamp
-                        note(copies, count, _OUTPUT, edge, device, target)
-                        copy_bytes[count] = tasks.edge_bytes[edge]
-                        size = push(times, keys, size, time, count - _COPIES_FIRST)
-                        count += 1
-            continue
-        for o in range(tasks.contribute_start[key], tasks.contribute_start[key + 1]):
-            number = tasks.contributes[o]
-            missing[number, device] -= 1
-            if missing[number, device]:
-                continue
-            when, amount, all_rows = 0.0, 0.0, True
-            first = tasks.contributor_start[number]
-            for e in range(first, tasks.contributor_start[number + 1]):
-                if place[tasks.contributors[e]] == device:
-                    when = max(when, stop[tasks.contributors[e]])
-                    amount += tasks.row_bytes[e]
-                    all_rows &= tasks.row_bytes[e] > 0
-            task = tasks.sum_task[number]
-            if place[task] == device:
-                size = arrive(task, when, ready, pending, times, keys, size)
-                continue
-            if not tasks.sum_has_rows[number] or not all_rows:
-                amount += tasks.sum_bytes[number]
-            note(copies, count, _SUM, number, device, place[task])
-            copy_bytes[count] = amount
-            size = push(times, keys, size, when, count - _COPIES_FIRST)
-            count += 1
-    return last
+                while edge >= 0:
+                    for e in range(reader_start[edge], reader_start[edge + 1]):
+                        task = function[readers[e]]
+                        target = place[task]
+                        if target == device:
+                            if task != key:
+                                size = arrive(
+                                    ready, pending, times, keys, size, task, time
+                                )
+                        elif seen[target] != stamp:
+                            seen[target] = stamp
+                            copy_bytes[copied] = edge_bytes[item]
+                            copy = note(copies, copied, _OUTPUT, item, device, target)
+                            size = push(times, keys, size, time, copy)
+                            copied += 1
+                    edge = views[edge]
+                item = after[item]
+        elif key < 2 * count:
+            update = 4 * count - 1 - key
+            if pending[update] > 0:
+                size = arrive(ready, pending, times, keys, size, update, time)
+            while item >= 0:
+                number = sum_of(contributes_to, sum_edge, sum_of_edge, copied_as, item)
+                item = along[item]
+                missing[number, device] -= 1
+                latest[number, device] = max(latest[number, device], time)
+                if missing[number, device]:
+                    continue
+                when, f = latest[number, device], function[sum_unit[number]]
+                task = 2 * count + f if sum_edge[number] < 0 else 2 * count - 1 - f
+                if place[task] == device:
+                    size = arrive(ready, pending, times, keys, size, task, when)
+                    continue
+                start, end = contributor_start[number], contributor_start[number + 1]
+                own, rows = contributors[start:end], row_bytes[start:end]
+                whole = sum_bytes[number]
+                copy_bytes[copied] = sum_bytes_from(own, rows, where, device, whole)
+                copy = note(copies, copied, _SUM, number, device, place[task])
+                size = push(times, keys, size, when, copy)
+                copied += 1
+    return last if last <= limit else np.inf

@@ -25,6 +25,7 @@ import numpy as np
 from splitnet.planner.engine.annealing import (
     BEST,
     STEPS_PER_EVENT,
+    STEPS_PER_RUN,
     VALUE,
     Cooling,
     anneal,
@@ -127,9 +128,10 @@ class _Search:
         steps = max(10_000.0, 20.0 * groups)
         if objective == "latency":
             assert problem.step is not None, "a makespan is that of a step"
-            self.tasks = tasks_of(problem.step, problem.group_of_unit)
-            self.whole = 1 + STEPS_PER_EVENT * 3 * self.units
-            first, steps = 150 * self.whole, max(3000, 200 * self.whole)
+            self.tasks = tasks_of(problem)
+            events = self.units * (3 if problem.functions is None else 1)
+            self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
+            first, steps = 150 * self.whole, max(3000, 600 * self.whole)
             style = _Style(first, 0.15, 0.0, 0.1, steps, 1 / 8)
         elif contiguity == "free":
             style = _Style(0.0, 0.08, 0.3, 0.45, steps, 1 / 250)
@@ -277,11 +279,7 @@ class _Search:
             start, hot = members[i].place, 0.2
             keep = start * target.device_count + members[j].place
         else:
-            rank = (
-                int(random.random() ** 2 * len(members))
-                if steps
-                else random.integers(len(members))
-            )
+            rank = int(random.random() ** (2 if steps else 1) * len(members))
             start = keep = members[rank].place
             hot = 0.1
         if steps or self.contiguity != "free":

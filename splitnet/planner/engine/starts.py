@@ -25,8 +25,9 @@ __all__ = ["Chains", "list_schedule", "random_order"]
 _CELLS_PER_STEP = 700
 """Cells of a table that NumPy goes over in a microsecond."""
 
-_MOST_STATES, _MOST_CELLS, _MOST_BLOCKS = 10_000, 500_000, 600
-"""Size of the dynamic program: sets of devices used, those times blocks, and blocks."""
+_MOST_STATES, _MOST_CELLS, _MOST_BLOCKS = 10_000, 20_000_000, 600
+"""Size of the dynamic program: sets of devices used, those times blocks twice, and
+blocks."""
 
 
 def random_order(
@@ -167,7 +168,7 @@ class Chains:
     def _blocks(self, graph: LoadGraph, order: Ints) -> Ints:
         """Bounds of the blocks of an order, each where few seconds cross."""
         groups = len(order)
-        most = max(2, min(_MOST_BLOCKS, _MOST_CELLS // self.states))
+        most = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / self.states) ** 0.5)))
         if groups <= most:
             return np.arange(groups + 1)
         at = np.argsort(order)

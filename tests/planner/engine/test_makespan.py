@@ -1,26 +1,74 @@
 """The compiled makespan equals the simulator's event loop."""
 
+import random
+from dataclasses import replace
+from itertools import pairwise
 from math import inf
 
 import numpy as np
 import pytest
 
+from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Tensor, Weights
+from splitnet.core.plan import PlanOptions
 from splitnet.planner.engine.makespan import makespan, tasks_of
-from splitnet.simulator.event_loop import run_step
-from tests.planner.engine.problems import step_problem
+from splitnet.planner.evaluate import Evaluator, free_groups
+from splitnet.planner.problem import Problem
+from tests.planner.engine.problems import random_graph, step_problem
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_makespan_equals_the_event_loop(seed: int) -> None:
     """Random placements of random steps: equal to 1e-12; infinite above the limit."""
     problem = step_problem(12 + seed, seed, gpus=1 + seed % 4)
-    assert problem.step is not None
-    tasks = tasks_of(problem.step, problem.group_of_unit)
-    random = np.random.default_rng(seed)
+    tasks = tasks_of(problem)
+    draw = np.random.default_rng(seed)
     for _ in range(20):
-        place = random.integers(problem.device_count, size=problem.group_count)
-        seconds = run_step(problem.step, problem.unit_devices(place)).seconds
+        place = draw.integers(problem.device_count, size=problem.group_count)
+        seconds = problem.step_seconds(place)
 
+        assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
+        assert makespan(tasks, place, seconds * 0.999) == inf
+        assert makespan(tasks, place, seconds) < inf
+
+
+def calls_problem(seed: int) -> Problem:
+    """Calls of a chain with skips and views, some of which only a CPU runs."""
+    draw = random.Random(seed)
+    graph, box = random_graph(60, seed), Cluster.of("2*gpu", "cpu")
+    kinds = [draw.choice(("Dense", "Dense", "Flatten")) for _ in graph.calls]
+    calls = tuple(
+        replace(
+            call,
+            kind=kind,
+            cpu_only=draw.random() < 0.05,
+            weights=(f"w{i}",) if kind == "Dense" and draw.random() < 0.7 else (),
+            lookups=(),
+        )
+        for i, (call, kind) in enumerate(zip(graph.calls, kinds))
+    )
+    weights = tuple(Weights(f"w{i}", 2**20) for i in range(60))
+    chain = (Tensor(a.name, b.name, bytes=2**20) for a, b in pairwise(calls))
+    skips = (t for t in graph.tensors if draw.random() < 0.3)
+    tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
+    graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
+    options = PlanOptions(training=seed % 4 != 3)
+    evaluator = Evaluator.of(graph, box, options)
+    return evaluator.problem_of_calls(free_groups(graph, box))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_makespan_of_calls_is_that_of_their_functions(seed: int) -> None:
+    """Placements in runs: equal to the event loop over the functions, to 1e-12."""
+    problem, draw = calls_problem(seed), np.random.default_rng(seed)
+    tasks = tasks_of(problem)
+    for share in (0.0, 0.02, 0.1, 0.3, 0.6) * 3:
+        turns = np.cumsum(draw.random(60) < share)
+        place = draw.integers(3, size=61)[turns]
+        step, _ = problem.as_run(place)
+        seconds = problem.step_seconds(place)
+
+        assert step.count < 60
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(tasks, place, seconds * 0.999) == inf
         assert makespan(tasks, place, seconds) < inf
