@@ -279,7 +279,9 @@ class _Search:
             start, hot = members[i].place, 0.2
             keep = start * target.device_count + members[j].place
         else:
-            rank = int(random.random() ** (2 if steps else 1) * len(members))
+            rank = int(random.integers(len(members)))
+            if steps:  # mostly a good one
+                rank = int(random.random() ** 2 * len(members))
             start = keep = members[rank].place
             hot = 0.1
         if steps or self.contiguity != "free":
