@@ -331,10 +331,12 @@ def _strayed_copies(
         if copy.each_time
     ]
     grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
+    passes = _gradient_passes(seen)
     for (source, target, kind), (planned, actual) in moved.items():
         if kind in ("mask", "target", "state"):
             continue
         most = max(planned, grown.get((source, target, kind), 0))
+        most *= passes if "gradient" in kind else 1
         crossed = [
             copy
             for copy in seen.copies
@@ -356,6 +358,20 @@ def _strayed_copies(
                 )
             )
     return findings
+
+
+def _gradient_passes(seen: Observation) -> int:
+    """How often the step asks for gradients: backward calls per forward call.
+
+    A step of the user's own may do so several times, such as for two optimizers.
+    """
+    most: Counter[tuple[str, str]] = Counter()  # calls of the part's function
+    times = Counter((op.part, op.phase, op.name) for op in seen.ops if op.part)
+    for (part, phase, _), count in times.items():
+        most[part, phase] = max(most[part, phase], count)
+    parts = {part for part, phase in most if phase == "backward"}
+    ahead = {part: most[part, "forward"] or most[part, "backward"] for part in parts}
+    return max([1, *(most[part, "backward"] // ahead[part] for part in parts)])
 
 
 def _planned_bytes(

@@ -355,22 +355,19 @@ def _swept(
 
 
 def _regrouped(graph: Graph, pieces: Sequence[Sequence[int]]) -> Graph:
-    """The graph with a part per piece."""
+    """The graph with a part per piece.
+
+    Its calls keep their order, so the first call with a weight stays the same one: its
+    part is the home of the weight.
+    """
     names = _names(graph, pieces)
-    part_of: dict[str, str] = {}
-    parts, order = [], []
-    for name, piece in zip(names, pieces):
-        calls = [graph.calls[i] for i in piece]
-        parts.append(replace(graph.part[calls[0].part], name=name, near=()))
-        part_of.update({call.name: name for call in calls})
-        order += calls
-    return bind_shared_weights(
-        replace(
-            graph,
-            calls=tuple(replace(call, part=part_of[call.name]) for call in order),
-            parts=tuple(parts),
-        )
-    )
+    part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
+    parts = [
+        replace(graph.part[graph.calls[piece[0]].part], name=name, near=())
+        for name, piece in zip(names, pieces)
+    ]
+    calls = [replace(call, part=part_of[i]) for i, call in enumerate(graph.calls)]
+    return bind_shared_weights(replace(graph, calls=tuple(calls), parts=tuple(parts)))
 
 
 def _names(graph: Graph, pieces: Sequence[Sequence[int]]) -> list[str]:

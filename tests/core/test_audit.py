@@ -230,6 +230,18 @@ def test_audit_scales_planned_bytes_with_the_batch(plan: sn.Plan) -> None:
     assert [f for f in audit_of(plan, twice).findings if "weights" not in f.text] == []
 
 
+def test_audit_counts_the_gradient_passes_of_a_step_of_ones_own(plan: sn.Plan) -> None:
+    """A step that asks twice for gradients sends them twice; nothing else may cross."""
+    seen = as_planned(plan)
+    sent = tuple(copy for copy in seen.copies if copy.kind == "gradient")
+    back = tuple(op for op in seen.ops if op.phase == "backward")
+    again = replace(seen, copies=seen.copies + sent)
+
+    assert sent
+    assert not audit_of(plan, again).ok
+    assert audit_of(plan, replace(again, ops=seen.ops + back)).ok
+
+
 def test_audit_lists_every_finding(plan: sn.Plan) -> None:
     """`check` raises one error with all of them."""
     seen = as_planned(plan)
