@@ -223,8 +223,11 @@ class InterruptionError(Exception):
     """A fault in the middle of training."""
 
 
-def trained(model, x, y, fault):
-    """Outputs, then losses and weights after some steps, interrupted at a batch."""
+def trained(model, x, y, fault, *, eager):
+    """Outputs, then losses and weights after some steps, interrupted at a batch.
+
+    The plain model runs eagerly: TensorFlow's graph optimizer breaks some models.
+    """
     import keras
 
     def fail(batch, logs):
@@ -232,7 +235,7 @@ def trained(model, x, y, fault):
             raise InterruptionError
 
     keras.utils.set_random_seed(1)
-    model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.compile(keras.optimizers.SGD(0.01), "mse", run_eagerly=eager)
     outputs = model.predict(x, batch_size=BATCH, verbose=0)
     fit = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
     with contextlib.suppress(InterruptionError):
@@ -282,7 +285,7 @@ def one_round(seed, cluster, folder):
     )
     x, y = data(model, seed)
     fault = draw.choice((None, 0, 1, 2))
-    found = [trained(one, x, y, fault) for one in (placed, model)]
+    found = [trained(m, x, y, fault, eager=m is model) for m in (placed, model)]
     for name, mine, its in zip(("outputs", "losses", "weights"), *found, strict=True):
         if name != "outputs" and not exact:
             continue  # pieces are normalised, and draw, by themselves

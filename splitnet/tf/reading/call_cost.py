@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.scaled import Scaled
 from splitnet.tf.reading.traced import Size, Work, trace
 
 __all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"]
@@ -105,24 +106,30 @@ def _backward_flops(operation: Any, inputs: Sequence[Size], work: Work) -> float
     return min(factors, 2) * work.matrix_flops + bool(factors) * work.other_flops
 
 
-_TRACES: dict[str, Work] = {}
+_TRACES: dict[tuple[str, tuple[Size, ...]], Work] = {}
+_SCALED: dict[str, Scaled] = {}
 
 
 def _traced(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
-    """The trace of a call; Keras' own layers of one configuration are traced once."""
+    """The trace of a call; equal calls of Keras' own layers are traced once."""
     operation = node.operation
     inside = keras_api.sublayers(operation) or [operation]
     known = all(map(keras_class, inside)) and not any(map(_holds_code, inside))
-    key = _key(node, inputs) if known else None
-    if key is None:
+    own = [
+        Size(tuple(v.shape), str(v.dtype)) for v in getattr(operation, "variables", ())
+    ]
+    sizes = (*inputs, *outputs, *own)
+    kind = _kind(node, sizes) if known else None
+    if kind is None:
         return _trace(node, inputs, outputs)
-    if key not in _TRACES:
-        _TRACES[key] = _trace(node, inputs, outputs)
-    return _TRACES[key]
+    if (kind, sizes) not in _TRACES:
+        scaled = _SCALED.setdefault(kind, Scaled())
+        _TRACES[kind, sizes] = scaled.cost(sizes, lambda: _trace(node, inputs, outputs))
+    return _TRACES[kind, sizes]
 
 
-def _key(node: Any, inputs: Sequence[Size]) -> str | None:
-    """What the cost of a call depends on; None if that cannot be written down."""
+def _kind(node: Any, sizes: Sequence[Size]) -> str | None:
+    """What the cost depends on besides sizes; None if that cannot be written down."""
     operation = node.operation
     if isinstance(operation, keras.layers.Layer):
         try:
@@ -131,22 +138,23 @@ def _key(node: Any, inputs: Sequence[Size]) -> str | None:
             return None
     else:
         config = {k: v for k, v in vars(operation).items() if not k.startswith("_")}
-    variables = [
-        (tuple(v.shape), str(v.dtype), v.trainable)
-        for v in getattr(operation, "variables", ())
-    ]
+    trained = [v.trainable for v in getattr(operation, "variables", ())]
     arguments = keras.tree.map_structure(
         _shape_of, (node.arguments.args, node.arguments.kwargs)
     )
-    what = (_without_names(config), variables, repr(arguments))
+    broadcast = [(size.dtype, [n == 1 for n in size.shape]) for size in sizes]
+    what = (_without_names(config), trained, repr(arguments), broadcast)
     try:
         text = json.dumps(what, sort_keys=True)
     except TypeError:  # a function, or an array
         return None
-    return f"{type(operation).__qualname__} {text} {inputs}"
+    return f"{type(operation).__qualname__} {text}"
 
 
 def _shape_of(value: Any) -> Any:
+    """A placeholder for what is symbolic, of an array its shape."""
+    if isinstance(value, keras.KerasTensor):
+        return "tensor"
     return tuple(value.shape) if hasattr(value, "shape") else value
 
 

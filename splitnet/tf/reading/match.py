@@ -49,14 +49,14 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
         faults += _name_faults(calls, sites)
         faults = faults or [f"it has {len(sites)} calls, the plan {len(calls)}"]
         raise _refused(blueprint, graph, faults)
-    by_name = {site.call: site for site in sites}
-    matchings = [list(zip(calls, sites))]
-    if all(call.name in by_name for call in calls):
-        matchings.insert(0, [(call, by_name[call.name]) for call in calls])
-    if (same := _same_structure(calls, sites, graph)) is not None:
-        matchings = [same]
-    ranked = [(_differences(pairs, graph), pairs) for pairs in matchings]
-    differences, pairs = min(ranked, key=lambda one: len(one[0]))
+    pairs, differences = _same_structure(calls, sites, graph), []
+    if pairs is None:
+        by_name = {site.call: site for site in sites}
+        matchings = [list(zip(calls, sites))]
+        if all(call.name in by_name for call in calls):
+            matchings.insert(0, [(call, by_name[call.name]) for call in calls])
+        ranked = [(_differences(pairs, graph), pairs) for pairs in matchings]
+        differences, pairs = min(ranked, key=lambda one: len(one[0]))
     if faults or differences:
         raise _refused(blueprint, graph, [*faults, *differences])
     return [Site(call.name, call.part, own[id(site.node)]) for call, site in pairs]

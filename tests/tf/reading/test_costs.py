@@ -14,6 +14,7 @@ from keras import layers, ops
 
 import splitnet as sn
 from splitnet.tf.internals.keras_api import has_value, producer, without_values
+from splitnet.tf.reading import call_cost
 from splitnet.tf.reading.call_cost import cost_of, size_of
 from splitnet.tf.reading.traced import Size, Work, trace
 
@@ -32,6 +33,14 @@ def call_of(body: Body, *shapes: tuple[int, ...], dtype: str = "float32") -> Any
     inputs = [keras.Input(shape[1:], shape[0], dtype) for shape in shapes]
     with without_values():
         return producer(keras.tree.flatten(body(*inputs))[0])
+
+
+class Unscaled:
+    """Traces each call that it is asked for."""
+
+    def cost(self, sizes: Any, trace: Callable[[], Work]) -> Work:
+        """The cost of one call."""
+        return trace()
 
 
 def kept_bytes(node: Any, work: Work, batch: int = 4) -> int:
@@ -292,6 +301,35 @@ def test_costs_are_proportional_to_the_batch() -> None:
     assert many.forward_flops == 32 * one.forward_flops == 32 * (2 * 10 * 8 + 8)
     assert many.backward_flops == pytest.approx(2 * many.forward_flops, rel=0.06)
     assert steps.matrix_flops == 2 * 2 * 128 * 8 * 4
+
+
+def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twenty growing blocks take few traces, and cost what each would be traced at."""
+    traced: list[Any] = []
+
+    def counted(*args: Any) -> Work:
+        traced.append(args)
+        return trace(*args)
+
+    x = keras.Input((16, 16, 8))
+    nodes = []
+    with without_values():
+        for _ in range(20):
+            more = layers.BatchNormalization()(x)
+            more = layers.Conv2D(7, 3, padding="same", activation="selu")(more)
+            nodes += [producer(x), producer(more)] if nodes else [producer(more)]
+            x = layers.Concatenate()([x, more])
+    monkeypatch.setattr(call_cost, "trace", counted)
+    quick = [cost_of(node, batch) for batch in (9, 3) for node in nodes]
+    few = len(traced)
+    monkeypatch.setattr(call_cost, "Scaled", Unscaled)
+    monkeypatch.setattr(call_cost, "_SCALED", {})
+    monkeypatch.setattr(call_cost, "_TRACES", {})
+
+    assert quick == [cost_of(node, batch) for batch in (9, 3) for node in nodes]
+    assert few < 20 < 70 < len(traced) - few
 
 
 def test_strings_stay_on_the_cpu() -> None:

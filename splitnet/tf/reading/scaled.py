@@ -1,0 +1,78 @@
+"""Costs of calls that differ in sizes alone, from the traces of a few of them.
+
+Most costs are sums over tensors of so much per element. So a call whose numbers of
+elements are a linear combination of those of traced calls costs the same combination.
+That is checked against two more traces before it is used, and sums are exact.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from splitnet.tf.reading.traced import Size, Work
+
+__all__ = ["Scaled"]
+
+_SUMS = ("matrix_flops", "other_flops", "inner_bytes", "workspace_bytes", "moved_bytes")
+_CHECKS = 2
+
+
+class Scaled:
+    """The costs of calls that differ in sizes alone."""
+
+    def __init__(self) -> None:
+        # (place of the leading 1, sizes and sums) in echelon form
+        self._rows: list[tuple[int, list[Fraction]]] = []
+        self._like: Work | None = None
+        self._right = 0
+        self._linear = True
+
+    def cost(self, sizes: Sequence[Size], trace: Callable[[], Work]) -> Work:
+        """The cost of a call whose tensors have these sizes; traced if need be."""
+        counts = [1, *(size.elements for size in sizes)]
+        guess = self._combined(counts) if self._linear else None
+        if guess is not None and self._right >= _CHECKS:
+            return guess
+        work = trace()
+        self._like = self._like or work
+        if not self._linear:
+            return work
+        if guess is not None:
+            self._right += 1
+            self._linear = guess == work
+        else:
+            self._right = 0
+            self._linear = replace(work, **_sums(self._like)) == self._like
+            self._learn(counts, work)
+        return work
+
+    def _combined(self, counts: list[int]) -> Work | None:
+        """The cost as a combination of those of traced calls; None if there is none."""
+        rest = self._reduced([*counts, *[0] * len(_SUMS)])
+        sums = [-value for value in rest[len(counts) :]]
+        if self._like is None or any(rest[: len(counts)]):
+            return None
+        if any(value < 0 or value.denominator != 1 for value in sums):
+            return None
+        kinds = [type(value) for value in _sums(self._like).values()]
+        return replace(
+            self._like,
+            **{name: kind(v) for name, kind, v in zip(_SUMS, kinds, sums)},
+        )
+
+    def _learn(self, counts: list[int], work: Work) -> None:
+        row = self._reduced([*counts, *_sums(work).values()])
+        place = next(i for i, value in enumerate(row) if value)
+        self._rows.append((place, [value / row[place] for value in row]))
+
+    def _reduced(self, row: Sequence[float]) -> list[Fraction]:
+        rest = list(map(Fraction, row))
+        for place, known in self._rows:
+            factor = rest[place]
+            if factor:
+                rest = [a - factor * b for a, b in zip(rest, known)]
+        return rest
+
+
+def _sums(work: Work) -> dict[str, float]:
+    return {name: getattr(work, name) for name in _SUMS}
