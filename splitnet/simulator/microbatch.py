@@ -11,8 +11,9 @@ that it holds k at most (Narayanan et al., "PipeDream", 2019). Gradients are add
 the sum of the earlier micro-batches as they are made, where they are made.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import ceil
 from typing import TypeVar
 
@@ -21,10 +22,11 @@ import networkx as nx
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel, launch_seconds
 from splitnet.core.errors import DeclarationError
-from splitnet.core.graph import Call, Graph, Part, Shape
+from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.plan import Plan
 from splitnet.core.replication import batch_shares, broadcast_inputs
 from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.simulator.repeated import repeated
 from splitnet.simulator.step_graph import StepGraph, step_graph
 
 __all__ = [
@@ -268,68 +270,33 @@ def microbatch_step(
         optimizer: Its name.
     """
     sizes = batch_shares(graph.batch, pipeline.microbatches)
-    repeated = _repeated(graph, sizes)
-    whole, added = {}, {}
-    for m, size in enumerate(sizes):
-        for call in graph.calls:
-            whole[_again(call.name, m)] = call, size / graph.batch
-            trained = (graph.weight[name] for name in call.weights)
-            if m and (count := sum(w.bytes for w in trained if w.trainable)):
-                added[_again(call.name, m)] = count
-    if not isinstance(recompute, bool):
-        recompute = {_again(name, m) for name in recompute for m in range(len(sizes))}
-    step = step_graph(
-        repeated,
-        cluster,
-        ScaledCosts(costs, whole, added),
-        training=training,
-        optimizer=optimizer,
-        recompute=recompute,
+    trained = {w.name: w.bytes for w in graph.weights if w.trainable}
+    added = {
+        call.name: sum(trained.get(name, 0) for name in call.weights)
+        for call in graph.calls
+    }
+
+    @cache
+    def piece(size: int, adds: bool) -> StepGraph:
+        share = size / graph.batch
+        whole = {call.name: (call, share) for call in graph.calls}
+        return step_graph(
+            scaled_graph(graph, size),
+            cluster,
+            ScaledCosts(costs, whole, added if adds else {}),
+            training=training,
+            optimizer=optimizer,
+            recompute=recompute,
+        )
+
+    return in_schedule(
+        repeated([piece(size, m > 0) for m, size in enumerate(sizes)]), pipeline
     )
-    step = replace(
-        step,
-        parts=tuple(part.partition(_AGAIN)[0] for part in step.parts),
-        microbatches=len(sizes),
-    )
-    return in_schedule(step, pipeline)
 
 
 def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
     """The step of micro-batches, its tasks in the order of a pipeline."""
     return replace(step, waits=tuple(_waits(step, pipeline)))
-
-
-_AGAIN = "\n"
-"""Between the name of a call or part and the number of a later micro-batch."""
-
-
-def _again(name: str, microbatch: int) -> str:
-    return f"{name}{_AGAIN}{microbatch}" if microbatch else name
-
-
-def _repeated(graph: Graph, sizes: Sequence[int]) -> Graph:
-    """The calls once for each share of the batch; all of them use the same weights."""
-    if len(sizes) == 1:
-        return graph
-    made = {size: scaled_graph(graph, size) for size in set(sizes)}
-    pieces = list(enumerate(made[size] for size in sizes))
-    return replace(
-        graph,
-        calls=tuple(
-            replace(call, name=_again(call.name, m), part=_again(call.part, m))
-            for m, piece in pieces
-            for call in piece.calls
-        ),
-        tensors=tuple(
-            replace(t, source=_again(t.source, m), target=_again(t.target, m))
-            for m, piece in pieces
-            for t in piece.tensors
-        ),
-        parts=tuple(
-            Part(_again(part.name, m)) for m, _ in pieces for part in graph.parts
-        ),
-        outputs=tuple(_again(name, m) for m, _ in pieces for name in graph.outputs),
-    )
 
 
 def runs_of(

@@ -32,7 +32,7 @@ from splitnet.simulator.units import (
     single_calls,
 )
 
-__all__ = ["StepGraph", "step_graph"]
+__all__ = ["StepGraph", "Table", "at_home", "step_graph"]
 
 Table = tuple[tuple[float, ...], ...]
 
@@ -55,7 +55,7 @@ class StepGraph:
         has_update: Which units have an update task.
         explicit_backward: Units of a graph that holds its backward calls itself.
         edges: Tensors between units.
-        weights: Weights that several units use.
+        all_weights: Weights that units use.
         waits: Pairs of tasks (one, other): the one starts after the other.
         weight_bytes: Weights at home at the unit.
         trained_bytes: Those of them that are updated; their gradients are as large.
@@ -85,7 +85,7 @@ class StepGraph:
     has_update: tuple[bool, ...]
     explicit_backward: tuple[bool, ...]
     edges: tuple[Edge, ...]
-    weights: tuple[SharedWeight, ...]
+    all_weights: tuple[SharedWeight, ...]
     waits: tuple[tuple[int, int], ...]
     weight_bytes: tuple[int, ...]
     trained_bytes: tuple[int, ...]
@@ -112,6 +112,11 @@ class StepGraph:
     def device_count(self) -> int:
         """How many devices there are."""
         return len(self.forward)
+
+    @cached_property
+    def weights(self) -> tuple[SharedWeight, ...]:
+        """Weights that several units use."""
+        return tuple(one for one in self.all_weights if len(one.users) > 1)
 
     @cached_property
     def tasks(self) -> TaskGraph:
@@ -207,11 +212,11 @@ def step_graph(
     if training and not explicit:
         flows = _gradient_flow(graph)
     edges, memory = edges_and_memory(graph, grouping, flows, again)
-    weights = _weights(graph, grouping, flows)
-    at_home = _at_home(graph, grouping, weights)
+    weights = tuple(_weights(graph, grouping, flows))
+    home = at_home(len(grouping.calls), weights)
     first = [calls[0] for calls in grouping.calls]
     has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
-    trained = [[w.bytes for w in own if w.gradients_from] for own in at_home]
+    trained = [[w.bytes for w in own if w.gradients_from] for own in home]
     tables = (
         _seconds(graph, cluster, costs, grouping, flows, trained, optimizer, again)
         if calls is None
@@ -231,10 +236,10 @@ def step_graph(
         has_update=tuple(bool(own) for own in trained),
         explicit_backward=tuple(graph.calls[i].backward for i in first),
         edges=edges,
-        weights=tuple(one for one in weights if len(one.users) > 1),
+        all_weights=weights,
         waits=(),
         weight_bytes=tuple(
-            size + sum(w.bytes for w in own) for size, own in zip(charged, at_home)
+            size + sum(w.bytes for w in own) for size, own in zip(charged, home)
         ),
         trained_bytes=tuple(map(sum, trained)),
         largest_weight_bytes=tuple(max(own, default=0) for own in trained),
@@ -316,11 +321,9 @@ def _row_bytes(graph: Graph) -> dict[tuple[str, int], int]:
     }
 
 
-def _at_home(
-    graph: Graph, grouping: Grouping, weights: Sequence[SharedWeight]
-) -> list[list[SharedWeight]]:
-    """The weights at home at each unit."""
-    found: list[list[SharedWeight]] = [[] for _ in grouping.calls]
+def at_home(count: int, weights: Sequence[SharedWeight]) -> list[list[SharedWeight]]:
+    """The weights at home at each of so many units."""
+    found: list[list[SharedWeight]] = [[] for _ in range(count)]
     for one in weights:
         found[one.users[0]].append(one)
     return found
