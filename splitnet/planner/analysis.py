@@ -1,6 +1,6 @@
 """Reports about plans: verdict, explanation of a part, comparison of two plans."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -25,11 +25,15 @@ __all__ = [
     "Explanation",
     "compare",
     "explain",
+    "heaviest_moves",
+    "reason_text",
     "with_verdict",
 ]
 
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""
+_MOST_MOVED = 25_000
+"""Parts that may be simulated to find what moves cost: a few seconds."""
 _MOST_COMPARED = 200
 """Calls of a graph whose towers and pipelines are simulated for its verdict."""
 _WORTH_SAYING = 0.02
@@ -231,12 +235,15 @@ _BEST = {
 class Alternative:
     """What the objective would count with a part, and what is near it, elsewhere.
 
-    `value` is in seconds, or in bytes for the objective "memory".
+    `value` is in seconds, or in bytes for the objective "memory". `transfer_bytes` are
+    those of a step, `held_bytes` the memory peak of that device.
     """
 
     device: str
     value: float
     fits: bool
+    transfer_bytes: int
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,23 +296,55 @@ def explain(plan: Plan, name: str) -> Explanation:
         PlanFileError: the plan has nothing of that name.
     """
     one = plan[name]
-    evaluator = evaluator_of(plan)
-    alternatives = []
-    for device in plan.cluster:
-        if device.name != one.device:
-            there = evaluator.evaluate(_moved_with(plan, one.part, device.name))
-            alternatives.append(Alternative(device.name, there.value, there.fits))
-    fallback = next((f for f in plan.fallbacks if f.part == one.part), None)
-    known = _REASONS.get(one.reason, one.reason)
-    best = _BEST.get(plan.objective, "")
-    reason = known.format(requested=one.requested, best=best)
+    devices = [d.name for d in plan.cluster if d.name != one.device]
+    found = _alternatives(plan, evaluator_of(plan), one.part, devices)
     return Explanation(
-        one,
-        fallback.reason if fallback else reason,
-        plan.objective,
-        plan.value,
-        tuple(alternatives),
+        one, reason_text(plan, one), plan.objective, plan.value, tuple(found)
     )
+
+
+def reason_text(plan: Plan, one: Placement) -> str:
+    """Say in words why a part is on its device."""
+    fallback = next((f for f in plan.fallbacks if f.part == one.part), None)
+    if fallback:
+        return fallback.reason
+    best = _BEST.get(plan.objective, "")
+    known = _REASONS.get(one.reason, one.reason)
+    return known.format(requested=one.requested, best=best)
+
+
+def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
+    """What each of the heaviest parts would cost elsewhere, each moved alone.
+
+    In large graphs fewer parts are tried, by a budget of work and not of time, so that
+    the same plan gives the same answer.
+    """
+    evaluator = evaluator_of(plan)
+    spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
+    for task in plan.timeline.tasks:
+        if task.part in spent:
+            spent[task.part] += task.stop - task.start
+    size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
+    tries = _MOST_MOVED // size
+    found: dict[str, list[Alternative]] = {}
+    for part in sorted(spent, key=lambda name: -spent[name])[:most]:
+        devices = _targets(plan, evaluator, plan.device_of[part])
+        if devices and tries >= len(devices):
+            found[part] = _alternatives(plan, evaluator, part, devices)
+            tries -= len(devices)
+    return found
+
+
+def _alternatives(
+    plan: Plan, evaluator: Evaluator, part: str, devices: Sequence[str]
+) -> list[Alternative]:
+    found = []
+    for device in devices:
+        there = evaluator.evaluate(_moved_with(plan, part, device))
+        moved = sum(copy.bytes for copy in there.outcome.timeline.copies)
+        held = there.outcome.memory[device].total
+        found.append(Alternative(device, there.value, there.fits, moved, held))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ curve. TensorFlow's allocator holds more than its tensors need; that is not coun
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,15 +30,29 @@ from splitnet.simulator.task_graph import (
 )
 from splitnet.simulator.units import cut_run
 
-__all__ = ["Curve", "functions_of", "memory_of"]
+__all__ = ["Curve", "MemoryDetail", "functions_of", "memory_detail", "memory_of"]
 
 _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _RECEIVED, _WORKSPACE = range(6)
 
-Interval = tuple[int, int, float, float, int]
-"""Device, kind, seconds from and to, bytes."""
+Interval = tuple[int, int, float, float, int, int]
+"""Device, kind, seconds from and to, bytes, and the unit whose they are."""
+
+Times = np.ndarray[tuple[int], np.dtype[np.float64]]
+Held = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 Curve = tuple[tuple[float, int], ...]
 """Bytes in use after each moment at which they change."""
+
+
+class MemoryDetail(NamedTuple):
+    """One device's memory over time by kind, and the largest at its fullest moment.
+
+    `curve` holds moments and the bytes of each kind after them, in the order of the
+    fields of `Memory`; `largest` holds (kind, part, bytes).
+    """
+
+    curve: list[tuple[float, list[int]]]
+    largest: list[tuple[int, str, int]]
 
 
 def memory_of(
@@ -47,13 +62,44 @@ def memory_of(
 
     O((units + edges) log units).
     """
-    tensors = _Intervals(step, device, run)
+    sums = [_sum(intervals) for intervals in _by_device(step, device, run)]
+    return (
+        [Memory(*held[int(held.sum(axis=1).argmax())].tolist()) for _, held in sums],
+        [tuple(zip(times.tolist(), held.sum(axis=1).tolist())) for times, held in sums],
+    )
+
+
+def memory_detail(
+    step: StepGraph, device: Sequence[int], run: StepRun, most: int
+) -> list[MemoryDetail]:
+    """What each device holds when, and at most `most` of the largest at its peak."""
+    found = []
+    for intervals in _by_device(step, device, run):
+        times, held = _sum(intervals)
+        peak = times[int(held.sum(axis=1).argmax())]
+        sizes: dict[tuple[int, str], int] = {}
+        for _, kind, start, stop, size, unit in intervals:
+            if start <= peak < stop:
+                key = kind, step.parts[unit]
+                sizes[key] = sizes.get(key, 0) + size
+        largest = sorted(sizes, key=lambda key: -sizes[key])[:most]
+        found.append(
+            MemoryDetail(
+                list(zip(times.tolist(), held.tolist())),
+                [(*key, sizes[key]) for key in largest],
+            )
+        )
+    return found
+
+
+def _by_device(
+    step: StepGraph, device: Sequence[int], run: StepRun
+) -> list[list[Interval]]:
     found: list[list[Interval]] = [[] for _ in range(step.device_count)]
-    for one in tensors.all():
+    for one in _Intervals(step, device, run).all():
         if one[4] > 0 and one[3] > one[2]:
             found[one[0]].append(one)
-    sums = [_sum(intervals) for intervals in found]
-    return [memory for memory, _ in sums], [curve for _, curve in sums]
+    return found
 
 
 def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
@@ -102,11 +148,11 @@ def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     ]
 
 
-def _sum(intervals: Sequence[Interval]) -> tuple[Memory, Curve]:
-    """Bytes of each kind at the fullest moment, and of all kinds at every moment."""
+def _sum(intervals: Sequence[Interval]) -> tuple[Times, Held]:
+    """The moments at which bytes change, and the bytes of each kind after each."""
     if not intervals:
-        return Memory(), ()
-    _, kinds, starts, stops, sizes = zip(*intervals)
+        return np.zeros(1), np.zeros((1, 6), dtype=np.int64)
+    _, kinds, starts, stops, sizes, _ = zip(*intervals)
     count = len(intervals)
     times = np.array([*starts, *stops])
     changes = np.zeros((2 * count, 6), dtype=np.int64)
@@ -115,10 +161,7 @@ def _sum(intervals: Sequence[Interval]) -> tuple[Memory, Curve]:
     order = np.argsort(times, kind="stable")
     times, held = times[order], np.cumsum(changes[order], axis=0)
     last = np.append(times[1:] != times[:-1], True)  # of the changes at one moment
-    times, held = times[last], held[last]
-    total = held.sum(axis=1)
-    fullest = held[int(total.argmax())].tolist()
-    return Memory(*fullest), tuple(zip(times.tolist(), total.tolist()))
+    return times[last], held[last]
 
 
 class _Intervals:
@@ -169,9 +212,9 @@ class _Intervals:
             shared[weight.users[0]] += weight.bytes if weight.gradients_from else 0
         for u, where in enumerate(self.device):
             trained = step.trained_bytes[u]
-            yield where, _WEIGHTS, 0.0, end, step.weight_bytes[u]
-            yield where, _SLOTS, 0.0, end, trained * step.slot_copies
-            yield where, _WORKSPACE, *self._forward(u), step.forward_workspace[u]
+            yield where, _WEIGHTS, 0.0, end, step.weight_bytes[u], u
+            yield where, _SLOTS, 0.0, end, trained * step.slot_copies, u
+            yield where, _WORKSPACE, *self._forward(u), step.forward_workspace[u], u
             if self.run.ran[n + u]:
                 back = self._backward(u)
                 yield (
@@ -180,15 +223,16 @@ class _Intervals:
                     self.run.start[u],
                     self.ends[u],
                     step.saved_bytes[u],
+                    u,
                 )
                 early = step.early_workspace[u]
-                yield where, _WORKSPACE, self.begins[u], back[0], early
-                yield where, _WORKSPACE, *back, step.backward_workspace[u]
-                yield where, _GRADIENTS, back[0], end, trained - shared[u]
+                yield where, _WORKSPACE, self.begins[u], back[0], early, u
+                yield where, _WORKSPACE, *back, step.backward_workspace[u], u
+                yield where, _GRADIENTS, back[0], end, trained - shared[u], u
             if self.run.ran[2 * n + u]:
                 times = self.run.start[2 * n + u], self.run.stop[2 * n + u]
                 size = step.largest_weight_bytes[u] * max(1, step.slot_copies)
-                yield where, _WORKSPACE, *times, size
+                yield where, _WORKSPACE, *times, size, u
 
     def _last_reads(self) -> list[dict[int, float]]:
         """Per edge and device, when its bytes are read for the last time."""
@@ -212,7 +256,7 @@ class _Intervals:
         for edge, last in zip(self.step.edges, self.last_read):
             where = self.device[edge.source]
             start = self.run.start[edge.source]
-            yield where, _ACTIVATIONS, start, last[where], edge.bytes
+            yield where, _ACTIVATIONS, start, last[where], edge.bytes, edge.source
 
     def _activation_gradients(self) -> Iterator[Interval]:
         """Gradients of edges: of every reader until they are summed, then the sum."""
@@ -224,8 +268,8 @@ class _Intervals:
                     (GRADIENT, number, where), self._backward(edge.source)[1]
                 )
                 for start, _ in times:
-                    yield where, _WORKSPACE, start, summed, edge.bytes
-                yield where, _WORKSPACE, summed, gone, edge.bytes
+                    yield where, _WORKSPACE, start, summed, edge.bytes, edge.source
+                yield where, _WORKSPACE, summed, gone, edge.bytes, edge.source
 
     def _shared_gradients(
         self, number: int, weight: SharedWeight
@@ -234,30 +278,32 @@ class _Intervals:
 
         Further contributions are temporaries of the backward tasks that make them.
         """
-        home = self.device[weight.users[0]]
+        owner = weight.users[0]
+        home = self.device[owner]
         for where, units in self._by_device(weight.gradients_from).items():
             times = sorted(self._backward(unit) for unit in units)
             gone = self.sent.get((WEIGHTS_GRADIENT, number, where), self.end)
             kind = _GRADIENTS if where == home else _WORKSPACE
-            yield where, kind, times[0][0], gone, weight.bytes
+            yield where, kind, times[0][0], gone, weight.bytes, owner
             for start, stop in times[1:]:
-                yield where, _WORKSPACE, start, stop, weight.bytes
+                yield where, _WORKSPACE, start, stop, weight.bytes, owner
 
     def _received(self) -> Iterator[Interval]:
         """Copies, on the device that receives them, until they are read there."""
         for copy in self.run.copies:
-            if copy.kind == ACTIVATION:
-                gone = self.last_read[copy.item][copy.target]
-            elif copy.kind == GRADIENT:
-                gone = self._backward(self.step.edges[copy.item].source)[1]
-            elif copy.kind == WEIGHTS:
-                users = self.step.weights[copy.item].users
-                here = [u for u in users if self.device[u] == copy.target]
-                gone = max(self.run.stop[t] for u in here for t in (u, self.n + u))
+            if copy.kind in (ACTIVATION, GRADIENT):
+                owner = self.step.edges[copy.item].source
+                gone = self._backward(owner)[1]
+                if copy.kind == ACTIVATION:
+                    gone = self.last_read[copy.item][copy.target]
             else:
-                home = self.step.weights[copy.item].users[0]
-                gone = self.run.stop[2 * self.n + home]
-            yield copy.target, _RECEIVED, copy.start, gone, copy.bytes
+                users = self.step.weights[copy.item].users
+                owner = users[0]
+                gone = self.run.stop[2 * self.n + owner]
+                if copy.kind == WEIGHTS:
+                    here = [u for u in users if self.device[u] == copy.target]
+                    gone = max(self.run.stop[t] for u in here for t in (u, self.n + u))
+            yield copy.target, _RECEIVED, copy.start, gone, copy.bytes, owner
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -20,7 +20,16 @@ from splitnet.view.facts import (
 )
 from splitnet.view.style import Shape, ranged
 
-__all__ = ["MOST_LANES", "Box", "Diagram", "DiagramEdge", "diagram_of"]
+__all__ = [
+    "MOST_LANES",
+    "Box",
+    "Diagram",
+    "DiagramEdge",
+    "diagram_of",
+    "links_of",
+    "look_of",
+    "running_order",
+]
 
 _NAME_WIDTH = 40
 _MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
@@ -113,8 +122,8 @@ def diagram_of(
     facts = part_facts(plan)
     old = dict(other.device_of) if other is not None else {}
     strayed = findings_by_part(audit)
-    look = {name: _look(one) for name, one in facts.items()}
-    order = _running_order(plan, facts)
+    look = {name: look_of(one) for name, one in facts.items()}
+    order = running_order(plan, facts)
     special = {
         name: (
             (one.fallback.requested, one.fallback.reason) if one.fallback else None,
@@ -158,7 +167,7 @@ def diagram_of(
         )
         boxes.append(box)
         box_of.update(dict.fromkeys(group.members, box.id))
-    links = _links(plan, box_of)
+    links = links_of(plan, box_of)
     used = {box.lane for box in boxes}
     most_links = _MOST_LINKS if len(used) <= MOST_LANES else _MOST_LINKS // 3
     drawn = sorted(links, key=lambda link: -link.moved_bytes)[:most_links]
@@ -196,7 +205,7 @@ def _unique(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
-def _running_order(plan: Plan, names: Iterable[str]) -> list[str]:
+def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
     """Parts by their first call: a file may list them in any order."""
     first: dict[str, int] = {}
     for number, call in enumerate(plan.graph.calls):
@@ -204,7 +213,7 @@ def _running_order(plan: Plan, names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: first.get(name, -1))
 
 
-def _look(one: PartFacts) -> Hashable:
+def look_of(one: PartFacts) -> Hashable:
     """What parts must have in common to be counted as equal."""
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0)
 
@@ -241,7 +250,7 @@ def _summed(group: Block, members: Sequence[PartFacts]) -> PartFacts:
     )
 
 
-def _links(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
+def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
     """Join the tensors and weights between boxes, and count the copies made of them."""
     tensors = _tensor_links(plan, box_of)
     weights: dict[tuple[str, str], DiagramEdge] = {}

@@ -1,16 +1,16 @@
-"""One self-contained HTML page about a plan: diagram, timeline, memory, tables."""
+"""One self-contained HTML page about a plan: explorer, step, memory, tables."""
 
 import os
-import re
+from importlib.resources import files
 from pathlib import Path
 
 from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import Timeline
-from splitnet.view.dot import dot_of
+from splitnet.core.timeline import Timeline, critical_path
+from splitnet.view.explorer import explorer_json
 from splitnet.view.facts import (
     algorithm_text,
     bottleneck_text,
@@ -18,15 +18,14 @@ from splitnet.view.facts import (
     transfer_sums,
     verdict_lines,
 )
-from splitnet.view.render import svg_of
-from splitnet.view.style import clean, colors_of, dot_of_scene, mixed, percent
-from splitnet.view.tables import MEMORY, PAGE, audit_grids, plan_grids
-from splitnet.view.timeline import gantt_of
+from splitnet.view.style import clean, colors_of
+from splitnet.view.tables import PAGE, audit_grids, plan_grids
+from splitnet.view.timeline import path_text
 
 __all__ = ["report", "report_html"]
 
 _MOST_LISTED = 4
-_SIZE = re.compile(r'<svg width="(\d+)[^"]*" height="(\d+)[^"]*"')
+_MOST_ERRORS = 5
 
 
 def report(
@@ -65,14 +64,8 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    timelines = {"planned": plan.timeline}
-    if measured is not None:
-        timelines["measured"] = measured
-    compared = plan.verdict.strategies if plan.verdict is not None else None
-    strategies = compared.all if compared is not None else ()
-    gantt = gantt_of(timelines, cluster=plan.cluster, title="")
-    diagram = svg_of(dot_of(plan, audit=audit, headed=False))
-    size = _SIZE.search(diagram)
+    used = set(plan.device_of.values())
+    script = files("splitnet.view").joinpath("vendor", "d3.min.js")
     return environment.get_template("report.html.j2").render(
         version=__version__,
         name=clean(plan.graph.name),
@@ -83,12 +76,10 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         ],
         worth=plan.verdict is None or plan.verdict.worth_distributing,
         figures=_figures(plan),
-        diagram=Markup(_SIZE.sub("<svg", diagram, count=1)),
-        wide=int(size[1]) if size else 3,
-        tall=int(size[2]) if size else 2,
-        timeline=Markup(svg_of(dot_of_scene(gantt))),
-        tall_timeline=gantt.height > gantt.width,
-        memory=_memory_bars(plan),
+        idle=", ".join(d.name for d in plan.cluster if d.name not in used),
+        strategies=_strategies(plan),
+        path=path_text(critical_path(plan.timeline)) if plan.transfers else "",
+        errors=_errors(plan.timeline, measured) if measured is not None else [],
         matrix=_matrix(plan),
         measured=measured is not None,
         algorithm=algorithm_text(plan),
@@ -97,10 +88,42 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         audit=audit,
         audited=audit_grids(audit) if audit is not None else {},
         clean=clean,
-        strategies=strategies,
-        slowest=max((one.seconds for one in strategies), default=0.0) or 1.0,
-        seconds=format_seconds,
+        data=Markup(explorer_json(plan, measured)),
+        d3=Markup(script.read_text(encoding="utf-8")),
     )
+
+
+def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
+    """Each strategy with its time, memory and bytes, as shares of the largest."""
+    compared = plan.verdict.strategies if plan.verdict is not None else None
+    every = compared.all if compared is not None else ()
+    figures = [(one.seconds, one.peak_bytes, one.copied_bytes) for one in every]
+    largest = [max(column) or 1 for column in zip(*figures, strict=True)]
+    words = (format_seconds, format_bytes, format_bytes)
+    return [
+        (
+            one,
+            [
+                (say(figure), figure / most)
+                for say, figure, most in zip(words, its, largest, strict=True)
+            ],
+        )
+        for one, its in zip(every, figures, strict=True)
+    ]
+
+
+def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]:
+    """The parts whose measured time differs most from the planned one."""
+    spent: dict[str, list[float]] = {}
+    for turn, timeline in enumerate((planned, measured)):
+        for task in timeline.tasks:
+            both = spent.setdefault(task.part, [0.0, 0.0])
+            both[turn] += task.stop - task.start
+    worst = sorted(spent, key=lambda part: -abs(spent[part][0] - spent[part][1]))
+    return [
+        (clean(part), format_seconds(spent[part][0]), format_seconds(spent[part][1]))
+        for part in worst[:_MOST_ERRORS]
+    ]
 
 
 def _figures(plan: Plan) -> list[tuple[str, str]]:
@@ -132,37 +155,3 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
     most = max(moved.values()) or 1
     cells = {ends: (format_bytes(size), size / most) for ends, size in moved.items()}
     return {a: [cells.get((a, b), ("", 0.0)) for b in used] for a in used}
-
-
-def _memory_bars(plan: Plan) -> list[dict[str, object]]:
-    """Per device its share of the limit, and what its peak consists of, as lengths.
-
-    The lengths of pieces are in per cent of the largest peak.
-    """
-    colors = colors_of(device.name for device in plan.cluster)
-    largest = max(memory.total for memory in plan.memory.values()) or 1
-    rows: list[dict[str, object]] = []
-    for device in plan.cluster:
-        memory, limit = plan.memory[device.name], device.memory_bytes
-        share = memory.total / limit if limit else 0.0
-        sizes = {kind.replace("_", " "): getattr(memory, kind) for kind in MEMORY}
-        shades = zip(sizes.items(), (0.0, 0.2, 0.4, 0.6, 0.75, 0.88), strict=True)
-        rows.append(
-            {
-                "name": device.name,
-                "share": min(100 * share, 100),
-                "over": memory.total > limit,
-                "said": f"{format_bytes(memory.total)}, {percent(share)} "
-                f"of {format_bytes(limit)}",
-                "pieces": [
-                    (
-                        f"{word} {format_bytes(size)}",
-                        100 * size / largest,
-                        mixed(colors[device.name], "#ffffff", pale),
-                    )
-                    for (word, size), pale in shades
-                    if size
-                ],
-            }
-        )
-    return rows

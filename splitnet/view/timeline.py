@@ -34,7 +34,7 @@ from splitnet.view.style import (
     text_width,
 )
 
-__all__ = ["gantt_of", "stacked", "tick_seconds"]
+__all__ = ["gantt_of", "path_text", "stacked", "tick_seconds"]
 
 Event = TypeVar("Event", Task, Copy)
 
@@ -84,7 +84,7 @@ def gantt_of(
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
         path = paths.get(heading, [])
-        words += f"; critical path: {_path_text(path)}" if path else ""
+        words += f"; critical path: {path_text(path)}" if path else ""
         chart.say(16, 8, words, 11, INK, bold=True)
         chart.y += 38
         top, behind = chart.y - 16, len(chart.items)
@@ -98,7 +98,7 @@ def gantt_of(
     return Scene(_LEFT + _WIDE + _RIGHT, chart.y + 8, title, tuple(chart.items))
 
 
-def _path_text(path: Sequence[Span]) -> str:
+def path_text(path: Sequence[Span]) -> str:
     """What the critical path consists of: its devices, and its copies."""
     spent: dict[str, float] = {}
     for event, start, stop in path:

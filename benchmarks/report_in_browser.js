@@ -1,0 +1,47 @@
+// Runs in the page after its own script; the result is read from the dumped document.
+window.addEventListener("load", () => {
+  const found = {errors: window.faults};
+  const svg = document.querySelector(".explorer svg"), panel = document.querySelector(".panel");
+  const boxes = () => [...svg.querySelectorAll("g.box")];
+  const world = () => svg.querySelectorAll("g")[0].parentNode.children[1].getAttribute("transform");
+  const press = (key) => svg.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+  const start = world();
+  press("+"); found.key_zooms = world() !== start;
+  press("0"); found.key_fits = world() === start;
+  press("ArrowRight"); found.key_chooses = panel.textContent.includes("device");
+  const last = boxes().at(-1), dim = () => svg.querySelectorAll(".box.dim, .line.dim").length;
+  last.dispatchEvent(new PointerEvent("pointerenter"));
+  found.hover_lights_table = document.querySelectorAll("#part-rows .chosen").length > 0;
+  last.dispatchEvent(new PointerEvent("pointerleave"));
+  found.hover_ends = dim() === 0;
+  last.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+  found.click_tells = panel.textContent.includes("saved activations");
+  const search = document.querySelector(".search"), row = document.querySelector("#part-rows tr:last-child");
+  search.value = row.dataset.name; search.dispatchEvent(new Event("input"));
+  search.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+  found.search_finds = panel.querySelector("h3").textContent === row.dataset.name;
+  const moves = Object.keys(moves_of());
+  if (moves.length) {
+    page.reveal(Number(moves[0]));
+    panel.querySelectorAll("input[type=radio]")[1].click();
+    found.move_gives_pins = document.querySelector(".pins input").value.startsWith("pins={'");
+  }
+  const began = performance.now();
+  document.querySelector("[data-do=open]").click();
+  found.opens_all = boxes().length === document.querySelectorAll("#part-rows tr").length;
+  const once = performance.now();
+  for (let turn = 0; turn < 20; turn += 1) { press(turn % 2 ? "+" : "-"); svg.getBoundingClientRect(); }
+  const each = performance.now();
+  boxes()[5 % boxes().length].dispatchEvent(new PointerEvent("pointerenter")); svg.getBoundingClientRect();
+  const hovered = performance.now();
+  found.milliseconds = [once - began, (each - once) / 20, hovered - each].map((ms) => ms.toFixed(1)).join(" / ");
+  const labels = [...svg.querySelectorAll("text.label")].map((one) => one.getBoundingClientRect());
+  const rects = boxes().map((one) => one.querySelector(".body").getBoundingClientRect());
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+  found.no_boxes_meet = !rects.some((a, n) => rects.some((b, m) => m > n && meet(a, b)));
+  found.no_label_on_a_box = !labels.some((a) => rects.some((b) => meet(a, b)));
+  document.querySelector("[data-do=close]").click();
+  found.fits_width = document.documentElement.scrollWidth <= window.innerWidth;
+  document.body.setAttribute("data-found", JSON.stringify(found));
+});
+const moves_of = () => data.moves;

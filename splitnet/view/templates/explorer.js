@@ -1,0 +1,301 @@
+"use strict";
+// The placement explorer: lanes of boxes that open, their links, and a panel.
+const data = JSON.parse(document.getElementById("data").textContent);
+const { parts, devices, links, moves } = data;
+const page = { listeners: [], lit: null };  // the views that follow the pointer
+const scaled = (count, step, units) => {
+  let at = 0;
+  while (count >= step * 0.9995 && at < units.length - 1) { count /= step; at += 1; }
+  return `${at ? count.toPrecision(Math.max(3, Math.ceil(Math.log10(count + 1)))) : Math.round(count)} ${units[at]}`;
+};
+const bytes = (count) => scaled(count, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+const time = (ns) => scaled(ns, 1000, ["ns", "us", "ms", "s"]);
+const percent = (share) => share && share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(share && share < 0.0095 ? 1 : 0)} %`;
+const value = (count) => data.objective === "memory" ? bytes(count) : time(count * 1e9);
+const sum = (its) => its.reduce((a, b) => a + b, 0);
+const after = parts.map(() => []), before = parts.map(() => []);
+for (const [source, target, , , , weights] of links) if (!weights) { after[source].push(target); before[target].push(source); }
+const reached = (from, next) => {
+  const found = new Set(from), todo = [...from];
+  while (todo.length) for (const part of next[todo.pop()]) if (!found.has(part)) { found.add(part); todo.push(part); }
+  return found;
+};
+/** Light what is upstream and downstream of some parts, in every view; null lights all. */
+const light = (its) => {
+  page.lit = its && new Set([...reached(its, after), ...reached(its, before)]);
+  for (const listen of page.listeners) listen(page.lit, its && new Set(its));
+};
+
+(() => {
+  const WIDE = 150, TALL = 44, GAP = 56, STACK = 12, LEFT = 136;
+  const frame = document.querySelector(".explorer"), panel = document.querySelector(".panel");
+  const svg = d3.select(frame).append("svg").attr("tabindex", 0).attr("role", "application")
+    .attr("aria-label", "Placement explorer: arrow keys choose a box, Enter opens it, Escape closes it, + and - zoom");
+  const back = svg.append("g"), world = svg.append("g"), front = svg.append("g").attr("pointer-events", "none");
+  const nodes = [], chosen = { node: null }, moved = new Map();
+  // A node of the tree: its parts, its children, and whether it is open.
+  const node = (tree, parent) => {
+    const leaf = typeof tree === "number";
+    const self = { id: nodes.length, parent, open: !leaf && tree.open, times: leaf ? 1 : tree.times };
+    nodes.push(self);
+    self.inside = leaf ? [] : tree.inside.map((one) => node(one, self));
+    self.parts = leaf ? [tree] : self.inside.flatMap((one) => one.parts);
+    self.device = parts[self.parts[0]].device;
+    return self;
+  };
+  const roots = data.blocks.map((tree) => node(tree, null));
+  const visible = (one) => one.open ? one.inside.flatMap(visible) : [one];
+  const title = (one) => {
+    const first = parts[one.parts[0]].name, last = parts[one.parts.at(-1)].name;
+    return one.parts.length === 1 ? first : `${first} … ${last}${one.times > 1 ? ` ×${one.times}` : ` (${one.parts.length})`}`;
+  };
+  const short = (text, most) => text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+  let shown = [], lines = [], whole = [0, 0], lanes = [], boxOf = [];
+
+  const arrange = () => {
+    shown = roots.flatMap(visible).sort((a, b) => a.parts[0] - b.parts[0]);
+    boxOf = new Array(parts.length);
+    for (const one of shown) for (const part of one.parts) boxOf[part] = one;
+    const joined = new Map();
+    for (const [source, target, size, sent, returned, weights] of links) {
+      const a = boxOf[source], b = boxOf[target];
+      if (a === b) continue;
+      const turned = joined.has(`${b.id}-${a.id}-${weights}`);
+      const key = turned ? `${b.id}-${a.id}-${weights}` : `${a.id}-${b.id}-${weights}`;
+      const line = joined.get(key) || { source: a, target: b, size: 0, sent: 0, returned: 0, weights, both: false };
+      line.size += size; line.sent += sent; line.returned += returned; line.both = line.both || turned;
+      joined.set(key, line);
+    }
+    lines = [...joined.values()];
+    const into = d3.group(lines.filter((line) => !line.weights && !line.both), (line) => line.target);
+    for (const one of shown) one.column = d3.max(into.get(one) || [], (line) => (line.source.parts[0] < one.parts[0] ? line.source.column + 1 : 0)) || 0;
+    const columns = d3.max(shown, (one) => one.column) + 1;
+    let y = 8, host = null;
+    lanes = devices.map((device, at) => ({ device, its: shown.filter((one) => one.device === at) })).filter((lane) => lane.its.length);
+    for (const lane of lanes) {
+      const { device, its } = lane;
+      if (device.host !== host && devices.some((one) => one.host)) { lane.host = device.host || "this machine"; y += 20; }
+      host = device.host;
+      lane.y = y;
+      const cells = d3.group(its, (one) => one.column);
+      lane.tall = d3.max([...cells.values()], (cell) => cell.length) * (TALL + STACK) + STACK;
+      for (const cell of cells.values()) cell.forEach((one, row) => {
+        one.x = one.column * (WIDE + GAP);
+        one.y = lane.y + (lane.tall - cell.length * (TALL + STACK) + STACK) / 2 + row * (TALL + STACK);
+      });
+      y += lane.tall + 6;
+    }
+    whole = [columns * (WIDE + GAP) - GAP + 16, y + 4];
+  };
+
+  const curve = ({ source, target }) => {
+    if (target.x > source.x) {
+      const [x1, y1, x2, y2] = [source.x + WIDE, source.y + TALL / 2, target.x, target.y + TALL / 2], bend = Math.max(24, (x2 - x1) / 2);
+      return [[x1, y1], [x1 + bend, y1], [x2 - bend, y2], [x2, y2]];
+    }
+    const down = target.y > source.y, x1 = source.x + WIDE * 0.7, x2 = target.x + WIDE * 0.7;
+    const y1 = source.y + (down ? TALL : 0), y2 = target.y + (down ? 0 : TALL), side = target.y === source.y ? -40 : 0;
+    return [[x1, y1], [x1 + 30, y1 + side], [x2 + 30, y2 + side], [x2, y2]];
+  };
+  const at = ([a, b, c, d], t) => [0, 1].map((n) => (1 - t) ** 3 * a[n] + 3 * (1 - t) ** 2 * t * b[n] + 3 * (1 - t) * t * t * c[n] + t ** 3 * d[n]);
+  /** Where a line's label lies on no box and no other label; null if nowhere. */
+  const room = (points, wide, taken) => {
+    for (const t of [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8]) {
+      const [x, y] = at(points, t), box = [x - wide / 2, y - 7, x + wide / 2, y + 7];
+      if (!taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) { taken.push(box); return [x, y]; }
+    }
+    return null;
+  };
+
+  const tint = (one) => `color-mix(in srgb, ${devices[one.device].color} 26%, var(--paper))`;
+  const draw = () => {
+    arrange();
+    const most = d3.max(lines, (line) => line.sent + line.returned) || 1;
+    const taken = shown.map((one) => [one.x, one.y, one.x + WIDE, one.y + TALL]);
+    const crossing = lines.filter((line) => line.sent + line.returned).sort((a, b) => b.sent + b.returned - a.sent - a.returned);
+    for (const line of lines) { line.points = curve(line); line.label = null; }
+    for (const line of crossing.slice(0, 24)) {
+      const text = line.sent === line.returned ? `${bytes(line.sent)} each way` : bytes(line.sent + line.returned), spot = room(line.points, text.length * 6, taken);
+      line.label = spot && { text, x: spot[0], y: spot[1] };
+    }
+    back.selectAll("rect").data(lanes).join("rect").attr("rx", 8).attr("stroke", (lane) => lane.device.color)
+      .attr("fill", ({ device }) => `color-mix(in srgb, ${device.color} 7%, var(--paper))`);
+    front.selectAll("g").data(lanes).join((enter) => {
+      const g = enter.append("g");
+      g.append("rect").attr("class", "plate").attr("x", 3).attr("y", 3).attr("width", 122).attr("rx", 6);
+      for (const name of ["lane-name", "lane-facts", "lane-host"]) g.append("text").attr("class", name).attr("x", 9);
+      return g;
+    }).each(function ({ device, host }) {
+      const g = d3.select(this), full = device.held / device.limit;
+      g.select(".lane-name").text(device.name.split("/").at(-1));
+      g.select(".lane-facts").text(`${percent(device.busy)} busy · ${percent(full)} full`).classed("alarm", full > 1);
+      g.select(".lane-host").text(host || "");
+    });
+    world.selectAll("path.line").data(lines, (line) => `${line.source.id}-${line.target.id}-${line.weights}`).join("path")
+      .attr("class", (line) => `line${line.weights ? " weights" : line.source.device === line.target.device ? " local" : line.sent + line.returned ? "" : " reuse"}`)
+      .attr("d", ({ points: [a, b, c, d] }) => `M${a}C${b} ${c} ${d}`)
+      .style("stroke", (line) => line.sent + line.returned ? devices[line.source.device].color : null)
+      .attr("stroke-width", (line) => Math.max(1.2, 6 * Math.sqrt((line.sent + line.returned) / most)))
+      .on("pointerenter", (event, line) => light([...line.source.parts, ...line.target.parts])).on("pointerleave", () => light(null))
+      .selectAll("title").data((line) => [line]).join("title")
+      .text((line) => `${title(line.source)} ${line.both ? "↔" : "→"} ${title(line.target)}\n${line.weights ? "weights" : `${bytes(line.size)} of tensors`}; copied per step: ${bytes(line.sent)} there, ${bytes(line.returned)} back`);
+    const boxes = world.selectAll("g.box").data(shown, (one) => one.id).join((enter) => {
+      const g = enter.append("g").attr("class", "box");
+      g.append("rect").attr("class", "under").attr("x", 3).attr("y", 3).attr("width", WIDE).attr("height", TALL).attr("rx", 6);
+      g.append("rect").attr("class", "body").attr("width", WIDE).attr("height", TALL);
+      g.append("text").attr("class", "name").attr("x", WIDE / 2).attr("y", 18);
+      g.append("text").attr("class", "cost").attr("x", WIDE / 2).attr("y", 34);
+      g.append("title");
+      return g.on("pointerenter", (event, one) => light(one.parts)).on("pointerleave", () => light(null))
+        .on("click", (event, one) => choose(one)).on("dblclick", (event, one) => { event.stopPropagation(); open(one); });
+    }).attr("transform", (one) => `translate(${one.x},${one.y})`);
+    boxes.classed("many", (one) => one.inside.length).raise();
+    boxes.select(".body").attr("rx", (one) => ["input", "merge"].includes(parts[one.parts[0]].kind) ? 0 : 7)
+      .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => devices[one.device].color)
+      .attr("stroke-width", (one) => one.parts.some((part) => parts[part].output) ? 3.5 : 1.2)
+      .classed("fell", (one) => one.parts.some((part) => parts[part].requested));
+    boxes.select(".name").text((one) => short(title(one), 24));
+    boxes.select(".cost").text((one) => {
+      const to = one.parts.filter((part) => moved.has(part)), spent = sum(one.parts.map((part) => sum(parts[part].times)));
+      return to.length ? `move to ${devices[moved.get(to[0])].name}` : `${time(spent)} · ${bytes(sum(one.parts.map((part) => parts[part].weights + parts[part].saved)))}`;
+    }).classed("alarm", (one) => one.parts.some((part) => moved.has(part)));
+    boxes.select("title").text((one) => `${title(one)}\n${one.inside.length ? "double click or Enter opens it" : parts[one.parts[0]].kind}`);
+    world.selectAll("text.label").data(lines.filter((line) => line.label)).join("text").attr("class", "label")
+      .attr("x", (line) => line.label.x).attr("y", (line) => line.label.y + 4).text((line) => line.label.text).raise();
+    mark();
+  };
+  const mark = () => world.selectAll("g.box").classed("chosen", (one) => one === chosen.node);
+  page.listeners.push((lit) => {
+    world.selectAll("g.box").classed("dim", (one) => lit && !one.parts.some((part) => lit.has(part)));
+    world.selectAll("path.line").classed("dim", (line) => lit && !(line.source.parts.some((part) => lit.has(part)) && line.target.parts.some((part) => lit.has(part))));
+  });
+
+  const zoom = d3.zoom().scaleExtent([0.02, 3]).on("zoom", ({ transform }) => {
+    world.attr("transform", transform);
+    svg.classed("far", transform.k < 0.5);
+    const right = Math.max(frame.clientWidth, transform.applyX(whole[0])), left = Math.min(0, transform.x);
+    const tall = (lane) => lane.tall * transform.k, down = (lane) => transform.applyY(lane.y);
+    back.selectAll("rect").attr("x", left + 2).attr("y", down).attr("width", right - left - 4).attr("height", tall);
+    front.selectAll("g").attr("transform", (lane) => `translate(0,${down(lane)})`);
+    front.selectAll(".plate").attr("height", (lane) => Math.max(0, Math.min(36, tall(lane) - 6)));
+    front.selectAll(".lane-name").attr("y", (lane) => Math.min(17, tall(lane) / 2 + 4)).style("display", (lane) => (tall(lane) < 11 ? "none" : null));
+    front.selectAll(".lane-facts").attr("y", 31).style("display", (lane) => (tall(lane) < 36 ? "none" : null));
+    front.selectAll(".lane-host").attr("y", -5).style("display", transform.k < 0.6 ? "none" : null);
+  }).filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : event.touches ? event.touches.length > 1 : !event.button));
+  svg.call(zoom).on("dblclick.zoom", null);
+  const fit = () => {
+    const wide = frame.clientWidth, k = Math.min(1.15, Math.max((wide - LEFT) / whole[0], 0.6));
+    svg.attr("height", Math.max(160, Math.min(whole[1] * k, 680))).attr("viewBox", null);
+    svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
+  };
+  const centre = (one) => svg.call(zoom.translateTo, one.x + WIDE / 2, one.y + TALL / 2);
+  const open = (one) => {
+    if (!one.inside.length) return;
+    one.open = true; draw(); choose(one.inside.flatMap(visible)[0]); svg.call(zoom.translateBy, 0, 0);
+  };
+  const close = (one) => {
+    if (!one.parent) return;
+    one.parent.open = false; draw(); choose(one.parent); svg.call(zoom.translateBy, 0, 0);
+  };
+  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0; chosen.node = null; draw(); fit(); };
+
+  const add = (tag, text, parent, name) => {
+    const made = parent.appendChild(document.createElement(tag));
+    made.textContent = text; if (name) made.className = name;
+    return made;
+  };
+  const rows = (pairs, parent) => {
+    const list = add("dl", "", parent);
+    for (const [word, text] of pairs) if (text) { add("dt", word, list); add("dd", text, list); }
+  };
+  const choose = (one) => {
+    chosen.node = one; mark(); panel.replaceChildren();
+    if (!one) return;
+    add("h3", title(one), panel);
+    const tools = add("p", "", panel);
+    if (one.inside.length) add("button", "Open", tools).onclick = () => open(one);
+    if (one.parent) add("button", "Close its block", tools).onclick = () => close(one);
+    const total = (key) => sum(one.parts.map((part) => parts[part][key])), phases = data.phases.map((word, n) => [word, sum(one.parts.map((part) => parts[part].times[n]))]);
+    const flow = (from, to, way) => links.filter((link) => one.parts.includes(link[to]) && !one.parts.includes(link[from]))
+      .sort((a, b) => b[2] - a[2]).map((link) => `${way} ${parts[link[from]].name}: ${bytes(link[2] || link[3])}${link[5] ? " of weights" : ""}`);
+    const few = (its) => its.slice(0, 6).join("\n") + (its.length > 6 ? `\nand ${its.length - 6} more` : "");
+    const part = parts[one.parts[0]], alone = one.parts.length === 1;
+    rows([
+      ["device", devices[one.device].name],
+      ["reason", alone && part.reason],
+      ["requested", alone && part.requested],
+      ["layers", few(alone ? part.layers : one.parts.map((n) => parts[n].name))],
+      ["outputs", alone && part.outputs.join(", ")],
+      ["weights", bytes(total("weights"))],
+      ["saved activations", bytes(total("saved"))],
+      ["time per step", phases.filter((one) => one[1]).map(([word, ns]) => `${word} ${time(ns)}`).join(", ")],
+      ["inputs", few(flow(0, 1, "from"))],
+      ["read by", few(flow(1, 0, "by"))],
+      ["declared at", alone && part.where],
+    ], panel);
+    if (alone && part.kind !== "input") offer(one.parts[0]);
+  };
+  /** The table of what a part would cost on each other device. */
+  const offer = (part) => {
+    const its = moves[part], here = parts[part].device;
+    if (!its) { add("p", "What a move costs is computed for the heaviest parts only.", panel, "quiet"); return; }
+    const table = add("table", "", panel), head = add("tr", "", add("thead", "", table)), body = add("tbody", "", table);
+    for (const word of ["device", data.objective === "latency" ? "step" : data.objective, "memory there", "transfers"]) add("th", word, head);
+    for (const [device, cost, fits, sent, held] of [[here, data.value, 1, data.transferred, devices[here].held], ...its]) {
+      const row = add("tr", "", body), choice = add("input", "", add("label", "", add("td", "", row)));
+      choice.type = "radio"; choice.name = "move"; choice.checked = (moved.get(part) ?? here) === device;
+      choice.parentNode.append(` ${devices[device].name}`);
+      choice.onchange = () => { if (device === here) moved.delete(part); else moved.set(part, device); draw(); pins(); };
+      const change = cost / data.value - 1;
+      const said = Math.abs(change) < 0.0005 ? "" : `, ${change < 0 ? "−" : "+"}${percent(Math.abs(change))}`;
+      add("td", value(cost) + said, row, change < -0.0005 ? "good" : "");
+      add("td", `${bytes(held)}${fits ? "" : ": too much"}`, row, fits ? "" : "alarm");
+      add("td", bytes(sent), row);
+    }
+    add("p", "Each line is for this move alone.", panel, "quiet");
+  };
+  const pins = () => {
+    const box = document.querySelector(".pins"), quoted = (text) => `'${text.replace(/[\\']/g, "\\$&")}'`;
+    box.hidden = !moved.size;
+    box.querySelector("input").value = `pins={${[...moved].map(([part, to]) => `${quoted(parts[part].name)}: ${quoted(devices[to].name)}`).join(", ")}}`;
+  };
+  document.querySelector(".pins button").onclick = () => { document.querySelector(".pins input").select(); document.execCommand("copy"); };
+
+  const search = document.querySelector(".search");
+  const hits = () => {
+    const wanted = search.value.toLowerCase();
+    return wanted ? parts.flatMap((part, n) => (part.name.toLowerCase().includes(wanted) || part.layers.some((text) => text.toLowerCase().includes(wanted)) ? [n] : [])) : [];
+  };
+  const reveal = (part) => {
+    for (let one = nodes.find((other) => !other.inside.length && other.parts[0] === part).parent; one; one = one.parent) one.open = true;
+    draw(); choose(boxOf[part]); centre(boxOf[part]);
+  };
+  search.oninput = () => { const its = hits(), set = new Set(its); for (const listen of page.listeners) listen(its.length ? set : null, its.length ? set : null); };
+  search.onkeydown = (event) => { const its = hits(); if (event.key === "Enter" && its.length) { reveal(its[(its.indexOf(chosen.node?.parts[0]) + 1) % its.length]); search.focus(); } };
+  window.addEventListener("keydown", (event) => { if (event.key === "/" && !/INPUT|TEXTAREA/.test(document.activeElement.tagName)) { event.preventDefault(); search.focus(); } });
+  page.reveal = reveal;
+
+  const step = (dx, dy) => {
+    const from = chosen.node || shown[0];
+    const way = (one) => [(one.x - from.x) * dx + (one.y - from.y) * dy, Math.abs((one.x - from.x) * dy) + Math.abs((one.y - from.y) * dx)];
+    const near = d3.least(shown.filter((one) => way(one)[0] > 1), (one) => way(one)[0] + 3 * way(one)[1]) || from;
+    choose(near); light(near.parts);
+    const [x, y] = d3.zoomTransform(svg.node()).apply([near.x, near.y]);
+    if (x < LEFT || y < 0 || x > frame.clientWidth - WIDE || y > svg.attr("height") - TALL) centre(near);
+  };
+  const times = (factor) => svg.call(zoom.scaleBy, factor);
+  const keys = {
+    ArrowRight: () => step(1, 0), ArrowLeft: () => step(-1, 0), ArrowDown: () => step(0, 1), ArrowUp: () => step(0, -1),
+    Enter: () => chosen.node && open(chosen.node), Escape: () => { light(null); if (chosen.node) close(chosen.node); },
+    "+": () => times(1.25), "=": () => times(1.25), "-": () => times(0.8), 0: fit,
+  };
+  svg.on("keydown", (event) => { if (keys[event.key] && !event.ctrlKey && !event.metaKey) { keys[event.key](); event.preventDefault(); } });
+  const does = { in: keys["+"], out: keys["-"], fit, open: () => all(true), close: () => all(false) };
+  for (const button of document.querySelectorAll("[data-do]")) button.onclick = () => does[button.dataset.do]();
+  window.addEventListener("beforeprint", () => {
+    svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0)).attr("viewBox", `0 0 ${whole[0] + LEFT} ${whole[1]}`).attr("height", null);
+    for (const hidden of document.querySelectorAll("details")) hidden.open = true;
+  });
+  window.addEventListener("afterprint", fit);
+  draw(); fit();
+})();
