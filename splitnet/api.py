@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
+from splitnet.core.costs import costs_of
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Graph
 from splitnet.core.net import Net
@@ -183,7 +184,7 @@ def _read(
     graph = _graph_of(source, options)
     known = replace(
         options,
-        costs=_costs_of(options.costs),
+        costs=costs_of(options.costs),
         pins=_pins_of(options.pins, graph, source, cluster, options),
         parts=_parts_of(source, cluster, options),
     )
@@ -346,12 +347,3 @@ def _pins_of(
 
         return load_plan(Path(pins))
     return pins
-
-
-def _costs_of(costs: Any) -> Any:
-    """A cost model as given, or read from its file."""
-    if not isinstance(costs, str | PathLike):
-        return costs
-    from splitnet.core.costs import load_costs
-
-    return load_costs(costs)

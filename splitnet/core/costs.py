@@ -43,6 +43,7 @@ __all__ = [
     "Measured",
     "Roofline",
     "costs_from_dict",
+    "costs_of",
     "costs_to_dict",
     "efficiency_of",
     "kernels_of",
@@ -367,6 +368,11 @@ def load_costs(path: str | Path) -> Measured:
         PlanFileError: no such file, or not a cost table; the message names the field.
     """
     return load_json(path, "cost table", _measured_file)
+
+
+def costs_of(costs: Any) -> Any:
+    """A cost model as given, or read from its file."""
+    return load_costs(costs) if isinstance(costs, str | Path) else costs
 
 
 def _measured_file(values: Any) -> Measured:

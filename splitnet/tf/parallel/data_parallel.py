@@ -8,10 +8,11 @@ import keras
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster
+from splitnet.core.costs import costs_of
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.net import BATCH_NORMS, Towers, preferences
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Plan, PlanOptions
 from splitnet.core.replication import split_layers, towers_in
 from splitnet.planner.planner import plan_graph
 from splitnet.planner.strategies.candidates import groups_of, workers_of
@@ -34,7 +35,9 @@ def data_parallel(
     weights_on: str = "cpu",
     batch_norm: str = "per_tower",
     broadcast: Sequence[str] = (),
-    **plan_options: Any,
+    missing: str = "fallback",
+    costs: Any = None,
+    optimizer: Any = "adam",
 ) -> Any:
     """Copy a Keras model onto several devices, each with its share of every batch.
 
@@ -54,7 +57,9 @@ def data_parallel(
         weights_on: where the weights live.
         batch_norm: "per_tower" or "synchronised"; see `Net.towers`.
         broadcast: names of inputs that every tower reads whole.
-        **plan_options: as `plan`: `missing=`, `costs=`, `optimizer=` and so on.
+        missing: as in `plan`.
+        costs: as in `plan`.
+        optimizer: as in `plan`.
 
     Raises:
         DeviceError: fewer than two devices, or one of them twice.
@@ -64,6 +69,7 @@ def data_parallel(
     placed = placed_of(model) if isinstance(model, keras.Model) else None
     if placed is not None and split_layers(placed.plan.graph):
         model, placed = unplace(model), None
+    options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
     names = _devices(cluster, devices)
     how = preferences(weights_on), batch_norm, tuple(broadcast)
     used = _devices_of(placed)
@@ -71,10 +77,10 @@ def data_parallel(
     if placed is None or not groups:
         towers = Towers(tuple(preferences(one) for one in names), *how)
         graph = towers_of(model, towers, batch, join_on=cluster.home.name)
-        return emit(model, plan_graph(graph, cluster, **plan_options))
+        return emit(model, plan_graph(graph, cluster, options))
     twins = [_twins(placed.plan, cluster, dict(zip(used, group))) for group in groups]
     graph = _placed_towers(model, placed, twins, how, batch, cluster)
-    plan = plan_graph(graph, cluster, **plan_options)
+    plan = plan_graph(graph, cluster, options)
     return emit(model, executed(plan, replace(placed.plan.execution, recompute=())))
 
 
