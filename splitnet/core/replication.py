@@ -313,7 +313,7 @@ def as_one_part(graph: Graph) -> Graph:
         name += "_towers"
     calls = (c if c.part in inputs else replace(c, part=name) for c in graph.calls)
     parts = (*(p for p in graph.parts if p.name in inputs), Part(name, "towers"))
-    return named_for(replace(graph, calls=tuple(calls), parts=parts), [name])
+    return replace(graph, calls=tuple(calls), parts=parts)
 
 
 def named_for(graph: Graph, parts: Collection[str]) -> Graph:

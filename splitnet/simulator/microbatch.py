@@ -116,10 +116,11 @@ def recomputed_parts(
     graph: Graph, device_of: Mapping[str, str], execution: Execution
 ) -> frozenset[str]:
     """The parts that run forward again in their backward pass; towers never do."""
+    never = ("tower", "weights", "input")
     return frozenset(
         part
         for part, device in device_of.items()
-        if device in execution.recompute and graph.part[part].kind != "tower"
+        if device in execution.recompute and graph.part[part].kind not in never
     )
 
 

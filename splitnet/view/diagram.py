@@ -119,9 +119,10 @@ def diagram_of(
     most: int = 24,
 ) -> Diagram:
     """Work out the boxes and links of a plan's diagram; at most about `most` boxes."""
-    facts = part_facts(plan)
     old = dict(other.device_of) if other is not None else {}
     strayed = findings_by_part(audit)
+    running = plan.graph.calls_of  # towers that feed towers join nothing
+    facts = {n: f for n, f in part_facts(plan).items() if running.get(n)}
     look = {name: look_of(one) for name, one in facts.items()}
     order = running_order(plan, facts)
     special = {

@@ -14,6 +14,7 @@ from splitnet.core.replication import towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.strategies.candidates import choose
 from splitnet.planner.strategies.compare import executed
+from splitnet.view.diagram import diagram_of
 from tests.zoo import MIB, chain, random_dag, two_towers, wide
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
@@ -58,6 +59,25 @@ def test_auto_chooses_what_suits_the_model(
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
     assert bool(towers_in(plan.graph)) == (wanted == "towers")
     assert (plan.execution.microbatches > 1) == (wanted == "pipeline")
+
+
+def test_auto_copies_stages_to_each_host() -> None:
+    """Where no GPU has room for the model, and four stages wait longer than two."""
+    hosts = ("worker:0/gpu:0", "worker:0/gpu:1", "worker:1/gpu:0", "worker:1/gpu:1")
+    box = sn.Cluster.of("cpu", *hosts, memory="30 MiB", cpu_memory="20 MiB")
+    plan = auto(chain(8, flops=1e12), box, microbatches=4)
+
+    assert kind(plan) == "towers"
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+    assert [one.count for one in towers_in(plan.graph).values()] == [2] * 8
+    where = plan.device_of
+    assert [where[f"c{i}/0"] for i in range(8)] == [hosts[0]] * 4 + [hosts[1]] * 4
+    assert [where[f"c{i}/1"] for i in range(8)] == [hosts[2]] * 4 + [hosts[3]] * 4
+    drawn = diagram_of(plan)
+    assert list(drawn.lanes) == ["cpu:0", *hosts]
+    lanes = {name: box.lane for box in drawn.boxes for name in box.group.members}
+    assert lanes == {name: where[name] for name in lanes}
+    assert lanes.keys() == where.keys() - {f"c{i}" for i in range(7)}
 
 
 def test_auto_fits_what_a_placement_does_not() -> None:

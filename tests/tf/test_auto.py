@@ -66,6 +66,8 @@ def data() -> tuple[list[np.ndarray], np.ndarray]:
         (random_model, {"towers": 1, "microbatches": 3, "schedule": "1f1b"}),
         (random_net, {"towers": 1, "microbatches": 2, "recompute": True}),
         (random_model, {"pins": {"*": "gpu:1"}, "microbatches": 3}),
+        (random_model, {"towers": 2, "hosts": 2}),
+        (random_net, {"towers": 2, "microbatches": 3, "hosts": 2}),
     ],
     ids=lambda one: str(getattr(one, "__name__", one)),
 )
@@ -76,7 +78,10 @@ def test_every_strategy_trains_as_the_plain_model(
     keras.utils.set_random_seed(1)
     model = source(sum(map(ord, str(fixed))))
     options = {"batch": BATCH, "time_limit": 0.1, "strategy": "auto"} | fixed
+    if hosts := options.pop("hosts", 0):
+        cluster = four(cluster)
     plan = sn.plan(model, cluster, **options)
+    assert not hosts or set(plan.device_of.values()) == {d.name for d in cluster}
     placed = sn.emit(model, plan)
     plain = sn.unplace(placed)
     x, y = data()
@@ -95,9 +100,16 @@ def test_every_strategy_trains_as_the_plain_model(
     assert not sn.audit(placed, elsewhere(plan), batch).ok
 
 
+def four(cluster: sn.Cluster) -> sn.Cluster:
+    """All devices as GPUs, on which two towers of two stages have room."""
+    home = replace(cluster["cpu:0"], name="gpu:3", kind="gpu", stand_in=True)
+    return sn.Cluster((home, *cluster.of_kind("gpu")))
+
+
 def elsewhere(plan: sn.Plan) -> sn.Plan:
     """The plan with every part on the next device."""
-    turned = {"gpu:0": "gpu:1", "gpu:1": "gpu:2", "gpu:2": "gpu:0", "cpu:0": "gpu:0"}
+    names = [device.name for device in plan.cluster]
+    turned = dict(zip(names, [*names[1:], names[0]]))
     moved = (replace(p, device=turned[p.device]) for p in plan.placements)
     return replace(plan, placements=tuple(moved))
 

@@ -20,6 +20,7 @@ from splitnet.core.replication import (
     as_one_part,
     batch_shares,
     expand,
+    named_for,
     split_layers,
     tower_part,
     towers_in,
@@ -82,6 +83,15 @@ class Candidate:
     def fits(self) -> bool:
         """Whether every device has enough memory."""
         return self.found.fits
+
+    @property
+    def is_full(self) -> bool:
+        """Whether weights and slots alone overfill a device, however the parts run."""
+        held = self.found.outcome.memory
+        devices = self.evaluator.cluster
+        return any(
+            held[d.name].weights + held[d.name].slots > d.memory_bytes for d in devices
+        )
 
     @property
     def execution(self) -> Execution:
@@ -265,6 +275,8 @@ def _executions(space: Space, placed: Placed | None) -> Iterator[Candidate]:
         schedule = space.schedule or (SCHEDULES[1] if count > 1 else SCHEDULES[0])
         one = _fitted(space, placed, Execution(count, schedule))
         yield one
+        if not one.fits and one.is_full:
+            return
         if count > 1 and (best is None or _rank(one) < _rank(best)):
             best = one
         plain = last is not None and last.fits and not one.execution.recompute
@@ -340,9 +352,20 @@ def _counts(most: int) -> list[int]:
 
 
 def _staged(space: Space) -> Iterator[Candidate]:
-    """Parts in their order on some devices: even work, or even memory if that lacks."""
+    """Parts in their order on some devices."""
+    workers = workers_of(space.evaluator.cluster)
+    for count in _counts(len(workers)):
+        for placed in _stages(space, workers[:count]):
+            tried = list(_executions(space, placed))
+            yield from tried
+            if any(one.fits for one in tried):
+                break
+
+
+def _stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
+    """A stage of parts on each device: even work first, then even memory."""
     evaluator = space.evaluator
-    graph, workers = evaluator.graph, workers_of(evaluator.cluster)
+    graph = evaluator.graph
     running = dict.fromkeys(call.part for call in graph.calls)
     order = {part: i for i, part in enumerate(running)}
     inner = [
@@ -352,21 +375,18 @@ def _staged(space: Space) -> Iterator[Candidate]:
         and any(graph.part[part].kind != "input" for part in group.parts)
     ]
     line = [i for _, i in sorted(inner)]
-    if len(workers) < 2 or len(line) < 2:
+    if len(line) < len(workers):
         return
     parts = [space.groups[i].parts for i in line]
     work = _shares(sum(evaluator.load(p, workers[0]) for p in each) for each in parts)
     held = _shares(evaluator.need(each).total for each in parts)
-    for count in _counts(min(len(workers), len(line))):
-        for mix in (0.0, 0.5, 1.0):
-            cut = _even([(1 - mix) * a + mix * b for a, b in zip(work, held)], count)
-            wanted = [evaluator.cluster.home.name] * len(space.groups)
-            for place, i in enumerate(line):
-                wanted[i] = workers[sum(place >= start for start in cut)]
-            tried = list(_executions(space, space.placed(wanted)))
-            yield from tried
-            if any(one.fits for one in tried):
-                break
+    for mix in (0.0, 0.5, 1.0):
+        both = [(1 - mix) * a + mix * b for a, b in zip(work, held)]
+        cut = _even(both, len(workers))
+        wanted = [evaluator.cluster.home.name] * len(space.groups)
+        for place, i in enumerate(line):
+            wanted[i] = workers[sum(place >= start for start in cut)]
+        yield space.placed(wanted)
 
 
 def _shares(values: Iterable[float]) -> list[float]:
@@ -396,13 +416,9 @@ def _even(weights: Sequence[float], count: int) -> tuple[int, ...]:
 
 
 def _towers(space: Space) -> Iterator[Candidate]:
-    """The whole model on each of some devices, where no part asks for another."""
+    """The whole model on each of some devices, or its stages on each of some groups."""
     evaluator = space.evaluator
-    workers, cluster, graph = (
-        workers_of(evaluator.cluster),
-        evaluator.cluster,
-        evaluator.graph,
-    )
+    workers, graph = workers_of(evaluator.cluster), evaluator.graph
     asked = [
         group
         for group in space.groups
@@ -411,11 +427,28 @@ def _towers(space: Space) -> Iterator[Candidate]:
     ]
     if asked:
         return
-    one = replace(evaluator, graph=as_one_part(graph))
     most = min(len(workers), graph.batch)
+    one = replace(evaluator, graph=as_one_part(graph))
+    name, home = one.graph.parts[-1].name, evaluator.cluster.home.name
+    whole = one, dict.fromkeys((p.name for p in graph.parts), home) | {name: workers[0]}
     for count in [space.towers] if space.towers else _counts(most):
-        for home in dict.fromkeys((cluster.home.name, workers[0])):
-            yield from _executions(space, _tower(one, workers[:count], home))
+        groups = [(name,) for name in workers[:count]]
+        for at in dict.fromkeys((home, workers[0])):
+            yield from _executions(space, _copied(whole, groups, at))
+    for size in _counts(len(workers) // (space.towers or 2)):
+        groups = groups_of(workers, size)[: min(space.towers or most, graph.batch)]
+        if len(groups) < max(2, space.towers or 2):
+            continue
+        for placed in _stages(space, groups[0]):
+            tried = [
+                one
+                for at in (home, None)
+                if placed is not None
+                for one in _executions(space, _copied(placed, groups, at))
+            ]
+            yield from tried
+            if any(one.fits for one in tried):
+                break
 
 
 def _may_move(graph: Graph, part: str) -> bool:
@@ -424,26 +457,46 @@ def _may_move(graph: Graph, part: str) -> bool:
     return one.kind == "input" or one.kind == "merge" and one.on == ("cpu",)
 
 
-def _tower(one: Evaluator, devices: Sequence[str], home: str) -> Placed:
-    """The whole model on each of some devices, its weights at home."""
-    batch, name = one.graph.batch, one.graph.parts[-1].name
-    sizes = batch_shares(batch, len(devices))
-    norms = any(call.kind in _OF_BATCH for call in one.graph.calls)
-    graph = expand(
-        one.graph,
-        {size: scaled_graph(one.graph, size) for size in set(sizes)},
-        {name: Towers(tuple((d,) for d in devices), (home,), BATCH_NORMS[norms])},
-    )
-    device_of = dict.fromkeys((p.name for p in graph.parts), one.cluster.home.name)
-    if weights_part(name) in device_of:
-        device_of[weights_part(name)] = home
+def _copied(
+    placed: Placed, groups: Sequence[Sequence[str]], home: str | None
+) -> Placed:
+    """A placement on the first group of devices as towers, one on each group.
+
+    Args:
+        placed: What places the model on the devices of the first group. Parts that are
+            elsewhere are not copied.
+        groups: The devices of each tower.
+        home: Where the weights are; None leaves them in the first tower.
+    """
+    one, at = placed
+    batch, default = one.graph.batch, one.cluster.home.name
+    number = {device: i for i, device in enumerate(groups[0])}
+    running = [p.name for p in one.graph.parts if p.kind != "input"]
+    parts = {name: number[at[name]] for name in running if at[name] in number}
+    graph = named_for(one.graph, parts)
+    sizes = batch_shares(batch, len(groups))
+    norms = any(call.kind in _OF_BATCH for call in graph.calls)
+    homes = {name: home or groups[0][i] for name, i in parts.items()}
+    towers = {
+        name: Towers(
+            tuple((group[i],) for group in groups), (homes[name],), BATCH_NORMS[norms]
+        )
+        for name, i in parts.items()
+    }
+    smaller = {size: scaled_graph(graph, size) for size in set(sizes) | {1}}
+    made = expand(graph, smaller, towers)
+    device_of = {p.name: at.get(p.name, default) for p in made.parts}
     costs: dict[str, tuple[Call, float]] = {}
-    for i, (device, size) in enumerate(zip(devices, sizes)):
-        part = tower_part(name, i)
-        device_of[part] = device
-        for call in graph.calls_of[part]:
-            plain = f"{name}/{call.name.removeprefix(part + '/')}"
-            costs[call.name] = (one.graph.call[plain], size / batch)
+    for name, i in parts.items():
+        device_of[name] = default
+        if weights_part(name) in device_of:
+            device_of[weights_part(name)] = homes[name]
+        for k, (group, size) in enumerate(zip(groups, sizes)):
+            tower = tower_part(name, k)
+            device_of[tower] = group[i]
+            for call in made.calls_of[tower]:
+                plain = f"{name}/{call.name.removeprefix(tower + '/')}"
+                costs[call.name] = (graph.call[plain], size / batch)
     known = isinstance(one.costs, Roofline)
     scaled = one.costs if known else ScaledCosts(one.costs, costs)
-    return replace(one, graph=graph, costs=scaled), device_of
+    return replace(one, graph=made, costs=scaled), device_of
