@@ -432,7 +432,7 @@ def _towers(space: Space) -> Iterator[Candidate]:
     name, home = one.graph.parts[-1].name, evaluator.cluster.home.name
     whole = one, dict.fromkeys((p.name for p in graph.parts), home) | {name: workers[0]}
     for count in [space.towers] if space.towers else _counts(most):
-        groups = [(name,) for name in workers[:count]]
+        groups = groups_of(workers[:count], 1)
         for at in dict.fromkeys((home, workers[0])):
             yield from _executions(space, _copied(whole, groups, at))
     for size in _counts(len(workers) // (space.towers or 2)):
