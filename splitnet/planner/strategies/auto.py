@@ -20,16 +20,14 @@ from splitnet.planner.planner import (
     plan_of,
     search,
 )
-from splitnet.planner.strategies.candidates import (
-    Candidate,
+from splitnet.planner.strategies.candidates import Candidate, candidates, choose
+from splitnet.planner.strategies.compare import compared
+from splitnet.planner.strategies.placements import (
     Placed,
     Space,
-    candidates,
-    choose,
     obstacles_of,
     workers_of,
 )
-from splitnet.planner.strategies.compare import compared
 from splitnet.simulator.microbatch import scaled_graph
 
 __all__ = ["Choice", "plan_placement", "plan_strategy", "strategies_of"]

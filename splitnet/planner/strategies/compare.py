@@ -8,12 +8,8 @@ from splitnet.core.replication import collapse, towers_in
 from splitnet.core.timeline import Execution
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, evaluator_of, free_groups
-from splitnet.planner.strategies.candidates import (
-    Candidate,
-    Space,
-    candidates,
-    obstacles_of,
-)
+from splitnet.planner.strategies.candidates import Candidate, candidates
+from splitnet.planner.strategies.placements import Space, obstacles_of
 
 __all__ = ["compare_plan", "compared", "executed"]
 
