@@ -88,14 +88,15 @@ def test_the_wheel_plans_draws_and_reports_outside_the_clone(
 
 
 def test_the_wheel_has_its_licences_and_types(wheel: Path) -> None:
-    """The code's licence, the font's, both named in SPDX's words, and py.typed."""
+    """The code's licence, the font's and d3's, in SPDX's words, and py.typed."""
     (info,) = wheel.glob("*.dist-info")
     said = HeaderParser().parsestr((info / "METADATA").read_text())
 
-    assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1"
+    assert said["License-Expression"] == "Apache-2.0 AND OFL-1.1 AND ISC"
     assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
-    font = info / "licenses" / "splitnet" / "view" / "fonts" / "OFL.txt"
-    assert "SIL OPEN FONT LICENSE" in font.read_text().upper()
+    view = info / "licenses" / "splitnet" / "view"
+    assert "SIL OPEN FONT LICENSE" in (view / "fonts" / "OFL.txt").read_text().upper()
+    assert "Permission to use" in (view / "vendor" / "d3.LICENSE.txt").read_text()
     assert (wheel / "splitnet" / "py.typed").is_file()
     assert said["Version"] == __version__
 
