@@ -147,9 +147,9 @@ HOOKS.update(
         "explain": "splitnet.planner.analysis:explain",
         "compare": "splitnet.planner.analysis:compare",
         "save_plan": "splitnet.planner.plan_file:save_plan",
-        "plan_html": "splitnet.view.render:html_of",
-        "timeline_svg": "splitnet.view.render:svg_of_timeline",
-        "audit_html": "splitnet.view.render:html_of",
+        "html": "splitnet.view.notebook:html_of",
+        "net_svg": "splitnet.view.notebook:svg_of_net",
+        "timeline_svg": "splitnet.view.notebook:svg_of_timeline",
     }
 )
 

@@ -111,6 +111,7 @@ def plan(
         InfeasibleError: nothing fits; with what would make it fit.
     """
     from splitnet.planner.strategies.auto import plan_placement, plan_strategy
+    from splitnet.view.notebook import notebook_progress
 
     options = PlanOptions(
         batch=batch,
@@ -127,7 +128,7 @@ def plan(
         cut_penalty=cut_penalty,
         parts=parts,
         nested=nested,
-        on_progress=on_progress,
+        on_progress=on_progress or notebook_progress(),
         strategy=strategy,
         microbatches=microbatches,
         schedule=schedule,

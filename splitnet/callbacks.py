@@ -26,6 +26,7 @@ from splitnet.tf.emit import plan_of
 from splitnet.tf.profiling.profile_step import StepProfiler
 from splitnet.view.dot import dot_of
 from splitnet.view.render import render_dot
+from splitnet.view.report import report
 from splitnet.view.style import dot_of_scene
 from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of
@@ -37,8 +38,8 @@ class PlacementCallback(keras.callbacks.Callback):
     """Write a placed model's diagram, audit, memory and times for TensorBoard.
 
     - When training begins: the placement diagram and the timeline as images, the plan's
-      table as text, and per device planned memory (bytes) and compute time (seconds per
-      step).
+      table and the name of its report as text, and per device planned memory (bytes)
+      and compute time (seconds per step).
     - After the first step: the audit of that step; no extra step is run.
     - After step `measured_step`: the measured timeline below the planned one, and the
       measured compute time per device.
@@ -143,6 +144,8 @@ class PlacementCallback(keras.callbacks.Callback):
 
     def _write_plan(self, plan: Plan) -> None:
         self._writer.text("plan", table(plan, width=100), step=0)
+        page = report(plan, self._folder / "report.html")
+        self._writer.text("report", f"{page.name}, beside these event files", step=0)
         self._draw("placement", dot_of(plan), step=0)
         timeline = gantt_of({"planned": plan.timeline}, cluster=plan.cluster)
         self._draw("timeline", dot_of_scene(timeline), step=0)

@@ -158,7 +158,7 @@ class Audit:
 
     def _repr_html_(self) -> str:
         """The diagram with the findings, and the table, for a notebook."""
-        return str(hook("audit_html")(self))
+        return str(hook("html")(self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

@@ -383,6 +383,10 @@ class Cluster:
     def _by_ends(self) -> dict[tuple[str, str], Link]:
         return {(link.source, link.target): link for link in self.links}
 
+    def _repr_html_(self) -> str:
+        """The table of devices and links, for a notebook."""
+        return str(hook("html")(self))
+
     def __repr__(self) -> str:
         """A line for a prompt."""
         names = [device.name for device in self.devices]

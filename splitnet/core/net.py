@@ -408,6 +408,10 @@ class Net:
     def _fault(self, text: str) -> None:
         self._faults.append(f"{_line()}: {text}")
 
+    def _repr_svg_(self) -> str:
+        """The declared branches, for a notebook."""
+        return str(hook("net_svg")(self))
+
     def __repr__(self) -> str:
         """A line for a prompt."""
         return (

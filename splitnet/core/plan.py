@@ -481,7 +481,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """The diagram and the table, for a notebook."""
-        return str(hook("plan_html")(self))
+        return str(hook("html")(self))
 
     def __repr__(self) -> str:
         """A line for a prompt."""

@@ -35,6 +35,7 @@ __all__ = [
     "box_tooltip",
     "header_rows",
     "lane_rows",
+    "layers_text",
     "link_text",
     "link_tooltip",
 ]
@@ -178,7 +179,7 @@ def box_rows(box: Box) -> list[Row]:
         rows_of_three = range(0, len(members), 3)
         small += [", ".join(map(clean, members[at : at + 3])) for at in rows_of_three]
     if facts.layers and facts.kind != "input":
-        small.append(_layers_text(facts.layers))
+        small.append(layers_text(facts.layers))
     rows += [(Line(text, 8.5, QUIET),) for text in small]
     if facts.shapes:
         rows.append((Line(_shapes_text(facts.shapes)),))
@@ -266,7 +267,7 @@ def link_tooltip(link: DiagramEdge, name_of: Mapping[str, str]) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _layers_text(layers: Sequence[str]) -> str:
+def layers_text(layers: Sequence[str]) -> str:
     """The kinds of layers in a row, equal neighbours counted."""
     runs = [(name, len(list(its))) for name, its in groupby(layers)]
     texts = [f"{count} {name}" if count > 1 else name for name, count in runs]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,16 +27,13 @@ from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.view.dot import dot_of
 from splitnet.view.style import Scene, clean, dot_of_scene, escaped
-from splitnet.view.tables import table
 from splitnet.view.timeline import gantt_of, stacked
 
 __all__ = [
     "FORMATS",
     "draw",
-    "html_of",
     "render_dot",
     "svg_of",
-    "svg_of_timeline",
     "trace",
     "trace_events",
 ]
@@ -152,26 +149,13 @@ def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
     return gantt_of(timelines)
 
 
-def svg_of_timeline(timeline: Timeline) -> str:
-    """Draw a timeline as SVG text, for a notebook."""
-    return svg_of(dot_of_scene(gantt_of({"": timeline}, title="")))
-
-
 def svg_of(text: str) -> str:
     """Draw DOT text as SVG text without an XML prolog."""
     picture = render_dot(text, "svg").decode()
     return picture[picture.index("<svg") :]
 
 
-def html_of(thing: Plan | Audit) -> str:
-    """A plan or an audit in a notebook: diagram and table as HTML without script."""
-    plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
-    svg = svg_of(dot_of(plan, audit=audit))
-    lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
-    return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
-
-
-def render_dot(text: str, kind: str, *, dpi: int = 96) -> bytes:
+def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
 
     A graph that Graphviz fails to lay out is tried again with straight lines.
@@ -180,11 +164,12 @@ def render_dot(text: str, kind: str, *, dpi: int = 96) -> bytes:
         text: a digraph whose boxes have positions, or a graph in which all has.
         kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
         dpi: dots per inch of a png.
+        program: "dot" for a graph without positions.
 
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
     """
-    program = "nop1" if text.startswith("digraph") else "nop2"
+    program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
     command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
     for extra in _ATTEMPTS:
@@ -309,8 +294,9 @@ def trace(
 ) -> Path:
     """Write a timeline as trace-event JSON, completely or not at all.
 
-    A row per device and per link, a curve of bytes in use per device. `measured`, a
-    timeline of the same step as it ran, becomes a second process beside the planned.
+    A process per host, with a row per device and per link, and a curve of bytes in use
+    per device. `measured`, a timeline of the same step as it ran, has processes of its
+    own beside the planned ones.
 
     Raises:
         SplitnetError: the file cannot be written.
@@ -328,35 +314,52 @@ def trace(
 
 
 def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
-    """Make the events, times in microseconds; process n is the nth timeline."""
-    for process, (name, timeline) in enumerate(timelines.items(), start=1):
-        yield _meta("process_name", process, 0, name=name)
-        rows = {device: row for row, device in enumerate(timeline.devices, start=1)}
-        for device, row in rows.items():
-            yield from _row(process, row, device)
-        for task in timeline.tasks:
+    """Make the events, times in microseconds; each host of a timeline is a process."""
+    process = 0
+    for name, timeline in timelines.items():
+        hosts = dict.fromkeys(map(_host_of, timeline.devices))
+        for host in hosts:
+            process += 1
+            words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
+            yield _meta("process_name", process, 0, name=clean(words))
+            yield from _host_events(timeline, host, process)
+
+
+def _host_of(device: str) -> str:
+    return device.rpartition("/")[0]
+
+
+def _host_events(timeline: Timeline, host: str, process: int) -> Iterator[Event]:
+    """The tasks and the memory of a host's devices, and the copies that leave it."""
+    its = [device for device in timeline.devices if _host_of(device) == host]
+    rows = {device: row for row, device in enumerate(its, start=1)}
+    for device, row in rows.items():
+        yield from _row(process, row, device)
+    for task in timeline.tasks:
+        if task.device in rows:
             row, phase = rows[task.device], task.phase
             yield _span(task, task.part, phase, process, row, phase=phase)
-        yield from _copy_events(timeline, process, len(rows))
-        for device in timeline.devices:
-            for seconds, count in timeline.memory.get(device, ()):
-                yield {
-                    "ph": "C",
-                    "name": clean(f"memory of {device}"),
-                    "pid": process,
-                    "tid": 0,
-                    "ts": seconds * 1e6,
-                    "args": {"bytes": count},
-                }
+    copies = [copy for copy in timeline.copies if copy.source_device in rows]
+    yield from _copy_events(copies, process, len(rows))
+    for device in its:
+        for seconds, count in timeline.memory.get(device, ()):
+            yield {
+                "ph": "C",
+                "name": clean(f"memory of {device}"),
+                "pid": process,
+                "tid": 0,
+                "ts": seconds * 1e6,
+                "args": {"bytes": count},
+            }
 
 
-def _copy_events(timeline: Timeline, process: int, first: int) -> Iterator[Event]:
+def _copy_events(copies: Sequence[Copy], process: int, first: int) -> Iterator[Event]:
     """A row per link; copies of one link that overlap take further rows."""
     links: dict[tuple[str, str], list[Copy]] = {}
-    for copy in timeline.copies:
+    for copy in copies:
         links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-    for (source, target), copies in links.items():
-        rows = stacked(copies)
+    for (source, target), its in links.items():
+        rows = stacked(its)
         last = first + 1 + max(row for _, row in rows)
         for row in range(first + 1, last + 1):
             yield from _row(process, row, f"{source} -> {target}")

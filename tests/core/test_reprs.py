@@ -1,9 +1,13 @@
 """What a prompt or a notebook shows of a value: one line, however large it is."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 import splitnet as sn
 from splitnet.core.audit import Audit, Finding
+from splitnet.view.notebook import notebook_progress
 from tests.view import plans
 
 PLAN = plans.chain(300)
@@ -60,3 +64,46 @@ def test_timelines_and_audits_show_themselves_in_a_notebook() -> None:
     assert "<svg" in page
     assert "left ran on cpu:0." in page
     assert "<script" not in page
+
+
+def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
+    """A box per declared branch with its device; a line per device."""
+    net = sn.Net("fusion")
+    pixels = net.input("image<1>", (8,))
+    seen = net.branch("see", pixels, lambda x: x, on="gpu:1")
+    net.output(net.merge("join", [seen, pixels], lambda its: its[0]))
+
+    picture, page = net._repr_svg_(), PLAN.cluster._repr_html_()
+
+    assert picture.startswith("<svg")
+    for words in ("image&lt;1&gt;", ">see<", "on gpu:1", ">join<", "on cpu"):
+        assert words in picture.replace("&#45;", "-")
+    assert picture.count('class="edge"') == 3
+    assert "gpu:3" in page
+
+
+def test_a_net_of_hundreds_of_branches_shows_blocks() -> None:
+    """Not more boxes than a picture can hold."""
+    net = sn.Net("many")
+    pixels = net.input("x", (8,))
+    its = [net.branch(f"b_{n}", pixels, lambda x: x, on="gpu:0") for n in range(300)]
+    net.output(net.merge("join", its, lambda its: its[0]))
+
+    assert net._repr_svg_().count('class="node"') == 3
+
+
+def test_a_notebook_shows_a_bar_while_it_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing elsewhere; in IPython's kernel a bar with the best value."""
+    assert notebook_progress() is None
+    shown: list[str] = []
+    shell = type("ZMQInteractiveShell", (), {})()
+    handle = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(HTML=str, display=lambda it, display_id: handle)
+    kernel = SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    advance = notebook_progress()
+
+    assert advance is not None
+    advance(0.5, 0.0123)
+    assert shown == ['planning <progress value="0.500"></progress> best 0.0123']

@@ -132,6 +132,8 @@ def test_callback_writes_diagram_audit_memory_and_time(
     ]
     assert [(s, p) for s, p, _ in written["timeline"]] == [(0, "images"), (1, "images")]
     assert b"habits: batch 16" in written["plan"][0][2]
+    assert b"report.html" in written["report"][0][2]
+    assert "explorer" in next(tmp_path.rglob("report.html")).read_text("utf-8")
     assert written["audit"][0][:2] == (1, "text")
     for device in ("gpu:0", "gpu:1", "cpu:0"):
         assert written[f"planned/memory_bytes/{device}"][0][1] == "scalars"

@@ -16,7 +16,8 @@ from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.view import render
 from splitnet.view.dot import dot_of
-from splitnet.view.render import draw, html_of
+from splitnet.view.notebook import html_of
+from splitnet.view.render import draw
 from tests.view import plans
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -58,6 +58,20 @@ def test_trace_puts_the_measured_step_beside_the_planned(tmp_path: Path) -> None
     assert names(path, "process_name") == ["planned", "measured"]
 
 
+def test_trace_has_a_process_per_host(tmp_path: Path) -> None:
+    """Each with its own devices; a copy is in the process of its source."""
+    devices = ("worker:0/gpu:0", "worker:1/gpu:0")
+    copy = Copy("a", "b", *devices, "activation", "forward", 8, 1.0, 2.0)
+    tasks = (
+        Task("a", devices[0], "forward", 0.0, 1.0),
+        Task("b", devices[1], "forward", 2.0, 3.0),
+    )
+    path = trace(Timeline(tasks, (copy,), devices, {}), tmp_path / "t.json")
+    assert names(path, "process_name") == ["planned, worker:0", "planned, worker:1"]
+    where = {event["name"]: event["pid"] for event in events(path, "X")}
+    assert where == {"a": 1, "b": 2, "activation: a -> b": 1}
+
+
 def test_trace_says_when_it_cannot_write(tmp_path: Path) -> None:
     """A folder that is not there is named."""
     with pytest.raises(SplitnetError, match="cannot write"):
