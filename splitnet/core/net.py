@@ -344,10 +344,8 @@ class Net:
         )
         self._own(branch.sources, f"branch {branch.name!r}")
         if kind in ("branch", "split", "towers") and not branch.sources:
-            self._fault(
-                f"{kind} {branch.name!r} reads nothing; give it what net.input or "
-                "net.branch returned."
-            )
+            name = f"{kind} {branch.name!r}"
+            self._fault(f"{name} reads nothing; give it what net.input returned.")
         self.branches.append(branch)
         return Ref(self, branch.name, len(self.branches) - 1)
 
@@ -414,10 +412,8 @@ class Net:
 
     def __repr__(self) -> str:
         """A line for a prompt."""
-        return (
-            f"<Net {self.name!r}: {len(self.branches)} branches, "
-            f"{len(self.outputs)} outputs>"
-        )
+        counts = f"{len(self.branches)} branches, {len(self.outputs)} outputs"
+        return f"<Net {self.name!r}: {counts}>"
 
 
 def _line() -> str:
