@@ -254,8 +254,15 @@ class Target:
             "'splitnet_plan', 'nodes'."
         )
 
-    def opened(self, machine: Machine, costing: Costing) -> tuple[Any, Cluster]:
+    def opened(
+        self, machine: Machine, costing: Costing, *, empty: bool = False
+    ) -> tuple[Any, Cluster]:
         """What to plan and for which machine; of a saved file the source is a Graph.
+
+        Args:
+            machine: Which machine.
+            costing: The batch and the costs.
+            empty: Whether a model that a function builds needs no memory for weights.
 
         Raises:
             DeclarationError: another batch than that of a saved file.
@@ -270,7 +277,7 @@ class Target:
         if self.kind == "model":
             # The machine first: stand-ins must be made before a program builds layers.
             cluster = cluster or local_devices()
-            return load_source(self.text), cluster
+            return load_source(self.text, empty=empty), cluster
         if self.kind == "plan":
             return self.value.graph, cluster or self.value.cluster
         if cluster is not None:
@@ -310,8 +317,10 @@ def check_target(target: str) -> None:
         raise DeclarationError(f"there is no module {place!r}.")
 
 
-def load_source(target: str) -> Any:
+def load_source(target: str, *, empty: bool = False) -> Any:
     """The Net, model or Graph that a program or a saved model has.
+
+    If `empty`, weights of a model that a function builds get no memory.
 
     Raises:
         DeclarationError: there is none, or it is something else.
@@ -323,7 +332,9 @@ def load_source(target: str) -> Any:
     try:
         value = _named(_module(place), name, place)
         if not _is_source(value) and callable(value):
-            value = value()
+            from splitnet.tf.reading.source import built_by
+
+            value = built_by(value) if empty else value()
     except SplitnetError:
         raise
     except Exception as error:

@@ -70,7 +70,8 @@ def plan(
         if json_ and not out and _is_for_figures(options) and machine == Machine():
             show_json(_workload_figures(work.value, options, context.obj))
             return 0
-    made, seconds = planned(*work.opened(machine, search), options)
+    empty = options.get("pins") != "as_built"
+    made, seconds = planned(*work.opened(machine, search, empty=empty), options)
     old = sn.load_plan(other) if other else work.value if work.kind == "plan" else None
     change = old.compare(made) if old else None
     if out:
@@ -157,9 +158,11 @@ def estimate(
 
     Exit code 1 if nothing fits.
     """
-    source, cluster = Target(target).opened(machine, search)
+    options = search.given()
+    empty = options.get("pins") != "as_built"
+    source, cluster = Target(target).opened(machine, search, empty=empty)
     with progress("comparing strategies"):
-        found = sn.compare_strategies(source, cluster, **search.given())
+        found = sn.compare_strategies(source, cluster, **options)
     if json_:
         show_json([asdict(one) for one in found.all])
     else:
@@ -189,7 +192,7 @@ def score(
         given = given["device_of"]
     if work.kind == "workload":
         return _score_workload(work.value, given, json_)
-    source, cluster = work.opened(machine, costing)
+    source, cluster = work.opened(machine, costing, empty=True)
     began = time.perf_counter()
     options = costing.given() | ({"training": False} if inference else {})
     scored = sn.score(source, cluster, given, **options)

@@ -150,37 +150,51 @@ graph = sn.read(net)
 answer["read"] = started()
 sn.plan(graph, sn.Cluster.of("2*gpu", "cpu"))
 answer["planned"] = started()
+from large import build
+plan = sn.plan(build, sn.Cluster.of("4*gpu", "cpu", memory="80 GiB"), batch=2,
+               training=False, time_limit=0.1)
+answer["weights"] = sum(one.bytes for one in plan.graph.weights) / 2**30 > 50
+answer["later"] = [d.name for d in sn.local_cluster(stand_in_gpus=2)]
+from splitnet.cli import main
+words = "--gpus 4 --preset H100 --batch 2 --optimizer sgd --time-limit 0.1 --json"
+answer["command"] = main(["plan", "large.py:build", *words.split()])
+answer["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20
+print(json.dumps(answer))
+"""
+LARGE = """
+import keras
+from keras import layers
 def build():
     x = y = keras.Input((64, 8192))
     for _ in range(5):
         y = y + layers.Dense(8192)(layers.Dense(163840, activation="gelu")(y))
     return keras.Model(x, layers.Dense(32000)(y))
-plan = sn.plan(build, sn.Cluster.of("4*gpu", "cpu", memory="80 GiB"), batch=2,
-               training=False, time_limit=0.1)
-answer["weights"] = sum(one.bytes for one in plan.graph.weights) / 2**30 > 50
-answer["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20
-answer["later"] = [d.name for d in sn.local_cluster(stand_in_gpus=2)]
-print(json.dumps(answer))
 """
 
 
 def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
     """Settings stay open until emission: no device was claimed by then.
 
-    C6: 53 GiB of weights that a function makes are planned in less than 2 GiB.
+    C6: 53 GiB of weights that a function makes are planned in less than 2 GiB, by the
+    command as well.
     """
+    (tmp_path / "large.py").write_text(LARGE)
     done = subprocess.run(
         [sys.executable, "-c", STORY],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        | {
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        },
         check=False,
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
 
+    assert answer.pop("command") == 0
     assert answer.pop("later") == ["gpu:0", "gpu:1", "cpu:0"]
     assert answer == {
         "before": False,

@@ -26,6 +26,7 @@ __all__ = [
     "Blueprint",
     "Site",
     "blueprint_of",
+    "built_by",
     "functional_of",
     "output_keys",
     "sized",
@@ -78,7 +79,12 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     if isinstance(source, Net):
         return _of_net(source)
     if callable(source) and not isinstance(source, keras.Operation | type):
-        source = _built_by(source)
+        name, source = getattr(source, "__name__", repr(source)), built_by(source)
+        if not isinstance(source, keras.Model):
+            raise DeclarationError(
+                f"the function {name} returned {type(source).__name__}; a function "
+                "that is given as a source must return a keras.Model."
+            )
     if isinstance(source, keras.Model):
         return _of_model(source, nested)
     raise DeclarationError(
@@ -226,8 +232,8 @@ def _check_steps(model: Any) -> None:
         )
 
 
-def _built_by(function: Callable[[], Any]) -> Any:
-    """The model that a function builds, its variables without memory."""
+def built_by(function: Callable[[], Any]) -> Any:
+    """What a function returns; variables of layers that it builds have no memory."""
     try:
         with keras_api.random_states_kept(), keras_api.without_values():
             model = function()
@@ -238,12 +244,6 @@ def _built_by(function: Callable[[], Any]) -> Any:
             model = function()
             for variable in getattr(model, "variables", ()):
                 keras_api.drop_value(variable)
-    if not isinstance(model, keras.Model):
-        name = getattr(function, "__name__", repr(function))
-        raise DeclarationError(
-            f"the function {name} returned {type(model).__name__}; a function that is "
-            "given as a source must return a keras.Model."
-        )
     return model
 
 
