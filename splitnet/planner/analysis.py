@@ -32,7 +32,7 @@ __all__ = [
 
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""
-_MOST_MOVED = 25_000
+_MOST_MOVED = 20_000
 """Parts that may be simulated to find what moves cost: a few seconds."""
 _MOST_COMPARED = 200
 """Calls of a graph whose towers and pipelines are simulated for its verdict."""

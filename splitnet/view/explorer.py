@@ -23,7 +23,7 @@ from splitnet.view.style import clean, colors_of, shape_text
 
 __all__ = ["explorer_json"]
 
-_MOST_OPEN = 30  # boxes at first
+_MOST_OPEN = 24  # boxes at first
 _MOST_POINTS = 400  # of a memory curve
 _MOST_HELD = 5  # tensors at the peak
 

@@ -180,7 +180,8 @@ def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> st
             shown = f"<B>{label_text(text)}</B>" if bold else label_text(text)
             texts.append(f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>')
         cells.append(f'<TR><TD ALIGN="{align}">{"".join(texts)}</TD></TR>')
-    look = 'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="0"'
+    padding = 2 if back else 0  # labels of lines keep clear of each other
+    look = f'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}"'
     look += f' BGCOLOR="{back}"' if back else ""
     look += f' WIDTH="{width:.0f}"' if width else ""
     return f"<<TABLE {look}>{''.join(cells)}</TABLE>>" if cells else ""

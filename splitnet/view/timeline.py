@@ -317,9 +317,9 @@ class _Chart:
         for lane, group in groupby(path, key=lambda span: _lane_of(span.event)):
             spans = list(group)
             x, y = self.x(spans[0].start), self.lanes.get(lane)
-            if y is None:  # one of many links
-                continue
             wide = self.x(spans[-1].stop) - x
+            if y is None or (last is not None and wide < _NARROW / 2):
+                continue  # one of many links, or too short to be seen
             tip = f"critical path: {_said(spans[0].event)}"
             tip += f" and {len(spans) - 1} more" if len(spans) > 1 else ""
             if last is not None:

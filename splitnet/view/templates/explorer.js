@@ -27,7 +27,7 @@ const light = (its) => {
 };
 
 (() => {
-  const WIDE = 150, TALL = 44, GAP = 56, STACK = 12, LEFT = 136;
+  const WIDE = 164, TALL = 44, GAP = 56, STACK = 12, LEFT = 136;
   const frame = document.querySelector(".explorer"), panel = document.querySelector(".panel");
   const svg = d3.select(frame).append("svg").attr("tabindex", 0).attr("role", "application")
     .attr("aria-label", "Placement explorer: arrow keys choose a box, Enter opens it, Escape closes it, + and - zoom");
@@ -50,6 +50,14 @@ const light = (its) => {
     return one.parts.length === 1 ? first : `${first} … ${last}${one.times > 1 ? ` ×${one.times}` : ` (${one.parts.length})`}`;
   };
   const short = (text, most) => text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+  const brief = (one) => {
+    const [first, last] = [parts[one.parts[0]].name, parts[one.parts.at(-1)].name];
+    if (one.parts.length === 1) return short(first, 22);
+    // As far as the word in which they differ; what they share stands once.
+    const at = [...first].findIndex((letter, n) => letter !== last[n]), folder = first.slice(0, at).lastIndexOf("/") + 1;
+    const word = (name) => name.slice(0, at) + name.slice(at).split(/(?=[/._])/)[0];
+    return `${short(word(first), 10)} … ${short(word(last).slice(folder), 9)}${one.times > 1 ? ` ×${one.times}` : ""}`;
+  };
   let shown = [], lines = [], whole = [0, 0], lanes = [], boxOf = [];
 
   const arrange = () => {
@@ -154,7 +162,7 @@ const light = (its) => {
       .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => devices[one.device].color)
       .attr("stroke-width", (one) => one.parts.some((part) => parts[part].output) ? 3.5 : 1.2)
       .classed("fell", (one) => one.parts.some((part) => parts[part].requested));
-    boxes.select(".name").text((one) => short(title(one), 24));
+    boxes.select(".name").text(brief);
     boxes.select(".cost").text((one) => {
       const to = one.parts.filter((part) => moved.has(part)), spent = sum(one.parts.map((part) => sum(parts[part].times)));
       return to.length ? `move to ${devices[moved.get(to[0])].name}` : `${time(spent)} · ${bytes(sum(one.parts.map((part) => parts[part].weights + parts[part].saved)))}`;
@@ -184,8 +192,8 @@ const light = (its) => {
   }).filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : event.touches ? event.touches.length > 1 : !event.button));
   svg.call(zoom).on("dblclick.zoom", null);
   const fit = () => {
-    const wide = frame.clientWidth, k = Math.min(1.15, Math.max((wide - LEFT) / whole[0], 0.6));
-    svg.attr("height", Math.max(160, Math.min(whole[1] * k, 680))).attr("viewBox", null);
+    const wide = frame.clientWidth, k = Math.min(1.15, Math.max(Math.min((wide - LEFT) / whole[0], 900 / whole[1]), 0.6));
+    svg.attr("height", Math.max(160, Math.min(whole[1] * k, 900))).attr("viewBox", null);
     svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
   };
   const centre = (one) => svg.call(zoom.translateTo, one.x + WIDE / 2, one.y + TALL / 2);
