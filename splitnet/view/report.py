@@ -129,7 +129,8 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
 def _figures(plan: Plan) -> list[tuple[str, str]]:
     """The numbers on top of the page."""
     used = set(plan.device_of.values())
-    fullest = max(plan.memory, key=lambda d: plan.memory[d].total)
+    limit = {device.name: device.memory_bytes or 1 for device in plan.cluster}
+    fullest = max(limit, key=lambda d: plan.memory[d].total / limit[d])
     return [
         objective_text(plan),
         ("batch", str(plan.batch)),

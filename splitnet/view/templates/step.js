@@ -72,7 +72,9 @@
     frame.replaceChildren();
     const both = runs.length > 1 ? 2 : 1, tall = 34 + used.length * (both * (LANE + 2) + GAP) + sent.length * THIN + 12;
     const [svg, plot] = start(frame, tall), lanes = new Map();
-    svg.append("g").attr("class", "axis").attr("transform", "translate(0,22)").call(d3.axisTop(x).ticks(wide() / 130).tickFormat((ns) => time(ns)).tickSizeInner(-tall));
+    const [size, unit] = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]].find(([ns]) => range[1] >= ns) || [1, "ns"];
+    const axis = d3.axisTop(x).ticks(wide() / 130).tickFormat((ns) => `${+(ns / size).toPrecision(6)} ${unit}`).tickSizeInner(-tall);
+    svg.insert("g", "g").attr("class", "axis").attr("transform", "translate(0,22)").call(axis);
     const brush = d3.brushX().extent([[LEFT, 0], [wide() - RIGHT, 22]]).on("end", ({ selection }) => { if (selection) { range = selection.map(x.invert); draw(); } });
     svg.append("g").attr("class", "brush").call(brush).append("title").text("drag to zoom, double click for the whole step");
     svg.on("dblclick", () => { range = [0, longest]; draw(); });
