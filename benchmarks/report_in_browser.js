@@ -17,6 +17,7 @@ window.addEventListener("load", () => {
   last.dispatchEvent(new MouseEvent("click", {bubbles: true}));
   found.click_tells = panel.textContent.includes("saved activations");
   const search = document.querySelector(".search"), row = document.querySelector("#part-rows tr:last-child");
+  boxes()[0].dispatchEvent(new MouseEvent("click", {bubbles: true}));
   search.value = row.dataset.name; search.dispatchEvent(new Event("input"));
   search.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
   found.search_finds = panel.querySelector("h3").textContent === row.dataset.name;
@@ -24,7 +25,7 @@ window.addEventListener("load", () => {
   if (moves.length) {
     page.reveal(Number(moves[0]));
     panel.querySelectorAll("input[type=radio]")[1].click();
-    found.move_gives_pins = document.querySelector(".pins input").value.startsWith("pins={'");
+    found.move_gives_pins = document.querySelector(".pins input").value.startsWith('pins={"');
   }
   const began = performance.now();
   document.querySelector("[data-do=open]").click();

@@ -81,6 +81,7 @@ def reports() -> dict[str, tuple[Plan | Audit, dict[str, Any]]]:
         "towers-300": (large, {}),
         "measured-300": (large, {"measured": large.timeline}),
         "tangle-300": (plans.tangle(300), {}),
+        "nasty": (plans.nasty(), {}),
         "tangle-1000": (plans.tangle(1000, 8), {}),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from splitnet.core.errors import format_bytes
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline
 from splitnet.core.timeline import critical_path as path_of
@@ -48,6 +49,10 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
                 "color": colors[one.name],
                 "limit": one.memory_bytes,
                 "held": plan.memory[one.name].total,
+                "said": [
+                    format_bytes(plan.memory[one.name].total),
+                    format_bytes(one.memory_bytes),
+                ],
                 "busy": plan.timeline.utilization[one.name],
             }
             for one in plan.cluster
@@ -87,18 +92,19 @@ def _nanoseconds(seconds: float) -> int:
 def _part(plan: Plan, one: PartFacts, device: Mapping[str, int]) -> dict[str, Any]:
     calls = plan.graph.calls_of[one.name]
     return {
-        "name": one.name,
+        "name": clean(one.name),
+        "pin": one.name.encode(errors="replace").decode(),
         "kind": one.kind,
         "device": device[one.device],
-        "reason": reason_text(plan, plan[one.name]),
+        "reason": clean(reason_text(plan, plan[one.name])),
         "requested": one.fallback.requested if one.fallback else "",
-        "layers": [f"{call.name}: {call.kind}" for call in calls],
+        "layers": [clean(f"{call.name}: {call.kind}") for call in calls],
         "outputs": [shape_text(shape) for shape in one.shapes],
         "weights": one.weight_bytes,
         "saved": one.activation_bytes,
         "times": [_nanoseconds(one.seconds.get(phase, 0.0)) for phase in PHASES],
         "output": one.is_output,
-        "where": one.where,
+        "where": clean(one.where),
     }
 
 

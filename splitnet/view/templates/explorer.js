@@ -263,16 +263,18 @@ const light = (its) => {
     add("p", "Each line is for this move alone.", panel, "quiet");
   };
   const pins = () => {
-    const box = document.querySelector(".pins"), quoted = (text) => `'${text.replace(/[\\']/g, "\\$&")}'`;
+    const box = document.querySelector(".pins");
     box.hidden = !moved.size;
-    box.querySelector("input").value = `pins={${[...moved].map(([part, to]) => `${quoted(parts[part].name)}: ${quoted(devices[to].name)}`).join(", ")}}`;
+    const each = [...moved].map(([part, to]) => `${JSON.stringify(parts[part].pin)}: ${JSON.stringify(devices[to].name)}`);
+    box.querySelector("input").value = `pins={${each.join(", ")}}`;
   };
   document.querySelector(".pins button").onclick = () => { document.querySelector(".pins input").select(); document.execCommand("copy"); };
 
   const search = document.querySelector(".search");
   const hits = () => {
-    const wanted = search.value.toLowerCase();
-    return wanted ? parts.flatMap((part, n) => (part.name.toLowerCase().includes(wanted) || part.layers.some((text) => text.toLowerCase().includes(wanted)) ? [n] : [])) : [];
+    const wanted = search.value.toLowerCase(), holds = (text) => text.toLowerCase().includes(wanted);
+    const found = wanted ? d3.range(parts.length).filter((n) => holds(parts[n].name) || parts[n].layers.some(holds)) : [];
+    return d3.sort(found, (n) => parts[n].name.toLowerCase() !== wanted);
   };
   const reveal = (part) => {
     for (let one = nodes.find((other) => !other.inside.length && other.parts[0] === part).parent; one; one = one.parent) one.open = true;

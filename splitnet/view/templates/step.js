@@ -59,8 +59,8 @@
     }));
     bars(plot, tasks, y + 2, tall - 4);
     for (const one of tasks) {
-      const room = x(one.stop) - x(one.start), name = run.pipelined ? `#${one.piece}` : parts[one.parts[0]]?.name || "";
-      if (room > name.length * 6 + 8 && x(one.start) >= LEFT) words(plot, name, (x(one.start) + x(one.stop)) / 2, y + tall / 2 + 4, `inside${one.phase === 1 ? " pale" : ""}`).style("fill", one.phase === 1 ? null : d3.lab(one.fill).l > 62 ? "#000" : "#fff");
+      const room = x(one.stop) - x(one.start), name = run.pipelined ? (one.phase === 2 ? "" : `#${one.piece}`) : parts[one.parts[0]]?.name || "";
+      if (name && room > name.length * 6 + 8 && x(one.start) >= LEFT) words(plot, name, (x(one.start) + x(one.stop)) / 2, y + tall / 2 + 4, `inside${one.phase === 1 ? " pale" : ""}`).style("fill", one.phase === 1 ? null : d3.lab(one.fill).l > 62 ? "#000" : "#fff");
     }
     const all = d3.max(run.tasks, (one) => one[4]) || 1, busy = sum(tasks.map((one) => one.stop - one.start)) / all;
     const copies = sum(gaps.filter((one) => one.copy).map((one) => one.stop - one.start)) / all, share = (from, to, fill) => svg.append("rect").attr("x", 4 + from * 176).attr("y", y + 14).attr("width", Math.max(0, to - from) * 176).attr("height", 5).attr("fill", fill);
@@ -115,14 +115,14 @@
     const most = d3.max(its, share), top = [0.01, 0.05, 0.1, 0.25, 0.5, 1].find((one) => most <= one) || most * 1.05, y = d3.scaleLinear([0, top], [CURVE - 10, 4]);
     const [svg, plot] = start(parent, its.length * CURVE + 20);
     its.forEach((at, row) => {
-      const { limit, held, name } = devices[at], { curve, largest } = data.memory[at], lane = plot.append("g").attr("transform", `translate(0,${row * CURVE})`);
+      const { limit, held, name, said } = devices[at], { curve, largest } = data.memory[at], lane = plot.append("g").attr("transform", `translate(0,${row * CURVE})`);
       const points = [[0, ...new Array(6).fill(0)], ...curve, [longest, ...curve.at(-1).slice(1)]], g = svg.append("g").attr("transform", `translate(0,${row * CURVE})`);
       const layers = d3.stack().keys(kinds.map((kind, n) => n)).value((one, n) => one[n + 1] / limit)(points);
       const area = d3.area().x((one) => x(one.data[0])).y0((one) => y(one[0])).y1((one) => y(one[1])).curve(d3.curveStepAfter);
       lane.selectAll("path").data(layers).join("path").attr("d", area).attr("fill", (layer) => shade(layer.index));
       g.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`).call(d3.axisLeft(y).ticks(3).tickFormat((one) => percent(one)).tickSizeInner(-(wide() - LEFT - RIGHT)));
       if (top >= 1) g.append("line").attr("class", "limit").attr("x1", LEFT).attr("x2", wide() - RIGHT).attr("y1", y(1)).attr("y2", y(1));
-      words(g, name, 4, 14, "lane-name"); words(g, bytes(held), 4, 30, held > limit ? "alarm" : "small"); words(g, `${percent(held / limit)} of ${bytes(limit)}${held > limit ? ": too much" : ""}`, 4, 44, held > limit ? "alarm" : "small");
+      words(g, name, 4, 14, "lane-name"); words(g, said[0], 4, 30, held > limit ? "alarm" : "small"); words(g, `${percent(held / limit)} of ${said[1]}${held > limit ? ": too much" : ""}`, 4, 44, held > limit ? "alarm" : "small");
       const text = `${name} at its fullest:\n${largest.map(([kind, part, size]) => `${bytes(size)} ${kinds[kind]} of ${parts[part].name}`).join("\n")}`;
       lane.on("pointermove", (event) => tell(event, text)).on("pointerenter", () => light(largest.map((one) => one[1]))).on("pointerleave", () => { tell(); light(null); });
       page.listeners.push((lit, own) => g.classed("dim", own && !d3.some(own, (part) => parts[part].device === at)));
