@@ -18,6 +18,7 @@ from splitnet.planner.constraints import near_groups
 from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.strategies.compare import compare_plan
+from splitnet.simulator.event_loop import run_step
 
 __all__ = [
     "Alternative",
@@ -34,6 +35,8 @@ _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""
 _MOST_MOVED = 20_000
 """Parts that may be simulated to find what moves cost: a few seconds."""
+_QUICKER = 5
+"""How much longer it takes to simulate the memory of a step as well."""
 _MOST_COMPARED = 200
 """Calls of a graph whose towers and pipelines are simulated for its verdict."""
 _WORTH_SAYING = 0.02
@@ -236,7 +239,8 @@ class Alternative:
     """What the objective would count with a part, and what is near it, elsewhere.
 
     `value` is in seconds, or in bytes for the objective "memory". `transfer_bytes` are
-    those of a step, `held_bytes` the memory peak of that device.
+    those of a step, `held_bytes` the memory peak of that device: simulated, or, if it
+    is `estimated`, what the device holds now and what the part needs.
     """
 
     device: str
@@ -244,6 +248,7 @@ class Alternative:
     fits: bool
     transfer_bytes: int
     held_bytes: int
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,34 +321,55 @@ def reason_text(plan: Plan, one: Placement) -> str:
 def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     """What each of the heaviest parts would cost elsewhere, each moved alone.
 
-    In large graphs fewer parts are tried, by a budget of work and not of time, so that
-    the same plan gives the same answer.
+    In large graphs memory is estimated; in even larger ones fewer parts are tried. The
+    budget is one of work and not of time, so that the same plan gives the same answer.
     """
     evaluator = evaluator_of(plan)
     spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
     for task in plan.timeline.tasks:
         if task.part in spent:
             spent[task.part] += task.stop - task.start
+    targets = {
+        part: _targets(plan, evaluator, plan.device_of[part])
+        for part in sorted(spent, key=lambda name: -spent[name])[:most]
+    }
     size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
     tries = _MOST_MOVED // size
+    quick = plan.objective == "latency" and sum(map(len, targets.values())) > tries
+    tries *= _QUICKER if quick else 1
     found: dict[str, list[Alternative]] = {}
-    for part in sorted(spent, key=lambda name: -spent[name])[:most]:
-        devices = _targets(plan, evaluator, plan.device_of[part])
+    for part, devices in targets.items():
         if devices and tries >= len(devices):
-            found[part] = _alternatives(plan, evaluator, part, devices)
+            found[part] = _alternatives(plan, evaluator, part, devices, quick=quick)
             tries -= len(devices)
     return found
 
 
 def _alternatives(
-    plan: Plan, evaluator: Evaluator, part: str, devices: Sequence[str]
+    plan: Plan,
+    evaluator: Evaluator,
+    part: str,
+    devices: Sequence[str],
+    *,
+    quick: bool = False,
 ) -> list[Alternative]:
+    number = {device.name: at for at, device in enumerate(plan.cluster)}
     found = []
     for device in devices:
-        there = evaluator.evaluate(_moved_with(plan, part, device))
-        moved = sum(copy.bytes for copy in there.outcome.timeline.copies)
-        held = there.outcome.memory[device].total
-        found.append(Alternative(device, there.value, there.fits, moved, held))
+        where = _moved_with(plan, part, device)
+        if not quick:
+            there = evaluator.evaluate(where)
+            moved = sum(copy.bytes for copy in there.outcome.timeline.copies)
+            held = there.outcome.memory[device].total
+            found.append(Alternative(device, there.value, there.fits, moved, held))
+            continue
+        step = evaluator.step_of(where)
+        run = run_step(step, [number[where[one]] for one in step.parts])
+        new = [one for one in where if where[one] != plan.device_of[one]]
+        held = plan.memory[device].total + evaluator.need(new).total
+        fits = held <= plan.cluster[device].memory_bytes
+        moved = sum(copy.bytes for copy in run.copies)
+        found.append(Alternative(device, run.seconds, fits, moved, held, True))
     return found
 
 

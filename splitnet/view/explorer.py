@@ -72,7 +72,10 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         ],
         "moves": {
             str(number[part]): [
-                (device[a.device], a.value, int(a.fits), a.transfer_bytes, a.held_bytes)
+                (
+                    *(device[a.device], a.value, int(a.fits)),
+                    *(a.transfer_bytes, a.held_bytes, int(a.estimated)),
+                )
                 for a in its
             ]
             for part, its in heaviest_moves(plan).items()
