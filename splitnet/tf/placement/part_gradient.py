@@ -4,8 +4,8 @@ TensorFlow's own gradient of a function keeps every tensor that a gradient op me
 also those whose shape alone it needs, and the operands of gradients that nobody asks
 for. It also computes the gradients of all inputs, of data and frozen weights too. Here
 the gradient ops are made in the graph of the body, those that nothing needs are left
-out, and shapes are taken in the forward function, so that a part keeps what the plain
-model keeps.
+out, shapes are taken in the forward function and transposes again in the backward one,
+so that a part keeps what the plain model keeps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,7 @@ from splitnet.tf.internals import tf_api
 __all__ = ["PartGradient", "part_gradient"]
 
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+_AGAIN = ("Const", "Transpose")  # TensorFlow folds transposes into products
 _POOLS = ("MaxPool", "MaxPool3D")
 
 
@@ -111,7 +112,7 @@ def part_gradient(
     structure = [one for one in gradients if one is not None]
     flat = tf.nest.flatten(structure, expand_composites=True)
     early = _ancestors(ops)
-    both = ("Const", *_POOLS) if cpu else ("Const",)
+    both = (*_AGAIN, *_POOLS) if cpu else _AGAIN
     late, read = _late(flat, early, {one.op for one in given}, both)
     captured = _refs(inside for _, inside in graph.captures)
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
