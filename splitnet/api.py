@@ -284,6 +284,8 @@ def largest_batch(
 ) -> int:
     """The largest batch that fits the memories; 0 if not even one sample does.
 
+    Of a model with a fixed batch size it is that one, or 0.
+
     Args:
         source: a `Net`, a Keras model or a `Graph`, of which bytes are taken to grow
             with the batch.
@@ -305,8 +307,12 @@ def largest_batch(
     options = PlanOptions(
         pins=pins, optimizer=optimizer, training=training, nested=nested
     )
+    fixed = _fixed_batches(source)
+    if fixed:
+        options, most = replace(options, batch=fixed[0]), fixed[0]
     graph, cluster, options = _read(source, cluster, options)
-    return what_if.largest_batch(graph, cluster, device_of, options, most)
+    found = what_if.largest_batch(graph, cluster, device_of, options, most)
+    return 0 if fixed and found < most else found
 
 
 def _cluster_of(cluster: Cluster | None) -> Cluster:
@@ -316,6 +322,14 @@ def _cluster_of(cluster: Cluster | None) -> Cluster:
     from splitnet.tf.runtime.devices import local_cluster
 
     return local_cluster()
+
+
+def _fixed_batches(source: Any) -> list[int]:
+    if isinstance(source, Graph):
+        return []
+    from splitnet.tf.reading.read import fixed_batches
+
+    return fixed_batches(source)
 
 
 def _graph_of(source: Any, options: PlanOptions) -> Graph:

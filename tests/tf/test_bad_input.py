@@ -154,6 +154,19 @@ def test_another_batch_than_the_models_own_is_told() -> None:
         sn.plan(model, sn.Cluster.of("2*gpu", "cpu"))
 
 
+@pytest.mark.parametrize(("memory", "batch"), [("1 MiB", 8), ("100 B", 0)])
+def test_the_largest_batch_of_a_fixed_one_is_that_or_none(
+    memory: str, batch: int
+) -> None:
+    """No other batch is tried of a model that takes no other."""
+    x = keras.Input(batch_shape=(8, 6))
+    model = keras.Model(x, layers.Dense(2)(x))
+
+    cluster = sn.Cluster.of("cpu", cpu_memory=memory)
+
+    assert sn.largest_batch(model, cluster) == batch
+
+
 class Subclassed(keras.Model):
     """A model whose calls are Python."""
 

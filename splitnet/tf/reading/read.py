@@ -20,7 +20,7 @@ from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
 from splitnet.tf.reading.traced import Size, Work
 from splitnet.tf.reading.variables import tables_of, variables_of
 
-__all__ = ["graph_of", "read"]
+__all__ = ["fixed_batches", "graph_of", "read"]
 
 
 def read(
@@ -56,12 +56,12 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
         DeclarationError: another batch than the model's inputs are fixed to, or towers
             whose inputs or outputs cannot be split.
     """
-    fixed = {t.shape[0] for t in blueprint.model.inputs if len(t.shape)}
-    if fixed and None not in fixed and batch not in fixed:
+    fixed = fixed_batches(blueprint.model)
+    if fixed and batch not in fixed:
         raise DeclarationError(
             f"model {blueprint.name!r} has a fixed batch size of "
-            f"{', '.join(map(str, sorted(fixed)))}, and batch={batch} was asked for or "
-            f"is the default. Say batch={min(fixed)}, or build the model with "
+            f"{', '.join(map(str, fixed))}, and batch={batch} was asked for or is the "
+            f"default. Say batch={fixed[0]}, or build the model with "
             "keras.Input(shape), without batch_shape= or batch_size=."
         )
     blueprint = sized(blueprint)
@@ -73,6 +73,13 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
     }
     smaller = {n: _whole(blueprint, n) for n in sorted(counts)}
     return expand(_whole(blueprint, batch), smaller, blueprint.towers)
+
+
+def fixed_batches(source: Any) -> list[int]:
+    """The batch sizes of a model whose inputs are fixed to them; else none."""
+    tensors = source.inputs if isinstance(source, keras.Model) else ()
+    found = {tensor.shape[0] for tensor in tensors or () if len(tensor.shape)}
+    return [] if None in found else sorted(found)
 
 
 def _check_towers(blueprint: Blueprint) -> None:
