@@ -83,18 +83,23 @@ def numbers(values: object) -> list[object]:
 
 
 def difference(one: object, other: object) -> float:
-    """The largest absolute difference between two structures of numbers.
+    """The largest difference, as a share of the largest value of its tensor.
 
-    NaN equals NaN, and differs from every number by infinity.
+    What is below the rounding of the largest tensor is noise, as a gradient that is
+    truly 0. NaN equals NaN, and differs from every number by infinity.
     """
     import keras
     import numpy as np
 
+    mine, its = keras.tree.flatten(one), keras.tree.flatten(other)
+    tops = [float(np.nan_to_num(np.abs(v)).max(initial=0.0)) for v in its]
+    noise = float(np.finfo("float32").eps) * max(tops, default=0.0)
     largest = 0.0
-    pairs = zip(keras.tree.flatten(one), keras.tree.flatten(other), strict=True)
-    for mine, its in pairs:
-        mine, its = (np.ravel(np.asarray(v)).astype("float64") for v in (mine, its))
-        apart = np.abs(mine - its)
-        apart[np.isnan(mine) & np.isnan(its)] = 0.0
-        largest = max(largest, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
+    for a, b, top in zip(mine, its, tops, strict=True):
+        a, b = (np.ravel(np.asarray(v)).astype("float64") for v in (a, b))
+        apart = np.abs(a - b)
+        apart[np.isnan(a) & np.isnan(b)] = 0.0
+        worst = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+        if worst > noise:
+            largest = max(largest, worst / top if top else np.inf)
     return largest
