@@ -195,10 +195,11 @@ def unplace(model: keras.Model) -> Any:
 
     Its variables are copies on the default device; it needs no splitnet to be saved,
     exported or loaded. A model that was never placed is copied all the same. A layer
-    that `Net.split` cut is one layer again.
+    that `Net.split` cut is one layer again. One that cannot be rebuilt from its
+    configuration is used itself, and stays where it is.
     """
     device = tf.config.list_logical_devices()[0].name
-    plain = clone(blueprint_of(model), lambda layer: device).model
+    plain = clone(blueprint_of(model), lambda layer: device, move=False).model
     _carry_compilation(model, plain)
     placed = placed_of(model)
     names = split_layers(placed.plan.graph) if placed is not None else {}

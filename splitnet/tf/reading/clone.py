@@ -33,6 +33,7 @@ def clone(
     device_of: Callable[[Any], str | None] | None = None,
     *,
     copy: bool = True,
+    move: bool = True,
 ) -> Clone:
     """Make the model of a blueprint anew, each layer under the device of its weights.
 
@@ -43,7 +44,9 @@ def clone(
         blueprint: what `blueprint_of` made of a source.
         device_of: the TensorFlow device of a layer's weights; None or "" for that of
             the nested model around it, or the default device.
-        copy: False to use the user's layers themselves, their variables moved.
+        copy: False to use the user's layers themselves.
+        move: whether the variables of layers that are used themselves go to their
+            devices; a placed model that has these layers would be moved too.
 
     Raises:
         DeclarationError: a layer hides variables, or has no values and no
@@ -57,7 +60,8 @@ def clone(
                 _give_value(old, new)
             _give_name(old, new)
         cloner.carry_assets()
-    cloner.move_used()
+    if move:
+        cloner.move_used()
     flow = flow_of(model, blueprint.flow.nested)
     for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
         nodes.setdefault(id(old), new)
@@ -65,7 +69,8 @@ def clone(
         warn(
             listed(
                 "some layers cannot be rebuilt from their configuration, so the model "
-                "uses the very layers of its source, moved to their devices.",
+                "uses the very layers of its source"
+                + (", moved to their devices." if move else "."),
                 [f"{name}: {why}" for name, why in cloner.reused.items()],
             )
         )
