@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from splitnet.core.audit import Audit
+from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
 from splitnet.view.blocks import Block, fold
@@ -215,8 +216,12 @@ def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
 
 
 def look_of(one: PartFacts) -> Hashable:
-    """What parts must have in common to be counted as equal."""
-    return (one.kind, one.layers, one.shapes, one.weight_bytes > 0)
+    """What parts must have in common to be counted as equal.
+
+    Parts without shapes are of workload files, which know times instead.
+    """
+    costs = "" if one.shapes else format_seconds(one.total_seconds)
+    return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, costs)
 
 
 def _shares(graph: Graph) -> Mapping[str, tuple[str, ...]]:

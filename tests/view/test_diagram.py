@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from splitnet.core.audit import Audit, Finding
 from splitnet.core.cluster import Cluster
+from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.plan import Plan
+from splitnet.planner.evaluate import score
 from splitnet.planner.planner import plan_graph
 from splitnet.view.diagram import diagram_of
 from splitnet.view.dot import dot_of
@@ -142,6 +144,22 @@ def test_dot_of_folds_what_repeats(plan: Plan, count: int, times: int) -> None:
     assert len(shown) == count
     assert sum(box.group.times == max(b.group.times for b in shown) for box in shown)
     assert (max(box.group.times for box in shown) > 1) == bool(times)
+
+
+def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times() -> None:
+    """They have no shapes: thirty equal ones are counted, and the slow one is not."""
+    calls = tuple(
+        Call(f"n{n}", f"n{n}", "Node", seconds_on=(("gpu", 2.0 if n == 9 else 1.0),))
+        for n in range(31)
+    )
+    names = [call.name for call in calls]
+    edges = tuple(map(Tensor, names, names[1:]))
+    graph = Graph("work", 1, calls, edges, (), tuple(map(Part, names)), (names[-1],))
+    plan = score(graph, Cluster.of("gpu", "cpu"), dict.fromkeys(names, "gpu:0"))
+    found = [
+        (box.group.times, len(box.group.members)) for box in diagram_of(plan).boxes
+    ]
+    assert found == [(9, 9), (1, 1), (21, 21)]
 
 
 def test_dot_of_draws_equivalent_devices_in_one_lane() -> None:
