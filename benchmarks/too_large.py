@@ -1,15 +1,18 @@
 """Does a model that no worker of 2 GB can train, train on two of them?
 
 Two branches, each with some 700 MB of weights, gradients and Adam's slots. Every
-process may have 2 GB of resident memory and no more, which the kernel enforces. Four
-attempts, each in a fresh process: plain Keras alone; plain Keras with the FAQ's
+process may have 2 GB of resident memory and no more, which the kernel enforces.
+Attempts, each in a fresh process: plain Keras alone; plain Keras with the FAQ's
 `tf.device` around each branch, on two workers; both branches planned for one worker;
-one branch on each.
+one branch on each. Then a transformer with as many weights, for which nobody declares
+anything: plain Keras alone, and `strategy="auto"` on two workers.
 
     python benchmarks/too_large.py [--limit "2 GB"]
 """
 
 import argparse
+import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -19,7 +22,8 @@ from pathlib import Path
 from common import heading
 
 WIDTH, DEPTH, BATCH, STEPS = 3300, 4, 32, 4
-ATTEMPTS = ("plain", "faq", "one worker", "two workers")
+ATTEMPTS = ("plain", "faq", "one worker", "two workers", "plain blocks", "auto")
+BLOCKS, UNITS, TOKENS = 9, 896, 8
 
 
 def branch(keras, name):
@@ -55,12 +59,26 @@ def declared(sn, keras, homes):
     return net
 
 
+def transformer(keras):
+    """Blocks of attention and two wide layers, as plain Keras builds them."""
+    layers = keras.layers
+    x = entry = keras.Input((TOKENS, UNITS))
+    for _ in range(BLOCKS):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(8, UNITS // 8)(y, y)])
+        y = layers.Dense(4 * UNITS, "gelu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(UNITS)(y)])
+    return keras.Model(entry, layers.Dense(1)(layers.Flatten()(x)))
+
+
 def fit(model):
     """Train a few steps; returns the losses of the first and the last."""
+    import keras
     import numpy as np
 
-    model.compile("adam", "mse")
-    x = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype("float32")
+    model.compile(keras.optimizers.Adam(1e-5), "mse")
+    shape = (BATCH, *model.input_shape[1:])
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
     y = np.ones((BATCH, 1), "float32")
     history = model.fit(x, y, batch_size=BATCH, epochs=STEPS, shuffle=False, verbose=0)
     return history.history["loss"]
@@ -81,14 +99,17 @@ def attempt(which, limit):
     from splitnet.tf.workers.serve import limit_memory
 
     limited = parse_bytes(limit, "limit")
-    if which == "plain":
+    if which.startswith("plain"):
         import contextlib
 
         import keras
 
         limit_memory(limited)
-        losses = fit(plain(keras, lambda index: contextlib.nullcontext()))
-        said(losses, [os.getpid()])
+        nowhere = contextlib.nullcontext()
+        made = (
+            transformer(keras) if "blocks" in which else plain(keras, lambda _: nowhere)
+        )
+        said(fit(made), [os.getpid()])
         return
     with sn.local_workers(2, pin=True, memory_limit=limit) as workers:
         sn.connect(workers.cluster)
@@ -99,7 +120,17 @@ def attempt(which, limit):
 
         pids = [os.getpid(), *(workers.pid(i) for i in range(2))]
         target = "/job:worker/replica:0/task:{}/device:CPU:0"
-        if which == "faq":
+        if which == "auto":
+            build = functools.partial(transformer, keras)
+            own = {"memory_bytes": limited // 10}  # this process is for the data
+            home, *others = workers.cluster
+            box = dataclasses.replace(
+                workers.cluster, devices=(dataclasses.replace(home, **own), *others)
+            )
+            plan = sn.plan(build, box, batch=BATCH, strategy="auto")
+            print(plan.verdict.strategies, file=sys.stderr)
+            model = sn.emit(build, plan)
+        elif which == "faq":
             model = plain(keras, lambda index: tf.device(target.format(index)))
         else:
             second = 0 if which == "one worker" else 1

@@ -6,7 +6,7 @@ Every remedy is planned before it is named.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import ceil, floor, log, log10
 from time import monotonic
 
 from splitnet.core.cluster import Cluster
@@ -348,8 +348,19 @@ def _more_memory(case: _Case, names: Sequence[str]) -> list[str]:
         return []
     if len(names) > 1:
         return [f"{1 + steps / 20:.3g} times the memory on every device"]
-    more = ceil(case.cluster[names[0]].memory_bytes * steps / 20)
-    return [f"{format_bytes(more)} more memory on {names[0]}"]
+    more = case.cluster[names[0]].memory_bytes * steps / 20
+    return [f"{format_bytes(_rounded_up(more))} more memory on {names[0]}"]
+
+
+def _rounded_up(count: float) -> int:
+    """Bytes that are enough as `format_bytes` writes them.
+
+    >>> _rounded_up(120.4 * 2**20) == 121 * 2**20
+    True
+    """
+    unit = 1024 ** int(log(count, 1024))
+    digit = unit * 10.0 ** min(0, floor(log10(count / unit)) - 2)
+    return ceil(ceil(count / digit) * digit)
 
 
 def _least(fits: Callable[[int], bool], most: int) -> int | None:

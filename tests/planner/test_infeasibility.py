@@ -1,17 +1,19 @@
 """What is said where nothing fits, and that what it says would do."""
 
+import random
 import re
 from dataclasses import replace
 
 import pytest
 
+import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES
 from splitnet.simulator.microbatch import scaled_graph
 from tests.planner.quick import find_plan
-from tests.zoo import MIB, chain, two_towers, wide
+from tests.zoo import MIB, chain, random_dag, two_towers, wide
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
 TINY = Cluster.of("2*gpu", memory="12 MiB")
@@ -232,3 +234,51 @@ def test_infeasible_counts_only_devices_that_may_be_used():
         Cluster.of(f"{2 + count}*gpu", "cpu", memory="21 MiB"),
         time_limit=1.0,
     )
+
+
+def small_machine(seed: int) -> tuple[Graph, Cluster, dict[str, str]]:
+    """A random net, a machine that is a little too small for it, and some pins."""
+    draw = random.Random(seed)
+    graph = random_dag(seed, draw.randint(5, 12))
+    room = draw.uniform(0.2, 0.9)
+    count = draw.randint(1, 3)
+    roomy = Cluster.of("gpu", "cpu")
+    whole = sn.score(graph, roomy, {"*": "gpu:0"}).memory["gpu:0"].total
+    memory = int(room * whole / count)
+    box = Cluster.of(f"{count}*gpu", "cpu", memory=memory, cpu_memory=memory // 2)
+    return graph, box, {part.name: "gpu:0" for part in graph.parts[1 : 1 + seed % 4]}
+
+
+def fits(graph: Graph, box: Cluster, pins: object, **options: object) -> bool:
+    """Whether a plan is found as a user would ask for it, and has room."""
+    plan = sn.plan(graph, box, pins=pins, time_limit=0.5, **options)
+    return all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+
+
+def test_every_remedy_that_is_named_helps() -> None:
+    """A strategy, a batch and more memory are typed as they are said, and planned."""
+    graph, box, pins = small_machine(2)
+    with pytest.raises(InfeasibleError) as caught:
+        sn.plan(graph, box, pins=pins, time_limit=0.5)
+    said = re.search(
+        r"try +strategy='auto' \(fits with (.*), predicted .*\), or batch <= (\d+), "
+        r"or ([\d.]+) MiB more memory on gpu:0$",
+        str(caught.value),
+    )
+    assert said is not None, str(caught.value)
+    words = re.findall(r"(\w+)=('?\w+'?)", said[1])
+    room = box["gpu:0"].memory_bytes + int(float(said[3]) * MIB)
+    first, *others = box
+
+    how = {name: eval(value) for name, value in words}
+    assert fits(graph, box, pins, strategy="auto", **how)
+    assert fits(scaled_graph(graph, int(said[2])), box, pins)
+    larger = replace(box, devices=(replace(first, memory_bytes=room), *others))
+    assert fits(graph, larger, pins)
+
+
+def test_what_fits_is_found_where_a_fast_step_is_not() -> None:
+    """If no fast placement fits, the one of least memory does."""
+    graph, box, pins = small_machine(5)
+
+    assert fits(graph, grown(box, 2.0), pins)

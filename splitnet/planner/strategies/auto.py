@@ -70,13 +70,33 @@ def plan_placement(
         InfeasibleError: no placement fits.
     """
     try:
-        return with_verdict(plan_of(search(graph, cluster, options), options))
+        return with_verdict(plan_of(_fitting(graph, cluster, options), options))
     except NothingFitsError as fault:
         found: list[Candidate] = []
         if options.training and options.objective == "latency":
             chosen = replace(options, strategy="auto", missing="fallback")
             found = Choice(graph, cluster, chosen, obstacles(), searched=False).found
         raise fault.explained(*_remedy(found)) from None
+
+
+def _fitting(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
+    """As `search`; where that finds nothing that fits, the smallest placement.
+
+    Raises:
+        NothingFitsError: nothing fits.
+    """
+    try:
+        return search(graph, cluster, options)
+    except NothingFitsError:
+        if options.objective == "memory":
+            raise
+        with suppress(NothingFitsError):
+            small = search(graph, cluster, replace(options, objective="memory"))
+            evaluator = replace(small.evaluator, objective=options.objective)
+            value = evaluator.evaluate(small.device_of).value
+            known = replace(small.solution, value=value, bound=0.0)
+            return replace(small, evaluator=evaluator, solution=known)
+        raise
 
 
 def _remedy(found: Sequence[Candidate]) -> list[str]:
@@ -172,7 +192,7 @@ class Choice:
         """The placements with the shortest step, and with stages of equal work."""
         known, plain = [], self._plain
         try:
-            self._best = search(graph, self.cluster, plain)
+            self._best = _fitting(graph, self.cluster, plain)
             known.append(self._of_whole_batch(self._best))
         except NothingFitsError as fault:
             self._best, self._refused = fault.found, fault
