@@ -358,7 +358,7 @@ def _rounded_up(count: float) -> int:
     >>> _rounded_up(120.4 * 2**20) == 121 * 2**20
     True
     """
-    unit = 1024 ** int(log(count, 1024))
+    unit = 1024.0 ** floor(log(count, 1024))
     digit = unit * 10.0 ** min(0, floor(log10(count / unit)) - 2)
     return ceil(ceil(count / digit) * digit)
 
