@@ -121,6 +121,13 @@ def test_a_refusal_names_a_strategy_that_fits(graph: Graph, pins: Any) -> None:
     assert plan.seconds / whole.seconds == pytest.approx(float(said[2]), rel=0.05)
 
 
+def test_a_machine_of_one_cpu_is_planned_for() -> None:
+    """Towers and stages, for which it has no devices, are left out."""
+    plan = auto(two_towers(), sn.Cluster.of("cpu"))
+
+    assert set(plan.device_of.values()) == {"cpu:0"}
+
+
 def test_auto_takes_the_simplest_of_equals() -> None:
     """Two per cent are not worth more micro-batches, or another kind of strategy."""
 

@@ -253,7 +253,7 @@ def _towers(space: Space) -> Iterator[Candidate]:
         if group.apart or not set(workers) <= set(group.allowed)
         if not all(may_move(graph, part) for part in group.parts)
     ]
-    if asked:
+    if asked or not workers:
         return
     most = min(len(workers), graph.batch)
     one = replace(evaluator, graph=as_one_part(graph))
