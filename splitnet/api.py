@@ -65,7 +65,8 @@ def plan(
     """Choose a device for every part of a model; builds nothing and runs nothing.
 
     Args:
-        source: a `Net`, a Keras model, or a `Graph`.
+        source: a `Net`, a Keras model, a function without arguments that builds one,
+            whose weights need no memory then, or a `Graph`.
         cluster: the machine to plan for; None means this one, `local_cluster()`.
         batch: samples per step. A `Graph` has its own.
         objective: "latency" (seconds of one step), "throughput" (seconds of the
@@ -94,15 +95,15 @@ def plan(
         on_progress: called with the share of the search done, 0 to 1, and the best
             value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
-            stages with micro-batches, recomputation, or towers of the whole model; the
-            simplest that is at most 2 % slower than the fastest. The search takes up to
-            twice the time limit. None places the parts and nothing else.
+            stages with micro-batches, recomputation, towers of the whole model or of
+            stages; the simplest that is at most 2 % slower than the fastest. The search
+            takes up to twice the time limit. None places the parts and nothing else.
         microbatches: with "auto", so many; None chooses.
         schedule: with "auto", "gpipe" or "1f1b"; None chooses.
         recompute: with "auto", True on every device, False on none; None recomputes
             where memory lacks.
-        towers: with "auto", so many copies of the whole model, 1 for none; None
-            chooses.
+        towers: with "auto", so many copies of the model, each on a device or over
+            several, 1 for none; None chooses.
 
     Raises:
         DeclarationError: the source cannot be read, or options are wrong; with every

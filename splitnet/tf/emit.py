@@ -49,7 +49,8 @@ def emit(
     model with the same optimizer state. The source is left as it was.
 
     Args:
-        source: the `Net` or `keras.Model` that the plan was made from, or an equal one.
+        source: the `Net` or `keras.Model` that the plan was made from, or an equal one;
+            or the function that builds it, and then no weight exists twice.
         plan: a plan whose parts are the source's. Devices keep their names: gpu:0 is
             a stand-in where there is no GPU. Parts on devices that are not here fall
             back as in planning, with a warning; `plan_of(model)` records it.

@@ -114,6 +114,25 @@ def elsewhere(plan: sn.Plan) -> sn.Plan:
     return replace(plan, placements=tuple(moved))
 
 
+def test_a_function_is_planned_and_emitted(cluster: sn.Cluster) -> None:
+    """The model that it builds never has weights of its own."""
+    made = []
+
+    def build() -> Any:
+        made.append(random_model(7))
+        return made[-1]
+
+    plan = sn.plan(build, cluster, batch=BATCH, time_limit=0.1, strategy="auto")
+    placed = sn.emit(build, plan)
+    x, y = data()
+    placed.compile("sgd", "mse")
+    placed.fit(x, y, batch_size=BATCH, verbose=0)
+
+    assert all(v._value is None for model in made for v in model.variables)
+    batch = keras.tree.map_structure(lambda a: a[:BATCH], (x, y))
+    sn.audit(placed, plan, batch).check()
+
+
 @keras.saving.register_keras_serializable("test_auto")
 class Counting(layers.Layer):
     """Counts its calls in a variable."""
