@@ -31,7 +31,9 @@ def alive(pid):
 """
 
 
-def story(code: str, folder: Path, **environ: str) -> dict[str, Any]:
+def story(
+    code: str, folder: Path, *, seconds: int = 240, **environ: str
+) -> dict[str, Any]:
     """Run a program in a fresh Python; its `answer` comes back, with its stderr."""
     program = HEAD + textwrap.dedent(code) + "\nprint(json.dumps(answer))\n"
     script = folder / "story.py"
@@ -42,7 +44,7 @@ def story(code: str, folder: Path, **environ: str) -> dict[str, Any]:
         text=True,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environ,
-        timeout=240,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stderr
