@@ -27,6 +27,7 @@ Those for CPUs come from single layers in TensorFlow 2.21 on two cores.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -372,7 +373,7 @@ def load_costs(path: str | Path) -> Measured:
 
 def costs_of(costs: Any) -> Any:
     """A cost model as given, or read from its file."""
-    return load_costs(costs) if isinstance(costs, str | Path) else costs
+    return load_costs(Path(costs)) if isinstance(costs, str | PathLike) else costs
 
 
 def _measured_file(values: Any) -> Measured:
