@@ -15,7 +15,6 @@ import keras
 from keras import layers
 
 import splitnet as sn
-from splitnet.core.graph import Graph
 
 
 def cluster_of(gpus: int, hosts: int = 8) -> sn.Cluster:
@@ -64,14 +63,12 @@ def main() -> None:
     print(f"{platform.machine()}, Python {platform.python_version()}")
     print("model        GPUs  planned in  step        one GPU     peak     strategy")
     for build, batch in ((transformer, 64), (experts, 4096)):
-        began = time.perf_counter()
-        graph: Graph = sn.read(build, batch=batch)
-        print(f"{build.__name__} read in {time.perf_counter() - began:.1f} s")
         for count in options.gpus:
             began = time.perf_counter()
             plan = sn.plan(
-                graph,
+                build,
                 cluster_of(count),
+                batch=batch,
                 strategy="auto",
                 time_limit=options.time_limit,
             )

@@ -109,14 +109,14 @@ def build(name):
 def everything(choice):
     """The predicted steps of all combinations that fit."""
     from splitnet.core.timeline import SCHEDULES, Execution
-    from splitnet.planner.strategies.candidates import candidates
+    from splitnet.planner.strategies.candidates import Trial
 
     space = choice.space
     known = [(one.evaluator, one.device_of) for one in choice.found]
     workers = [d.name for d in space.evaluator.cluster.of_kind("gpu")]
     for count in range(2, len(workers) + 1):
         fixed = replace(space, towers=count)
-        known += [(one.evaluator, one.device_of) for one in candidates(fixed)]
+        known += [(one.evaluator, one.device_of) for one in Trial(fixed).candidates()]
         known += drawn_cuts(space, workers[:count])
     placements = {}
     for evaluator, device_of in known:

@@ -97,7 +97,8 @@ def plan(
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
             stages with micro-batches, recomputation, towers of the whole model or of
             stages; the simplest that is at most 2 % slower than the fastest. The search
-            takes up to twice the time limit. None places the parts and nothing else.
+            takes up to twice the time limit, or 20 s more. None places the parts and
+            nothing else.
         microbatches: with "auto", so many; None chooses.
         schedule: with "auto", "gpipe" or "1f1b"; None chooses.
         recompute: with "auto", True on every device, False on none; None recomputes

@@ -138,14 +138,10 @@ class Evaluator:
 
     def as_functions(
         self, device_of: Mapping[str, str]
-    ) -> tuple["Evaluator", dict[str, str], Evaluation]:
-        """Evaluate a placement of calls with the functions that run as the parts.
-
-        Returns the evaluator of these parts as well, and their devices.
-        """
+    ) -> tuple["Evaluator", dict[str, str]]:
+        """The functions that run for a placement of calls, and their devices."""
         graph, where = in_functions(self.graph, self.call_step, device_of)
-        judge = replace(self, graph=graph)
-        return judge, where, judge.evaluate(where)
+        return replace(self, graph=graph), where
 
     def problem_of_calls(self, groups: Sequence[Group]) -> Problem:
         """As `problem_of` for a graph with a part per call, which run as functions."""
@@ -217,6 +213,13 @@ class Evaluator:
         number = [d.name for d in self.cluster].index(device)
         seconds = self.step.unit_seconds[number]
         return sum(seconds[unit] for unit in self._units.get(part, ()))
+
+    def busiest(self, device_of: Mapping[str, str]) -> float:
+        """Seconds that the busiest device computes: no step is shorter."""
+        seconds = dict.fromkeys(device_of.values(), 0.0)
+        for part in self._units:
+            seconds[device_of[part]] += self.load(part, device_of[part])
+        return max(seconds.values())
 
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
@@ -329,7 +332,7 @@ def score(
     evaluator = Evaluator.of(graph, cluster, options)
     if options.parts and not isinstance(device_of, Plan):
         where = {call.name: full[call.part] for call in graph.calls}
-        evaluator, full, _ = evaluator.as_functions(where)
+        evaluator, full = evaluator.as_functions(where)
     plan = evaluator.plan(
         tuple(
             Placement(p.name, full[p.name], ", ".join(p.on), "given")

@@ -226,7 +226,7 @@ def _search(
     }
     if options.parts is not None:
         where = {call.name: device_of[call.part] for call in graph.calls}
-        evaluator, device_of, _ = evaluator.as_functions(where)
+        evaluator, device_of = evaluator.as_functions(where)
         constraints, groups = _resolved(evaluator, options, bool(lists))
     found = Found(evaluator, constraints, groups, device_of, solution)
     if not solution.feasible:

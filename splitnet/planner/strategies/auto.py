@@ -1,5 +1,6 @@
 """Choose a strategy: search placements, try each in several ways, take the simplest."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ from splitnet.planner.planner import (
     plan_of,
     search,
 )
-from splitnet.planner.strategies.candidates import Candidate, candidates, choose
+from splitnet.planner.strategies.candidates import Candidate, Trial, choose
 from splitnet.planner.strategies.compare import compared
 from splitnet.planner.strategies.placements import (
     Placed,
@@ -34,6 +35,8 @@ __all__ = ["Choice", "plan_placement", "plan_strategy", "strategies_of"]
 
 _STAGES_SHARE = 0.4
 """Of the time limit, in addition to it: for stages of equal work."""
+_TRIAL_SECONDS = 20.0
+"""So long, or the time limit if that is longer, strategies are tried once one fits."""
 _PIECES = 8
 """Where the whole batch fits nowhere, placements are searched for this share of it."""
 _FIXED = ("microbatches", "schedule", "recompute", "towers")
@@ -176,7 +179,9 @@ class Choice:
         _check(self.space)
         self._refused: NothingFitsError | None = None
         known = self._searched(graph) if searched else []
-        self.found: list[Candidate] = list(candidates(self.space, known))
+        seconds = max(options.time_limit, _TRIAL_SECONDS)
+        self._trial = Trial(self.space, time.monotonic() + seconds)
+        self.found: list[Candidate] = list(self._trial.candidates(known))
 
     def _regrouped(self, device_of: Mapping[str, str]) -> Placed:
         """The functions that run where clusters of calls are placed so."""
@@ -185,8 +190,7 @@ class Choice:
 
     def _by_calls(self, where: Mapping[str, str]) -> Placed:
         assert self._calls is not None
-        evaluator, device_of, _ = self._calls.as_functions(where)
-        return evaluator, device_of
+        return self._calls.as_functions(where)
 
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with stages of equal work."""
@@ -238,7 +242,12 @@ class Choice:
         )
         known = self._best.solution
         bound = known.bound if plain and one.towers == 1 else 0.0
-        solution = replace(known, bound=bound, algorithm="comparison_of_strategies")
+        solution = replace(
+            known,
+            bound=bound,
+            algorithm="comparison_of_strategies",
+            ended_by_clock=known.ended_by_clock or self._trial.ended_by_clock,
+        )
         found = Found(one.evaluator, constraints, groups, one.device_of, solution)
         return with_verdict(plan_of(found, self.options), compared(self.found, one))
 

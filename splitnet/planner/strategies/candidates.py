@@ -6,19 +6,15 @@ x executions    at once, or in micro-batches; recomputing where memory lacks
 -> choose       the simplest of those that are at most 2 % slower than the fastest
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from splitnet.core.plan import Strategy
-from splitnet.core.replication import (
-    as_one_part,
-    towers_in,
-)
+from splitnet.core.replication import as_one_part, towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
-from splitnet.planner.evaluate import (
-    Evaluation,
-    Evaluator,
-)
+from splitnet.planner.evaluate import Evaluation, Evaluator
 from splitnet.planner.strategies.placements import (
     Placed,
     Space,
@@ -29,14 +25,11 @@ from splitnet.planner.strategies.placements import (
     stages,
     workers_of,
 )
-from splitnet.simulator.microbatch import (
-    recomputed_parts,
-    stage_count,
-)
+from splitnet.simulator.microbatch import recomputed_parts, stage_count
 
 __all__ = [
     "Candidate",
-    "candidates",
+    "Trial",
     "choose",
 ]
 
@@ -160,120 +153,156 @@ def choose(found: Iterable[Candidate]) -> Candidate | None:
     return min(good, key=lambda one: (one.complexity, one.seconds))
 
 
-def candidates(space: Space, known: Iterable[Placed] = ()) -> Iterator[Candidate]:
-    """Every strategy that may be chosen, simulated; `known` are placements beside."""
-    evaluator = space.evaluator
-    if space.towers in (None, 1):
-        for device in evaluator.unlike([d.name for d in evaluator.cluster]):
-            yield from _executions(space, space.placed([device] * len(space.groups)))
-        for placed in known:
-            yield from _executions(space, placed)
-        yield from _staged(space)
-    if space.towers != 1 and "towers" not in space.obstacles:
-        yield from _towers(space)
+class Trial:
+    """Strategies in turn, those on many devices first.
 
+    A placement is left out where the busiest device alone takes longer than the best
+    of its kind. Once a strategy fits, none begins after `until` on the clock.
+    """
 
-def _executions(space: Space, placed: Placed | None) -> Iterator[Candidate]:
-    """The ways to run a placement: more micro-batches as long as they gain."""
-    if placed is None:
-        return
-    depth = stage_count(placed[0].graph, placed[1])
-    last: Candidate | None = None
-    best: Candidate | None = None
-    for count in space.counts:
-        if last is not None and last.fits and depth < 2:
+    def __init__(self, space: Space, until: float = inf) -> None:
+        self.space, self.until = space, until
+        self.ended_by_clock = False
+        self._best: dict[str, float] = {}  # seconds of what fits, by kind
+
+    def candidates(self, known: Iterable[Placed] = ()) -> Iterator[Candidate]:
+        """Every strategy that may be chosen, simulated; `known` are more placements."""
+        space, evaluator = self.space, self.space.evaluator
+        if space.towers in (None, 1):
+            for device in evaluator.unlike([d.name for d in evaluator.cluster]):
+                placed = space.placed([device] * len(space.groups))
+                if placed is not None:
+                    yield from self._executions(placed)
+            yield from self._staged()
+            for placed in known:
+                if not self._is_late():
+                    yield from self._executions(placed)
+        if space.towers != 1 and "towers" not in space.obstacles:
+            yield from self._towers()
+
+    def _staged(self) -> Iterator[Candidate]:
+        """Parts in their order on some devices."""
+        workers = workers_of(self.space.evaluator.cluster)
+        for count in reversed(device_counts(len(workers))):
+            several = stages(self.space, workers[:count])
+            yield from self._first_that_fits("pipeline", several)
+
+    def _towers(self) -> Iterator[Candidate]:
+        """The whole model on each of some devices, or its stages on some groups."""
+        space, evaluator = self.space, self.space.evaluator
+        workers, graph = workers_of(evaluator.cluster), evaluator.graph
+        asked = [
+            group
+            for group in space.groups
+            if group.apart or not set(workers) <= set(group.allowed)
+            if not all(may_move(graph, part) for part in group.parts)
+        ]
+        if asked or not workers:
             return
-        schedule = space.schedule or (SCHEDULES[1] if count > 1 else SCHEDULES[0])
-        one = _fitted(space, placed, Execution(count, schedule))
-        yield one
-        if not one.fits and one.is_full:
-            return
-        if count > 1 and (best is None or _rank(one) < _rank(best)):
-            best = one
-        plain = last is not None and last.fits and not one.execution.recompute
-        if plain and last is not None and one.seconds > (1 - _GAIN) * last.seconds:
-            break
-        last = one
-    if best is not None and space.schedule is None and depth > 1:
-        count = best.execution.microbatches
-        yield _fitted(space, placed, Execution(count, SCHEDULES[0]))
+        most = min(len(workers), graph.batch)
+        one = replace(evaluator, graph=as_one_part(graph))
+        name, home = one.graph.parts[-1].name, evaluator.cluster.home.name
+        there = dict.fromkeys((p.name for p in graph.parts), home)
+        whole = one, there | {name: workers[0]}
+        counts = device_counts(most) if space.towers is None else [space.towers]
+        for count in reversed(counts):
+            groups = groups_of(workers[:count], 1)
+            for at in dict.fromkeys((home, workers[0])):
+                yield from self._first_that_fits("towers", [copied(whole, groups, at)])
+        for size in reversed(device_counts(len(workers) // (space.towers or 2))):
+            groups = groups_of(workers, size)[: min(space.towers or most, graph.batch)]
+            if len(groups) < max(2, space.towers or 2):
+                continue
+            for where in (home, None):
+                yield from self._first_that_fits("towers", self._copies(groups, where))
+
+    def _copies(
+        self, groups: Sequence[Sequence[str]], home: str | None
+    ) -> Iterator[Placed]:
+        """Stages on the first group, copied to the others."""
+        for placed in stages(self.space, groups[0]):
+            if placed is not None:
+                yield copied(placed, groups, home)
+
+    def _first_that_fits(
+        self, kind: str, several: Iterable[Placed | None]
+    ) -> Iterator[Candidate]:
+        """The ways to run one placement after the other, until one fits."""
+        for placed in several:
+            if placed is None:
+                continue
+            if self._is_late():
+                return
+            evaluator, device_of = placed
+            best = self._best.get(kind, inf)
+            if evaluator.busiest(device_of) > (1 + _AS_GOOD) * best:
+                return
+            tried = list(self._executions(placed))
+            yield from tried
+            if any(one.fits for one in tried):
+                return
+
+    def _is_late(self) -> bool:
+        late = bool(self._best) and time.monotonic() > self.until
+        self.ended_by_clock |= late
+        return late
+
+    def _executions(self, placed: Placed) -> Iterator[Candidate]:
+        """The ways to run a placement: more micro-batches as long as they gain."""
+        space = self.space
+        depth = stage_count(placed[0].graph, placed[1])
+        last: Candidate | None = None
+        best: Candidate | None = None
+        for count in space.counts:
+            if last is not None and last.fits and depth < 2:
+                return
+            schedule = space.schedule or (SCHEDULES[1] if count > 1 else SCHEDULES[0])
+            one = self._fitted(placed, Execution(count, schedule))
+            yield one
+            if (not one.fits and one.is_full) or self._is_late():
+                return
+            if count > 1 and (best is None or _rank(one) < _rank(best)):
+                best = one
+            plain = last is not None and last.fits and not one.execution.recompute
+            if plain and last is not None and one.seconds > (1 - _GAIN) * last.seconds:
+                break
+            last = one
+        if best is not None and space.schedule is None and depth > 1:
+            count = best.execution.microbatches
+            yield self._fitted(placed, Execution(count, SCHEDULES[0]))
+
+    def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
+        """The placement run so, recomputing on devices that are full; then on all."""
+        evaluator, device_of = placed
+        cluster = evaluator.cluster
+        everywhere = tuple(device.name for device in cluster)
+        if self.space.recompute:
+            execution = replace(execution, recompute=everywhere)
+
+        def run(one: Execution) -> Candidate:
+            judge = replace(evaluator, execution=one)
+            return Candidate(judge, device_of, judge.evaluate(device_of))
+
+        made = run(execution)
+        fixed = self.space.recompute is not None or not evaluator.training
+        while not made.fits and not fixed:
+            held = made.found.outcome.memory
+            again = tuple(
+                d.name
+                for d in cluster
+                if d.name in made.execution.recompute
+                or held[d.name].total > d.memory_bytes
+            )
+            execution = replace(execution, recompute=again)
+            if not recomputed_parts(evaluator.graph, device_of, execution):
+                break
+            fixed = again == made.execution.recompute
+            made = run(execution)
+        if made.fits:
+            best = self._best.get(made.kind, inf)
+            self._best[made.kind] = min(best, made.seconds)
+        return made
 
 
 def _rank(one: Candidate) -> tuple[bool, float]:
     return not one.fits, one.seconds
-
-
-def _fitted(space: Space, placed: Placed, execution: Execution) -> Candidate:
-    """The placement run so, recomputing on devices whose memory lacks; then on all."""
-    evaluator, device_of = placed
-    cluster = evaluator.cluster
-    everywhere = tuple(device.name for device in cluster)
-    if space.recompute:
-        execution = replace(execution, recompute=everywhere)
-
-    def run(one: Execution) -> Candidate:
-        judge = replace(evaluator, execution=one)
-        return Candidate(judge, device_of, judge.evaluate(device_of))
-
-    made = run(execution)
-    fixed = space.recompute is not None or not evaluator.training
-    while not made.fits and not fixed:
-        held = made.found.outcome.memory
-        again = tuple(
-            d.name
-            for d in cluster
-            if d.name in made.execution.recompute or held[d.name].total > d.memory_bytes
-        )
-        execution = replace(execution, recompute=again)
-        if not recomputed_parts(evaluator.graph, device_of, execution):
-            break
-        fixed = again == made.execution.recompute
-        made = run(execution)
-    return made
-
-
-def _staged(space: Space) -> Iterator[Candidate]:
-    """Parts in their order on some devices."""
-    workers = workers_of(space.evaluator.cluster)
-    for count in device_counts(len(workers)):
-        for placed in stages(space, workers[:count]):
-            tried = list(_executions(space, placed))
-            yield from tried
-            if any(one.fits for one in tried):
-                break
-
-
-def _towers(space: Space) -> Iterator[Candidate]:
-    """The whole model on each of some devices, or its stages on each of some groups."""
-    evaluator = space.evaluator
-    workers, graph = workers_of(evaluator.cluster), evaluator.graph
-    asked = [
-        group
-        for group in space.groups
-        if group.apart or not set(workers) <= set(group.allowed)
-        if not all(may_move(graph, part) for part in group.parts)
-    ]
-    if asked or not workers:
-        return
-    most = min(len(workers), graph.batch)
-    one = replace(evaluator, graph=as_one_part(graph))
-    name, home = one.graph.parts[-1].name, evaluator.cluster.home.name
-    whole = one, dict.fromkeys((p.name for p in graph.parts), home) | {name: workers[0]}
-    for count in [space.towers] if space.towers else device_counts(most):
-        groups = groups_of(workers[:count], 1)
-        for at in dict.fromkeys((home, workers[0])):
-            yield from _executions(space, copied(whole, groups, at))
-    for size in device_counts(len(workers) // (space.towers or 2)):
-        groups = groups_of(workers, size)[: min(space.towers or most, graph.batch)]
-        if len(groups) < max(2, space.towers or 2):
-            continue
-        for placed in stages(space, groups[0]):
-            tried = [
-                one
-                for at in (home, None)
-                if placed is not None
-                for one in _executions(space, copied(placed, groups, at))
-            ]
-            yield from tried
-            if any(one.fits for one in tried):
-                break

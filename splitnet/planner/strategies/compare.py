@@ -8,7 +8,7 @@ from splitnet.core.replication import collapse, towers_in
 from splitnet.core.timeline import Execution
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, evaluator_of, free_groups
-from splitnet.planner.strategies.candidates import Candidate, candidates
+from splitnet.planner.strategies.candidates import Candidate, Trial
 from splitnet.planner.strategies.placements import Space, obstacles_of
 
 __all__ = ["compare_plan", "compared", "executed"]
@@ -28,7 +28,7 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     space = Space(free, _free_groups(free), obstacles_of(whole))
     own = Candidate(mine, plan.device_of, mine.evaluate(plan.device_of))
     known = (replace(mine, execution=Execution()), plan.device_of)
-    others = [c for c in candidates(space, [known]) if c.kind != "placement"]
+    others = [c for c in Trial(space).candidates([known]) if c.kind != "placement"]
     kind = "towers and branches" if towers_in(plan.graph) else "branches"
     used = ", ".join(own.devices[:6])
     rows = [

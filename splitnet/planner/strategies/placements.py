@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import accumulate
+
+import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Roofline
@@ -184,19 +184,18 @@ def _even(weights: Sequence[float], count: int) -> tuple[int, ...]:
     >>> _even([3, 1, 1, 1, 2, 2], 3)
     (1, 4)
     """
-    sums = [0.0, *accumulate(weights)]
-
-    @cache
-    def best(end: int, stages: int) -> tuple[float, tuple[int, ...]]:
-        if stages == 1:
-            return sums[end], ()
-        tried = []
-        for start in range(stages - 1, end):
-            heaviest, cut = best(start, stages - 1)
-            tried.append((max(heaviest, sums[end] - sums[start]), (*cut, start)))
-        return min(tried)
-
-    return best(len(weights), count)[1]
+    sums = np.concatenate(([0.0], np.cumsum(weights)))
+    work = sums[None, :] - sums[:, None]  # of the items from a row's to a column's
+    work[np.tril_indices(len(sums))] = np.inf  # no stage is empty
+    heaviest, starts = work[0], []
+    for _ in range(count - 1):
+        each = np.maximum(heaviest[:, None], work)
+        starts.append(each.argmin(axis=0))
+        heaviest = each.min(axis=0)
+    cut = [len(weights)]
+    for start in reversed(starts):
+        cut.append(int(start[cut[-1]]))
+    return tuple(reversed(cut[1:]))
 
 
 def may_move(graph: Graph, part: str) -> bool:
