@@ -10,7 +10,8 @@ loads     Sum over devices of (load / largest load) to the power 12 or 24, so th
           a factor that adapts until plans fit.
 makespan  Seconds of the step times (1 + penalty x cut size). The limit that a proposal
           must keep is drawn before it is evaluated (the threshold of Metropolis et al.
-          1953), so that most refused ones end early. Too little memory is refused.
+          1953), so that most refused ones end early. What a device
+          has no room for is refused.
 
 Compiled functions consist of loops over scalars: numba compiles them several times
 faster than array expressions. It compiles a version per energy, without the other.
@@ -66,6 +67,9 @@ value (of a makespan)."""
 
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
 """Steps of an event of the makespan, and of a run of it besides."""
+
+GUIDED = 0.5
+"""Of the proposals for a step, those that move something on the critical path."""
 
 
 class Rules(NamedTuple):
@@ -362,6 +366,9 @@ def anneal(
         for _ in range(cooling.proposals):
             # A group goes mostly to where a group is that it shares a net with.
             x, y = movable[below(random, count)], -1
+            if tasks is not None and uniform(random) < GUIDED:
+                critical = tasks.scratch.critical
+                x = critical[below(random, critical[-1])]
             a = place[x]
             b = a
             if uniform(random) < cooling.swaps:
@@ -382,6 +389,7 @@ def anneal(
             if a == b or not graph.allowed[x, b]:
                 continue
             block[0], block[1], size, end = x, y, 1, 1 + (y >= 0)
+            used_a, used_b = used[a], used[b]
             if tasks is not None and y < 0 and uniform(random) < 0.6:
                 most = int(np.exp(uniform(random) * np.log(cooling.largest)))
                 size = end = grow(graph, state, x, 0, 1 + most)
@@ -419,7 +427,9 @@ def anneal(
                     rise < 20.0 * heat and uniform(random) < np.exp(-rise / heat)
                 )
             else:
-                accepted = full_s <= 1.0 and full_t <= 1.0
+                was_s, was_t = (used_a, used_b) if end == size else (used_b, used_a)
+                accepted = full_s <= max(1.0, was_s / graph.capacity_bytes[s])
+                accepted &= full_t <= max(1.0, was_t / graph.capacity_bytes[t])
             if accepted:
                 move(graph, state, z, s, t, added)
                 if rules.mode == CONVEX:

@@ -33,8 +33,10 @@ class Scratch(NamedTuple):
     Per task: seconds, the end of the run after it, and more. Per edge: the edge that is
     copied in its place, and the next one of that. `first` and `last` are the ends of
     lists: edges that leave a function, chained by `after`, then sums that its backward
-    task contributes to, chained by `along`. `work` counts the events of all runs, and
-    the tasks that were set up.
+    task contributes to, chained by `along`. `cause` is the task that each task waited
+    for until it began, `latest` the last one of each device. After a whole run
+    `critical` lists the group of each unit on the critical path, its length behind.
+    `work` counts the events of all runs, and the tasks that were set up.
     """
 
     seconds: Floats
@@ -60,6 +62,9 @@ class Scratch(NamedTuple):
     seen: Ints
     free: Floats
     left: Floats
+    cause: Ints
+    latest: Ints
+    critical: Ints
     work: Ints
 
 
@@ -172,7 +177,7 @@ def _scratch(problem: Problem) -> Scratch:
         np.zeros(pairs, integers),
         np.zeros(count + most),
         np.zeros(count + most, integers),
-        np.zeros((most, 4), integers),
+        np.zeros((most, 5), integers),
         np.zeros(most),
         np.zeros((len(reductions), devices), integers),
         np.zeros((len(reductions), devices)),
@@ -180,35 +185,36 @@ def _scratch(problem: Problem) -> Scratch:
         np.zeros(devices, integers),
         np.zeros(devices),
         np.zeros(devices),
+        np.zeros(count, integers),
+        np.zeros(devices, integers),
+        np.zeros(1 + len(problem.group_of_unit), integers),
         np.zeros(1, integers),
     )
 
 
 @compiled
-def arrive(
-    ready: Floats,
-    pending: Ints,
-    times: Floats,
-    keys: Ints,
-    size: int,
-    task: int,
-    time: float,
-) -> int:
-    """Note that something a task depends on is there; the queue's new size."""
-    ready[task] = max(ready[task], time)
+def arrive(scratch: Scratch, size: int, task: int, time: float, by: int) -> int:
+    """Note that something of a task is there for another; the queue's new size."""
+    ready, pending, times = scratch.ready, scratch.pending, scratch.queue_time
+    if time >= ready[task]:
+        ready[task] = time
+        scratch.cause[task] = by
     pending[task] -= 1
-    return push(times, keys, size, ready[task], task) if pending[task] == 0 else size
+    if pending[task] > 0:
+        return size
+    return push(times, scratch.queue_key, size, ready[task], task)
 
 
 @compiled
 def note(
-    copies: Ints, number: int, kind: int, item: int, source: int, target: int
+    copies: Ints, number: int, kind: int, item: int, source: int, target: int, by: int
 ) -> int:
-    """Write down what a copy carries, and between which devices; its key in a queue."""
+    """Write down what a copy carries, between which devices, by which task; its key."""
     copies[number, 0] = kind
     copies[number, 1] = item
     copies[number, 2] = source
     copies[number, 3] = target
+    copies[number, 4] = by
     return number - _COPIES_FIRST
 
 
@@ -277,6 +283,7 @@ def set_up(tasks: Tasks, count: int) -> None:
         place[f] = place[back - f] = place[2 * count + f] = where[f]
     for task in range(3 * count):
         seconds[task] = ready[task] = 0.0
+        scratch.cause[task] = -1
         pending[task] = 0
         tail[task] = -1.0
         first[task] = -1
@@ -366,14 +373,15 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     set_up(tasks, count)
     work[0] += 2 * units
     function, reader_start, readers = calls.function, calls.reader_start, calls.readers
-    seconds, tail, ready = scratch.seconds, scratch.tail, scratch.ready
+    seconds, tail = scratch.seconds, scratch.tail
     pending, place, backward = scratch.pending, scratch.place, scratch.backward
     times, keys, copies = scratch.queue_time, scratch.queue_key, scratch.copies
     copy_bytes, missing = scratch.copy_bytes, scratch.missing
     copied_as = scratch.copied_as
     first, after, along = scratch.first, scratch.after, scratch.along
     views = scratch.views
-    latest, gap, latency = scratch.when, tasks.gap, tasks.latency
+    summed, gap, latency = scratch.when, tasks.gap, tasks.latency
+    cause, latest, end = scratch.cause, scratch.latest, -1
     seconds_per_byte, edge_seconds = tasks.seconds_per_byte, tasks.edge_seconds
     edge_bytes, weight_bytes = tasks.edge_bytes, tasks.weight_bytes
     sum_bytes = tasks.sum_bytes
@@ -393,7 +401,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             if seen[device] != stamp:
                 seen[device] = stamp
                 copy_bytes[copied] = weight_bytes[weight]
-                key = note(copies, copied, _WEIGHT, weight, home, device)
+                key = note(copies, copied, _WEIGHT, weight, home, device, -1)
                 size = push(times, keys, size, 0.0, key)
                 copied += 1
     for f in range(count):
@@ -407,6 +415,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
             number = key + _COPIES_FIRST
             kind, item = copies[number, 0], copies[number, 1]
             source, target = copies[number, 2], copies[number, 3]
+            by = copies[number, 4]
             known, overlap = np.nan, 0.0
             if kind == _OUTPUT:
                 known = edge_seconds[item]
@@ -418,11 +427,12 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 known += copy_bytes[number] * seconds_per_byte[source, target]
             time = max(time, link_free[source, target]) + known
             link_free[source, target] = time - overlap
-            last = max(last, time)
+            if time > last:
+                last, end = time, by
             if kind == _SUM:
                 f = function[sum_unit[item]]
                 task = 2 * count + f if sum_edge[item] < 0 else 2 * count - 1 - f
-                size = arrive(ready, pending, times, keys, size, task, time)
+                size = arrive(scratch, size, task, time, by)
                 continue
             while item >= 0:
                 begin, waiting = reader_start, readers
@@ -431,23 +441,27 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 for e in range(begin[item], begin[item + 1]):
                     if where[waiting[e]] == target:
                         task = function[waiting[e]]
-                        size = arrive(ready, pending, times, keys, size, task, time)
+                        size = arrive(scratch, size, task, time, by)
                 item = views[item] if kind == _OUTPUT else -1
             continue
         device, takes = place[key], seconds[key]
         if takes > 0:
-            time = max(time, free[device])
+            if time < free[device]:
+                time = free[device]
+                cause[key] = latest[device]
             if time + left[device] > limit or time + takes + tail[key] > limit:
                 return np.inf
             left[device] -= takes
             free[device] = time + takes
+            latest[device] = key
         time += takes
-        last = max(last, time)
+        if time > last:
+            last, end = time, key
         item = first[key]
         if key < count:
             if backward[key]:
                 task = 2 * count - 1 - key
-                size = arrive(ready, pending, times, keys, size, task, time)
+                size = arrive(scratch, size, task, time, key)
             while item >= 0:
                 edge = item
                 stamp += 1
@@ -457,13 +471,13 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                         target = place[task]
                         if target == device:
                             if task != key:
-                                size = arrive(
-                                    ready, pending, times, keys, size, task, time
-                                )
+                                size = arrive(scratch, size, task, time, key)
                         elif seen[target] != stamp:
                             seen[target] = stamp
                             copy_bytes[copied] = edge_bytes[item]
-                            copy = note(copies, copied, _OUTPUT, item, device, target)
+                            copy = note(
+                                copies, copied, _OUTPUT, item, device, target, key
+                            )
                             size = push(times, keys, size, time, copy)
                             copied += 1
                     edge = views[edge]
@@ -471,24 +485,46 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         elif key < 2 * count:
             update = 4 * count - 1 - key
             if pending[update] > 0:
-                size = arrive(ready, pending, times, keys, size, update, time)
+                size = arrive(scratch, size, update, time, key)
             while item >= 0:
                 number = sum_of(contributes_to, sum_edge, sum_of_edge, copied_as, item)
                 item = along[item]
                 missing[number, device] -= 1
-                latest[number, device] = max(latest[number, device], time)
+                summed[number, device] = max(summed[number, device], time)
                 if missing[number, device]:
                     continue
-                when, f = latest[number, device], function[sum_unit[number]]
+                when, f = summed[number, device], function[sum_unit[number]]
                 task = 2 * count + f if sum_edge[number] < 0 else 2 * count - 1 - f
                 if place[task] == device:
-                    size = arrive(ready, pending, times, keys, size, task, when)
+                    size = arrive(scratch, size, task, when, key)
                     continue
                 start, end = contributor_start[number], contributor_start[number + 1]
                 own, rows = contributors[start:end], row_bytes[start:end]
                 whole = sum_bytes[number]
                 copy_bytes[copied] = sum_bytes_from(own, rows, where, device, whole)
-                copy = note(copies, copied, _SUM, number, device, place[task])
+                target = place[task]
+                copy = note(copies, copied, _SUM, number, device, target, key)
                 size = push(times, keys, size, when, copy)
                 copied += 1
-    return last if last <= limit else np.inf
+    if last > limit:
+        return np.inf
+    note_critical(tasks, count, end)
+    return last
+
+
+@compiled
+def note_critical(tasks: Tasks, count: int, end: int) -> None:
+    """List the groups of the tasks that each waited for the one before, to the last."""
+    scratch, function = tasks.scratch, tasks.calls.function
+    critical, on_path, size = scratch.critical, scratch.backward, 0
+    for f in range(count):
+        on_path[f] = False
+    while end >= 0:
+        f = end if end < count else 2 * count - 1 - end
+        on_path[f if f >= 0 else end - 2 * count] = True
+        end = scratch.cause[end]
+    for u in range(len(function)):
+        if on_path[function[u]]:
+            critical[size] = tasks.group[u]
+            size += 1
+    critical[len(function)] = size

@@ -65,15 +65,20 @@ _STEPS_PER_PEAK = 40
 _STEPS_PER_TURN = 200
 """Steps of a turn besides what it counts."""
 
-_LARGE = 300
-"""Groups from which a move changes so little of a step that temperatures are lower."""
+_KEPT = 0.9
+"""Of bytes that peaks were above sums, after an assignment where they are less."""
 
 
 class Incumbent(NamedTuple):
-    """An assignment and its value, infinite if it breaks a constraint."""
+    """An assignment and its value, infinite if it breaks a constraint.
+
+    `margin` are bytes by which its peaks are above sums, or those of what was found
+    from it and had no room.
+    """
 
     value: float
     place: Ints
+    margin: Floats = np.zeros(0)
 
 
 class _Style(NamedTuple):
@@ -132,13 +137,14 @@ class _Search:
             events = self.units * (3 if problem.functions is None else 1)
             self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
             first, steps = 150 * self.whole, max(3000, 600 * self.whole)
-            style = _Style(first, 0.15, 0.0, 0.1, steps, 1 / 8)
+            style = _Style(first, 0.15, 0.0, 0.1, steps, 0.0)
         elif contiguity == "free":
             style = _Style(0.0, 0.08, 0.3, 0.45, steps, 1 / 250)
         else:
             style = _Style(0.0, 0.5, 0.0, 0.0, 2 * steps, 1 / 100)
         self.style, self.chains = style, Chains(problem)
         self.kind = np.array(equivalent_devices(problem))
+        self.margin = self.parent = np.zeros(problem.device_count)
         self.ratio = np.ones(problem.device_count)
         self.elite = _Elite(10)
         self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
@@ -153,9 +159,10 @@ class _Search:
             return
         held = used = bytes_per_device(graph, place)
         value = inf
-        if np.all(used <= graph.capacity_bytes * (1 + 1e-12)):
+        if np.all(used <= self.capacity * (1 + 1e-12)):
             value = self._seconds(place)
         peaks = problem.step is not None and value < self.best.value
+        peaks |= self.tasks is not None and self.elite.takes(value)
         if peaks:
             held = problem.held_bytes(place)
             self.budget.spend(_STEPS_PER_PEAK * self.units)
@@ -167,17 +174,25 @@ class _Search:
         full = float((held / np.maximum(self.capacity, 1.0)).max(initial=0.0))
         if full < self.nearest.value:
             self.nearest = Incumbent(full, place)
-        if peaks and full > 1:
-            if self.best.value < inf:
-                room = graph.capacity_bytes - 1.05 * np.maximum(held - self.capacity, 0)
-                graph = graph._replace(capacity_bytes=np.maximum(room, 1.0))
-                self.problem = replace(problem, graph=graph)
-                self.elite.limit(graph)
-            return
+        if peaks:
+            margin, broken = held - used, held > self.capacity
+            kept = np.where(self.margin > margin, _KEPT, 1.0)
+            mean = kept * self.margin + (1 - kept) * margin
+            self.margin = np.where(broken, margin, mean)
+            self.problem = self.with_room(self.margin)
+            if full > 1:
+                self.parent[broken] = margin[broken]
+                return
         if value < self.best.value:
             self.best = Incumbent(value, place)
             self.budget.report(value)
-        self.elite.add(graph, value, place)
+        self.elite.add(graph, value, place, held - used)
+
+    def with_room(self, margin: Floats) -> Problem:
+        """The problem with the memory of each device, less a margin."""
+        room = np.maximum(self.capacity - margin, 1.0)
+        graph = self.problem.graph._replace(capacity_bytes=room)
+        return replace(self.problem, graph=graph)
 
     def _seconds(self, place: Ints) -> float:
         """Makespan or largest load, without cuts; nothing if memory is minimised."""
@@ -199,8 +214,10 @@ class _Search:
         elif not known and (self.objective != "throughput" or self.turns % 2):
             target, step = self._bytes_for_seconds(self.capacity), False
         began, self.turns = self.budget.spent, self.turns + 1
+        self.parent = np.zeros_like(self.capacity)
         self.budget.spend(_STEPS_PER_TURN)
-        if self.constructed <= self.style.first + self.style.construct * began:
+        self.allowance = self.style.first + self.style.construct * began
+        if self.constructed <= self.allowance:
             self.construct(target)
             self.constructed += self.budget.spent - began
         elif known and self.objective == "memory" and self.turns % 4 == 0:
@@ -228,7 +245,11 @@ class _Search:
         Pipelines are mostly cut from orders near the best one.
         """
         graph, random = target.graph, self.random
-        if self.tasks is not None and target is self.problem and self.turns % 3 != 1:
+        if (
+            self.tasks is not None
+            and target is self.problem
+            and (self.turns % 5 > 1 or self.chains.steps(graph) > 0.3 * self.allowance)
+        ):
             self.keep(self.scheduled())
             return
         depth, most, stage = float(random.choice([0.5, 0.9, 0.97, 1.0])), inf, None
@@ -256,7 +277,7 @@ class _Search:
                 problem.graph, 0 * cluster, target, random, rating=rating
             )
             problem = contract(problem, cluster, count)
-        self.budget.spend(0.1 * groups * problem.device_count)
+        self.budget.spend((1.0 + 0.1 * problem.device_count) * groups)
         return list_schedule(problem.graph, noise, random, self.state)[cluster]
 
     def improve(self, target: Problem, *, step: bool) -> None:
@@ -281,20 +302,27 @@ class _Search:
         else:
             rank = int(random.integers(len(members)))
             if steps:  # mostly a good one
-                rank = int(random.random() ** 2 * len(members))
+                rank = int(random.random() ** 3 * len(members))
             start = keep = members[rank].place
             hot = 0.1
+            if steps:
+                self.parent = members[rank].margin
+                target = self.with_room(self.parent)
         if steps or self.contiguity != "free":
-            hot = float(random.choice([0.1, 0.03, 0.01]))
+            hot = float(
+                random.choice([0.06, 0.03, 0.015] if steps else [0.1, 0.03, 0.01])
+            )
             seconds = 1.0 if steps else seconds
-            coarsest = 0.03 if steps else 0.1
-            clusters = groups / 2 * coarsest ** random.random()
-            if random.random() < 0.2:
+            clusters = groups / 2 * 0.1 ** random.random()
+            if random.random() < (0.5 if steps else 0.2):
                 clusters = groups
-            if steps and groups > _LARGE:
-                hot *= 0.3
+        length = style.steps * (1 + style.growth * self.turns)
+        if steps:
+            length = max(
+                style.steps, 0.25 * min(self.budget.spent, 600 * groups * self.whole)
+            )
         run = _Run(
-            style.steps * (1 + style.growth * self.turns),
+            length,
             clusters,
             seconds * fastest / limited,
             hot,
@@ -379,8 +407,7 @@ class _Search:
         if step and self.tasks is not None:
             tasks = self.tasks._replace(group=problem.group_of_unit)
             proposals, hot, cold = 8, hot / 12, 2e-5
-            if value == inf:
-                value = makespan(tasks, place, inf) * penalty
+            value = makespan(tasks, place, inf) * penalty
             state.numbers[BEST] = state.numbers[VALUE] = value
             tasks.scratch.work[0] = 0
         elif np.all(state.used <= graph.capacity_bytes):
@@ -431,11 +458,17 @@ class _Elite:
         self.members: list[Incumbent] = []
         self.cut: list[Bools] = []
 
-    def add(self, graph: LoadGraph, value: float, place: Ints) -> None:
-        """Keep an assignment of a new value instead of the worse one most like it."""
-        if value == inf or any(
+    def takes(self, value: float) -> bool:
+        """Whether an assignment of this value would be kept."""
+        if len(self.members) >= self.size and value >= self.members[-1].value:
+            return False
+        return value < inf and not any(
             abs(value - m.value) <= 1e-9 * value for m in self.members
-        ):
+        )
+
+    def add(self, graph: LoadGraph, value: float, place: Ints, margin: Floats) -> None:
+        """Keep an assignment of a new value instead of the worse one most like it."""
+        if not self.takes(value):
             return
         cut = np.zeros(len(graph.net_start), np.bool_)
         if len(graph.net_pins):
@@ -444,22 +477,11 @@ class _Elite:
             cut[:-1] = low != high
         if len(self.members) >= self.size:
             worse = [i for i, one in enumerate(self.members) if one.value > value]
-            if not worse:
-                return
             i = min(worse, key=lambda i: np.count_nonzero(self.cut[i] ^ cut))
             del self.members[i], self.cut[i]
         i = sum(one.value <= value for one in self.members)
-        self.members.insert(i, Incumbent(value, place.copy()))
+        self.members.insert(i, Incumbent(value, place.copy(), margin))
         self.cut.insert(i, cut)
-
-    def limit(self, graph: LoadGraph) -> None:
-        """Drop what has no room with new capacities."""
-        room = graph.capacity_bytes * (1 + 1e-12)
-        fits = [
-            bool(np.all(bytes_per_device(graph, m.place) <= room)) for m in self.members
-        ]
-        self.members = [m for m, fit in zip(self.members, fits) if fit]
-        self.cut = [c for c, fit in zip(self.cut, fits) if fit]
 
 
 def search(

@@ -96,6 +96,15 @@ class Chains:
         self.number: list[int] = number.tolist()
         self.states = int(np.prod(number + 1))
 
+    def steps(self, graph: LoadGraph) -> float:
+        """About how many steps a cut takes."""
+        blocks = min(len(graph.size_bytes), self._most_blocks()) + 1
+        tables = 20.0 * len(self.number) + 4.0 * self.states * len(self.number)
+        return tables * blocks**2 / _CELLS_PER_STEP
+
+    def _most_blocks(self) -> int:
+        return max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / self.states) ** 0.5)))
+
     def cut(
         self, graph: LoadGraph, order: Ints, *, most: float = inf
     ) -> tuple[Ints | None, float]:
@@ -168,7 +177,7 @@ class Chains:
     def _blocks(self, graph: LoadGraph, order: Ints) -> Ints:
         """Bounds of the blocks of an order, each where few seconds cross."""
         groups = len(order)
-        most = max(2, min(_MOST_BLOCKS, int((_MOST_CELLS / self.states) ** 0.5)))
+        most = self._most_blocks()
         if groups <= most:
             return np.arange(groups + 1)
         at = np.argsort(order)
