@@ -227,7 +227,7 @@ class _Search:
 
     def relieve(self) -> None:
         """Move a group off the fullest device of the best assignment, if that helps."""
-        value, place = self.best
+        value, place, _ = self.best
         held = self.problem.held_bytes(place)
         self.budget.spend(_STEPS_PER_PEAK * self.units)
         groups = np.flatnonzero(place == held.argmax())
