@@ -11,10 +11,18 @@ import numpy as np
 
 from splitnet.planner.engine.coarsening import root_of
 from splitnet.planner.engine.compiler import compiled
-from splitnet.planner.problem import Floats, Ints, Problem, rows_of
+from splitnet.planner.problem import Bools, Floats, Ints, Problem, rows_of
 from splitnet.simulator.units import CALLS
 
-__all__ = ["Calls", "calls_of", "cut_functions", "pop", "push"]
+__all__ = [
+    "Calls",
+    "Scratch",
+    "calls_of",
+    "cut_functions",
+    "pop",
+    "push",
+    "scratch_of",
+]
 
 
 class Calls(NamedTuple):
@@ -91,6 +99,89 @@ def calls_of(problem: Problem) -> Calls:
         np.zeros(len(edges) + 1, np.int64),
         np.zeros(units),
         np.zeros(units, np.int64),
+    )
+
+
+class Scratch(NamedTuple):
+    """Arrays that one run after the other uses.
+
+    Per task: seconds, the end of the run after it, and more. Per edge: the edge that is
+    copied in its place, and the next one of that. `first` and `last` are the ends of
+    lists: edges that leave a function, chained by `after`, then sums that its backward
+    task contributes to, chained by `along`. `cause` is the task that each task waited
+    for until it began, `latest` the last one of each device. After a whole run
+    `critical` lists the group of each unit on the critical path, its length behind.
+    `work` counts the events of all runs, and the tasks that were set up.
+    """
+
+    seconds: Floats
+    tail: Floats
+    ready: Floats
+    pending: Ints
+    place: Ints
+    backward: Bools
+    copied_as: Ints
+    views: Ints
+    leaves: Bools
+    first: Ints
+    last: Ints
+    after: Ints
+    along: Ints
+    queue_time: Floats
+    queue_key: Ints
+    copies: Ints
+    copy_bytes: Floats
+    missing: Ints
+    when: Floats
+    link_free: Floats
+    seen: Ints
+    free: Floats
+    left: Floats
+    cause: Ints
+    latest: Ints
+    critical: Ints
+    work: Ints
+
+
+def scratch_of(problem: Problem) -> Scratch:
+    """Arrays that are large enough for any placement."""
+    step = problem.step
+    assert step is not None, "a makespan is that of a step"
+    count, devices, edges = 3 * step.count, step.device_count, len(step.edges)
+    reductions = step.tasks.reductions
+    pairs = sum(len(one.contributors) for one in reductions)
+    most = 1 + devices * len(step.weights)
+    most += sum(min(devices, len(edge.readers)) for edge in step.edges)
+    most += sum(min(devices, len(one.contributors)) for one in reductions)
+    integers = np.int64
+    return Scratch(
+        np.zeros(count),
+        np.zeros(count),
+        np.zeros(count),
+        np.zeros(count, integers),
+        np.zeros(count, integers),
+        np.zeros(step.count, np.bool_),
+        np.zeros(edges, integers),
+        np.zeros(edges, integers),
+        np.zeros(edges, np.bool_),
+        np.zeros(count, integers),
+        np.zeros(count, integers),
+        np.zeros(edges, integers),
+        np.zeros(pairs, integers),
+        np.zeros(count + most),
+        np.zeros(count + most, integers),
+        np.zeros((most, 5), integers),
+        np.zeros(most),
+        np.zeros((len(reductions), devices), integers),
+        np.zeros((len(reductions), devices)),
+        np.zeros((devices, devices)),
+        np.zeros(devices, integers),
+        np.zeros(devices),
+        np.zeros(devices),
+        np.zeros(count, integers),
+        np.zeros(devices, integers),
+        np.zeros(1 + len(problem.group_of_unit), integers),
+        np.zeros(1, integers),
     )
 
 

@@ -37,12 +37,16 @@ from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.makespan import Tasks, makespan, tasks_of
 from splitnet.planner.engine.packing import random_start, repaired
-from splitnet.planner.engine.starts import Chains, list_schedule, random_order
+from splitnet.planner.engine.starts import (
+    Chains,
+    Elite,
+    Incumbent,
+    list_schedule,
+    random_order,
+)
 from splitnet.planner.problem import (
-    Bools,
     Floats,
     Ints,
-    LoadGraph,
     Problem,
     bytes_per_device,
     contract,
@@ -67,18 +71,6 @@ _STEPS_PER_TURN = 200
 
 _KEPT = 0.9
 """Of bytes that peaks were above sums, after an assignment where they are less."""
-
-
-class Incumbent(NamedTuple):
-    """An assignment and its value, infinite if it breaks a constraint.
-
-    `margin` are bytes by which its peaks are above sums, or those of what was found
-    from it and had no room.
-    """
-
-    value: float
-    place: Ints
-    margin: Floats = np.zeros(0)
 
 
 class _Style(NamedTuple):
@@ -146,7 +138,7 @@ class _Search:
         self.kind = np.array(equivalent_devices(problem))
         self.margin = self.parent = np.zeros(problem.device_count)
         self.ratio = np.ones(problem.device_count)
-        self.elite = _Elite(10)
+        self.elite = Elite(10)
         self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
         self.nearest = Incumbent(inf, np.zeros(groups, np.int64))
 
@@ -448,40 +440,6 @@ class _Search:
             capacity_bytes=np.full(devices, inf),
         )
         return replace(self.problem, graph=graph)
-
-
-class _Elite:
-    """The best assignments, kept different in the nets that they cut."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.members: list[Incumbent] = []
-        self.cut: list[Bools] = []
-
-    def takes(self, value: float) -> bool:
-        """Whether an assignment of this value would be kept."""
-        if len(self.members) >= self.size and value >= self.members[-1].value:
-            return False
-        return value < inf and not any(
-            abs(value - m.value) <= 1e-9 * value for m in self.members
-        )
-
-    def add(self, graph: LoadGraph, value: float, place: Ints, margin: Floats) -> None:
-        """Keep an assignment of a new value instead of the worse one most like it."""
-        if not self.takes(value):
-            return
-        cut = np.zeros(len(graph.net_start), np.bool_)
-        if len(graph.net_pins):
-            start, where = graph.net_start[:-1], place[graph.net_pins]
-            low, high = (f.reduceat(where, start) for f in (np.minimum, np.maximum))
-            cut[:-1] = low != high
-        if len(self.members) >= self.size:
-            worse = [i for i, one in enumerate(self.members) if one.value > value]
-            i = min(worse, key=lambda i: np.count_nonzero(self.cut[i] ^ cut))
-            del self.members[i], self.cut[i]
-        i = sum(one.value <= value for one in self.members)
-        self.members.insert(i, Incumbent(value, place.copy(), margin))
-        self.cut.insert(i, cut)
 
 
 def search(

@@ -8,11 +8,13 @@ different schedules.
 
 from collections.abc import Iterable
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
 from splitnet.planner.problem import (
+    Bools,
     Floats,
     Ints,
     LoadGraph,
@@ -20,7 +22,7 @@ from splitnet.planner.problem import (
     equivalent_devices,
 )
 
-__all__ = ["Chains", "list_schedule", "random_order"]
+__all__ = ["Chains", "Elite", "Incumbent", "list_schedule", "random_order"]
 
 _CELLS_PER_STEP = 700
 """Cells of a table that NumPy goes over in a microsecond."""
@@ -28,6 +30,52 @@ _CELLS_PER_STEP = 700
 _MOST_STATES, _MOST_CELLS, _MOST_BLOCKS = 10_000, 20_000_000, 600
 """Size of the dynamic program: sets of devices used, those times blocks twice, and
 blocks."""
+
+
+class Incumbent(NamedTuple):
+    """An assignment and its value, infinite if it breaks a constraint.
+
+    `margin` are bytes by which its peaks are above sums, or those of what was found
+    from it and had no room.
+    """
+
+    value: float
+    place: Ints
+    margin: Floats = np.zeros(0)
+
+
+class Elite:
+    """The best assignments, kept different in the nets that they cut."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: list[Incumbent] = []
+        self.cut: list[Bools] = []
+
+    def takes(self, value: float) -> bool:
+        """Whether an assignment of this value would be kept."""
+        if len(self.members) >= self.size and value >= self.members[-1].value:
+            return False
+        return value < inf and not any(
+            abs(value - m.value) <= 1e-9 * value for m in self.members
+        )
+
+    def add(self, graph: LoadGraph, value: float, place: Ints, margin: Floats) -> None:
+        """Keep an assignment of a new value instead of the worse one most like it."""
+        if not self.takes(value):
+            return
+        cut = np.zeros(len(graph.net_start), np.bool_)
+        if len(graph.net_pins):
+            start, where = graph.net_start[:-1], place[graph.net_pins]
+            low, high = (f.reduceat(where, start) for f in (np.minimum, np.maximum))
+            cut[:-1] = low != high
+        if len(self.members) >= self.size:
+            worse = [i for i, one in enumerate(self.members) if one.value > value]
+            i = min(worse, key=lambda i: np.count_nonzero(self.cut[i] ^ cut))
+            del self.members[i], self.cut[i]
+        i = sum(one.value <= value for one in self.members)
+        self.members.insert(i, Incumbent(value, place.copy(), margin))
+        self.cut.insert(i, cut)
 
 
 def random_order(
