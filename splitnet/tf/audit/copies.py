@@ -25,7 +25,7 @@ __all__ = ["count_of", "seen_copies"]
 _GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
 _SUMMING = (*PASSING, "AddN", "AddV2")
 _CLIPPING = ("Mul", "RealDiv", "Minimum", "Maximum", "ClipByValue")
-_UPDATING = (*PASSING, "AddV2", "Mul", "Sub", "Cast")
+_UPDATING = (*PASSING, "AddN", "AddV2", "Mul", "Sub", "Cast")
 _ACCUMULATED = "/tmp_var_"  # in the names of ops that TensorFlow makes of one AddN
 _IN_LOOP = re.compile(r"/(?:while|while_grad)/(?:body|cond)(?:/|_)|_grad/body/")
 _ARGUMENT = re.compile(r"^input/_\d+$")  # of a call that was inlined
@@ -77,7 +77,7 @@ def _kind(
         return "weights gradient" if clipped else "update"
     if producer is not None and _reads_variable(step, producer):
         return "weights"
-    if _leads_to(step, readers, _assigns, _UPDATING):
+    if _leads_to(step, readers, lambda one: _assigns(step, one), _UPDATING):
         return "state"
     if "gradient_tape/" in name or _sums_gradients(step, producer):
         backward = _leads_to(step, readers, _of_backward, _SUMMING)
@@ -150,8 +150,11 @@ def _sums_gradients(
     return False
 
 
-def _assigns(node: Any) -> bool:
-    return node.op == "AssignVariableOp" and not key_in(node.name)
+def _assigns(step: ExecutedStep, node: Any) -> bool:
+    """Whether an op sets a state, outside of parts and of the optimizer."""
+    name = PREFIX.sub("", node.name)
+    mine = key_in(name) or step.names.of_update(name)
+    return node.op == "AssignVariableOp" and not mine
 
 
 def _of_backward(node: Any) -> bool:
