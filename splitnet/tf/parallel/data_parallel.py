@@ -78,8 +78,8 @@ def data_parallel(
         towers = Towers(tuple(preferences(one) for one in names), *how)
         graph = towers_of(model, towers, batch, join_on=cluster.home.name)
         return emit(model, plan_graph(graph, cluster, options))
-    twins = [_twins(placed.plan, cluster, dict(zip(used, group))) for group in groups]
-    graph = _placed_towers(model, placed, twins, how, batch, cluster)
+    maps = [_device_map(placed.plan, cluster, dict(zip(used, g))) for g in groups]
+    graph = _placed_towers(model, placed, maps, how, batch, cluster)
     plan = plan_graph(graph, cluster, options)
     return emit(model, executed(plan, replace(placed.plan.execution, recompute=())))
 
@@ -119,26 +119,26 @@ def _groups(
     return found
 
 
-def _twins(
+def _device_map(
     plan: Plan, cluster: Cluster, pairs: Mapping[str, str]
 ) -> Callable[[str], str]:
     """What each device of the plan is in a tower; a CPU is that of the tower's host."""
     [*hosts] = dict.fromkeys(name.rpartition("/")[0] for name in pairs.values())
 
-    def twin(name: str) -> str:
+    def mapped(name: str) -> str:
         if name in pairs:
             return pairs[name]
         kind = plan.cluster[name].kind
         near = [d.name for d in cluster.of_kind(kind) if d.host == hosts[0]]
         return near[0] if near and len(hosts) == 1 else cluster.home.name
 
-    return twin
+    return mapped
 
 
 def _placed_towers(
     model: Any,
     placed: Placed,
-    twins: Sequence[Callable[[str], str]],
+    maps: Sequence[Callable[[str], str]],
     how: tuple[tuple[str, ...], str, tuple[str, ...]],
     batch: int,
     cluster: Cluster,
@@ -159,7 +159,7 @@ def _placed_towers(
     ]
     towers = {}
     for name in dict.fromkeys(part_of.values()):
-        where = [twin(device_of[name]) for twin in twins]
+        where = [mapped(device_of[name]) for mapped in maps]
         parts.append(Part(name, on=preferences(where[0])))
         if len(set(where)) > 1:
             towers[name] = Towers(tuple(map(preferences, where)), *how)
