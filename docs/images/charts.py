@@ -1,4 +1,4 @@
-"""Draw the three charts of the page on benchmarks from the figures below.
+"""Draw the four charts of the page on benchmarks from the figures below.
 
     python docs/images/charts.py
 
@@ -39,10 +39,25 @@ CHARTS: dict[str, tuple[str, str, float, dict[str, float]]] = {
         " ms",
         0.0,
         {
-            "ResNet50": 415.9,
-            "InceptionV3": 380.6,
-            "NASNetMobile": 174.8,
-            "EfficientNetB0": 258.9,
+            "ResNet50": 479.9,
+            "InceptionV3": 400.7,
+            "NASNetMobile": 141.9,
+            "EfficientNetB0": 352.8,
+        },
+    ),
+    "benchmark_scale.svg": (
+        "Predicted: times as fast as one A100, GPUs of 8 hosts",
+        "x",
+        1.0,
+        {
+            "transformer, 8": 6.3,
+            "16": 7.5,
+            "32": 8.5,
+            "64": 8.3,
+            "64 experts, 8": 6.8,
+            "16 ": 12.2,
+            "32 ": 19.0,
+            "64 ": 27.1,
         },
     ),
 }
