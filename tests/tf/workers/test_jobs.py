@@ -379,6 +379,36 @@ def test_pods_of_the_manifest_train(
     )
 
 
+TF_CONFIG_RUN = """
+import json, os, subprocess, sys
+from splitnet.tf.workers.network_namespace import isolate
+isolate()
+hosts = {"chief": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223", "127.0.0.1:2224"]}
+def start(kind, index, *command):
+    said = {"cluster": hosts, "task": {"type": kind, "index": index}}
+    environ = os.environ | {"TF_CONFIG": json.dumps(said)}
+    return subprocess.Popen([sys.executable, *command], env=environ)
+workers = [start("worker", k, "-m", "splitnet", "worker") for k in (0, 1)]
+code = start("chief", 0, "train.py").wait()
+for worker in workers:
+    worker.kill()
+sys.exit(code)
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_job_of_tf_config_trains(tmp_path: Path) -> None:
+    """Three processes with the variable of Kubeflow and Vertex AI."""
+    (tmp_path / "train.py").write_text(PODS_PROGRAM)
+    done = ran([sys.executable, "-c", TF_CONFIG_RUN], tmp_path)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == (
+        "TF_CONFIG ['cpu:0', 'worker:0/cpu:0', 'worker:1/cpu:0']"
+    )
+
+
 def ran(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
     """A command's end; it finds splitnet, and programs in the folder first."""
     paths = {
