@@ -1,4 +1,4 @@
-"""Draw the four charts of the page on benchmarks from the figures below.
+"""Draw the charts of the pages on benchmarks and machines from the figures below.
 
     python docs/images/charts.py
 
