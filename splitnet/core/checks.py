@@ -196,7 +196,7 @@ def checked(function: Function) -> Function:
         _raise(name, list(faults_of(given, _kinds(function))))
         return function(*arguments, **named)
 
-    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]  # help() reads it
     return call  # type: ignore[return-value]  # of the same signature
 
 
