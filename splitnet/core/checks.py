@@ -82,7 +82,7 @@ def fits(value: object, kind: Any) -> bool:
     if kind in (int, float):
         types = (int,) if kind is int else (int, float)
         number = isinstance(value, types) and not isinstance(value, bool)
-        return number and abs(value) < _LARGEST[kind]  # type: ignore[arg-type]
+        return number and abs(value) < _LARGEST[kind]  # type: ignore[arg-type]  # a number
     if origin is tuple or kind is tuple:
         items = arguments[0] if arguments[1:] == (...,) else Any
         return isinstance(value, tuple) and all(fits(one, items) for one in value)

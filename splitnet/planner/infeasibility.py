@@ -125,7 +125,7 @@ class _Case:
             requested, pinned = requests[part.name]
             return requested if pinned else None
 
-        evaluator = replace(self.evaluator, **changes)  # type: ignore[arg-type]
+        evaluator = replace(self.evaluator, **changes)  # type: ignore[arg-type]  # names of its fields
         seconds = _HARD_SECONDS if hard else _TRY_SECONDS
         return fits_somewhere(evaluator, on, seconds=seconds)
 

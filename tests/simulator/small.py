@@ -71,7 +71,7 @@ def dense(
         "inner_bytes": 0,
         "weights": (f"{name}/w",) if weights is None else weights,
     }
-    return Call(name, part or name, **(values | more))  # type: ignore[arg-type]
+    return Call(name, part or name, **(values | more))  # type: ignore[arg-type]  # names of its fields
 
 
 def view(name: str, part: str, out: int = 1) -> Call:

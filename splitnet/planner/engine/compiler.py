@@ -74,7 +74,7 @@ def entry(function: Function, *, inner: bool = False) -> Function:
     _CONFIG.CACHE_DIR = str(_CACHE) if _CACHE else ""
     try:
         njit: Any = numba.njit  # the stubs lack some options
-        return njit(  # type: ignore[no-any-return]
+        return njit(  # type: ignore[no-any-return]  # untyped upstream
             function,
             cache=_CACHE is not None and not inner,
             nogil=True,

@@ -300,7 +300,7 @@ def mixed_float16() -> Case:
     b = net.branch("right", x, layers.Dense(5, dtype=dtype), on="gpu:1")
     both = net.merge("both", [a, b], layers.Concatenate(dtype=dtype))
     net.output(net.branch("head", both, layers.Dense(2, dtype="float32"), on="gpu:0"))
-    scaled = lambda: keras.optimizers.LossScaleOptimizer(  # noqa: E731
+    scaled = lambda: keras.optimizers.LossScaleOptimizer(  # noqa: E731  # one expression of many
         keras.optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=2
     )
     # Graphs and eager steps round half precision at other places.
