@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from splitnet.core.cluster import Cluster
@@ -48,15 +48,18 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Callable[...,
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        redirect_stdout=sys.stdout.isatty(),
-    ) as bar:
+    with (
+        open(os.dup(sys.stderr.fileno()), "w") as terminal,
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=Console(file=terminal),
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+        ) as bar,
+    ):
         task = bar.add_task(what, total=total, text="")
         yield lambda done, text="": bar.update(task, completed=done, text=text)
 
@@ -69,7 +72,11 @@ def import_tensorflow(level: str = "3") -> None:
     """
     from splitnet.tf.runtime.logging import import_frameworks, log_filter
 
-    with log_filter():
+    if "tensorflow" in sys.modules:
+        shown: AbstractContextManager[object] = nullcontext()
+    else:
+        shown = progress("loading TensorFlow")
+    with shown, log_filter():
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
         import_frameworks()
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from typer import Argument, Option
 
 import splitnet as sn
-from splitnet.cli.console import import_tensorflow, local_devices
+from splitnet.cli.console import import_tensorflow, local_devices, progress
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import (
     DeclarationError,
@@ -326,6 +326,11 @@ def load_source(target: str, *, empty: bool = False) -> Any:
         DeclarationError: there is none, or it is something else.
     """
     import_tensorflow()
+    with progress(f"loading {target}"):
+        return _loaded(target, empty)
+
+
+def _loaded(target: str, empty: bool) -> Any:
     if target.endswith((".keras", ".h5")):
         return _saved_model(target)
     place, _, name = target.rpartition(":")

@@ -93,13 +93,12 @@ def test_plan_that_cannot_be_is_a_no(
     assert "Traceback" not in printed.err
 
 
-def test_plan_shows_its_best_so_far_on_a_terminal(plan_file: str) -> None:
-    """A person sees a bar and the best step yet, in units; the answer stays clean."""
+def on_a_terminal(*arguments: str) -> tuple[bytes, bytes]:
+    """What Python writes to standard error, a terminal, and to standard output."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
-    arguments = ("plan", plan_file, "--cluster", "2*gpu,cpu", "--time-limit", "1")
     child = subprocess.Popen(
-        [sys.executable, "-m", "splitnet", *arguments],
+        [sys.executable, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=theirs,
@@ -115,7 +114,33 @@ def test_plan_shows_its_best_so_far_on_a_terminal(plan_file: str) -> None:
     finally:
         os.close(ours)
     answer, _ = child.communicate(timeout=60)
-
     assert child.returncode == 0
+    return said, answer
+
+
+def test_plan_shows_its_best_so_far_on_a_terminal(plan_file: str) -> None:
+    """A person sees a bar and the best step yet, in units; the answer stays clean."""
+    said, answer = on_a_terminal(
+        *("-m", "splitnet", "plan", plan_file, "--cluster", "2*gpu,cpu"),
+        *("--time-limit", "1"),
+    )
+
     assert re.search(rb"planning.*best [\d.]+ (us|ms|s)\b", said)
     assert b"\x1b" not in answer
+
+
+def test_progress_is_shown_while_log_lines_are_hidden() -> None:
+    """TensorFlow is imported with standard error redirected, and takes seconds."""
+    said, _ = on_a_terminal(
+        "-c",
+        "import os, time; from splitnet.cli.console import progress\n"
+        "from splitnet.tf.runtime.logging import log_filter\n"
+        "with progress('loading TensorFlow') as advance, log_filter():\n"
+        "    os.write(2, b'2026-01-01 00:00:00.0: I a.cc:1] a start-up line\\n')\n"
+        "    advance(1, 'still loading')\n"
+        "    time.sleep(0.5)\n"
+        "    advance(2, 'loaded')\n",
+    )
+
+    assert b"still loading" in said
+    assert b"start-up line" not in said
