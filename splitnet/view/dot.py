@@ -287,8 +287,11 @@ def _add_links(
         elif link.moved_bytes:
             most = 3.0 if link.both_ways else 5.0
             look["penwidth"] = f"{_pen(link.moved_bytes, heaviest, most):.1f}"
-            words = (Line(link_text(link), 8.5, bold=True),)
-            look["xlabel"] = html_label([words], back="#ffffffd0") if labelled else ""
+            if labelled:
+                words = (Line(link_text(link), 8.5, bold=True),)
+                look["xlabel"] = html_label([words], back="#ffffffd0")
+                wide, tall = size_of([words])
+                look["comment"] = f"{wide + 4:.1f},{tall + 4:.1f}"
         elif link.reuses:
             look["style"] = "dashed"
         way = "both" if link.both_ways or link.weights else "forward"

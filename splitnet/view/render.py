@@ -40,13 +40,7 @@ __all__ = [
 
 FORMATS = ("svg", "png", "pdf", "dot")
 
-_CHILD = (
-    "import sys, pygraphviz\n"
-    "graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())\n"
-    "kind, prog, *args = sys.argv[1:]\n"
-    "picture = graph.draw(format=kind, prog=prog, args=' '.join(args))\n"
-    "sys.stdout.buffer.write(picture)\n"
-)
+_CHILD = Path(__file__).with_name("graphviz_child.py")
 # The second for graphs around whose boxes Graphviz finds no ways for lines.
 _ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
@@ -171,7 +165,7 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     """
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
-    command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
+    command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
     for extra in _ATTEMPTS:
         picture, fault = _run([*command, *extra], text)
         if picture:
