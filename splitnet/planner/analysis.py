@@ -18,25 +18,21 @@ from splitnet.planner.constraints import near_groups
 from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.strategies.compare import compare_plan
-from splitnet.simulator.event_loop import run_step
 
 __all__ = [
     "Alternative",
     "Comparison",
     "Explanation",
+    "alternatives",
     "compare",
     "explain",
-    "heaviest_moves",
+    "other_devices",
     "reason_text",
     "with_verdict",
 ]
 
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""
-_MOST_MOVED = 20_000
-"""Parts that may be simulated to find what moves cost: a few seconds."""
-_QUICKER = 5
-"""How much longer it takes to simulate the memory of a step as well."""
 _MOST_COMPARED = 200
 """Calls of a graph whose towers and pipelines are simulated for its verdict."""
 _WORTH_SAYING = 0.02
@@ -121,7 +117,7 @@ def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
     while len(lines) < _MOST_ADVICE and value > 0:
         best: tuple[float, Placement, dict[str, str], str] | None = None
         for one in _changeable(plan):
-            for device in _targets(plan, evaluator, device_of[one.part]):
+            for device in other_devices(plan, evaluator, device_of[one.part]):
                 if tries <= 0:
                     break
                 tries -= 1
@@ -196,7 +192,7 @@ def _changeable(plan: Plan) -> list[Placement]:
     return [p for p in asked if p.part not in bound]
 
 
-def _targets(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
+def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
     """Other devices in use first, then the unused ones that differ."""
     used = list(dict.fromkeys(plan.device_of.values()))
     unused = [d.name for d in plan.cluster if d.name not in used]
@@ -302,7 +298,7 @@ def explain(plan: Plan, name: str) -> Explanation:
     """
     one = plan[name]
     devices = [d.name for d in plan.cluster if d.name != one.device]
-    found = _alternatives(plan, evaluator_of(plan), one.part, devices)
+    found = alternatives(plan, evaluator_of(plan), one.part, devices)
     return Explanation(
         one, reason_text(plan, one), plan.objective, plan.value, tuple(found)
     )
@@ -318,58 +314,16 @@ def reason_text(plan: Plan, one: Placement) -> str:
     return known.format(requested=one.requested, best=best)
 
 
-def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
-    """What each of the heaviest parts would cost elsewhere, each moved alone.
-
-    In large graphs memory is estimated; in even larger ones fewer parts are tried. The
-    budget is one of work and not of time, so that the same plan gives the same answer.
-    """
-    evaluator = evaluator_of(plan)
-    spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
-    for task in plan.timeline.tasks:
-        if task.part in spent:
-            spent[task.part] += task.stop - task.start
-    targets = {
-        part: _targets(plan, evaluator, plan.device_of[part])
-        for part in sorted(spent, key=lambda name: -spent[name])[:most]
-    }
-    size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
-    tries = _MOST_MOVED // size
-    quick = plan.objective == "latency" and sum(map(len, targets.values())) > tries
-    tries *= _QUICKER if quick else 1
-    found: dict[str, list[Alternative]] = {}
-    for part, devices in targets.items():
-        if devices and tries >= len(devices):
-            found[part] = _alternatives(plan, evaluator, part, devices, quick=quick)
-            tries -= len(devices)
-    return found
-
-
-def _alternatives(
-    plan: Plan,
-    evaluator: Evaluator,
-    part: str,
-    devices: Sequence[str],
-    *,
-    quick: bool = False,
+def alternatives(
+    plan: Plan, evaluator: Evaluator, part: str, devices: Sequence[str]
 ) -> list[Alternative]:
-    number = {device.name: at for at, device in enumerate(plan.cluster)}
+    """What a plan would be with a part, and what is near it, on other devices."""
     found = []
     for device in devices:
-        where = _moved_with(plan, part, device)
-        if not quick:
-            there = evaluator.evaluate(where)
-            moved = sum(copy.bytes for copy in there.outcome.timeline.copies)
-            held = there.outcome.memory[device].total
-            found.append(Alternative(device, there.value, there.fits, moved, held))
-            continue
-        step = evaluator.step_of(where)
-        run = run_step(step, [number[where[one]] for one in step.parts])
-        new = [one for one in where if where[one] != plan.device_of[one]]
-        held = plan.memory[device].total + evaluator.need(new).total
-        fits = held <= plan.cluster[device].memory_bytes
-        moved = sum(copy.bytes for copy in run.copies)
-        found.append(Alternative(device, run.seconds, fits, moved, held, True))
+        there = evaluator.evaluate(_moved_with(plan, part, device))
+        moved = sum(copy.bytes for copy in there.outcome.timeline.copies)
+        held = there.outcome.memory[device].total
+        found.append(Alternative(device, there.value, there.fits, moved, held))
     return found
 
 

@@ -13,8 +13,9 @@ from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline
 from splitnet.core.timeline import critical_path as path_of
 from splitnet.core.timeline import waits as waits_of
-from splitnet.planner.analysis import heaviest_moves, reason_text
+from splitnet.planner.analysis import reason_text
 from splitnet.planner.evaluate import evaluator_of
+from splitnet.planner.what_if import heaviest_moves
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_detail
 from splitnet.view.blocks import Block, block_of, fold
