@@ -14,8 +14,7 @@ from splitnet.core.errors import SplitnetError, format_bytes
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.core.timeline import Timeline
 from splitnet.planner.evaluate import score
-from splitnet.view.explorer import explorer_json
-from splitnet.view.report import report, report_html
+from splitnet.view.report import explorer_json, report, report_html
 from tests.view import plans
 from tests.view.test_tables import strayed
 
