@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -22,6 +23,8 @@ from splitnet.core.plan import (
 
 if TYPE_CHECKING:
     import keras
+
+    from splitnet.planner.strategies.splits import Limits
 
 __all__ = [
     "compare_strategies",
@@ -61,6 +64,7 @@ def plan(
     schedule: str | None = None,
     recompute: bool | None = None,
     towers: int | None = None,
+    split: Mapping[str, int] | None = None,
 ) -> Plan:
     """Choose a device for every part of a model; builds nothing and runs nothing.
 
@@ -96,15 +100,17 @@ def plan(
             value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
             stages with micro-batches, recomputation, towers of the whole model or of
-            stages; the simplest that is at most 2 % slower than the fastest. The search
-            takes up to twice the time limit, or 20 s more. None places the parts and
-            nothing else.
+            stages, slices of layers that no GPU has room for; the simplest that is at
+            most 2 % slower than the fastest. The search takes up to twice the time
+            limit, or 20 s more. None places the parts and nothing else.
         microbatches: with "auto", so many; None chooses.
         schedule: with "auto", "gpipe" or "1f1b"; None chooses.
         recompute: with "auto", True on every device, False on none; None recomputes
             where memory lacks.
         towers: with "auto", so many copies of the model, each on a device or over
             several, 1 for none; None chooses.
+        split: with "auto", how many slices of which layers, such as `{"wide": 2}`, each
+            on a device of its own; `{}` for none. None chooses.
 
     Raises:
         DeclarationError: the source cannot be read, or options are wrong; with every
@@ -136,11 +142,12 @@ def plan(
         schedule=schedule,
         recompute=recompute,
         towers=towers,
+        split=split,
     )
     graph, cluster, options = _read(source, cluster, options)
     if options.strategy is None:
-        return plan_placement(graph, cluster, options, lambda: _obstacles_of(source))
-    return plan_strategy(graph, cluster, options, _obstacles_of(source))
+        return plan_placement(graph, cluster, options, lambda: _limits(source, options))
+    return plan_strategy(graph, cluster, options, _limits(source, options))
 
 
 def compare_strategies(
@@ -176,7 +183,7 @@ def compare_strategies(
     from splitnet.planner.strategies.auto import strategies_of
 
     chosen = PlanOptions(**{"strategy": "auto", **options})
-    return strategies_of(*_read(source, cluster, chosen), _obstacles_of(source))
+    return strategies_of(*_read(source, cluster, chosen), _limits(source, chosen))
 
 
 def _read(
@@ -194,15 +201,23 @@ def _read(
     return graph, cluster, known
 
 
-def _obstacles_of(source: Any) -> dict[str, str]:
-    """Why a model cannot be divided, as far as its graph does not show it."""
-    from splitnet.core.graph import Graph
+def _limits(source: Any, options: PlanOptions) -> "Limits":
+    """How a source can be divided, as far as its graph does not show it."""
+    from splitnet.planner.strategies.splits import Limits
 
     if isinstance(source, Graph):
-        return {}
+        return Limits()
     from splitnet.tf.parallel.pipeline_checks import obstacles_of
+    from splitnet.tf.parallel.splitting import obstacle_of, with_slices
+    from splitnet.tf.reading.read import graph_of
+    from splitnet.tf.reading.source import blueprint_of
 
-    return obstacles_of(source)
+    blueprint = cache(lambda: blueprint_of(source, options.nested))
+    return Limits(
+        obstacles_of(source),
+        lambda name, count: obstacle_of(blueprint(), name, count),
+        lambda slices: graph_of(with_slices(blueprint(), slices), options.batch),
+    )
 
 
 def place(

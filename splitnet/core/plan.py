@@ -49,6 +49,8 @@ OBJECTIVES = ("latency", "throughput", "memory")
 MISSING = ("fallback", "warn", "error")
 CONTIGUITIES = ("free", "convex", "pipeline")
 NESTED = ("expand", "keep")
+FIXED = ("microbatches", "schedule", "recompute", "towers", "split")
+"""What can be fixed where a strategy is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class PlanOptions:
     schedule: Annotated[str, SCHEDULES] | None = None
     recompute: bool | None = None
     towers: Positive | None = None
+    split: Mapping[str, Positive] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, self._faults())
@@ -94,11 +97,11 @@ class PlanOptions:
                 "costs= must be a cost model, the file of one, or None. Received: "
                 f"{shown(self.costs)}"
             )
-        fixed = (self.microbatches, self.schedule, self.recompute, self.towers)
-        if self.strategy is None and any(one is not None for one in fixed):
+        given = [name for name in FIXED if getattr(self, name) is not None]
+        if self.strategy is None and given:
             yield (
-                "strategy= must be 'auto' where microbatches=, schedule=, recompute= "
-                "or towers= is given. Received: None"
+                f"strategy= must be 'auto' where {'=, '.join(given)}= is given. "
+                "Received: None"
             )
         if self.strategy is not None and self.objective != "latency":
             yield (
@@ -130,6 +133,7 @@ class PlanArguments(TypedDict, total=False):
     schedule: str | None
     recompute: bool | None
     towers: int | None
+    split: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,9 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to use the cluster: "one device", "plan", "towers" or "pipeline".
+    """One way to use the cluster.
+
+    `kind` is "one device", "plan", "placement", "split", "towers" or "pipeline".
 
     `seconds` are of one step; `how` is the call that builds it; `fits` says whether
     every device has enough memory. `busiest_seconds` is the computing time of the

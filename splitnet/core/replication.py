@@ -15,6 +15,7 @@ from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.net import BATCH_NORMS, Towers
 
 __all__ = [
+    "JOINS",
     "as_one_part",
     "batch_shares",
     "broadcast_inputs",
@@ -28,6 +29,9 @@ __all__ = [
     "towers_in",
     "weights_part",
 ]
+
+JOINS = ("HeadSum", "SideBySide")
+"""Kinds of calls that make one layer's output of its slices'."""
 
 
 def batch_shares(batch: int, count: int) -> tuple[int, ...]:
@@ -103,10 +107,15 @@ def microbatch_growth(
     return found
 
 
-def split_layers(graph: Graph) -> dict[str, int]:
-    """The name of each layer that was cut into slices, and into how many."""
-    found = (dict(part.options) for part in graph.parts)
-    return {one["layer"]: int(one["split"]) for one in found if "split" in one}
+def split_layers(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """The name of each layer that was cut into slices, and the calls of the slices."""
+    return {
+        call.layer.removesuffix("_join"): tuple(
+            t.source for t in graph.tensors if t.target == call.name
+        )
+        for call in graph.calls
+        if call.kind in JOINS
+    }
 
 
 def expand(

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError, warn
 from splitnet.core.plan import Plan
-from splitnet.core.replication import split_layers, tower_part, towers_in, weights_part
+from splitnet.core.replication import tower_part, towers_in, weights_part
 from splitnet.planner.strategies.compare import executed
 from splitnet.simulator.microbatch import execution_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.lowering import lay_out, way_of
 from splitnet.tf.parallel.pipeline import pipelined
+from splitnet.tf.parallel.splitting import joined_layers, split_as_planned
 from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
 from splitnet.tf.placement.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement.overlay import lay_over
@@ -73,7 +74,7 @@ def emit(
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
     way = way_of(plan, xla=xla)
-    blueprint = planned_blueprint(source, plan)
+    blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
     sites = planned_sites(blueprint, plan)
     cloned = clone(blueprint, _device_of_layers(sites, plan), copy=copy)
     model = cloned.model
@@ -89,7 +90,7 @@ def emit(
     lay_over(model, placed)
     vars(model)["export"] = _export_plain(model)
     vars(model)["summary"] = with_devices(model)
-    if names := split_layers(plan.graph):
+    if names := joined_layers(model):
         files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)
     return model
@@ -202,6 +203,5 @@ def unplace(model: keras.Model) -> Any:
     device = tf.config.list_logical_devices()[0].name
     plain = clone(blueprint_of(model), lambda layer: device, move=False).model
     _carry_compilation(model, plain)
-    placed = placed_of(model)
-    names = split_layers(placed.plan.graph) if placed is not None else {}
+    names = joined_layers(plain)
     return join_slices(plain, names, device) if names else plain

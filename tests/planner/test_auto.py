@@ -171,7 +171,7 @@ def test_what_is_fixed_is_kept(fixed: dict[str, Any]) -> None:
         ({"strategy": "best"}, "strategy= must be one of 'auto' or None"),
         (
             {"strategy": None, "towers": 2},
-            "strategy= must be 'auto' where microbatches=",
+            "strategy= must be 'auto' where towers= is given",
         ),
         ({"objective": "memory"}, "objective= must be 'latency' with strategy='auto'"),
         ({"schedule": "zb"}, "schedule= must be one of 'gpipe', '1f1b', or None"),

@@ -1,6 +1,7 @@
 """strategy="auto", run: what the planner may choose trains as the plain model."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -112,6 +113,168 @@ def elsewhere(plan: sn.Plan) -> sn.Plan:
     turned = dict(zip(names, [*names[1:], names[0]]))
     moved = (replace(p, device=turned[p.device]) for p in plan.placements)
     return replace(plan, placements=tuple(moved))
+
+
+def wide_dense() -> Any:
+    """A layer of 3,000 outputs whose activation must see all of them, in a chain."""
+    x = keras.Input((WIDTH,))
+    y = layers.Dense(3000, activation="softmax")(layers.Dense(40, "relu")(x))
+    return keras.Model(x, layers.Dense(2)(y))
+
+
+def wide_table() -> Any:
+    """An embedding of many words, beside a branch of numbers and a nested model."""
+    x, words = keras.Input((WIDTH,)), keras.Input((5,), dtype="int32")
+    text = layers.GlobalAveragePooling1D()(layers.Embedding(4000, 31)(words))
+    inner = keras.Sequential([keras.Input((WIDTH,)), layers.Dense(9), layers.Dense(6)])
+    both = layers.Concatenate()([text, inner(x)])
+    return keras.Model([x, words], layers.Dense(2)(both))
+
+
+def wide_attention() -> Any:
+    """An attention layer of 6 heads in a chain, with a mask that it hands on."""
+    words = keras.Input((5,), dtype="int32")
+    x = layers.Embedding(30, 64, mask_zero=True)(words)
+    y = layers.MultiHeadAttention(6, 64)(x, x)
+    y = layers.GlobalAveragePooling1D()(layers.Add()([x, y]))
+    return keras.Model(words, layers.Dense(2)(y))
+
+
+def wide_net() -> Any:
+    """A net with a wide layer in the middle of a branch's body, and one beside it."""
+    net = sn.Net("net")
+    x = net.input("x", (WIDTH,))
+    body = [layers.Dense(40, "relu"), layers.Dense(3000, "gelu"), layers.Dense(4)]
+    a, b = net.branch("a", x, body), net.branch("b", x, layers.Dense(3))
+    both = net.merge("both", [a, b], layers.Concatenate())
+    net.output(net.branch("head", both, layers.Dense(2)))
+    return net
+
+
+def small(cluster: sn.Cluster, source: Any) -> sn.Cluster:
+    """The devices with too little memory for the largest layer and its slots."""
+    graph = sn.read(source, BATCH)
+    size = {weight.name: weight.bytes for weight in graph.weights}
+    largest = max(sum(size[w] for w in call.weights) for call in graph.calls)
+    devices = (replace(d, memory_bytes=int(2.8 * largest)) for d in cluster)
+    return replace(cluster, devices=tuple(devices))
+
+
+def given(source: Any) -> tuple[Any, np.ndarray]:
+    """The data that a model of this file takes."""
+    (x, words), y = data()
+    kinds = [t.dtype for t in source.inputs] if hasattr(source, "inputs") else []
+    taken = [words if kind == "int32" else x for kind in kinds] or [x]
+    return taken if len(taken) > 1 else taken[0], y
+
+
+@pytest.mark.parametrize(
+    ("make", "fixed"),
+    [
+        (wide_dense, {}),
+        (wide_dense, {"microbatches": 2, "schedule": "1f1b", "recompute": True}),
+        (wide_table, {}),
+        (wide_attention, {"split": {"attention": 3}}),
+        (wide_net, {}),
+    ],
+)
+def test_a_layer_that_fits_nowhere_is_split(
+    make: Any, fixed: dict[str, Any], cluster: sn.Cluster, tmp_path: Path
+) -> None:
+    """It trains as the plain model, from a file, over an equal model of other names."""
+    keras.utils.set_random_seed(2)
+    model = make()
+    tight = small(cluster, model)
+    if wanted := fixed.get("split"):
+        [name] = [x.name for x in model.layers if "attention" in x.name]
+        fixed = {"split": {name: wanted["attention"]}}
+    options = {"batch": BATCH, "time_limit": 0.1, "strategy": "auto"} | fixed
+    plan = sn.plan(model, tight, **options)
+    plan.save(tmp_path / "plan.json")
+    plan = sn.load_plan(tmp_path / "plan.json")
+    twin = make()
+    if isinstance(twin, keras.Model):
+        twin.set_weights(model.get_weights())
+    placed = sn.emit(twin, plan)
+    plain = sn.unplace(placed)
+    x, y = given(model)
+    losses = []
+    for one in (placed, plain):
+        one.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+        made = one.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        losses.append(made.history["loss"])
+
+    assert not any("slice" in layer.name for layer in plain.layers)
+    assert (
+        len({plan.device_of[p.name] for p in plan.graph.parts if p.kind == "slice"}) > 1
+    )
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in tight)
+    assert plan.execution.microbatches == fixed.get("microbatches", 1)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for mine, its in zip(
+        sn.unplace(placed).get_weights(), plain.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(mine, its, rtol=2e-5, atol=2e-6)
+    batch = keras.tree.map_structure(lambda a: a[:BATCH], (x, y))
+    sn.audit(placed, plan, batch).check()
+    assert not sn.audit(placed, elsewhere(plan), batch).ok
+
+
+def tied() -> Any:
+    """Layers that cannot be cut: called twice, inside a model, ruled along the cut."""
+    x = keras.Input((WIDTH,))
+    twice, inner = layers.Dense(WIDTH, name="twice"), layers.Dense(9, name="inner")
+    y = keras.Sequential([keras.Input((WIDTH,)), inner])(twice(twice(x)))
+    ruled = layers.Dense(
+        8, name="ruled", kernel_constraint=keras.constraints.UnitNorm(1)
+    )
+    return keras.Model(x, layers.Dense(2, name="free")(ruled(y)))
+
+
+@pytest.mark.parametrize(
+    ("split", "words"),
+    [
+        ({"nobody": 2}, "'nobody': the model has no such layer"),
+        ({"inner": 2}, "'inner': the model has no such layer outside of nested"),
+        ({"twice": 2}, "'twice': it is called 2 times"),
+        ({"ruled": 2}, "UnitNorm of 'kernel' looks along axis 1"),
+        ({"free": 3}, "has 2 outputs, which cannot be cut over 3 devices"),
+        ({"free": 9}, "the slices must be at least 2 and at most"),
+    ],
+)
+def test_a_layer_that_cannot_be_cut_is_named(
+    split: dict[str, int], words: str, cluster: sn.Cluster
+) -> None:
+    """What `split=` cannot do says which layer, and why."""
+    with pytest.raises(sn.DeclarationError, match=words):
+        sn.plan(tied(), cluster, strategy="auto", split=split, time_limit=0.1)
+
+
+def test_slices_are_refused_where_they_cannot_be(cluster: sn.Cluster) -> None:
+    """A graph has no layers; a layer that asks for a device keeps it."""
+    net = sn.Net("net")
+    net.output(net.branch("a", net.input("x", (4,)), layers.Dense(8), on="gpu:0"))
+    name = net.branches[1].body.name
+    with pytest.raises(sn.DeclarationError, match="a Graph has no layers to cut"):
+        sn.plan(sn.read(net), cluster, strategy="auto", split={name: 2})
+    with pytest.raises(sn.DeclarationError, match="'a' is a branch .* for a device"):
+        sn.plan(net, cluster, strategy="auto", split={name: 2})
+
+
+def test_a_refusal_names_the_slices_that_fit(cluster: sn.Cluster) -> None:
+    """So does the comparison of strategies; without slices nothing fits."""
+    model = wide_dense()
+    tight = small(cluster, model)
+    name = model.layers[2].name
+    with pytest.raises(sn.InfeasibleError, match=rf"split=\{{'{name}': \d\}}"):
+        sn.plan(model, tight, batch=BATCH, time_limit=0.1)
+    options = {"batch": BATCH, "time_limit": 0.1}
+    row = sn.compare_strategies(model, tight, **options)["split"]
+
+    assert row.fits
+    assert f"split={{'{name}': " in row.how
+    with pytest.raises(sn.InfeasibleError):
+        sn.plan(model, tight, **options, strategy="auto", split={})
 
 
 def test_a_function_is_planned_and_emitted(cluster: sn.Cluster) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, InfeasibleError, listed
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Plan, PlanOptions, StrategyComparison
+from splitnet.core.plan import FIXED, Plan, PlanOptions, StrategyComparison
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import resolve
@@ -29,9 +29,15 @@ from splitnet.planner.strategies.placements import (
     obstacles_of,
     workers_of,
 )
+from splitnet.planner.strategies.splits import (
+    Limits,
+    layers_too_large,
+    slices_of,
+    slices_to_try,
+)
 from splitnet.simulator.microbatch import scaled_graph
 
-__all__ = ["Choice", "plan_placement", "plan_strategy", "strategies_of"]
+__all__ = ["Choice", "choices", "plan_placement", "plan_strategy", "strategies_of"]
 
 _STAGES_SHARE = 0.4
 """Of the time limit, in addition to it: for stages of equal work."""
@@ -39,11 +45,10 @@ _TRIAL_SECONDS = 20.0
 """So long, or the time limit if that is longer, strategies are tried once one fits."""
 _PIECES = 8
 """Where the whole batch fits nowhere, placements are searched for this share of it."""
-_FIXED = ("microbatches", "schedule", "recompute", "towers")
 
 
 def plan_strategy(
-    graph: Graph, cluster: Cluster, options: PlanOptions, obstacles: Mapping[str, str]
+    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> Plan:
     """Plan with the strategy that is best, as far as it is not fixed.
 
@@ -51,21 +56,66 @@ def plan_strategy(
         graph: What runs.
         cluster: The machine.
         options: As `plan_graph`.
-        obstacles: Why the source cannot be cut into "microbatches", or copied into
-            "towers", as far as its graph does not show it.
+        limits: How the source can be divided.
 
     Raises:
         DeclarationError: what is fixed cannot be.
         InfeasibleError: no strategy fits.
     """
-    return Choice(graph, cluster, options, obstacles).plan()
+    return choices(graph, cluster, options, limits).plan()
+
+
+def choices(
+    graph: Graph,
+    cluster: Cluster,
+    options: PlanOptions,
+    limits: Limits,
+    *,
+    searched: bool = True,
+) -> "Choice":
+    """The strategies that were tried; layers are cut only where a worker lacks room.
+
+    More slices are tried as long as they gain.
+
+    Raises:
+        DeclarationError: what is fixed cannot be.
+    """
+
+    def tried(split: Mapping[str, int]) -> Choice:
+        if not split:
+            return Choice(graph, cluster, options, limits.obstacles, searched=searched)
+        assert limits.sliced is not None
+        cut = limits.sliced(slices_of(split, cluster))
+        known = replace(options, split=split)
+        return Choice(cut, cluster, known, limits.obstacles, searched=searched)
+
+    if options.split is not None or limits.sliced is None:
+        return tried(limits.checked(options.split))
+    large, nowhere = layers_too_large(graph, cluster, options)
+    best = None if nowhere else tried({})
+    if best is not None and choose(best.found) and not large:
+        return best
+    until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
+    for split in slices_to_try(graph, cluster, options, limits):
+        one = tried(split)
+        if best is None:
+            best = one
+            continue
+        before = choose(best.found)
+        more = choose([*best.found, *one.found])
+        first, second = (best, one) if more is before else (one, best)
+        first.found += second.found
+        best = first
+        if before is not None and (more is before or time.monotonic() > until):
+            break
+    return best or tried({})
 
 
 def plan_placement(
     graph: Graph,
     cluster: Cluster,
     options: PlanOptions,
-    obstacles: Callable[[], Mapping[str, str]],
+    limits: Callable[[], Limits],
 ) -> Plan:
     """As `plan_graph`; where nothing fits, the error names a strategy that does.
 
@@ -78,7 +128,7 @@ def plan_placement(
         found: list[Candidate] = []
         if options.training and options.objective == "latency":
             chosen = replace(options, strategy="auto", missing="fallback")
-            found = Choice(graph, cluster, chosen, obstacles(), searched=False).found
+            found = choices(graph, cluster, chosen, limits(), searched=False).found
         raise fault.explained(*_remedy(found)) from None
 
 
@@ -121,14 +171,14 @@ def _remedy(found: Sequence[Candidate]) -> list[str]:
 
 
 def strategies_of(
-    graph: Graph, cluster: Cluster, options: PlanOptions, obstacles: Mapping[str, str]
+    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> StrategyComparison:
     """The best of each kind of strategy, whether or not any fits; see `plan_strategy`.
 
     Raises:
         DeclarationError: what is fixed cannot be.
     """
-    found = Choice(graph, cluster, options, obstacles).found
+    found = choices(graph, cluster, options, limits).found
     return compared(found, choose(found))
 
 
@@ -152,6 +202,7 @@ class Choice:
             schedule=None,
             recompute=None,
             towers=None,
+            split=None,
         )
         parted = options.parts is not None
         coarse = in_clusters(graph, cluster, options) if parted else graph
@@ -174,6 +225,7 @@ class Choice:
             options.schedule,
             options.recompute,
             options.towers,
+            options.split or {},
             self._regrouped if parted else None,
         )
         _check(self.space)
@@ -257,7 +309,7 @@ class Choice:
             return self._refused.explained()
         fixed = [
             f"{name}={getattr(self.options, name)!r}"
-            for name in _FIXED
+            for name in FIXED
             if getattr(self.options, name) is not None
         ]
         return InfeasibleError(

@@ -8,7 +8,7 @@ x executions    at once, or in micro-batches; recomputing where memory lacks
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from splitnet.core.plan import Strategy
@@ -37,17 +37,21 @@ _GAIN = 0.01
 """Of the step: more micro-batches that gain less are the last that are tried."""
 _AS_GOOD = 0.02
 """Of the step: a simpler strategy may be slower than the fastest by so much."""
-_KINDS = ("one device", "plan", "placement", "towers", "pipeline")
+_KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
 """Kinds of strategies, the simplest first."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A placement and how its parts run, simulated."""
+    """A placement and how its parts run, simulated.
+
+    `split` says into how many slices layers were cut for it.
+    """
 
     evaluator: Evaluator
     device_of: Mapping[str, str]
     found: Evaluation
+    split: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -93,6 +97,8 @@ class Candidate:
             return "one device"
         if self.towers > 1:
             return "towers"
+        if self.split:
+            return "split"
         return "pipeline" if self.execution.microbatches > 1 else "placement"
 
     @property
@@ -107,6 +113,8 @@ class Candidate:
         """The options that fix this strategy."""
         one = self.execution
         said = [f"towers={self.towers}"] if self.towers > 1 else []
+        if self.split:
+            said.append(f"split={dict(self.split)}")
         if one.microbatches > 1:
             said += [f"microbatches={one.microbatches}", f"schedule={one.schedule!r}"]
         if one.recompute and set(self.devices) <= set(one.recompute):
@@ -122,7 +130,7 @@ class Candidate:
             given.insert(0, f"pins={{'*': {max(busy, key=busy.__getitem__)!r}}}")
             if self.execution == Execution():
                 given.pop(1)
-        elif self.towers == 1:
+        elif self.towers == 1 and not self.split:
             given.append("towers=1")
         if self.execution.microbatches == 1 and len(given) > 2:
             given.append("microbatches=1")
@@ -281,7 +289,8 @@ class Trial:
 
         def run(one: Execution) -> Candidate:
             judge = replace(evaluator, execution=one)
-            return Candidate(judge, device_of, judge.evaluate(device_of))
+            found = judge.evaluate(device_of)
+            return Candidate(judge, device_of, found, self.space.split)
 
         made = run(execution)
         fixed = self.space.recompute is not None or not evaluator.training

@@ -50,8 +50,9 @@ class Space:
     """What may be chosen: devices of each group of parts, and what is fixed.
 
     `obstacles` say why the model cannot be cut into "microbatches" or copied into
-    "towers". `regrouped` gives the parts that run for a placement, where those of the
-    evaluator's graph are for planning only.
+    "towers", `split` into how many slices layers of it were cut. `regrouped` gives the
+    parts that run for a placement, where those of the evaluator's graph are for
+    planning only.
     """
 
     evaluator: Evaluator
@@ -61,6 +62,7 @@ class Space:
     schedule: str | None = None
     recompute: bool | None = None
     towers: int | None = None
+    split: Mapping[str, int] = field(default_factory=dict)
     regrouped: Callable[[DeviceTable], Placed] | None = None
 
     @property

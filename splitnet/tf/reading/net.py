@@ -360,13 +360,11 @@ def _parts(branch: Branch) -> list[Part]:
     )
     if not branch.slices:
         return [own]
-    layer = str(getattr(branch.body, "name", ""))
-    options = (("split", str(len(branch.slices))), ("layer", layer))
     slices = [
         Part(tower_part(branch.name, i), "slice", on, where=branch.where)
         for i, on in enumerate(branch.slices)
     ]
-    return [*slices, replace(own, kind="merge", options=options)]
+    return [*slices, replace(own, kind="merge")]
 
 
 def _model_name(name: str) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "blueprint_of",
     "built_by",
     "functional_of",
+    "named",
     "output_keys",
     "sized",
 ]
@@ -253,7 +254,7 @@ def _of_net(net: Net) -> Blueprint:
     flow = flow_of(model)
     nodes = _input_nodes(model) + flow.nodes
     nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
-    sites = _named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
+    sites = named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
     originals = {id(copy): old for old, copy in trace.cloner.layers()}
     towers = {b.name: b.towers for b in net.branches if b.towers is not None}
     return Blueprint(
@@ -284,7 +285,7 @@ def _of_model(source: Any, nested: str) -> Blueprint:
                 [f"layer {name!r} has no variables yet" for name in unbuilt],
             )
         )
-    sites = _named([(None, node) for node in nodes], prefix=False)
+    sites = named([(None, node) for node in nodes], prefix=False)
     parts = tuple(
         Part(
             site.part,
@@ -300,9 +301,7 @@ def _input_nodes(model: Any) -> list[Any]:
     return [keras_api.producer(tensor) for tensor in model.inputs]
 
 
-def _named(
-    pairs: Sequence[tuple[str | None, Any]], *, prefix: bool
-) -> tuple[Site, ...]:
+def named(pairs: Sequence[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
     """Name each call for its layer; a second call of it is "name@2".
 
     A call inside an expanded model is "model/name".

@@ -1,0 +1,261 @@
+"""Layers of a whole model cut into slices: what `strategy="auto"` and `split=` choose.
+
+The blueprint of a net or a Keras model becomes that of a model with slices, each a part
+of its own that asks for a device. Nothing is given memory.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from splitnet.core.errors import DeclarationError, SplitnetError, listed
+from splitnet.core.graph import Graph, Part
+from splitnet.core.replication import split_layers
+from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.reading.flatten import flow_of
+from splitnet.tf.reading.net import NetTrace
+from splitnet.tf.reading.source import Blueprint, Site, named, sized
+from splitnet.tf.reading.variables import variables_of
+from splitnet.tf.sharding.cut import cut_layer
+from splitnet.tf.sharding.heads import HEAD_SLICES, HeadSum, SideBySide
+
+__all__ = ["joined_layers", "obstacle_of", "split_as_planned", "with_slices"]
+
+Slices = Mapping[str, Sequence[str]]
+"""The devices of a layer's slices, by its name."""
+
+
+def joined_layers(model: Any) -> dict[str, int]:
+    """The name of each layer of a model that is in slices, and in how many."""
+    names = [layer.name for layer in model.layers]
+    ends = [x.name for x in model.layers if isinstance(x, HeadSum | SideBySide)]
+    return {
+        name: sum(other.startswith(f"{name}_slice") for other in names)
+        for name in (end.removesuffix("_join") for end in ends)
+    }
+
+
+def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
+    """The blueprint with some of its layers cut, a slice for each device that is named.
+
+    Raises:
+        DeclarationError: a layer that is unknown or cannot be cut; with every fault.
+    """
+    if not slices:
+        return blueprint
+    faults = [
+        f"layer {name!r}: {why}"
+        for name in slices
+        if (why := obstacle_of(blueprint, name, len(slices[name])))
+    ]
+    if faults:
+        raise DeclarationError(listed("some layers cannot be split.", faults))
+    layers = {name: _sites(blueprint, name)[0].node.operation for name in slices}
+    counts = {id(layer): len(slices[name]) for name, layer in layers.items()}
+    cloner, model, nodes = _cut(blueprint, counts)
+    flow = flow_of(model, blueprint.flow.nested)
+    running = [*map(keras_api.producer, model.inputs), *flow.nodes]
+    on = {
+        id(keras_api.producer(tensor)): (id(layer), device)
+        for name, layer in layers.items()
+        for tensor, device in zip(cloner.slices[id(layer)], slices[name])
+    }
+    if blueprint.declared:
+        parts, sites = _declared(blueprint, nodes, running, on)
+    else:
+        sites = named([(None, node) for node in running], prefix=False)
+        parts = [_part(site, on) for site in sites]
+    originals = {id(copy): old for old, copy in cloner.layers()}
+    known = blueprint.originals
+    return replace(
+        blueprint,
+        model=model,
+        flow=flow,
+        parts=tuple(parts),
+        sites=sites,
+        originals={key: known.get(id(old), old) for key, old in originals.items()},
+    )
+
+
+def _part(site: Site, on: Mapping[int, tuple[int, str]]) -> Part:
+    """The part of one call of a Keras model."""
+    if id(site.node) in on:
+        return Part(site.part, "slice", (on[id(site.node)][1],))
+    if site.node.is_input:
+        return Part(site.part, "input", ("cpu",))
+    return Part(site.part, "branch", ("auto",))
+
+
+def _declared(
+    blueprint: Blueprint,
+    nodes: Mapping[int, Any],
+    running: Sequence[Any],
+    on: Mapping[int, tuple[int, str]],
+) -> tuple[list[Part], tuple[Site, ...]]:
+    """The parts and calls of a net; the slices of branch "a" are "a/slice0" and on."""
+    branch = {id(nodes[id(site.node)]): site.part for site in blueprint.sites}
+    cut = {
+        key: branch[id(nodes[id(site.node)])]
+        for site in blueprint.sites
+        for key, (layer, _) in on.items()
+        if layer == id(site.node.operation)
+    }
+    parts, count = list(blueprint.parts), Counter[str]()
+    pairs = []
+    for node in running:
+        part = branch.get(id(node))
+        if id(node) in on:
+            part = f"{cut[id(node)]}/slice{count[cut[id(node)]]}"
+            count[cut[id(node)]] += 1
+            parts.append(Part(part, "slice", (on[id(node)][1],)))
+        elif part is None:  # a join, whose activation has the place of the layer
+            made = node.outputs[0]
+            reader = next(n for n in running if any(t is made for t in n.input_tensors))
+            part = branch[id(reader)]
+        pairs.append((part, node))
+    return parts, named(pairs, prefix=True)
+
+
+def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:
+    """Why a layer cannot be cut into so many slices; "" if it can."""
+    found = _sites(blueprint, name)
+    if not found:
+        return "the model has no such layer outside of nested models"
+    if len(found) > 1:
+        return f"it is called {len(found)} times"
+    site, layer = found[0], found[0].node.operation
+    part = next(p for p in blueprint.parts if p.name == site.part)
+    if part.kind != "branch" or part.on != ("auto",) or part.name in blueprint.towers:
+        return f"part {part.name!r} is a {part.kind} or asks for a device"
+    mine = {id(variable) for variable in variables_of(layer)}
+    for other in blueprint.sites:
+        used = variables_of(other.node.operation)
+        if other is not site and mine & {id(variable) for variable in used}:
+            return f"{other.call!r} has some of its weights"
+    try:
+        _cut_alone(site, count)
+    except SplitnetError as error:
+        return str(error)
+    return ""
+
+
+def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
+    """The blueprint with those layers cut that a plan's graph has in slices.
+
+    They are found by their name, or else as the same of the layers of that kind and
+    shape: names that Keras counts differ each time a model is built.
+    """
+    here = [
+        (type(site.node.operation).__name__, _shape(site.node.outputs[0].shape), site)
+        for site in sized(blueprint).sites
+    ]
+    cut = split_layers(graph)
+    inside = {call for calls in cut.values() for call in calls}
+    kind_of = {name: _whole_kind(graph.call[calls[0]]) for name, calls in cut.items()}
+    planned = [
+        (kind_of.get(name, call.kind), _shape(call.output_shapes[0]), name)
+        for call in graph.calls
+        if call.name not in inside and call.output_shapes
+        for name in [call.layer.removesuffix("_join")]
+    ]
+    layers = {getattr(site.node.operation, "name", "") for _, _, site in here}
+    found = {}
+    for name, calls in cut.items():
+        if f"{name}_join" in layers:
+            continue
+        sort = next(one[:2] for one in planned if one[2] == name)
+        alike = [s.node.operation.name for *other, s in here if sort == tuple(other)]
+        rank = [one[2] for one in planned if one[:2] == sort].index(name)
+        if name not in alike and rank < len(alike):
+            name = alike[rank]
+        if name in alike:
+            found[name] = tuple(graph.part[graph.call[c].part].on[0] for c in calls)
+    return with_slices(blueprint, found)
+
+
+def _whole_kind(call: Any) -> str:
+    kinds = {kind.__name__: name for name, kind in HEAD_SLICES.items()}
+    return kinds.get(call.kind, call.kind)
+
+
+def _shape(shape: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(shape)[1:]
+
+
+def _sites(blueprint: Blueprint, name: str) -> list[Site]:
+    return [
+        site
+        for site in blueprint.sites
+        if isinstance(site.node.operation, keras.layers.Layer)
+        if site.node.operation.name == name and not getattr(site.node, "path", "")
+    ]
+
+
+class _Cutter(Cloner):
+    """A cloner that calls slices in the place of some layers, by their ids."""
+
+    def __init__(self, counts: Mapping[int, int], originals: Mapping[int, Any]) -> None:
+        super().__init__(originals=originals)
+        self.slices: dict[int, list[Any]] = {}
+        self._counts = counts
+
+    def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
+        """As `Cloner.call`; of a layer that is cut, what its slices' join gives."""
+        if id(operation) not in self._counts:
+            return super().call(operation, args, kwargs)
+        made, joined = cut_layer(
+            operation,
+            self._counts[id(operation)],
+            (args, kwargs),
+            self,
+            lambda layer, given: layer(*given[0], **given[1]),
+        )
+        self.slices[id(operation)] = made
+        return joined
+
+
+def _cut(
+    blueprint: Blueprint, counts: Mapping[int, int]
+) -> tuple[_Cutter, Any, dict[int, Any]]:
+    """A copy of the blueprint's model with slices, and its node of each old one."""
+
+    def copy(cloner: _Cutter) -> tuple[_Cutter, Any, dict[int, Any]]:
+        return cloner, *cloner.model(blueprint.model)
+
+    return _without_memory(lambda: _Cutter(counts, blueprint.originals), copy)
+
+
+def _cut_alone(site: Site, count: int) -> None:
+    """Cut one layer on inputs like its own.
+
+    Raises:
+        SplitnetError: it cannot be cut.
+    """
+    node = site.node
+
+    def cut(cloner: _Cutter) -> None:
+        given = {
+            id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype)
+            for t in node.input_tensors
+        }
+        cloner.call(node.operation, *node.arguments.fill_in(given))
+
+    _without_memory(lambda: _Cutter({id(node.operation): count}, {}), cut)
+
+
+def _without_memory(make: Any, act: Any) -> Any:
+    """Run `act` on a new cloner where layers are made without values."""
+    for in_graph in (False, True):
+        trace = NetTrace(in_graph=in_graph)
+        trace.cloner = made = make()
+        try:
+            with trace.building():
+                return act(made)
+        except ValueError as error:
+            if in_graph or not keras_api.needs_memory(error):
+                raise
+    raise AssertionError
