@@ -5,6 +5,7 @@ window.addEventListener("load", () => {
   const boxes = () => [...svg.querySelectorAll("g.box")];
   const world = () => svg.querySelectorAll("g")[0].parentNode.children[1].getAttribute("transform");
   const press = (key) => svg.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
   const start = world();
   press("+"); found.key_zooms = world() !== start;
   press("0"); found.key_fits = world() === start;
@@ -27,6 +28,20 @@ window.addEventListener("load", () => {
     panel.querySelectorAll("input[type=radio]")[1].click();
     found.move_gives_pins = document.querySelector(".pins input").value.startsWith('pins={"');
   }
+  const many = data.parts.findIndex((part) => part.tree);
+  if (many >= 0) {
+    page.reveal(many);
+    const count = boxes().length;
+    press("Enter");
+    found.part_opens_into_layers = boxes().length > count && panel.textContent.includes("layer");
+    const frame = svg.querySelector(".frame rect").getBoundingClientRect();
+    const its = boxes().map((one) => one.querySelector(".body").getBoundingClientRect());
+    const inside = its.filter((a) => a.left >= frame.left && a.right <= frame.right && a.top >= frame.top && a.bottom <= frame.bottom);
+    found.layers_in_their_frame = inside.length === boxes().length - count + 1;
+    found.no_box_on_the_frame = !its.some((a) => !inside.includes(a) && meet(a, frame));
+    press("Escape");
+    found.layers_close = boxes().length === count && !svg.querySelector(".frame");
+  }
   const began = performance.now();
   document.querySelector("[data-do=open]").click();
   found.opens_all = boxes().length === document.querySelectorAll("#part-rows tr").length;
@@ -38,7 +53,6 @@ window.addEventListener("load", () => {
   found.milliseconds = [once - began, (each - once) / 20, hovered - each].map((ms) => ms.toFixed(1)).join(" / ");
   const labels = [...svg.querySelectorAll("text.label")].map((one) => one.getBoundingClientRect());
   const rects = boxes().map((one) => one.querySelector(".body").getBoundingClientRect());
-  const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
   found.no_boxes_meet = !rects.some((a, n) => rects.some((b, m) => m > n && meet(a, b)));
   found.no_label_on_a_box = !labels.some((a) => rects.some((b) => meet(a, b)));
   document.querySelector("[data-do=close]").click();

@@ -5,7 +5,7 @@ numbers, in the order of their lists.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ import msgspec
 
 from splitnet import __version__
 from splitnet.core.audit import Audit
+from splitnet.core.cluster import Device
 from splitnet.core.errors import format_bytes, format_seconds
+from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline, critical_path
@@ -25,7 +27,7 @@ from splitnet.planner.what_if import heaviest_moves
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_detail
 from splitnet.view.blocks import Block, block_of, fold
-from splitnet.view.diagram import links_of, look_of, running_order
+from splitnet.view.diagram import DiagramEdge, links_of, look_of, running_order
 from splitnet.view.facts import (
     PartFacts,
     algorithm_text,
@@ -40,6 +42,9 @@ from splitnet.view.tables import PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import path_text
 
 __all__ = ["explorer_json", "report", "report_html"]
+
+_Sizes = dict[tuple[int, int], int]
+"""Bytes from layer to layer."""
 
 _MOST_OPEN = 24  # boxes at first
 _MOST_POINTS = 400  # of a memory curve
@@ -184,7 +189,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     order = running_order(plan, facts)
     number = {name: at for at, name in enumerate(order)}
     device = {one.name: at for at, one in enumerate(plan.cluster)}
-    colors = colors_of(device)
+    colors, layers = colors_of(device), _layer_links(plan.graph)
     found: dict[str, Any] = {
         "objective": plan.objective,
         "value": plan.value,
@@ -206,17 +211,13 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             }
             for one in plan.cluster
         ],
-        "parts": [_part(plan, facts[name], device) for name in order],
+        "parts": [
+            _part(plan, facts[name], device, layers.get((name, name), {}))
+            for name in order
+        ],
         "blocks": _blocks(plan, order, facts, number),
         "links": [
-            (
-                number[link.source],
-                number[link.target],
-                link.bytes,
-                link.sent_bytes,
-                link.returned_bytes,
-                int(link.weights),
-            )
+            _link(link, number, layers)
             for link in links_of(plan, {name: name for name in order})
         ],
         "moves": {
@@ -241,7 +242,9 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _part(plan: Plan, one: PartFacts, device: Mapping[str, int]) -> dict[str, Any]:
+def _part(
+    plan: Plan, one: PartFacts, device: Mapping[str, int], sizes: _Sizes
+) -> dict[str, Any]:
     calls = plan.graph.calls_of[one.name]
     return {
         "name": clean(one.name),
@@ -250,7 +253,8 @@ def _part(plan: Plan, one: PartFacts, device: Mapping[str, int]) -> dict[str, An
         "device": device[one.device],
         "reason": clean(reason_text(plan, plan[one.name])),
         "requested": one.fallback.requested if one.fallback else "",
-        "layers": [clean(f"{call.name}: {call.kind}") for call in calls],
+        "layers": [_layer(plan, call, plan.cluster[one.device]) for call in calls],
+        **(_inside(calls, sizes) if len(calls) > 1 else {}),
         "outputs": [shape_text(shape) for shape in one.shapes],
         "weights": one.weight_bytes,
         "saved": one.activation_bytes,
@@ -258,6 +262,64 @@ def _part(plan: Plan, one: PartFacts, device: Mapping[str, int]) -> dict[str, An
         "output": one.is_output,
         "where": clean(one.where),
     }
+
+
+def _layer(plan: Plan, call: Call, device: Device) -> tuple[str | int, ...]:
+    """Name, kind, outputs, time of forward and backward pass, weights, activations."""
+    seconds = plan.costs.forward_seconds(call, device)
+    if plan.training:
+        seconds += plan.costs.backward_seconds(call, device)
+    return (
+        clean(call.name),
+        clean(call.kind),
+        ", ".join(map(shape_text, call.output_shapes)),
+        _nanoseconds(seconds),
+        sum(plan.graph.weight[name].bytes for name in call.weights),
+        call.activation_bytes,
+    )
+
+
+def _inside(calls: Sequence[Call], sizes: _Sizes) -> dict[str, Any]:
+    """The layers of a part as a tree, and the tensors between them."""
+    number = {call.name: at for at, call in enumerate(calls)}
+    look = {call.name: (call.kind, call.output_shapes) for call in calls}
+    return {
+        "tree": _tree(block_of(list(number), look), number, set()),
+        "wires": [(*ends, size) for ends, size in sizes.items()],
+    }
+
+
+def _layer_links(graph: Graph) -> dict[tuple[str, str], _Sizes]:
+    """Bytes from layer to layer, by their parts; layers by their number in the part.
+
+    A tensor counts for the first layer of a part that reads it.
+    """
+    at = {call.name: n for its in graph.calls_of.values() for n, call in enumerate(its)}
+    found: dict[tuple[str, str], _Sizes] = {}
+    counted: set[tuple[str, int, str]] = set()
+    for tensor in graph.tensors:
+        source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
+        sizes = found.setdefault((source, target), {})
+        ends = at[tensor.source], at[tensor.target]
+        key = tensor.source, tensor.index, target
+        sizes[ends] = sizes.get(ends, 0) + (0 if key in counted else tensor.bytes)
+        counted.add(key)
+    return found
+
+
+def _link(
+    link: DiagramEdge, number: Mapping[str, int], layers: Mapping[Any, _Sizes]
+) -> tuple[Any, ...]:
+    ends = link.source, link.target
+    there, back = layers.get(ends, {}), layers.get(ends[::-1], {})
+    return (
+        *(number[end] for end in ends),
+        *(link.bytes, link.sent_bytes, link.returned_bytes, int(link.weights)),
+        []
+        if link.weights
+        else [(*pair, size) for pair, size in there.items()]
+        + [(*pair[::-1], size) for pair, size in back.items()],
+    )
 
 
 def _blocks(
@@ -271,20 +333,23 @@ def _blocks(
     place = {name: facts[name].device for name in order}
     shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
 
-    def tree(block: Block) -> Any:
-        if not block.children:
-            return number[block.members[0]]
-        opened = block.members not in shown
-        return {
-            "times": block.times,
-            "open": opened,
-            "inside": [tree(child) for child in block.children],
-        }
-
     lanes: dict[str, list[str]] = {}
     for name in order:
         lanes.setdefault(place[name], []).append(name)
-    return [tree(block_of(names, look)) for names in lanes.values()]
+    return [_tree(block_of(its, look), number, shown) for its in lanes.values()]
+
+
+def _tree(
+    block: Block, number: Mapping[str, int], closed: Container[tuple[str, ...]]
+) -> Any:
+    """A block with its children; a leaf is the number of its member."""
+    if not block.children:
+        return number[block.members[0]]
+    return {
+        "times": block.times,
+        "open": block.members not in closed,
+        "inside": [_tree(child, number, closed) for child in block.children],
+    }
 
 
 def _timeline(

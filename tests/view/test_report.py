@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import splitnet as sn
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.core.timeline import Timeline
@@ -142,6 +143,31 @@ def test_explorer_json_has_each_part_in_one_block_of_its_device() -> None:
         return sum(map(shown, tree["inside"])) if opened else 1
 
     assert 10 <= sum(map(shown, data["blocks"])) <= 24
+
+
+def test_explorer_json_has_a_tree_of_the_layers_of_each_part() -> None:
+    """Repeats are a block; links and wires say from which layer to which."""
+    draft = plans.Draft("blocks", 8)
+    draft.part("x", kind="input", on="cpu:0")
+    draft.part("body", ["x"], ["Conv2D", "ReLU"] * 5)
+    draft.part("head", ["body"], ["Dense"])
+    places = dict.fromkeys(draft.last, "gpu:0") | {"x": "cpu:0"}
+    cluster = Cluster.of("2*gpu", "cpu")
+    data = data_of(plans.plan_by_hand(draft.graph("head"), cluster, places))
+    x, body, head = data["parts"]
+
+    assert (body["tree"]["times"], len(body["tree"]["inside"])) == (5, 5)
+    assert body["tree"]["inside"][4]["inside"] == [8, 9]
+    assert [wire[:2] for wire in body["wires"]] == [[n, n + 1] for n in range(9)]
+    assert "tree" not in x
+    assert "tree" not in head
+    into, out = (link[6] for link in data["links"])
+    assert into == [[0, 0, 4 * 8 * 64]]
+    assert out == [[9, 0, 4 * 8 * 64]]
+    name, kind, shape, spent, weights, saved = body["layers"][8]
+    assert (name, kind, shape) == ("body/conv2d_8", "Conv2D", "8 × 64")
+    assert spent > 0
+    assert (weights, saved) == (65536, 4 * 8 * 64)
 
 
 def test_explorer_json_says_what_each_move_costs() -> None:

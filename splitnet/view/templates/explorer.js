@@ -33,67 +33,103 @@ const light = (its) => {
     .attr("aria-label", "Placement explorer: arrow keys choose a box, Enter opens it, Escape closes it, + and - zoom");
   const back = svg.append("g"), world = svg.append("g"), front = svg.append("g").attr("pointer-events", "none");
   const nodes = [], chosen = { node: null }, moved = new Map();
-  // A node of the tree: its parts, its children, and whether it is open.
-  const node = (tree, parent) => {
-    const leaf = typeof tree === "number";
-    const self = { id: nodes.length, parent, open: !leaf && tree.open, times: leaf ? 1 : tree.times };
+  // A node of the tree: its parts or the layers of its part, its children, whether it is open.
+  const node = (tree, parent, part) => {
+    const leaf = typeof tree === "number", layer = part !== undefined;
+    const self = { id: nodes.length, parent, open: !leaf && tree.open, times: leaf ? 1 : tree.times, whole: leaf && !layer };
     nodes.push(self);
-    self.inside = leaf ? [] : tree.inside.map((one) => node(one, self));
-    self.parts = leaf ? [tree] : self.inside.flatMap((one) => one.parts);
+    self.inside = leaf ? [] : tree.inside.map((one) => node(one, self, part));
+    self.parts = layer ? [part] : leaf ? [tree] : self.inside.flatMap((one) => one.parts);
+    if (layer) self.layers = leaf ? [tree] : self.inside.flatMap((one) => one.layers);
+    if (self.whole && parts[tree].tree) self.inside = parts[tree].tree.inside.map((one) => node(one, self, tree));
     self.device = parts[self.parts[0]].device;
     return self;
   };
   const roots = data.blocks.map((tree) => node(tree, null));
-  const visible = (one) => one.open ? one.inside.flatMap(visible) : [one];
+  const unfold = (its) => its.flatMap((one) => one.open && !one.whole ? unfold(one.inside) : [one]);
+  const members = (one) => one.layers ? one.layers.map((n) => parts[one.parts[0]].layers[n]) : one.parts.map((n) => parts[n]);
+  const names = (one) => one.layers ? members(one).map((layer) => layer[0]) : members(one).map((part) => part.name);
   const title = (one) => {
-    const first = parts[one.parts[0]].name, last = parts[one.parts.at(-1)].name;
-    return one.parts.length === 1 ? first : `${first} … ${last}${one.times > 1 ? ` ×${one.times}` : ` (${one.parts.length})`}`;
+    const all = names(one);
+    return all.length === 1 ? all[0] : `${all[0]} … ${all.at(-1)}${one.times > 1 ? ` ×${one.times}` : ` (${all.length})`}`;
   };
   const short = (text, most) => text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
   const brief = (one) => {
-    const [first, last] = [parts[one.parts[0]].name, parts[one.parts.at(-1)].name];
-    if (one.parts.length === 1) return short(first, 22);
+    const own = `${parts[one.parts[0]].name}/`, all = names(one).map((name) => one.layers && name.startsWith(own) ? name.slice(own.length) : name);
+    const [first, last] = [all[0], all.at(-1)];
+    if (all.length === 1) return short(first, 22);
     // As far as the word in which they differ; what they share stands once.
     const at = [...first].findIndex((letter, n) => letter !== last[n]), folder = first.slice(0, at).lastIndexOf("/") + 1;
     const word = (name) => name.slice(0, at) + name.slice(at).split(/(?=[/._])/)[0];
     return `${short(word(first), 10)} … ${short(word(last).slice(folder), 9)}${one.times > 1 ? ` ×${one.times}` : ""}`;
   };
-  let shown = [], lines = [], whole = [0, 0], lanes = [], boxOf = [];
+  let shown = [], lines = [], whole = [0, 0], lanes = [], boxOf = [], frames = [];
 
+  /** Boxes in columns by their depth, each column as wide as its widest; the column's left ends. */
+  const columns = (boxes, lines, ends) => {
+    boxes.forEach((one, n) => { one.order = n; });
+    const into = d3.group(lines.filter((line) => !line.weights && !line.both).map(ends), (line) => line[1]);
+    for (const one of boxes) one.column = d3.max(into.get(one) || [], ([source]) => (source.order < one.order ? source.column + 1 : 0)) || 0;
+    const wide = d3.rollup(boxes, (its) => d3.max(its, (one) => one.wide), (one) => one.column), lefts = [0];
+    for (let n = 0; wide.has(n); n += 1) lefts.push(lefts[n] + wide.get(n) + GAP);
+    for (const one of boxes) one.x = lefts[one.column];
+    return lefts.at(-1) - GAP;
+  };
+  /** Stack the boxes of each column; the height of all. */
+  const stack = (boxes, top) => {
+    const cells = [...d3.group(boxes, (one) => one.column).values()], height = (cell) => sum(cell.map((one) => one.tall + STACK)) - STACK;
+    const tall = d3.max(cells, height);
+    for (const cell of cells) {
+      let y = top + (tall - height(cell)) / 2;
+      for (const one of cell) { one.y = y; y += one.tall + STACK; }
+    }
+    return tall;
+  };
   const arrange = () => {
-    shown = roots.flatMap(visible).sort((a, b) => a.parts[0] - b.parts[0]);
-    boxOf = new Array(parts.length);
-    for (const one of shown) for (const part of one.parts) boxOf[part] = one;
+    const first = (one) => one.parts[0], tops = unfold(roots).sort((a, b) => first(a) - first(b));
+    boxOf = new Array(parts.length); shown = []; frames = [];
+    for (const top of tops) {
+      [top.wide, top.tall, top.frame] = [WIDE, TALL, top];
+      for (const part of top.parts) boxOf[part] = top;
+      if (!(top.whole && top.open)) { shown.push(top); continue; }
+      top.layerBoxes = unfold(top.inside); top.boxOf = [];
+      for (const one of top.layerBoxes) { [one.wide, one.tall, one.frame] = [WIDE, TALL, top]; for (const layer of one.layers) top.boxOf[layer] = one; }
+      frames.push(top); shown.push(...top.layerBoxes);
+    }
+    const end = (part, layer) => boxOf[part].boxOf && boxOf[part].open ? boxOf[part].boxOf[layer] : boxOf[part];
     const joined = new Map();
-    for (const [source, target, size, sent, returned, weights] of links) {
-      const a = boxOf[source], b = boxOf[target];
-      if (a === b) continue;
+    const join = (a, b, size, sent, returned, weights) => {
+      if (a === b) return;
       const turned = joined.has(`${b.id}-${a.id}-${weights}`);
       const key = turned ? `${b.id}-${a.id}-${weights}` : `${a.id}-${b.id}-${weights}`;
       const line = joined.get(key) || { source: a, target: b, size: 0, sent: 0, returned: 0, weights, both: false };
       line.size += size; line.sent += sent; line.returned += returned; line.both = line.both || turned;
       joined.set(key, line);
+    };
+    for (const [source, target, size, sent, returned, weights, between] of links) {
+      const all = sum(between.map((one) => one[2]));
+      if (!frames.length || !all) join(end(source, 0), end(target, 0), size, sent, returned, weights);
+      else for (const [from, to, part] of between) join(end(source, from), end(target, to), part, sent * part / all, returned * part / all, weights);
     }
+    for (const top of frames) for (const [from, to, size] of parts[first(top)].wires) join(top.boxOf[from], top.boxOf[to], size, 0, 0, 0);
     lines = [...joined.values()];
-    const into = d3.group(lines.filter((line) => !line.weights && !line.both), (line) => line.target);
-    for (const one of shown) one.column = d3.max(into.get(one) || [], (line) => (line.source.parts[0] < one.parts[0] ? line.source.column + 1 : 0)) || 0;
-    const columns = d3.max(shown, (one) => one.column) + 1;
+    for (const top of frames) {
+      top.wide = columns(top.layerBoxes, lines.filter((line) => line.source.frame === top && line.target.frame === top), (line) => [line.source, line.target]) + 2 * STACK;
+      top.tall = stack(top.layerBoxes, 0) + STACK + 24;
+    }
+    const wide = columns(tops, lines.filter((line) => line.source.frame !== line.target.frame), (line) => [line.source.frame, line.target.frame]);
     let y = 8, host = null;
-    lanes = devices.map((device, at) => ({ device, its: shown.filter((one) => one.device === at) })).filter((lane) => lane.its.length);
+    lanes = devices.map((device, at) => ({ device, its: tops.filter((one) => one.device === at) })).filter((lane) => lane.its.length);
     for (const lane of lanes) {
       const { device, its } = lane;
       if (device.host !== host && devices.some((one) => one.host)) { lane.host = device.host || "this machine"; y += 20; }
       host = device.host;
       lane.y = y;
-      const cells = d3.group(its, (one) => one.column);
-      lane.tall = d3.max([...cells.values()], (cell) => cell.length) * (TALL + STACK) + STACK;
-      for (const cell of cells.values()) cell.forEach((one, row) => {
-        one.x = one.column * (WIDE + GAP);
-        one.y = lane.y + (lane.tall - cell.length * (TALL + STACK) + STACK) / 2 + row * (TALL + STACK);
-      });
+      lane.tall = stack(its, y + STACK) + 2 * STACK;
       y += lane.tall + 6;
     }
-    whole = [columns * (WIDE + GAP) - GAP + 16, y + 4];
+    for (const top of frames) for (const one of top.layerBoxes) { one.x += top.x + STACK; one.y += top.y + 24; }
+    whole = [wide + 16, y + 4];
   };
 
   const curve = ({ source, target }) => {
@@ -116,6 +152,9 @@ const light = (its) => {
   };
 
   const tint = (one) => `color-mix(in srgb, ${devices[one.device].color} 26%, var(--paper))`;
+  const ownTime = (one) => sum(members(one).map((own) => one.layers ? own[3] : sum(own.times)));
+  const held = (one) => sum(members(one).map((own) => one.layers ? own[4] + own[5] : own.weights + own.saved));
+  const spent = (one) => `${time(ownTime(one))} · ${bytes(held(one))}`;
   const draw = () => {
     arrange();
     const most = d3.max(lines, (line) => line.sent + line.returned) || 1;
@@ -139,6 +178,15 @@ const light = (its) => {
       g.select(".lane-facts").text(`${percent(device.busy)} busy · ${percent(full)} full`).classed("alarm", full > 1);
       g.select(".lane-host").text(host || "");
     });
+    world.selectAll("g.frame").data(frames, (one) => one.id).join((enter) => {
+      const g = enter.append("g").attr("class", "frame");
+      g.append("rect").attr("rx", 8);
+      g.append("text").attr("x", STACK).attr("y", 16);
+      return g.on("click", (event, one) => choose(one)).on("dblclick", (event, one) => { event.stopPropagation(); fold(one); });
+    }).attr("transform", (one) => `translate(${one.x},${one.y})`).lower().each(function (one) {
+      d3.select(this).select("rect").attr("width", one.wide).attr("height", one.tall).attr("stroke", devices[one.device].color);
+      d3.select(this).select("text").text(`${title(one)} · ${spent(one)}`);
+    });
     world.selectAll("path.line").data(lines, (line) => `${line.source.id}-${line.target.id}-${line.weights}`).join("path")
       .attr("class", (line) => `line${line.weights ? " weights" : line.source.device === line.target.device ? " local" : line.sent + line.returned ? "" : " reuse"}`)
       .attr("d", ({ points: [a, b, c, d] }) => `M${a}C${b} ${c} ${d}`)
@@ -160,19 +208,19 @@ const light = (its) => {
     boxes.classed("many", (one) => one.inside.length).raise();
     boxes.select(".body").attr("rx", (one) => ["input", "merge"].includes(parts[one.parts[0]].kind) ? 0 : 7)
       .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => devices[one.device].color)
-      .attr("stroke-width", (one) => one.parts.some((part) => parts[part].output) ? 3.5 : 1.2)
+      .attr("stroke-width", (one) => !one.layers && one.parts.some((part) => parts[part].output) ? 3.5 : 1.2)
       .classed("fell", (one) => one.parts.some((part) => parts[part].requested));
     boxes.select(".name").text(brief);
     boxes.select(".cost").text((one) => {
-      const to = one.parts.filter((part) => moved.has(part)), spent = sum(one.parts.map((part) => sum(parts[part].times)));
-      return to.length ? `move to ${devices[moved.get(to[0])].name}` : `${time(spent)} · ${bytes(sum(one.parts.map((part) => parts[part].weights + parts[part].saved)))}`;
+      const to = one.parts.filter((part) => moved.has(part)), kinds = one.layers && [...new Set(members(one).map((layer) => layer[1]))];
+      return to.length ? `move to ${devices[moved.get(to[0])].name}` : kinds ? `${kinds.length === 1 ? short(kinds[0], 16) : `${kinds.length} kinds`} · ${spent(one).split(" · ")[0]}` : spent(one);
     }).classed("alarm", (one) => one.parts.some((part) => moved.has(part)));
-    boxes.select("title").text((one) => `${title(one)}\n${one.inside.length ? "double click or Enter opens it" : parts[one.parts[0]].kind}`);
+    boxes.select("title").text((one) => `${title(one)}\n${one.inside.length ? "double click or Enter opens it" : one.layers ? members(one)[0][1] : parts[one.parts[0]].kind}`);
     world.selectAll("text.label").data(lines.filter((line) => line.label)).join("text").attr("class", "label")
       .attr("x", (line) => line.label.x).attr("y", (line) => line.label.y + 4).text((line) => line.label.text).raise();
     mark();
   };
-  const mark = () => world.selectAll("g.box").classed("chosen", (one) => one === chosen.node);
+  const mark = () => world.selectAll("g.box, g.frame").classed("chosen", (one) => one === chosen.node);
   page.listeners.push((lit) => {
     world.selectAll("g.box").classed("dim", (one) => lit && !one.parts.some((part) => lit.has(part)));
     world.selectAll("path.line").classed("dim", (line) => lit && !(line.source.parts.some((part) => lit.has(part)) && line.target.parts.some((part) => lit.has(part))));
@@ -196,16 +244,14 @@ const light = (its) => {
     svg.attr("height", Math.max(160, Math.min(whole[1] * k, 900))).attr("viewBox", null);
     svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
   };
-  const centre = (one) => svg.call(zoom.translateTo, one.x + WIDE / 2, one.y + TALL / 2);
+  const centre = (one) => svg.call(zoom.translateTo, one.x + one.wide / 2, one.y + one.tall / 2);
   const open = (one) => {
     if (!one.inside.length) return;
-    one.open = true; draw(); choose(one.inside.flatMap(visible)[0]); svg.call(zoom.translateBy, 0, 0);
+    one.open = true; draw(); choose(unfold(one.inside)[0]); svg.call(zoom.translateBy, 0, 0);
   };
-  const close = (one) => {
-    if (!one.parent) return;
-    one.parent.open = false; draw(); choose(one.parent); svg.call(zoom.translateBy, 0, 0);
-  };
-  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0; chosen.node = null; draw(); fit(); };
+  const fold = (one) => { one.open = false; draw(); choose(one); svg.call(zoom.translateBy, 0, 0); };
+  const close = (one) => { if (one.open) fold(one); else if (one.parent) fold(one.parent); };
+  const all = (opened) => { for (const one of nodes) one.open = opened && one.inside.length > 0 && !one.whole && !one.layers; chosen.node = null; draw(); fit(); };
 
   const add = (tag, text, parent, name) => {
     const made = parent.appendChild(document.createElement(tag));
@@ -221,8 +267,14 @@ const light = (its) => {
     if (!one) return;
     add("h3", title(one), panel);
     const tools = add("p", "", panel);
-    if (one.inside.length) add("button", "Open", tools).onclick = () => open(one);
-    if (one.parent) add("button", "Close its block", tools).onclick = () => close(one);
+    if (one.inside.length && !one.open) add("button", one.whole ? "Open its layers" : "Open", tools).onclick = () => open(one);
+    if (one.parent || one.open) add("button", one.open ? "Close its layers" : one.layers ? "Close layers" : "Close its block", tools).onclick = () => close(one);
+    if (one.layers) {
+      const own = members(one), few = own.slice(0, 12).map((layer) => `${layer[0]}: ${layer[1]}, ${layer[2]}`).join("\n"), total = (at) => sum(own.map((layer) => layer[at]));
+      rows([["part", parts[one.parts[0]].name], ["device", devices[one.device].name], [own.length > 1 ? "layers" : "layer", few + (own.length > 12 ? `\nand ${own.length - 12} more` : "")],
+        ["weights", bytes(total(4))], ["saved activations", bytes(total(5))], ["forward and backward", time(total(3))]], panel);
+      return;
+    }
     const total = (key) => sum(one.parts.map((part) => parts[part][key])), phases = data.phases.map((word, n) => [word, sum(one.parts.map((part) => parts[part].times[n]))]);
     const flow = (from, to, way) => links.filter((link) => one.parts.includes(link[to]) && !one.parts.includes(link[from]))
       .sort((a, b) => b[2] - a[2]).map((link) => `${way} ${parts[link[from]].name}: ${bytes(link[2] || link[3])}${link[5] ? " of weights" : ""}`);
@@ -232,7 +284,7 @@ const light = (its) => {
       ["device", devices[one.device].name],
       ["reason", alone && part.reason],
       ["requested", alone && part.requested],
-      ["layers", few(alone ? part.layers : one.parts.map((n) => parts[n].name))],
+      ["layers", few(alone ? part.layers.map((layer) => `${layer[0]}: ${layer[1]}`) : one.parts.map((n) => parts[n].name))],
       ["outputs", alone && part.outputs.join(", ")],
       ["weights", bytes(total("weights"))],
       ["saved activations", bytes(total("saved"))],
@@ -273,12 +325,13 @@ const light = (its) => {
   const search = document.querySelector(".search");
   const hits = () => {
     const wanted = search.value.toLowerCase(), holds = (text) => text.toLowerCase().includes(wanted);
-    const found = wanted ? d3.range(parts.length).filter((n) => holds(parts[n].name) || parts[n].layers.some(holds)) : [];
+    const found = wanted ? d3.range(parts.length).filter((n) => holds(parts[n].name) || parts[n].layers.some((layer) => holds(layer[0]) || holds(layer[1]))) : [];
     return d3.sort(found, (n) => parts[n].name.toLowerCase() !== wanted);
   };
   const reveal = (part) => {
-    for (let one = nodes.find((other) => !other.inside.length && other.parts[0] === part).parent; one; one = one.parent) one.open = true;
-    draw(); choose(boxOf[part]); centre(boxOf[part]);
+    const own = nodes.find((other) => other.whole && other.parts[0] === part);
+    for (let one = own.parent; one; one = one.parent) one.open = true;
+    draw(); choose(own); centre(own);
   };
   search.oninput = () => { const its = hits(), set = new Set(its); for (const listen of page.listeners) listen(its.length ? set : null, its.length ? set : null); };
   search.onkeydown = (event) => { const its = hits(); if (event.key === "Enter" && its.length) { reveal(its[(its.indexOf(chosen.node?.parts[0]) + 1) % its.length]); search.focus(); } };
