@@ -16,6 +16,7 @@ from splitnet.core.net import BATCH_NORMS, Towers
 
 __all__ = [
     "JOINS",
+    "MOMENTS",
     "as_one_part",
     "batch_shares",
     "broadcast_inputs",
@@ -32,6 +33,9 @@ __all__ = [
 
 JOINS = ("HeadSum", "SideBySide")
 """Kinds of calls that make one layer's output of its slices'."""
+
+MOMENTS = "Moments"
+"""Kind of the calls that compute the moments of a batch that towers share."""
 
 
 def batch_shares(batch: int, count: int) -> tuple[int, ...]:
@@ -212,6 +216,7 @@ class _Expansion:
             if name not in begun:
                 begun.add(name)
                 yield from self._weights(name)
+            yield from self._moments(call, name)
             for i, smaller in enumerate(self.parts[name]):
                 yield replace(
                     smaller.call[call.name],
@@ -227,6 +232,48 @@ class _Expansion:
         if used:
             part = weights_part(name)
             yield Call(f"{part}/hold", part, "Weights", weights=used)
+
+    def _moments(self, call: Call, name: str) -> Iterable[Call]:
+        """Mean and variance of each share, and from these of the batch, at home."""
+        if not self._meets(call.name):
+            return
+        size = self.whole.weight[call.weights[0]]
+        places = [tower_part(name, i) for i in range(self.towers[name].count)]
+        for number, part in enumerate([*places, weights_part(name)]):
+            yield Call(
+                self._moments_of(call.name, name, number),
+                part,
+                MOMENTS,
+                output_shapes=((2, *size.shape),),
+                output_dtypes=(size.dtype,),
+                output_bytes=2 * size.bytes,
+            )
+
+    def _meets(self, call: str) -> bool:
+        """Whether all towers meet in a call: a synchronised BatchNormalization."""
+        found = self.whole.call[call]
+        towers = self.towers.get(found.part)
+        meets = towers is not None and towers.batch_norm == "synchronised"
+        return meets and found.kind == "BatchNormalization" and bool(found.weights)
+
+    def _moments_of(self, call: str, name: str, number: int) -> str:
+        """The call with a tower's moments; of the batch's, by the count of towers."""
+        if number < self.towers[name].count:
+            return f"{_inside(call, name, number)}/moments"
+        return f"{weights_part(name)}/{call.removeprefix(f'{name}/')}/moments"
+
+    def _meeting(self, tensor: Tensor, name: str) -> Iterable[Tensor]:
+        """The moments that go home from each tower, and come back, for a tensor."""
+        call = self.whole.call[tensor.target]
+        size = self.whole.weight[call.weights[0]]
+        count = self.towers[name].count
+        home = self._moments_of(call.name, name, count)
+        shape, size_bytes = (2, *size.shape), 2 * size.bytes
+        for i in range(count):
+            one = self._moments_of(call.name, name, i)
+            into = _inside(call.name, name, i)
+            yield Tensor(one, home, 0, shape, size.dtype, size_bytes)
+            yield Tensor(home, into, 0, shape, size.dtype, size_bytes)
 
     def _join(self, call: Call) -> Call:
         return Call(
@@ -253,13 +300,16 @@ class _Expansion:
             broadcast = from_part in self.towers[target].broadcast
             for i, smaller in enumerate(self.parts[target]):
                 share = tensor if broadcast else smaller.tensors[number]
-                yield replace(
-                    share,
-                    source=_inside(tensor.source, source, i)
-                    if source
-                    else tensor.source,
-                    target=_inside(tensor.target, target, i),
-                )
+                if source:
+                    share = replace(share, source=_inside(tensor.source, source, i))
+                else:
+                    share = replace(share, source=tensor.source)
+                yield replace(share, target=_inside(tensor.target, target, i))
+                if self._meets(tensor.target):
+                    moments = self._moments_of(tensor.target, target, i)
+                    yield replace(share, target=moments, kept=False)
+            if self._meets(tensor.target):
+                yield from self._meeting(tensor, target)
         for name in self.whole.outputs:
             part = self._of(name)
             if part:
@@ -355,6 +405,8 @@ def collapse(graph: Graph) -> Graph:
     for name, one in towers.items():
         for i in range(one.count):
             for call in graph.calls_of[tower_part(name, i)]:
+                if call.kind == MOMENTS:
+                    continue
                 own = f"{name}/{call.name.removeprefix(call.part + '/')}"
                 plain[call.name] = own
                 whole[own] = _summed(whole.get(own), call, own, name)
@@ -367,7 +419,7 @@ def collapse(graph: Graph) -> Graph:
     calls = {
         own: whole.get(own, call)
         for call in graph.calls
-        if call.part not in gone
+        if call.part not in gone and call.kind != MOMENTS
         for own in (plain.get(call.name, call.name),)
     }
     return replace(
@@ -409,7 +461,8 @@ def _collapsed_tensors(
     found: dict[tuple[str, str, int], Tensor] = {}
     whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
     for t in graph.tensors:
-        if t.target in joins:
+        kinds = graph.call[t.source].kind, graph.call[t.target].kind
+        if t.target in joins or MOMENTS in kinds:
             continue
         source, target = plain.get(t.source, t.source), plain.get(t.target, t.target)
         key = (source, target, t.index)

@@ -24,7 +24,7 @@ from splitnet.core.costs import CostModel, launch_seconds
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.plan import Plan
-from splitnet.core.replication import batch_shares, broadcast_inputs
+from splitnet.core.replication import MOMENTS, batch_shares, broadcast_inputs
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.simulator.repeated import repeated
 from splitnet.simulator.step_graph import StepGraph, step_graph
@@ -139,6 +139,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
     """
     share = batch / graph.batch
     whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
+    whole |= {call.name for call in graph.calls if call.kind == MOMENTS}
 
     def size(count: int) -> int:
         return ceil(count * share)

@@ -17,6 +17,7 @@ import networkx as nx
 
 from splitnet.core.costs import VIEWS
 from splitnet.core.graph import Call, Graph
+from splitnet.core.replication import tower_part, towers_in
 from splitnet.simulator.task_graph import Edge
 
 __all__ = [
@@ -29,8 +30,12 @@ __all__ = [
     "single_calls",
 ]
 
-Key = tuple[int, int]
-"""An output tensor: the number of its call and its index among the call's outputs."""
+Key = tuple[int, ...]
+"""An output tensor: the number of its call and its index among the call's outputs.
+
+That of a share of the batch that a tower reads: also how many shares there are, and
+which it is.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ CALLS = 8
 
 def cut_run(
     run: Sequence[int],
-    reads: Mapping[int, Sequence[tuple[int, int]]],
+    reads: Mapping[int, Sequence[Key]],
     sizes: Mapping[int, int] | None = None,
 ) -> Iterator[Sequence[int]]:
     """A run of calls, or of units of calls, as one or several functions.
@@ -127,7 +132,7 @@ def cut_run(
         yield run
         return
     made = dict.fromkeys(run, 0)  # tensors of each that are read in the run
-    last: dict[tuple[int, int], int] = {}
+    last: dict[Key, int] = {}
     for i, one in enumerate(run):
         for tensor in reads.get(one, ()):
             if tensor[0] in made:
@@ -210,14 +215,15 @@ def edges_and_memory(
             so that of the unit only its inputs are saved.
     """
     unit = grouping.unit_of_call
-    outputs = _outputs(graph, unit, has_backward)
+    shares = _shares(graph)
+    outputs = _outputs(graph, unit, has_backward, shares)
     buffer = _buffers(graph, unit)
     index = {call.name: i for i, call in enumerate(graph.calls)}
     made = [0] * len(graph.calls)  # bytes of input gradients of a call
     returned: set[tuple[int, Key]] = set()
-    for tensor in graph.tensors:
+    for tensor, share in zip(graph.tensors, shares):
         source, target = index[tensor.source], index[tensor.target]
-        key = (source, tensor.index)
+        key = (source, tensor.index, *share)
         held = buffer.get(key, key)
         returns = tensor.differentiable and has_backward[source]
         returns = returns and has_backward[target]
@@ -249,19 +255,48 @@ def edges_and_memory(
     return tuple(edges), memory
 
 
+def _shares(graph: Graph) -> list[tuple[int, ...]]:
+    """Per tensor, the number of shares that it is one of, and its own; () if whole."""
+    towers = {
+        tower_part(name, i): (one, i)
+        for name, one in towers_in(graph).items()
+        for i in range(one.count)
+    }
+    found: list[tuple[int, ...]] = []
+    for tensor in graph.tensors:
+        source, reader = graph.call[tensor.source], graph.call[tensor.target].part
+        share: tuple[int, ...] = ()
+        if reader in towers and source.part not in towers:
+            one, number = towers[reader]
+            [shape] = source.output_shapes[tensor.index : tensor.index + 1] or [()]
+            if shape[:1] == (graph.batch,) and source.part not in one.broadcast:
+                share = one.count, number
+        found.append(share)
+    return found
+
+
 def _outputs(
-    graph: Graph, unit: Sequence[int], has_backward: Sequence[bool]
+    graph: Graph,
+    unit: Sequence[int],
+    has_backward: Sequence[bool],
+    shares: Sequence[tuple[int, ...]],
 ) -> dict[Key, _Output]:
     """Every output tensor; those that no call reads, or that leave the model, leave.
 
-    The loss reads outputs of the model again in the backward pass.
+    The loss reads outputs of the model again in the backward pass. A share of the batch
+    is a tensor of its own, cut where the whole is made.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
     outputs: dict[Key, _Output] = {}
-    for tensor in graph.tensors:
-        i = index[tensor.source]
-        one = outputs.setdefault((i, tensor.index), _Output(tensor.bytes, unit[i], i))
-        one.bytes = max(one.bytes, tensor.bytes)
+    cut: dict[Key, _Output] = {}
+    for tensor, share in zip(graph.tensors, shares):
+        i, size = index[tensor.source], tensor.bytes
+        if share:
+            seconds = graph.calls[i].transfer_seconds
+            cut[i, tensor.index, *share] = _Output(size, unit[i], i, seconds=seconds)
+            size = min(size * share[0], graph.calls[i].output_bytes)
+        one = outputs.setdefault((i, tensor.index), _Output(size, unit[i], i))
+        one.bytes = max(one.bytes, size)
     read = {i for i, _ in outputs}
     for i, call in enumerate(graph.calls):
         if i not in read:
@@ -273,7 +308,7 @@ def _outputs(
         one.leaves = i not in read or i in ends
         keeps = one.leaves or (call.kind not in VIEWS and _keeps_output(call))
         one.saved = has_backward[i] and keeps
-    return outputs
+    return outputs | cut
 
 
 def _buffers(graph: Graph, unit: Sequence[int]) -> dict[Key, Key]:
@@ -320,7 +355,7 @@ def _memory(
     """Saved and passing bytes of every unit, from the tensors inside of it."""
     inside: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
     saved_outputs = [0] * len(grouping.calls)
-    for (call, _), one in outputs.items():
+    for (call, *_), one in outputs.items():
         if one.leaves:
             saved_outputs[one.unit] += one.bytes * one.saved
         else:

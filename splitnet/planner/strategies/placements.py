@@ -243,7 +243,8 @@ def copied(placed: Placed, groups: Sequence[Sequence[str]], home: str | None) ->
             device_of[tower] = group[i]
             for call in made.calls_of[tower]:
                 plain = f"{name}/{call.name.removeprefix(tower + '/')}"
-                costs[call.name] = (graph.call[plain], size / batch)
+                if plain in graph.call:  # moments of the batch are not
+                    costs[call.name] = (graph.call[plain], size / batch)
     known = isinstance(one.costs, Roofline)
     scaled = one.costs if known else ScaledCosts(one.costs, costs)
     return replace(one, graph=made, costs=scaled), device_of

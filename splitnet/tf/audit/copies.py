@@ -77,7 +77,8 @@ def _kind(
         return "weights gradient" if clipped else "update"
     if producer is not None and _reads_variable(step, producer):
         return "weights"
-    if _leads_to(step, readers, lambda one: _assigns(step, one), _UPDATING):
+    in_parts = bool(key_in(name)) and any(map(_of_part, readers))
+    if not in_parts and _leads_to(step, readers, step.assigns, _UPDATING):
         return "state"
     if "gradient_tape/" in name or _sums_gradients(step, producer):
         backward = _leads_to(step, readers, _of_backward, _SUMMING)
@@ -148,13 +149,6 @@ def _sums_gradients(
         if node.op in through:
             ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
     return False
-
-
-def _assigns(step: ExecutedStep, node: Any) -> bool:
-    """Whether an op sets a state, outside of parts and of the optimizer."""
-    name = PREFIX.sub("", node.name)
-    mine = key_in(name) or step.names.of_update(name)
-    return node.op == "AssignVariableOp" and not mine
 
 
 def _of_backward(node: Any) -> bool:

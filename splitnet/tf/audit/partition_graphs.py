@@ -185,6 +185,12 @@ class ExecutedStep:
             if any(op_of(source) in here for source in inputs_of(node))
         ]
 
+    def assigns(self, node: Any) -> bool:
+        """Whether an op sets a state, outside of parts and of the optimizer."""
+        name = PREFIX.sub("", node.name)
+        mine = key_in(name) or self.names.of_update(name)
+        return node.op == "AssignVariableOp" and not mine
+
     def traced(self, name: str) -> Any:
         """The traced op of an executed one, in a step's graph or a branch inside."""
         name = PREFIX.sub("", name)

@@ -7,7 +7,7 @@ smaller than the number of towers is padded with copies of its first sample; wha
 of them is cut off, and counts for nothing in gradients, losses and moving averages.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from splitnet.tf.parallel.batch_shards import Shards
 from splitnet.tf.placement.device_function import scope_of
 from splitnet.tf.placement.part_function import PartFunction, run_node
 from splitnet.tf.placement.placed import Placed
-from splitnet.tf.placement.run import Run, carry, transfer
+from splitnet.tf.placement.run import Run
 from splitnet.tf.placement.segments import Segment
 from splitnet.tf.placement.states import StateScope
 from splitnet.tf.reading.flatten import Flow
@@ -146,10 +146,8 @@ class TowerRunner:
         theirs = self.others.get(id(source))
         if theirs is not None and theirs.feeds(self.replicas):
             homes = [self.placed.target_of[key] for key in theirs.keys]
-            return [
-                value if home == target else _moved(value, home, target)
-                for value, home, target in zip(_local(run)[id(old)], homes, targets)
-            ]
+            values = _local(run)[id(old)]
+            return list(map(run.moved, values, homes, targets))
         if not self._is_split(old):
             return [run.arrive(old, target) for target in targets]
         pieces = run.extra.setdefault("pieces", {})
@@ -158,10 +156,8 @@ class TowerRunner:
         if (id(old), shards.count) not in pieces:
             with tf.name_scope(scope_of(key)), tf.device(home):
                 pieces[id(old), shards.count] = shards.split(run.tensors[id(old)])
-        return [
-            _moved(piece, home, target)
-            for piece, target in zip(pieces[id(old), shards.count], targets)
-        ]
+        each = pieces[id(old), shards.count]
+        return [run.moved(one, home, target) for one, target in zip(each, targets)]
 
     def _is_split(self, old: Any) -> bool:
         source = self.placed.key_of[id(keras_api.producer(old))]
@@ -198,7 +194,7 @@ class TowerRunner:
         join = self.placed.target_of[self.replicas.join]
         homes = [self.placed.target_of[key] for key in self.replicas.keys]
         with tf.name_scope(scope_of(self.replicas.join)), tf.device(join):
-            pieces = [_moved(v, home, join) for v, home in zip(values, homes)]
+            pieces = [run.moved(v, home, join) for v, home in zip(values, homes)]
             run.give(old, shards.join(pieces), join)
 
 
@@ -217,84 +213,105 @@ class SynchronisedNorm(TowerRunner):
             return
         shards = self.shards(run)
         inputs = [self.inputs(run, tensor, shards) for tensor in self.segment.reads]
-        moments = _Moments(self, node.operation, shards, inputs)
+        moments = _Moments(self, run, node.operation, shards, inputs)
+        outputs, values = [], []
         with keras_api.with_moments(node.operation, moments):
-            outputs, values = self._calls(run, node, inputs)
+            for number, _ in enumerate(self.replicas.keys):
+                moments.asked_by = number
+                seen, scope = self._call(run, node, inputs, number)
+                outputs.append([seen[id(old)] for old in node.outputs])
+                values.append(
+                    {
+                        id(v): (v, scope.get_current_value(v))
+                        for v in scope.assigned.values()
+                    }
+                )
         self.settle(run, shards, values)
         for number, old in enumerate(node.outputs):
             self.give(run, shards, old, [made[number] for made in outputs], _local(run))
 
-    def _calls(
-        self, run: Run, node: Any, inputs: list[list[Any]]
-    ) -> tuple[list[list[Any]], list[dict[int, Any]]]:
-        outputs, values = [], []
-        for number, key in enumerate(self.replicas.keys):
-            device = self.placed.target_of[key]
-            layer = node.operation
-            mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
-            mapping += [(v, run.state(v, first=True)) for v in states_of(layer)]
-            reads = zip(self.segment.reads, inputs)
-            seen = {id(old): each[number] for old, each in reads}
-            with (
-                tf.name_scope(scope_of(key)),
-                tf.device(device),
-                StateScope(mapping) as scope,
-            ):
-                run_node(node, seen, run.context)
-            outputs.append([seen[id(old)] for old in node.outputs])
-            values.append(
-                {
-                    id(v): (v, scope.get_current_value(v))
-                    for v in scope.assigned.values()
-                }
-            )
-        return outputs, values
+    def _call(
+        self, run: Run, node: Any, inputs: list[list[Any]], number: int
+    ) -> tuple[dict[int, Any], StateScope]:
+        """The tensors of one tower's call, by symbolic id, and what it assigned."""
+        key, layer = self.replicas.keys[number], node.operation
+        device = self.placed.target_of[key]
+        mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
+        mapping += [(v, run.state(v, first=True)) for v in states_of(layer)]
+        reads = zip(self.segment.reads, inputs)
+        seen = {id(old): each[number] for old, each in reads}
+        with (
+            tf.name_scope(scope_of(key)),
+            tf.device(device),
+            StateScope(mapping) as scope,
+        ):
+            run_node(node, seen, run.context)
+        return seen, scope
 
 
 class _Moments:
-    """The moments of the whole batch, worked out once from those of each tower."""
+    """The moments of the whole batch, worked out once from those of each tower.
+
+    Those of each tower are copied to the home of the weights, and those of the batch to
+    each tower; `asked_by` is the number of the tower that calls its layer.
+    """
 
     def __init__(
-        self, towers: TowerRunner, layer: Any, shards: Shards, inputs: list[list[Any]]
+        self,
+        towers: TowerRunner,
+        run: Run,
+        layer: Any,
+        shards: Shards,
+        inputs: list[list[Any]],
     ) -> None:
-        self._towers, self._shards, self._inputs = towers, shards, inputs
+        self._towers, self._run = towers, run
+        self._shards, self._inputs = shards, inputs
         self._plainly = keras_api.moments_of(layer)
-        self._found: Any = None
+        self._found: tuple[Any, ...] = ()
+        self.asked_by = 0
 
-    def __call__(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
-        """As a BatchNormalization computes them, whatever tower asks."""
-        if self._found is None:
-            towers = self._towers
-            each = []
-            for number, key in enumerate(towers.replicas.keys):
-                value, *masks = [one[number] for one in self._inputs]
-                kept = masks[0] if masks else keras_api.mask_of(value)
-                kept = kept if mask is not None else None
-                device = towers.placed.target_of[key]
-                with tf.name_scope(scope_of(key)), tf.device(device):
-                    mean, variance = self._plainly(tf.cast(value, inputs.dtype), kept)
-                each.append((mean, variance, kept))
-            with tf.device(towers.placed.target_of[towers.replicas.home]):
+    def __call__(self, inputs: Any, mask: Any) -> tuple[Any, ...]:
+        """As a BatchNormalization computes them, on the tower that asks."""
+        replicas, device_of = self._towers.replicas, self._towers.placed.target_of
+        home = device_of[replicas.home]
+        if not self._found:
+            each = [
+                [self._run.moved(one, device_of[key], home) for one in mine]
+                for key, mine in zip(replicas.keys, self._of_towers(inputs, mask))
+            ]
+            with tf.name_scope(scope_of(replicas.home)), tf.device(home):
                 self._found = _combined(each, self._shards)
-        return self._found
+        target = device_of[replicas.keys[self.asked_by]]
+        return tuple(self._run.moved(one, home, target) for one in self._found)
+
+    def _of_towers(self, inputs: Any, mask: Any) -> Iterator[list[Any]]:
+        """Mean and variance of each tower's samples; how many, if there is a mask."""
+        for number, key in enumerate(self._towers.replicas.keys):
+            value, *masks = [one[number] for one in self._inputs]
+            kept = masks[0] if masks else keras_api.mask_of(value)
+            kept = kept if mask is not None else None
+            device = self._towers.placed.target_of[key]
+            with tf.name_scope(scope_of(key)), tf.device(device):
+                found = list(self._plainly(tf.cast(value, inputs.dtype), kept))
+                if kept is not None:
+                    found.append(tf.reduce_sum(tf.cast(kept, inputs.dtype)))
+            yield found
 
 
-def _combined(each: list[tuple[Any, Any, Any]], shards: Shards) -> tuple[Any, Any]:
+def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:
     """Mean and variance of the whole batch from each tower's.
 
     The variance of a union is the mean variance plus the variance of the means.
     """
-    dtype = each[0][0].dtype
-    if each[0][2] is None:
+    means, variances, *counts = zip(*each)
+    dtype = means[0].dtype
+    if not counts:
         weights = [tf.cast(share, dtype) for share in shards.weights()]
     else:
-        counts = [
-            tf.reduce_sum(tf.cast(mask, dtype)) * tf.cast(real, dtype)
-            for (_, _, mask), real in zip(each, shards.real())
-        ]
-        weights = [tf.math.divide_no_nan(c, tf.add_n(counts)) for c in counts]
-    mean = tf.add_n([w * m for w, (m, _, _) in zip(weights, each)])
-    spread = [v + tf.square(m - mean) for m, v, _ in each]
+        real = [n * tf.cast(one, dtype) for n, one in zip(counts[0], shards.real())]
+        weights = [tf.math.divide_no_nan(n, tf.add_n(real)) for n in real]
+    mean = tf.add_n([w * m for w, m in zip(weights, means)])
+    spread = [v + tf.square(m - mean) for m, v in zip(means, variances)]
     return mean, tf.add_n([w * s for w, s in zip(weights, spread)])
 
 
@@ -302,13 +319,6 @@ def _local(run: Run) -> dict[int, list[Any]]:
     """What each tower made of a symbolic tensor, by its id."""
     found: dict[int, list[Any]] = run.extra.setdefault("local", {})
     return found
-
-
-def _moved(value: Any, source: str, target: str) -> Any:
-    """A tower's value on another device, with what Keras attached to it."""
-    if source == target or not tf.is_tensor(value):
-        return value
-    return carry(value, transfer(value, source, target), target)
 
 
 def _advance_seeds(run: Run, values: Any) -> dict[int, Any]:

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api
-from splitnet.tf.placement.device_function import update_scope
+from splitnet.tf.placement.device_function import update_scope, where
 from splitnet.tf.placement.run import device_of
 
 __all__ = ["all_optimizers", "copy_state", "place_optimizer", "slots_of"]
@@ -26,6 +26,42 @@ def place_optimizer(optimizer: Any) -> None:
     for one in all_optimizers(optimizer):
         if not getattr(one, "splitnet_placed", False):
             _place(one)
+    if optimizer is not None and "apply" not in vars(optimizer):
+        optimizer.apply = _apply_at_home(optimizer)
+
+
+def _apply_at_home(optimizer: Any) -> Any:
+    """As an optimizer's `apply`, with every gradient on the device of its variable.
+
+    A gradient that reaches `tf.cond`, as those of an optimizer that accumulates or
+    scales do, from another device would be copied by each branch, and what the branches
+    compute of it would run there.
+    """
+    plainly = optimizer.apply
+
+    @functools.wraps(plainly)
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        variables = trainable_variables
+        if variables is None:
+            variables = keras_api.trained_by(optimizer)
+        variables = list(variables)
+        return plainly(list(map(_home, grads, variables)), variables)
+
+    return apply
+
+
+def _home(gradient: Any, variable: Any) -> Any:
+    """A gradient on the device of its variable, by an op that is not pruned."""
+
+    def moved(one: Any) -> Any:
+        made_here = one.op.type != "Identity" and where(one) == device
+        return one if made_here else tf.raw_ops.Snapshot(input=one)
+
+    if gradient is None or tf.executing_eagerly():
+        return gradient
+    device = device_of(variable)
+    with tf.device(device):
+        return tf.nest.map_structure(moved, gradient, expand_composites=True)
 
 
 def all_optimizers(optimizer: Any) -> list[Any]:

@@ -68,18 +68,22 @@ class Run:
         self.trains = False
         self.made_on: dict[int, str] = {}
         self.extra: dict[str, Any] = {}
-        self._copies: dict[tuple[int, str], Any] = {}
+        self._copies: dict[tuple[int, str], tuple[Any, Any]] = {}
 
     def arrive(self, tensor: Any, device: str) -> Any:
         """The value of a symbolic tensor on a device."""
         value = self.tensors[id(tensor)]
-        source = self.made_on.get(id(tensor), "")
-        if source == device or value is None:
+        return self.moved(value, self.made_on.get(id(tensor), ""), device)
+
+    def moved(self, value: Any, source: str, target: str) -> Any:
+        """A value of one device on another, with what Keras attached to it."""
+        if source == target or not tf.is_tensor(value):
             return value
-        key = (id(tensor), device)
-        if key not in self._copies:
-            self._copies[key] = carry(value, transfer(value, source, device), device)
-        return self._copies[key]
+        key = (id(value), target)
+        if key not in self._copies:  # which keeps the value, so that its id stays
+            copy = carry(value, transfer(value, source, target), target)
+            self._copies[key] = value, copy
+        return self._copies[key][1]
 
     def give(self, tensor: Any, value: Any, device: str) -> None:
         """Note the value of a symbolic tensor and the device where it was made."""

@@ -66,7 +66,7 @@ def towers_synchronised() -> Case:
     body = [layers.Dense(6), layers.BatchNormalization(), penal]
     net = towered(body, (4,), batch_norm="synchronised")
     sizes = (8, 5, 3, 2)
-    return Case(net, 3 + numbers(4), numbers(3), sizes=sizes, audited=False)
+    return Case(net, 3 + numbers(4), numbers(3), sizes=sizes)
 
 
 @case
