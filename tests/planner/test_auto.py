@@ -15,7 +15,7 @@ from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.strategies.candidates import choose
 from splitnet.planner.strategies.compare import executed
 from splitnet.view.diagram import diagram_of
-from tests.zoo import MIB, chain, random_dag, two_towers, wide
+from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
 
 BOX = sn.Cluster.of("2*gpu", "cpu")
 SMALL = sn.Cluster.of("2*gpu", "cpu", memory="40 MiB", cpu_memory="20 MiB")
@@ -78,6 +78,32 @@ def test_auto_copies_stages_to_each_host() -> None:
     lanes = {name: box.lane for box in drawn.boxes for name in box.group.members}
     assert lanes == {name: where[name] for name in lanes}
     assert lanes.keys() == where.keys() - {f"c{i}" for i in range(7)}
+
+
+def test_a_table_on_another_device_is_a_placement() -> None:
+    """Calls without FLOPs are somewhere, too: pins={"*": device} would move them."""
+    graph = chain(3)
+    table = replace(graph.call["c0"], forward_flops=0.0, kind="Embedding")
+    graph = replace(graph, calls=(graph.calls[0], table, *graph.calls[2:]))
+    plan = auto(graph, pins={"c0": "gpu:1", "c*": "gpu:0"}, towers=1)
+
+    assert kind(plan) == "placement"
+
+
+def test_branches_stay_apart_where_memory_wants_micro_batches() -> None:
+    """Two chains side by side that one host could hold, slowly, and no GPU at once."""
+    names = [f"{side}{i}" for i in range(4) for side in "ab"]  # their order of running
+    calls = [call(n, flops=4e11, out=8 * MIB, weights=(f"w{n}",)) for n in names]
+    edges = [(f"{side}{i}", f"{side}{i + 1}") for side in "ab" for i in range(3)]
+    edges += [("x", "a0"), ("x", "b0")]
+    graph = graph_of("sides", [source("x"), *calls], edges)
+    box = sn.Cluster.of("2*gpu", "cpu", memory="48 MiB", cpu_memory="1 GiB")
+    plan = auto(graph, box, microbatches=2, towers=1)
+    where = {n: "gpu:0" if n[0] == "a" else "gpu:1" for n in names} | {"x": "cpu:0"}
+    apart = executed(sn.score(graph, box, where), Execution(2, "1f1b"))
+
+    assert all(apart.memory[d.name].total <= d.memory_bytes for d in box)
+    assert plan.seconds <= 1.02 * apart.seconds
 
 
 def test_auto_fits_what_a_placement_does_not() -> None:

@@ -44,7 +44,7 @@ _STAGES_SHARE = 0.4
 _TRIAL_SECONDS = 20.0
 """So long, or the time limit if that is longer, strategies are tried once one fits."""
 _PIECES = 8
-"""Where the whole batch fits nowhere, placements are searched for this share of it."""
+"""Where no worker has room for the batch, placements are searched for a share of it."""
 
 
 def plan_strategy(
@@ -253,7 +253,7 @@ class Choice:
         except NothingFitsError as fault:
             self._best, self._refused = fault.found, fault
         if len(self.space.counts) > 1 or self.space.counts[0] > 1:
-            if self._refused is not None:
+            if self._refused is not None or self._is_tight():
                 graph = scaled_graph(graph, max(1, graph.batch // _PIECES))
                 with suppress(NothingFitsError):
                     known.append(
@@ -268,6 +268,17 @@ class Choice:
             with suppress(NothingFitsError):
                 known.append(self._of_whole_batch(search(graph, self.cluster, busiest)))
         return known
+
+    def _is_tight(self) -> bool:
+        """Whether no worker has room for the whole model and batch."""
+        evaluator = self.space.evaluator
+        alone = (
+            self.space.placed([device] * len(self.space.groups))
+            for device in evaluator.unlike(workers_of(self.cluster))
+        )
+        return not any(
+            placed[0].evaluate(placed[1]).fits for placed in alone if placed is not None
+        )
 
     def _of_whole_batch(self, found: Found) -> Placed:
         """A placement that was searched, maybe for a share of the batch."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Strategy
 from splitnet.core.replication import as_one_part, towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
@@ -92,8 +93,10 @@ class Candidate:
     @property
     def kind(self) -> str:
         """One of `_KINDS`."""
-        calls = [c.part for c in self.evaluator.graph.calls if c.forward_flops]
-        if len({self.device_of[part] for part in calls}) < 2:
+        graph = self.evaluator.graph
+        parts = {c.part for c in graph.calls if not c.cpu_only}
+        free = [p for p in parts if not may_move(graph, p) and not _holds(graph, p)]
+        if len({self.device_of[part] for part in free}) < 2:
             return "one device"
         if self.towers > 1:
             return "towers"
@@ -311,6 +314,11 @@ class Trial:
             best = self._best.get(made.kind, inf)
             self._best[made.kind] = min(best, made.seconds)
         return made
+
+
+def _holds(graph: Graph, part: str) -> bool:
+    """Whether a part is the weights of towers, which run elsewhere."""
+    return graph.part[part].kind == "weights"
 
 
 def _rank(one: Candidate) -> tuple[bool, float]:
