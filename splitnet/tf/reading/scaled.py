@@ -30,31 +30,29 @@ class Scaled:
     def cost(self, sizes: Sequence[Size], trace: Callable[[], Work]) -> Work:
         """The cost of a call whose tensors have these sizes; traced if need be."""
         counts = [1, *(size.elements for size in sizes)]
-        guess = self._combined(counts) if self._linear else None
-        if guess is not None and self._right >= _CHECKS:
+        rest = self._reduced([*counts, *[0] * len(_SUMS)])
+        combined = not any(rest[: len(counts)])
+        guess = self._guess([-value for value in rest[len(counts) :]])
+        if self._linear and combined and guess and self._right >= _CHECKS:
             return guess
         work = trace()
         self._like = self._like or work
-        if not self._linear:
-            return work
-        if guess is not None:
+        if self._linear and combined:
             self._right += 1
             self._linear = guess == work
-        else:
+        elif self._linear:
             self._right = 0
             self._linear = replace(work, **_sums(self._like)) == self._like
             self._learn(counts, work)
         return work
 
-    def _combined(self, counts: list[int]) -> Work | None:
-        """The cost as a combination of those of traced calls; None if there is none."""
-        rest = self._reduced([*counts, *[0] * len(_SUMS)])
-        sums = [-value for value in rest[len(counts) :]]
-        if self._like is None or any(rest[: len(counts)]):
-            return None
-        if any(value < 0 or value.denominator != 1 for value in sums):
+    def _guess(self, sums: Sequence[Fraction]) -> Work | None:
+        """The cost with these sums; None if no call can have them."""
+        if self._like is None or any(value < 0 for value in sums):
             return None
         kinds = [type(value) for value in _sums(self._like).values()]
+        if any(kind is int and v.denominator != 1 for kind, v in zip(kinds, sums)):
+            return None
         return replace(
             self._like,
             **{name: kind(v) for name, kind, v in zip(_SUMS, kinds, sums)},
