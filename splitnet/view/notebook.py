@@ -7,7 +7,8 @@ from importlib import import_module
 import graphviz
 
 from splitnet.core.audit import Audit
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Device
+from splitnet.core.errors import format_bytes, format_count
 from splitnet.core.net import Branch, Net
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
@@ -20,6 +21,11 @@ from splitnet.view.style import (
     QUIET,
     THIN,
     Line,
+    Mark,
+    Scene,
+    Words,
+    clean,
+    colors_of,
     counted,
     dot_of_scene,
     escaped,
@@ -36,13 +42,45 @@ _MOST_BOXES = 40
 
 
 def html_of(thing: Plan | Audit | Cluster) -> str:
-    """A plan or an audit as diagram and table, a cluster as table; without script."""
+    """A picture and a table below it; without script."""
     lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
     if isinstance(thing, Cluster):
-        return f"<pre>{lines}</pre>"
-    plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
-    svg = svg_of(dot_of(plan, audit=audit))
+        svg = svg_of(dot_of_scene(_scene_of(thing)))
+    else:
+        plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
+        svg = svg_of(dot_of(plan, audit=audit))
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
+
+
+def _scene_of(cluster: Cluster) -> Scene:
+    """The devices of each host in rows, each with its memory and speed."""
+    wide, tall, gap, row = 132.0, 58.0, 12.0, 6
+    colors = colors_of(device.name for device in cluster)
+    hosts: dict[str, list[Device]] = {}
+    for device in cluster:
+        hosts.setdefault(device.host, []).append(device)
+    items: list[Mark | Words] = []
+    most = min(row, max(map(len, hosts.values())))
+    width, y = most * (wide + gap) + 3 * gap, gap
+    for host, devices in hosts.items():
+        height = 24 + -(-len(devices) // row) * (tall + gap)
+        items.append(Mark(gap, y, width - 2 * gap, height, "#f6f7f9", outline=THIN))
+        items.append(Words(2 * gap, y + 12, clean(host) or "this machine", bold=True))
+        for number, one in enumerate(devices):
+            x = 2 * gap + number % row * (wide + gap)
+            top, color = y + 24 + number // row * (tall + gap), colors[one.name]
+            fill = mixed(color, "#ffffff", 0.72)
+            items.append(Mark(x, top, wide, tall, fill, outline=color))
+            said = [
+                one.name.rpartition("/")[2] + (" (stand-in)" if one.stand_in else ""),
+                format_bytes(one.memory_bytes),
+                f"{format_count(one.flops_per_second)}FLOP/s",
+            ]
+            for line, text in enumerate(said):
+                at = x + wide / 2, top + 14 + 15 * line
+                items.append(Words(*at, text, bold=not line, centered=True))
+        y += height + gap
+    return Scene(width, y, "devices", tuple(items))
 
 
 def svg_of_timeline(timeline: Timeline) -> str:

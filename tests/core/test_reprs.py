@@ -67,7 +67,7 @@ def test_timelines_and_audits_show_themselves_in_a_notebook() -> None:
 
 
 def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
-    """A box per declared branch with its device; a line per device."""
+    """A box per declared branch with its device; a box and a line per device."""
     net = sn.Net("fusion")
     pixels = net.input("image<1>", (8,))
     seen = net.branch("see", pixels, lambda x: x, on="gpu:1")
@@ -79,7 +79,9 @@ def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:
     for words in ("image&lt;1&gt;", ">see<", "on gpu:1", ">join<", "on cpu"):
         assert words in picture.replace("&#45;", "-")
     assert picture.count('class="edge"') == 3
-    assert "gpu:3" in page
+    svg, table = page.split("<pre>")
+    assert svg.count(">gpu:3<") == 1
+    assert "gpu:3" in table
 
 
 def test_a_net_of_hundreds_of_branches_shows_blocks() -> None:

@@ -103,7 +103,7 @@ def test_report_has_a_section_for_all_that_there_is() -> None:
 
 
 def test_report_compares_strategies_with_bars() -> None:
-    """Lengths are times, memory and bytes; what does not fit is hatched."""
+    """Lengths are times, memory and bytes; what does not fit is hatched; a line each."""
     plan = plans.siamese()
     compared = StrategyComparison(
         (
@@ -116,6 +116,8 @@ def test_report_compares_strategies_with_bars() -> None:
     widths = re.findall(r'<i style="width: ([\d.]+)%">', text)
     assert widths == ["50.0", "100.0", "50.0", "100.0", "25.0", "100.0"]
     assert text.count('class="strategy bad"') == 1
+    line = "<code>sn.data_parallel(model)</code> <button"
+    assert line in text
     assert "strategies" not in Page(report_html(plan)).ids
 
 

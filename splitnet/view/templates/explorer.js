@@ -12,6 +12,8 @@ const bytes = (count) => scaled(count, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 const time = (ns) => scaled(ns, 1000, ["ns", "us", "ms", "s"]);
 const percent = (share) => share && share < 0.0005 ? "<0.1 %" : `${(100 * share).toFixed(share && share < 0.0095 ? 1 : 0)} %`;
 const value = (count) => data.objective === "memory" ? bytes(count) : time(count * 1e9);
+/** The colour of a device, lighter on a dark page. */
+const color = (device) => `color-mix(in srgb, ${devices[device].color} var(--tone), white)`;
 const sum = (its) => its.reduce((a, b) => a + b, 0);
 const after = parts.map(() => []), before = parts.map(() => []);
 for (const [source, target, , , , weights] of links) if (!weights) { after[source].push(target); before[target].push(source); }
@@ -27,7 +29,7 @@ const light = (its) => {
 };
 
 (() => {
-  const WIDE = 164, TALL = 44, GAP = 56, STACK = 12, LEFT = 136;
+  const WIDE = 164, TALL = 44, GAP = 56, STACK = 12, LEFT = 144;
   const frame = document.querySelector(".explorer"), panel = document.querySelector(".panel");
   const svg = d3.select(frame).append("svg").attr("tabindex", 0).attr("role", "application")
     .attr("aria-label", "Placement explorer: arrow keys choose a box, Enter opens it, Escape closes it, + and - zoom");
@@ -119,7 +121,7 @@ const light = (its) => {
     }
     const wide = columns(tops, lines.filter((line) => line.source.frame !== line.target.frame), (line) => [line.source.frame, line.target.frame]);
     let y = 8, host = null;
-    lanes = devices.map((device, at) => ({ device, its: tops.filter((one) => one.device === at) })).filter((lane) => lane.its.length);
+    lanes = devices.map((device, at) => ({ device, at, its: tops.filter((one) => one.device === at) })).filter((lane) => lane.its.length);
     for (const lane of lanes) {
       const { device, its } = lane;
       if (device.host !== host && devices.some((one) => one.host)) { lane.host = device.host || "this machine"; y += 20; }
@@ -151,7 +153,7 @@ const light = (its) => {
     return null;
   };
 
-  const tint = (one) => `color-mix(in srgb, ${devices[one.device].color} 26%, var(--paper))`;
+  const tint = (one) => `color-mix(in srgb, ${color(one.device)} 26%, var(--paper))`;
   const ownTime = (one) => sum(members(one).map((own) => one.layers ? own[3] : sum(own.times)));
   const held = (one) => sum(members(one).map((own) => one.layers ? own[4] + own[5] : own.weights + own.saved));
   const spent = (one) => `${time(ownTime(one))} · ${bytes(held(one))}`;
@@ -165,8 +167,8 @@ const light = (its) => {
       const text = line.sent === line.returned ? `${bytes(line.sent)} each way` : bytes(line.sent + line.returned), spot = room(line.points, text.length * 6, taken);
       line.label = spot && { text, x: spot[0], y: spot[1] };
     }
-    back.selectAll("rect").data(lanes).join("rect").attr("rx", 8).attr("stroke", (lane) => lane.device.color)
-      .attr("fill", ({ device }) => `color-mix(in srgb, ${device.color} 7%, var(--paper))`);
+    back.selectAll("rect").data(lanes).join("rect").attr("rx", 8).attr("stroke", (lane) => color(lane.at))
+      .attr("fill", (lane) => `color-mix(in srgb, ${color(lane.at)} 7%, var(--paper))`);
     front.selectAll("g").data(lanes).join((enter) => {
       const g = enter.append("g");
       g.append("rect").attr("class", "plate").attr("x", 3).attr("y", 3).attr("width", 122).attr("rx", 6);
@@ -184,13 +186,13 @@ const light = (its) => {
       g.append("text").attr("x", STACK).attr("y", 16);
       return g.on("click", (event, one) => choose(one)).on("dblclick", (event, one) => { event.stopPropagation(); fold(one); });
     }).attr("transform", (one) => `translate(${one.x},${one.y})`).lower().each(function (one) {
-      d3.select(this).select("rect").attr("width", one.wide).attr("height", one.tall).attr("stroke", devices[one.device].color);
+      d3.select(this).select("rect").attr("width", one.wide).attr("height", one.tall).attr("stroke", color(one.device));
       d3.select(this).select("text").text(`${title(one)} · ${spent(one)}`);
     });
     world.selectAll("path.line").data(lines, (line) => `${line.source.id}-${line.target.id}-${line.weights}`).join("path")
       .attr("class", (line) => `line${line.weights ? " weights" : line.source.device === line.target.device ? " local" : line.sent + line.returned ? "" : " reuse"}`)
       .attr("d", ({ points: [a, b, c, d] }) => `M${a}C${b} ${c} ${d}`)
-      .style("stroke", (line) => line.sent + line.returned ? devices[line.source.device].color : null)
+      .style("stroke", (line) => line.sent + line.returned ? color(line.source.device) : null)
       .attr("stroke-width", (line) => Math.max(1.2, 6 * Math.sqrt((line.sent + line.returned) / most)))
       .on("pointerenter", (event, line) => light([...line.source.parts, ...line.target.parts])).on("pointerleave", () => light(null))
       .selectAll("title").data((line) => [line]).join("title")
@@ -207,7 +209,7 @@ const light = (its) => {
     }).attr("transform", (one) => `translate(${one.x},${one.y})`);
     boxes.classed("many", (one) => one.inside.length).raise();
     boxes.select(".body").attr("rx", (one) => ["input", "merge"].includes(parts[one.parts[0]].kind) ? 0 : 7)
-      .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => devices[one.device].color)
+      .attr("fill", (one) => parts[one.parts[0]].kind === "input" ? "var(--paper)" : tint(one)).attr("stroke", (one) => color(one.device))
       .attr("stroke-width", (one) => !one.layers && one.parts.some((part) => parts[part].output) ? 3.5 : 1.2)
       .classed("fell", (one) => one.parts.some((part) => parts[part].requested));
     boxes.select(".name").text(brief);
@@ -240,7 +242,7 @@ const light = (its) => {
   }).filter((event) => (event.type === "wheel" ? event.ctrlKey || event.metaKey : event.touches ? event.touches.length > 1 : !event.button));
   svg.call(zoom).on("dblclick.zoom", null);
   const fit = () => {
-    const wide = frame.clientWidth, k = Math.min(1.15, Math.max(Math.min((wide - LEFT) / whole[0], 900 / whole[1]), 0.6));
+    const wide = frame.clientWidth, k = Math.min(1.15, Math.max(Math.min((wide - LEFT) / whole[0], 900 / whole[1]), 0.8));
     svg.attr("height", Math.max(160, Math.min(whole[1] * k, 900))).attr("viewBox", null);
     svg.call(zoom.transform, d3.zoomIdentity.translate(LEFT, 0).scale(k));
   };
@@ -322,6 +324,9 @@ const light = (its) => {
   };
   document.querySelector(".pins button").onclick = () => { document.querySelector(".pins input").select(); document.execCommand("copy"); };
 
+  for (const button of document.querySelectorAll("[data-copy]")) button.onclick = () => {
+    window.getSelection().selectAllChildren(button.previousElementSibling); document.execCommand("copy");
+  };
   const search = document.querySelector(".search");
   const hits = () => {
     const wanted = search.value.toLowerCase(), holds = (text) => text.toLowerCase().includes(wanted);

@@ -16,8 +16,8 @@
     return copy ? `the ${copy[4]} of ${parts[copy[0]].name}, ${devices[copy[2]].name} → ${devices[copy[3]].name} (${time(copy[7] - copy[6])})` : "nothing";
   };
   const look = (device, phase) => {
-    const color = d3.color(devices[device].color);
-    return phase === 1 ? { fill: `color-mix(in srgb, ${color} 30%, var(--paper))`, stroke: color } : { fill: phase === 2 ? color.darker(1.4) : color, stroke: "none" };
+    const own = color(device), ink = d3.lab(devices[device].color).l > 62 && phase !== 2 ? "#000" : "#fff";
+    return phase === 1 ? { fill: `color-mix(in srgb, ${own} 30%, var(--paper))`, stroke: own } : { fill: phase === 2 ? `color-mix(in srgb, ${own} 55%, black)` : own, stroke: "none", ink };
   };
   let range = x.domain();
   /** Neighbours of one look that are too narrow to be seen become one bar. */
@@ -60,11 +60,11 @@
     bars(plot, tasks, y + 2, tall - 4);
     for (const one of tasks) {
       const room = x(one.stop) - x(one.start), name = run.pipelined ? (one.phase === 2 ? "" : `#${one.piece}`) : parts[one.parts[0]]?.name || "";
-      if (name && room > name.length * 6 + 8 && x(one.start) >= LEFT) words(plot, name, (x(one.start) + x(one.stop)) / 2, y + tall / 2 + 4, `inside${one.phase === 1 ? " pale" : ""}`).style("fill", one.phase === 1 ? null : d3.lab(one.fill).l > 62 ? "#000" : "#fff");
+      if (name && room > name.length * 6 + 8 && x(one.start) >= LEFT) words(plot, name, (x(one.start) + x(one.stop)) / 2, y + tall / 2 + 4, `inside${one.phase === 1 ? " pale" : ""}`).style("fill", one.ink);
     }
     const all = d3.max(run.tasks, (one) => one[4]) || 1, busy = sum(tasks.map((one) => one.stop - one.start)) / all;
     const copies = sum(gaps.filter((one) => one.copy).map((one) => one.stop - one.start)) / all, share = (from, to, fill) => svg.append("rect").attr("x", 4 + from * 176).attr("y", y + 14).attr("width", Math.max(0, to - from) * 176).attr("height", 5).attr("fill", fill);
-    share(0, 1, "var(--soft)"); share(busy, busy + copies, "var(--wait)"); share(0, busy, devices[at].color);
+    share(0, 1, "var(--soft)"); share(busy, busy + copies, "var(--wait)"); share(0, busy, color(at));
     words(svg, run.copies.length ? `computing ${percent(busy)}, copies ${percent(copies)}, others ${percent(Math.max(0, 1 - busy - copies))}` : `computing ${percent(busy)}`, 4, y + 28, "small");
   };
   const draw = () => {
@@ -112,7 +112,7 @@
     const parent = document.querySelector("#memory .drawn"), share = (at) => devices[at].held / devices[at].limit;
     parent.replaceChildren();
     const its = devices.map((device, at) => at).filter((at) => devices[at].held).sort((a, b) => share(b) - share(a)).slice(0, 16);
-    const most = d3.max(its, share), top = [0.01, 0.05, 0.1, 0.25, 0.5, 1].find((one) => most <= one) || most * 1.05, y = d3.scaleLinear([0, top], [CURVE - 10, 4]);
+    const most = d3.max(its, share), top = [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1].find((one) => most <= one) || most * 1.05, y = d3.scaleLinear([0, top], [CURVE - 10, 4]);
     const [svg, plot] = start(parent, its.length * CURVE + 20);
     its.forEach((at, row) => {
       const { limit, held, name, said } = devices[at], { curve, largest } = data.memory[at], lane = plot.append("g").attr("transform", `translate(0,${row * CURVE})`);
