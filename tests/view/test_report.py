@@ -103,7 +103,7 @@ def test_report_has_a_section_for_all_that_there_is() -> None:
 
 
 def test_report_compares_strategies_with_bars() -> None:
-    """Lengths are times, memory and bytes; what does not fit is hatched; a line each."""
+    """Lengths are times, memory and bytes; what does not fit is hatched."""
     plan = plans.siamese()
     compared = StrategyComparison(
         (
