@@ -11,6 +11,8 @@ count what is smaller than 256 KiB, so batches are large.
 """
 
 import argparse
+import functools
+import gc
 import os
 import subprocess
 import sys
@@ -29,6 +31,9 @@ MODELS = (
     "text_conv",
     "wide_mlp",
 )
+
+
+WAYS = ("one", "recompute", "pieces", "stages", "gpipe", "1f1b", "towers")
 
 
 def build(name):
@@ -114,39 +119,79 @@ def _u_net():
     return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
 
+def half(model, batch):
+    """Each call on one of two devices: the first half of the FLOPs, then the rest."""
+    import splitnet as sn
+
+    calls = sn.read(model, batch).calls
+    total, done, where = sum(call.forward_flops for call in calls), 0.0, {}
+    for call in calls:
+        done += call.forward_flops
+        where[call.name] = "cpu:0" if 2 * done <= total else "cpu:1"
+    return where
+
+
+def ways(model, batch):
+    """The name of each strategy, and the model placed so."""
+    import keras
+
+    import splitnet as sn
+
+    one, two = sn.Cluster.of("cpu"), sn.Cluster.of("2*cpu")
+    options = {"batch": batch, "optimizer": "sgd"}
+    alone = sn.score(model, one, {"*": "cpu:0"}, **options)
+    yield "one", sn.emit(model, alone)
+    yield "recompute", sn.emit(model, alone, recompute=True)
+    stages = sn.score(model, two, half(model, batch), **options)
+    yield "stages", sn.emit(model, stages)
+    yield (
+        "towers",
+        sn.data_parallel(
+            model, two, devices=["cpu:0", "cpu:1"], batch=batch, optimizer="sgd"
+        ),
+    )
+    if any(isinstance(x, keras.layers.BatchNormalization) for x in model.layers):
+        return
+    yield "pieces", sn.emit(model, alone, microbatches=4)
+    yield "gpipe", sn.emit(model, stages, microbatches=4)
+    yield "1f1b", sn.emit(model, stages, microbatches=4, schedule="1f1b")
+
+
 def compare(name):
-    """Print one row: predicted and measured bytes, in MB."""
+    """Print one row: the predicted peak over the measured one, of each strategy."""
     import tensorflow as tf
 
     import splitnet as sn
 
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    [cpu] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+    )
     tf.config.experimental.get_memory_info("CPU:0")
     model, batch = build(name)
-    plan = sn.plan(model, sn.Cluster.of("cpu"), batch=batch, optimizer="sgd")
-    placed = sn.emit(model, plan)
-    placed.compile("sgd", "mse")
     [entry], [end] = model.inputs, model.outputs
     data = tf.ones((batch, *entry.shape[1:]), entry.dtype)
     target = tf.ones((batch, *end.shape[1:]))
-
-    @tf.function
-    def step():
-        return placed.train_step((data, target))
-
-    step()
-    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-    tf.config.experimental.reset_memory_stats("CPU:0")
-    step()
-    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-    memory = plan.memory["cpu:0"]
     given = data.shape.num_elements() * data.dtype.size
-    predicted = memory.total - memory.weights - memory.slots - given
-    print(
-        f"{name:16}{batch:6}{predicted / 1e6:11.1f}{peak / 1e6:10.1f}"
-        f"{predicted / peak:8.2f}",
-        flush=True,
-    )
+    cells = {}
+    made = ways(model, batch)
+    for way, placed in made:
+        placed.compile("sgd", "mse")
+        step = tf.function(functools.partial(placed.train_step, (data, target)))
+        step()
+        gc.collect()  # the model before, whose bytes would be freed in this step
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        step()
+        peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+        memory = sn.plan_of(placed).memory.values()
+        predicted = sum(one.total - one.weights - one.slots for one in memory) - given
+        cells[way] = f"{predicted / 1e6:9.0f} {predicted / peak:4.2f}"
+        del placed, step
+        gc.collect()
+    row = (f"{cells.get(way, '-'):>14}" for way in WAYS)
+    print(f"{name:16}{batch:6}{''.join(row)}", flush=True)
 
 
 def main():
@@ -159,7 +204,7 @@ def main():
         for name in options.models:
             compare(name)
         return
-    print(f"{'model':16}{'batch':>6}{'predicted':>11}{'measured':>10}{'ratio':>8}")
+    print(f"{'model':16}{'batch':>6}{''.join(f'{way:>14}' for way in WAYS)}")
     environment = dict(
         os.environ, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="1"
     )  # whose allocator counts

@@ -216,7 +216,9 @@ def _limits(source: Any, options: PlanOptions) -> "Limits":
     return Limits(
         obstacles_of(source),
         lambda name, count: obstacle_of(blueprint(), name, count),
-        lambda slices: graph_of(with_slices(blueprint(), slices), options.batch),
+        lambda slices: graph_of(
+            with_slices(blueprint(), slices), options.batch, training=options.training
+        ),
     )
 
 
@@ -354,7 +356,8 @@ def _graph_of(source: Any, options: PlanOptions) -> Graph:
         return source
     from splitnet.tf.reading.read import read
 
-    return read(source, options.batch, nested=options.nested)
+    how = {"nested": options.nested, "training": options.training}
+    return read(source, options.batch, **how)
 
 
 def _parts_of(source: Any, cluster: Cluster, options: PlanOptions) -> int | None:

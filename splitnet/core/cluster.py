@@ -59,6 +59,9 @@ PRESETS = {
     "cpu": ("64 GiB", "400 GFLOP/s", "50 GB/s", "5 us"),
 }
 
+# Without TF32, 16 bits are the only tensor cores: half of their peak, as above.
+_HALF_SPEED = {"V100": 62 / 13, "T4": 32 / 5}
+
 # Seconds lost per call of a function: 6 to 9 us for a `tf.function` that does nothing
 # inside another, TensorFlow 2.21 on a CPU. GPUs: the same host, not measured.
 PART_SECONDS = {"gpu": 10e-6, "cpu": 10e-6}
@@ -70,7 +73,8 @@ class Device:
 
     `flops_per_second` and `bytes_per_second` (its memory's bandwidth) bound a call from
     below; `call_seconds` is what starting a kernel costs, `part_seconds` what calling a
-    part's function costs. `target` is the name used in TensorFlow: that of a CPU device
+    part's function costs, `half_speed` how many times faster products are in 16 bits.
+    `target` is the name used in TensorFlow: that of a CPU device
     if this one is a stand-in.
     """
 
@@ -83,6 +87,7 @@ class Device:
     call_seconds: Seconds = 1e-5
     stand_in: bool = False
     part_seconds: Seconds = 0.0
+    half_speed: Rate = 2.0
 
     def __post_init__(self) -> None:
         check_fields(self, self._name_faults(), DeviceError)
@@ -158,6 +163,7 @@ class Device:
             call_seconds=parse_quantity(values[3], f"overhead {of}", "s"),
             stand_in=stand_in,
             part_seconds=PART_SECONDS[kind],
+            half_speed=_HALF_SPEED.get(wanted, 2.0) if speed is None else 2.0,
         )
 
 

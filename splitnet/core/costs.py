@@ -11,15 +11,8 @@ other, so each pays its launches.
 
 `Device.flops_per_second` is what large matrix products reach, so the other classes
 count against that. The figures for GPUs were chosen so that these published ones come
-out within a factor of two (`tests/core/test_costs.py`):
-
-    ResNet-50 training        A100, TF32, batch 256: 909 images/s; V100, FP32, batch
-                              128: 412 images/s (NVIDIA DeepLearningExamples,
-                              TensorFlow ResNet50 v1.5)
-    BERT-base inference       V100, FP32, 8 sequences of 128: 18.7 ms, of 384: 54.7 ms
-                              (NVIDIA DeepLearningExamples, TensorFlow2 BERT)
-    LSTM of cuDNN             V100, 100 steps, batch 64, 512 units: forward 11.4 ms,
-                              backward 17.9 ms (PyTorch fastrnns, pull request 45591)
+out within a factor of two: ResNet-50, BERT-base and an LSTM on V100, A100 and T4, whose
+sources and figures are in `tests/tf/test_presets.py`.
 
 Those for CPUs come from single layers in TensorFlow 2.21 on two cores.
 """
@@ -149,7 +142,7 @@ def _estimate(
     moved = times * (call.moved_bytes or 2.0 * call.output_bytes)
     peak, kernels = device.flops_per_second, _class(call)
     if device.kind == "gpu" and _is_half(call) and kernels != "element-wise":
-        peak *= 2.0
+        peak *= device.half_speed
     share_of_flops, share_of_bytes = _EFFICIENCY[device.kind][kernels]
     seconds = max(
         flops / (peak * share_of_flops),
@@ -165,7 +158,7 @@ def _class(call: Call) -> str:
 
 
 def _is_half(call: Call) -> bool:
-    """Whether tensor cores compute it in 16 bits, at twice the speed of TF32."""
+    """Whether tensor cores compute it in 16 bits."""
     return bool(call.output_dtypes) and call.output_dtypes[0].endswith("float16")
 
 

@@ -1,4 +1,4 @@
-"""Cost models: measured, known and estimated seconds, against published figures."""
+"""Cost models: measured, known and estimated seconds."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from splitnet.core.graph import Call
 from tests.zoo import call, chain
 
 ROOFLINE = Roofline()
-V100, A100 = (Device.of("gpu:0", preset=name) for name in ("V100", "A100"))
+A100 = Device.of("gpu:0", preset="A100")
 
 
 def seconds(calls: list[Call], device: Device, *, training: bool) -> float:
@@ -26,76 +26,11 @@ def layer(kind: str, flops: float, moved: float, **more: object) -> Call:
     return call("layer", kind=kind, flops=flops, moved_bytes=moved, **more)
 
 
-def convolution(batch: int, side: int, size: int, inputs: int, outputs: int) -> Call:
-    """A convolution of `size` squared, `side` squared positions at its output."""
-    positions = batch * side * side
-    flops = 2.0 * positions * size * size * inputs * outputs
-    return layer("Conv2D", flops, 4.0 * positions * (inputs + outputs))
-
-
-def resnet50(batch: int) -> list[Call]:
-    """Its convolutions, each with normalization and activation, and its additions."""
-    shapes = [(112, 7, 3, 64)]
-    for side, width, blocks in ((56, 64, 3), (28, 128, 4), (14, 256, 6), (7, 512, 3)):
-        inputs = 64 if side == 56 else 2 * width
-        for _ in range(blocks):
-            shapes += [(side, 1, inputs, width), (side, 3, width, width)]
-            shapes += [(side, 1, width, 4 * width)]
-            if inputs != 4 * width:
-                shapes.append((side, 1, inputs, 4 * width))
-            inputs = 4 * width
-    found = []
-    for side, size, inputs, outputs in shapes:
-        made = 4.0 * batch * side * side * outputs
-        found.append(convolution(batch, side, size, inputs, outputs))
-        found.append(layer("BatchNormalization", 0.0, 4 * made))
-        found.append(layer("Activation:relu", 0.0, 2 * made))
-    return found
-
-
-def transformer(batch: int, length: int, width: int = 768) -> list[Call]:
-    """The twelve blocks of BERT-base."""
-    rows = batch * length
-    made = 4.0 * rows * width
-    scores = 4.0 * 12 * batch * length * length
-    attention = 8.0 * rows * width * width + 4.0 * rows * length * width
-    normal = layer("LayerNormalization", 0.0, 4 * made)
-    block = [
-        layer("MultiHeadAttention", attention, 10 * made + 6 * scores),
-        layer("Add", 0.0, 3 * made),
-        normal,
-        layer("Dense", 8.0 * rows * width * width, 13 * made),
-        layer("Dense", 8.0 * rows * width * width, 5 * made),
-        layer("Add", 0.0, 3 * made),
-        normal,
-    ]
-    return block * 12
-
-
 def lstm(steps: int, batch: int, units: int, inputs: int) -> Call:
     """An LSTM of four gates."""
     flops = 8.0 * steps * batch * units * (units + inputs)
     moved = 4.0 * steps * batch * (inputs + units)
     return layer("LSTM", flops, moved, sequential_steps=steps)
-
-
-PUBLISHED = {
-    "ResNet-50 training, A100": (resnet50(256), A100, True, 256 / 909),
-    "ResNet-50 training, V100": (resnet50(128), V100, True, 128 / 412),
-    "ResNet-50 inference, A100": (resnet50(128), A100, False, 68.23e-3),
-    "ResNet-50 inference, V100": (resnet50(128), V100, False, 96.61e-3),
-    "BERT-base of 128, V100": (transformer(8, 128), V100, False, 18.67e-3),
-    "BERT-base of 384, V100": (transformer(8, 384), V100, False, 54.74e-3),
-    "LSTM, V100": ([lstm(100, 64, 512, 512)], V100, True, 29.3e-3),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_roofline_is_within_a_factor_of_two_of_published_figures(name: str) -> None:
-    """Sources are in `core/costs.py`."""
-    calls, device, training, published = PUBLISHED[name]
-
-    assert 0.5 < seconds(calls, device, training=training) / published < 2.0
 
 
 def test_roofline_charges_every_step_of_a_recurrence() -> None:
@@ -118,6 +53,19 @@ def test_roofline_doubles_tensor_cores_in_half_precision() -> None:
         ROOFLINE.forward_seconds(full, A100) / 2, rel=1e-3
     )
     assert ROOFLINE.forward_seconds(half, cpu) == ROOFLINE.forward_seconds(full, cpu)
+
+
+def test_a_gpu_without_tf32_gains_more_in_half_precision() -> None:
+    """Its only tensor cores are those for 16 bits."""
+    half = call("d", flops=1e15, output_dtypes=("float16",))
+    v100, own = (
+        Device.of("gpu:0", preset="V100"),
+        Device.of("gpu:0", speed="13 TFLOP/s"),
+    )
+
+    assert ROOFLINE.forward_seconds(half, v100) < 0.5 * ROOFLINE.forward_seconds(
+        half, own
+    )
 
 
 def test_updates_pay_launches_for_each_variable() -> None:

@@ -73,19 +73,20 @@ def _holds_code(layer: Any) -> bool:
     return not all(map(_from_keras, kinds))
 
 
-def cost_of(node: Any, batch: int) -> Work:
+def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
     Args:
         node: a Keras node, or an `InnerNode`; variables need no values.
         batch: what stands for None in the first axis of tensors.
+        training: whether layers are called as in training.
     """
     if node.is_input:
         return Work()
     inputs = tuple(size_of(tensor, batch) for tensor in node.input_tensors)
     outputs = tuple(size_of(tensor, batch) for tensor in node.outputs)
     operation = node.operation
-    work = _traced(node, inputs, outputs)
+    work = _traced(node, inputs, outputs, training)
     strings = any(size.dtype == "string" for size in (*inputs, *outputs))
     inside = keras_api.sublayers(operation) or [operation]
     return replace(
@@ -110,7 +111,9 @@ _TRACES: dict[tuple[str, tuple[Size, ...]], Work] = {}
 _SCALED: dict[str, Scaled] = {}
 
 
-def _traced(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
+def _traced(
+    node: Any, inputs: Sequence[Size], outputs: Sequence[Size], training: bool
+) -> Work:
     """The trace of a call; equal calls of Keras' own layers are traced once."""
     operation = node.operation
     inside = keras_api.sublayers(operation) or [operation]
@@ -119,16 +122,18 @@ def _traced(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
         Size(tuple(v.shape), str(v.dtype)) for v in getattr(operation, "variables", ())
     ]
     sizes = (*inputs, *outputs, *own)
-    kind = _kind(node, sizes) if known else None
+    kind = _kind(node, sizes, training) if known else None
     if kind is None:
-        return _trace(node, inputs, outputs)
+        return _trace(node, inputs, outputs, training)
     if (kind, sizes) not in _TRACES:
         scaled = _SCALED.setdefault(kind, Scaled())
-        _TRACES[kind, sizes] = scaled.cost(sizes, lambda: _trace(node, inputs, outputs))
+        _TRACES[kind, sizes] = scaled.cost(
+            sizes, lambda: _trace(node, inputs, outputs, training)
+        )
     return _TRACES[kind, sizes]
 
 
-def _kind(node: Any, sizes: Sequence[Size]) -> str | None:
+def _kind(node: Any, sizes: Sequence[Size], training: bool) -> str | None:
     """What the cost depends on besides sizes; None if that cannot be written down."""
     operation = node.operation
     if isinstance(operation, keras.layers.Layer):
@@ -143,7 +148,7 @@ def _kind(node: Any, sizes: Sequence[Size]) -> str | None:
         _shape_of, (node.arguments.args, node.arguments.kwargs)
     )
     broadcast = [(size.dtype, [n == 1 for n in size.shape]) for size in sizes]
-    what = (_without_names(config), trained, repr(arguments), broadcast)
+    what = (_without_names(config), trained, repr(arguments), broadcast, training)
     try:
         text = json.dumps(what, sort_keys=True)
     except TypeError:  # a function, or an array
@@ -167,14 +172,16 @@ def _without_names(config: Any) -> Any:
     return config
 
 
-def _trace(node: Any, inputs: Sequence[Size], outputs: Sequence[Size]) -> Work:
+def _trace(
+    node: Any, inputs: Sequence[Size], outputs: Sequence[Size], training: bool
+) -> Work:
     """Trace a call; if that fails, a guess from its weights, which is logged."""
     operation = node.operation
 
     def call(*tensors: Any) -> Any:
         given = {id(old): new for old, new in zip(node.input_tensors, tensors)}
         args, kwargs = node.arguments.fill_in(given)
-        return keras_api.operation_fn(operation, training=True)(*args, **kwargs)
+        return keras_api.operation_fn(operation, training=training)(*args, **kwargs)
 
     recurrent = [x for x in keras_api.sublayers(operation) if hasattr(x, "use_cudnn")]
     choices = [layer.use_cudnn for layer in recurrent]

@@ -24,7 +24,11 @@ __all__ = ["fixed_batches", "graph_of", "read"]
 
 
 def read(
-    source: Any, batch: Positive = 32, *, nested: Annotated[str, NESTED] = "expand"
+    source: Any,
+    batch: Positive = 32,
+    *,
+    nested: Annotated[str, NESTED] = "expand",
+    training: bool = True,
 ) -> Graph:
     """Read a net or a Keras model as a graph of calls for one batch.
 
@@ -39,6 +43,8 @@ def read(
             their calls, named "model/layer", "keep" to have each as one call. One
             that changes its inputs before its first call, by a cast or another rank, is
             kept, and so is one with a `call` of its own.
+        training: False for what calls cost when a model predicts: Dropout nothing,
+            BatchNormalization no mean.
 
     Raises:
         DeclarationError: with every fault of the declaration, or because the model
@@ -46,10 +52,10 @@ def read(
     """
     if isinstance(source, Graph):
         return source
-    return graph_of(blueprint_of(source, nested), batch)
+    return graph_of(blueprint_of(source, nested), batch, training=training)
 
 
-def graph_of(blueprint: Blueprint, batch: int) -> Graph:
+def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Graph:
     """Read a blueprint; see `read`. Towers are parts of their own.
 
     Raises:
@@ -71,8 +77,8 @@ def graph_of(blueprint: Blueprint, batch: int) -> Graph:
         for one in blueprint.towers.values()
         for n in batch_shares(batch, one.count)
     }
-    smaller = {n: _whole(blueprint, n) for n in sorted(counts)}
-    return expand(_whole(blueprint, batch), smaller, blueprint.towers)
+    smaller = {n: _whole(blueprint, n, training) for n in sorted(counts)}
+    return expand(_whole(blueprint, batch, training), smaller, blueprint.towers)
 
 
 def fixed_batches(source: Any) -> list[int]:
@@ -140,10 +146,10 @@ def _unsplittable(
         )
 
 
-def _whole(blueprint: Blueprint, batch: int) -> Graph:
+def _whole(blueprint: Blueprint, batch: int, training: bool) -> Graph:
     """The calls as they stand in the source, for one batch."""
     sites = blueprint.sites
-    costs = [cost_of(site.node, batch) for site in sites]
+    costs = [cost_of(site.node, batch, training=training) for site in sites]
     kept = [cost.inner_bytes for cost in costs]
     priced = [(site.node, cost) for site, cost in zip(sites, costs)]
     for number, size in kept_tensors(priced, batch).values():

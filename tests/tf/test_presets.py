@@ -1,0 +1,101 @@
+"""Presets of GPUs: the predicted step of known models against published figures.
+
+Sources: NVIDIA DeepLearningExamples, `TensorFlow/Classification/ConvNets/resnet50v1.5`
+(training and inference) and `TensorFlow2/LanguageModeling/BERT` (inference of BERT-base
+for SQuAD), and PyTorch pull request 45591 (an LSTM of cuDNN). Figures are for one GPU.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+from keras import layers
+
+import splitnet as sn
+
+pytestmark = pytest.mark.tf
+
+
+def resnet50() -> Any:
+    """ResNet-50 for images of 224 x 224."""
+    return keras.applications.ResNet50(weights=None)
+
+
+def bert(length: int) -> Callable[[], Any]:
+    """BERT-base with the two outputs of SQuAD."""
+
+    def build() -> Any:
+        words = keras.Input((length,), dtype="int32")
+        x = layers.LayerNormalization()(layers.Embedding(30_522, 768)(words))
+        for _ in range(12):
+            y = layers.MultiHeadAttention(12, 64)(x, x)
+            x = layers.LayerNormalization()(layers.Add()([x, y]))
+            y = layers.Dense(768)(layers.Dense(3072, "gelu")(x))
+            x = layers.LayerNormalization()(layers.Add()([x, y]))
+        return keras.Model(words, layers.Dense(2)(x))
+
+    return build
+
+
+def lstm() -> Any:
+    """An LSTM of 512 units over 100 steps."""
+    x = keras.Input((100, 512))
+    return keras.Model(x, layers.LSTM(512, return_sequences=True)(x))
+
+
+FLOAT, HALF = "float32", "mixed_float16"
+
+
+@pytest.mark.parametrize(
+    ("build", "preset", "policy", "batch", "training", "published"),
+    [
+        (resnet50, "A100", FLOAT, 256, True, 256 / 909),
+        (resnet50, "V100", FLOAT, 128, True, 128 / 412),
+        (resnet50, "A100", FLOAT, 128, False, 68.23e-3),
+        (resnet50, "V100", FLOAT, 128, False, 96.61e-3),
+        (bert(128), "V100", FLOAT, 8, False, 18.67e-3),
+        (bert(384), "V100", FLOAT, 8, False, 54.74e-3),
+        (bert(128), "A100", FLOAT, 8, False, 5.37e-3),
+        (bert(384), "A100", FLOAT, 8, False, 12.39e-3),
+        (bert(384), "A100", HALF, 8, False, 9.45e-3),
+        (bert(128), "T4", FLOAT, 8, False, 45.86e-3),
+        (bert(384), "T4", FLOAT, 8, False, 155.85e-3),
+        (bert(384), "T4", HALF, 8, False, 41.53e-3),
+        (lstm, "V100", FLOAT, 64, True, 29.3e-3),
+    ],
+)
+def test_a_predicted_step_is_within_a_factor_of_two(
+    build: Any, preset: str, policy: str, batch: int, training: bool, published: float
+) -> None:
+    """Of the published one; and the verdict says that it is estimated."""
+    box = sn.Cluster.of("gpu", "cpu", preset=preset)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        graph = sn.read(build, batch, training=training)
+    finally:
+        keras.config.set_dtype_policy(before)
+    found = sn.score(
+        graph, box, {"*": "gpu:0"}, optimizer="momentum", training=training
+    )
+
+    assert "estimated" in str(found.verdict)
+    assert 0.5 < found.seconds / published < 2.0
+
+
+def test_layers_cost_what_they_compute_when_a_model_predicts() -> None:
+    """Without training Dropout passes its input on, and a norm takes no means."""
+
+    def build() -> Any:
+        x = keras.Input((64, 64, 8))
+        y = layers.Dropout(0.5, name="drop")(layers.BatchNormalization(name="norm")(x))
+        return keras.Model(x, layers.Dense(4)(y))
+
+    step, ahead = (sn.read(build, 32, training=one).call for one in (True, False))
+
+    assert step["drop"].forward_flops > ahead["drop"].forward_flops == 0
+    assert step["norm"].moved_bytes > 1.5 * ahead["norm"].moved_bytes
+    box = sn.Cluster.of("gpu", "cpu")
+    plan = sn.score(build, box, {"*": "gpu:0"}, training=False)
+    assert plan.graph.call["drop"].forward_flops == 0
