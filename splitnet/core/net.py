@@ -148,7 +148,7 @@ class Net:
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
         sizes = tuple(shape) if isinstance(shape, Sequence) else ()
-        if not isinstance(shape, Sequence) or isinstance(shape, str):
+        if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
             self._fault(f"input {name!r}: the shape must be a tuple such as (28, 28).")
         wrong = [n for n in sizes if n is not None and (type(n) is not int or n < 0)]
         if wrong:

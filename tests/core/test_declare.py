@@ -140,6 +140,7 @@ def test_all_faults_come_at_once_with_their_lines() -> None:
             "branch 'a' uses 'x' of another net, 'other'",
         ),
         (lambda net: net.input("x", 4), "the shape must be a tuple such as (28, 28)"),
+        (lambda net: net.input("x", b"ab"), "the shape must be a tuple such as"),
         (lambda net: net.input("x", (3.5,)), "holds 3.5; sizes are whole numbers"),
         (lambda net: net.input("x", (-1,)), "holds -1; sizes are whole numbers"),
         (lambda net: net.input("x", (True,)), "holds True; sizes are whole numbers"),
