@@ -244,15 +244,6 @@ def test_readme_commands_need_nothing_but_python_and_pip() -> None:
         assert command.count("\n") == 1
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
-    """What .ci/run looks for in the README is there, once."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    found = [x for x in lines if re.match(r"^python3\.11 -m venv .* -m tests$", x)]
-
-    assert len(found) == 1
-    assert "README.md" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-
-
 def test_the_site_asks_no_other_host(tmp_path: Path) -> None:
     """The site builds without a warning, and no page loads anything from elsewhere."""
     done = run(["-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path)], ROOT)

@@ -11,7 +11,6 @@ from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.view.style import Mark, Scene, Words, dot_of_scene
 from splitnet.view.timeline import gantt_of, tick_seconds
 from tests.view import plans
-from tests.view.golden import assert_golden
 
 RED = "#b3261e"
 
@@ -42,13 +41,6 @@ def squeezed(memory: str) -> Plan:
     plan = plans.siamese()
     cluster = Cluster.of("gpu:0", "gpu:1", "cpu", memory=memory)
     return plans.plan_by_hand(plan.graph, cluster, plan.device_of)
-
-
-def test_gantt_of_siamese_is_the_golden_text() -> None:
-    """A change of the chart is seen in review."""
-    plan = plans.siamese()
-    scene = gantt_of({"": plan.timeline}, cluster=plan.cluster, title="siamese")
-    assert_golden(dot_of_scene(scene), "siamese_timeline.dot")
 
 
 def test_gantt_of_draws_time_to_scale_and_phases_apart() -> None:

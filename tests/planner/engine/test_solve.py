@@ -52,27 +52,6 @@ def test_small_steps_are_optimal(seed: int, objective: str) -> None:
     assert found.bound <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("contiguity", CONTIGUITIES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_compiled_search_keeps_constraints(objective: str, contiguity: str) -> None:
-    """Twenty groups: nothing is broken, and the value is that of the evaluator."""
-    for seed in range(2):
-        problem = step_problem(20, seed, gpus=3)
-
-        found = solve(
-            problem,
-            objective=objective,
-            contiguity=contiguity,
-            effort=30_000,
-            time_limit=2,
-        )
-
-        value = value_of(problem, objective, found.assignment, contiguity)
-        assert found.feasible
-        assert found.value == value
-        assert found.bound <= value
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_same_seed_and_effort_give_the_same_answer(objective: str) -> None:
     """A search that ends by its steps is repeated exactly."""
@@ -127,19 +106,6 @@ def test_without_time_the_gpus_are_still_used(calls: int) -> None:
 
     on_cpu = value_of(problem, "latency", np.full(calls, 4))
     assert found.value < 0.2 * on_cpu
-
-
-def test_cut_penalty_keeps_a_chain_together() -> None:
-    """Cuts that gain less than their penalty are not made."""
-    free = solve(step_problem(24, 2), objective="latency", effort=200_000)
-    calm = solve(
-        step_problem(24, 2, cut_penalty=0.05), objective="latency", effort=200_000
-    )
-
-    problem = step_problem(24, 2)
-    assert cut_size(problem.graph, calm.assignment) < cut_size(
-        problem.graph, free.assignment
-    )
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
