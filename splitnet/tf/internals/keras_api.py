@@ -170,12 +170,6 @@ def own_trainable_variables(layer: Any) -> list[Any]:
     return list(layer._trainable_variables)
 
 
-def kernel_variable(layer: Any) -> Any:
-    """The variable of a kernel, which the property `kernel` may wrap (LoRA)."""
-    variable = getattr(layer, "_kernel", None)
-    return layer.kernel if variable is None else variable
-
-
 def lambda_output_shape(layer: Any) -> Any:
     """The output shape that a Lambda layer was given."""
     return layer._output_shape

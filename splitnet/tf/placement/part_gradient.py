@@ -98,7 +98,8 @@ def part_gradient(
     """
     graph = body.graph
     outputs = [one for one in graph.outputs if one is not None]
-    flows = [i for i, one in enumerate(outputs) if _has_gradient(one)]
+    sources = {graph.inputs[i].op for i in wanted}
+    flows = [i for i, one in enumerate(outputs) if _flows(one, sources)]
     with graph.as_default(), tf.name_scope("gradients"):
         given = [
             tf.compat.v1.placeholder(outputs[i].dtype, outputs[i].shape) for i in flows
@@ -131,8 +132,14 @@ def part_gradient(
     )
 
 
-def _has_gradient(tensor: Any) -> bool:
-    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+def _flows(output: Any, sources: set[Any]) -> bool:
+    """Whether a gradient may flow from an output to one of some ops.
+
+    One that no weight leads to, such as data that is handed on, is no output whose
+    gradient is sent back.
+    """
+    number = output.dtype.is_floating or output.dtype.is_complex
+    return bool(number and sources & _ancestors([output.op]))
 
 
 def _refs(tensors: Iterable[Any]) -> set[Any]:

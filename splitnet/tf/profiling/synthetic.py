@@ -22,29 +22,27 @@ def synthetic_batch(model: Any, batch: int, *, seed: int = 0) -> tuple[Any, Any]
         (inputs, targets), in the structure that the model takes.
     """
     draw = np.random.default_rng(seed)
-
-    def made(tensor: Any) -> Any:
-        shape = (batch, *(extent or _OPEN_SIZE for extent in tensor.shape[1:]))
-        dtype = keras.backend.standardize_dtype(tensor.dtype)
-        if dtype == "string":
-            return np.full(shape, "a", dtype=object)
-        if "int" in dtype or dtype == "bool":
-            return draw.integers(0, 2, shape).astype(dtype)
-        return draw.random(shape).astype("float32" if "float" in dtype else dtype)
-
-    return (
-        keras.tree.map_structure(made, keras_api.input_structure(model)),
-        keras.tree.map_structure(made, keras_api.output_structure(model)),
+    inputs, targets = (
+        keras.tree.map_structure(lambda one: _made(one, (batch,), draw), structure)
+        for structure in (
+            keras_api.input_structure(model),
+            keras_api.output_structure(model),
+        )
     )
+    return inputs, targets
 
 
 def synthetic_tensor(tensor: Any, batch: int) -> Any:
     """A value for a symbolic tensor, made on the device of the current scope."""
-    shape = [batch, *(extent or _OPEN_SIZE for extent in tensor.shape[1:])]
-    if tensor.shape and tensor.shape[0]:
-        shape[0] = tensor.shape[0]
-    dtype = tf.as_dtype(tensor.dtype)
-    if dtype == tf.string:
-        return tf.fill(shape, "a")
-    values = tf.random.stateless_normal(shape, seed=(0, 0))
-    return tf.cast(values if dtype.is_floating else values > 0, dtype)
+    first = (tensor.shape[0] or batch,) if tensor.shape else ()
+    return tf.constant(_made(tensor, first, np.random.default_rng(0)))
+
+
+def _made(tensor: Any, first: tuple[int, ...], draw: np.random.Generator) -> Any:
+    shape = (*first, *(extent or _OPEN_SIZE for extent in tensor.shape[1:]))
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if dtype == "string":
+        return np.full(shape, "a", dtype=object)
+    if "int" in dtype or dtype == "bool":
+        return draw.integers(0, 2, shape).astype(dtype)
+    return draw.random(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
