@@ -33,6 +33,7 @@ _BODY = re.compile(r"(?:^|_)sn_(k\d+)_")
 _BACKWARD = "gradient_tape/"
 _UNKNOWN_EXTENT = 32
 _ANYWHERE = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
+_JOINING = ("AddN", "ConcatV2")
 _LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
 
 
@@ -174,12 +175,25 @@ class DeviceFunction:
                 return canonical(tensor.op.device)
         return self._device_of_key.get(key, "")
 
+    def _of_weight(self, op: Any) -> str:
+        """The device of a weight whose gradients from several devices an op joins.
+
+        It lives where the first part that reads it runs.
+        """
+        keys = [key_of_function(function_of(tensor.op)) for tensor in op.inputs]
+        if op.type == "AddN" and None in keys:
+            return ""
+        found = [key for key in self._device_of_key if key in keys]
+        return self._device_of_key[found[0]] if found else ""
+
     def _of_data(self, op: Any) -> str:
         votes: dict[str, int] = {}
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else where(tensor)
             if device:
                 votes[device] = votes.get(device, 0) + _elements(tensor)
+        if op.type in _JOINING and len(votes) > 1 and (home := self._of_weight(op)):
+            return home
         best = [d for d, n in votes.items() if n == max(votes.values())]
         scope = op.name.rpartition("/")[0]
         if len(best) == 1:

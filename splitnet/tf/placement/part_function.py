@@ -189,17 +189,14 @@ class Trace:
             self._trace(signature)
 
     def _trace(self, signature: tuple[Any, Any]) -> None:
-        how = self._part.how
-        body = self._recomputed if how == "recompute" else self._body
-
         def named(given: Any, masks: Any, weights: Any, states: Any) -> Any:
-            return body(given, masks, weights, states)
+            return self._body(given, masks, weights, states)
 
         named.__name__ = body_name(self._part.segment.key)
         function = tf.function(
             named,
             autograph=False,
-            jit_compile=True if how == "xla" else None,
+            jit_compile=True if self._part.how == "xla" else None,
             experimental_attributes={"_noinline": True},
         )
         specs = [[_spec(v) for v in vs] for vs in (self.weights, self._states)]
@@ -233,36 +230,14 @@ class Trace:
                 body_name(self._part.segment.key),
                 cpu=cpu,
                 xla=self._part.how == "xla",
+                again=self._part.how == "recompute",
             )
         gradient = self._gradients[wanted, cpu]
         if gradient is None:
             return function(*arguments)
         return gradient.run(function.structured_outputs, flat, device, scope)
 
-    def _recomputed(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
-        """As `_body`, run again in the gradient of what it returns."""
-        flows = [i for i, value in enumerate(given) if _is_number(value)]
-        first: list[Any] = []
-
-        def again(*flat: Any) -> list[Any]:
-            values = list(given)
-            for place, value in zip(flows, flat):
-                values[place] = value
-            made = self._body(
-                values, masks, flat[len(flows) :], states, record=not first
-            )
-            leaves = tf.nest.flatten(made)
-            first[:] = first or [made]
-            return [one for one in leaves if _is_float(one)]
-
-        kept = iter(tf.recompute_grad(again)(*[given[i] for i in flows], *weights))
-        return tf.nest.map_structure(
-            lambda one: next(kept) if _is_float(one) else one, first[0]
-        )
-
-    def _body(
-        self, given: Any, masks: Any, weights: Any, states: Any, *, record: bool = True
-    ) -> Any:
+    def _body(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
         part = self._part.segment
         local = {}
         for old, value, mask in zip(part.reads, given, masks):
@@ -286,21 +261,18 @@ class Trace:
             "losses": [tf.convert_to_tensor(loss) for loss in scope.losses],
         }
         updates, offsets = _updates(scope, dict(zip(map(id, self._states), states)))
-        if record:
-            self.owners, self.updates = owners, updates
-            self.unmasked = [
-                number
-                for number, (old, mask) in enumerate(zip(part.reads, masks))
-                if mask is not None
-                and getattr(local[id(old)], CARRIED[0], None) is None
-            ]
-            self.kept = self._attributes()
+        self.owners, self.updates = owners, updates
+        self.unmasked = [
+            number
+            for number, (old, mask) in enumerate(zip(part.reads, masks))
+            if mask is not None and getattr(local[id(old)], CARRIED[0], None) is None
+        ]
+        self.kept = self._attributes()
         made["kept"] = [vars(layer)[name] for layer, name in self.kept]
         made["states"] = offsets
-        if record:
-            leaves = tf.nest.flatten(made, expand_composites=True)
-            ops = [one.op for one in leaves if one is not None]
-            self.early = {i for i, old in enumerate(states) if not depends(ops, old.op)}
+        leaves = tf.nest.flatten(made, expand_composites=True)
+        ops = [one.op for one in leaves if one is not None]
+        self.early = {i for i, old in enumerate(states) if not depends(ops, old.op)}
         return made
 
     def _attributes(self) -> list[tuple[Any, str]]:
@@ -372,14 +344,6 @@ def _unique(variables: Iterable[Any]) -> list[Any]:
 def _set(value: Any, name: str, attached: Any) -> None:
     if isinstance(value, tf.Tensor):
         setattr(value, name, attached)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, tf.Tensor) and value.dtype not in (tf.bool, tf.string)
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, tf.Tensor) and value.dtype.is_floating
 
 
 def _spec(value: Any) -> Any:

@@ -83,6 +83,7 @@ def part_gradient(
     *,
     cpu: bool = False,
     xla: bool = False,
+    again: bool = False,
 ) -> PartGradient | None:
     """The functions of a body and of its gradients; None if no gradient flows.
 
@@ -95,6 +96,7 @@ def part_gradient(
         cpu: they run on a CPU, where the gradient of a maximum pooling takes ten times
             as long if the pooling itself is not in the same function.
         xla: compile both with XLA.
+        again: keep inputs alone; the backward function has the body's ops as well.
     """
     graph = body.graph
     outputs = [one for one in graph.outputs if one is not None]
@@ -114,7 +116,9 @@ def part_gradient(
     flat = tf.nest.flatten(structure, expand_composites=True)
     early = _ancestors(ops)
     both = (*_AGAIN, *_POOLS) if cpu else _AGAIN
-    late, read = _late(flat, early, {one.op for one in given}, both)
+    known = {one.op for one in graph.inputs} if again else early
+    late, read = _late(flat, known, {one.op for one in given}, both)
+    early |= known
     captured = _refs(inside for _, inside in graph.captures)
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
     reused = [one for one in read if one.ref() in numbers.keys() - captured]
