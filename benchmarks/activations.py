@@ -152,7 +152,7 @@ def ways(model, batch):
     )
     if any(isinstance(x, keras.layers.BatchNormalization) for x in model.layers):
         return
-    yield "pieces", sn.emit(model, alone, microbatches=4)
+    yield "pieces", sn.emit(model, alone, microbatches=4, schedule="1f1b")
     yield "gpipe", sn.emit(model, stages, microbatches=4)
     yield "1f1b", sn.emit(model, stages, microbatches=4, schedule="1f1b")
 

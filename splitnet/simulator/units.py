@@ -367,6 +367,8 @@ def _memory(
         # What a call needs while it runs backward includes the gradients it makes.
         rest = [max(b - made[i], 0) * has_backward[i] for i, b in zip(calls, room)]
         ahead = [min(pair) for pair in zip(rest, inner)]
+        if recompute[u]:  # when the backward pass begins nothing is there to start from
+            ahead = [0] * len(calls)
         behind = [sum(pair) for pair in zip(rest, accumulate(ahead, initial=0))]
         saved = sum(one.bytes for _, one in own if one.saved) + sum(inner)
         forward = _peak(calls, [t for t in own if not t[1].saved], room)
@@ -374,7 +376,7 @@ def _memory(
         early = sum(ahead)
         if recompute[u]:  # the backward task makes again all that was not saved
             again = saved + saved_outputs[u]
-            backward, early = max(forward, again + backward), again + early
+            backward, early = max(forward, again + backward), again
             forward, saved = _peak(calls, own, room), 0
         found.saved.append(saved)
         found.forward.append(forward)

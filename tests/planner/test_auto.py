@@ -44,10 +44,11 @@ def kind(plan: Plan) -> str:
         ),
         (chain(4, flops=1e12), BOX, "towers"),
         (wide(2), BOX, "placement"),
+        (wide(2, flops=1e6), BOX, "one device"),
         (two_towers(flops=1e12), BOX, "placement"),
         (chain(8, flops=1e12), sn.Cluster.of("2*gpu", memory="30 MiB"), "pipeline"),
     ],
-    ids=["tiny", "heavy", "wide", "pinned", "tight"],
+    ids=["tiny", "heavy", "wide", "short", "pinned", "tight"],
 )
 def test_auto_chooses_what_suits_the_model(
     graph: Graph, cluster: sn.Cluster, wanted: str

@@ -148,6 +148,18 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     assert again.backward[0][1] == plain.backward[0][1] + plain.forward[0][1]
 
 
+def test_recomputing_starts_no_gradient_from_saved_tensors():
+    """Without it TensorFlow makes 7 bytes a call as the backward pass begins."""
+    calls = [dense(n, "p", inner_bytes=7, workspace_bytes=50) for n in "ab"]
+    plain, again = (
+        step_graph(graph(calls, "a-b"), box(1), Seconds(), recompute=flag)
+        for flag in (False, True)
+    )
+
+    assert plain.early_workspace == (14,)
+    assert again.early_workspace == (plain.saved_bytes[0] + 1,)
+
+
 def test_what_is_surely_saved_is_that_of_the_fullest_of_several_ends():
     """Two losses over one trunk: one may be done before the other begins."""
     one = graph([dense("t", out=8), dense("l", out=10), dense("r", out=100)], "t-l t-r")

@@ -38,6 +38,8 @@ _GAIN = 0.01
 """Of the step: more micro-batches that gain less are the last that are tried."""
 _AS_GOOD = 0.02
 """Of the step: a simpler strategy may be slower than the fastest by so much."""
+_HOST_SECONDS = 1e-3
+"""Keras' fit takes so long between two steps: shorter ones do not differ."""
 _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
 """Kinds of strategies, the simplest first."""
 
@@ -155,11 +157,15 @@ class Candidate:
 
 
 def choose(found: Iterable[Candidate]) -> Candidate | None:
-    """The simplest that fits and is at most 2 % slower than the fastest that fits."""
+    """The simplest that fits and is at most 2 % slower than the fastest that fits.
+
+    Steps of less than a millisecond are equally fast.
+    """
     fitting = [one for one in found if one.fits]
     if not fitting:
         return None
-    limit = min(one.seconds for one in fitting) * (1 + _AS_GOOD)
+    best = min(one.seconds for one in fitting)
+    limit = max(best * (1 + _AS_GOOD), _HOST_SECONDS)
     good = [one for one in fitting if one.seconds <= limit]
     return min(good, key=lambda one: (one.complexity, one.seconds))
 
