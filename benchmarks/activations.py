@@ -178,7 +178,8 @@ def compare(name):
     made = ways(model, batch)
     for way, placed in made:
         placed.compile("sgd", "mse")
-        step = tf.function(functools.partial(placed.train_step, (data, target)))
+        run = functools.partial(placed.train_step, (data, target))
+        step = tf.function(run, autograph=False)
         step()
         gc.collect()  # the model before, whose bytes would be freed in this step
         before = tf.config.experimental.get_memory_info("CPU:0")["current"]

@@ -144,6 +144,7 @@ def plan(
         towers=towers,
         split=split,
     )
+    source = _resolved(source)
     graph, cluster, options = _read(source, cluster, options)
     if options.strategy is None:
         return plan_placement(graph, cluster, options, lambda: _limits(source, options))
@@ -182,6 +183,7 @@ def compare_strategies(
         return known or compare_plan(source)
     from splitnet.planner.strategies.auto import strategies_of
 
+    source = _resolved(source)
     chosen = PlanOptions(**{"strategy": "auto", **options})
     return strategies_of(*_read(source, cluster, chosen), _limits(source, chosen))
 
@@ -199,6 +201,15 @@ def _read(
         parts=_parts_of(source, cluster, options),
     )
     return graph, cluster, known
+
+
+def _resolved(source: Any) -> Any:
+    """The source, a function called once: layers of a second model have other names."""
+    if isinstance(source, Net | Graph):
+        return source
+    from splitnet.tf.reading.source import resolved
+
+    return resolved(source)
 
 
 def _limits(source: Any, options: PlanOptions) -> "Limits":

@@ -1,7 +1,9 @@
 """strategy="auto", run: what the planner may choose trains as the plain model."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import keras
@@ -176,6 +178,7 @@ def given(source: Any) -> tuple[Any, np.ndarray]:
         (wide_table, {}),
         (wide_attention, {"split": {"attention": 3}}),
         (wide_net, {}),
+        (lambda: wide_table, {}),
     ],
 )
 def test_a_layer_that_fits_nowhere_is_split(
@@ -184,6 +187,7 @@ def test_a_layer_that_fits_nowhere_is_split(
     """It trains as the plain model, from a file, over an equal model of other names."""
     keras.utils.set_random_seed(2)
     model = make()
+    build = model if isinstance(model, FunctionType) else None
     tight = small(cluster, model)
     if wanted := fixed.get("split"):
         [name] = [x.name for x in model.layers if "attention" in x.name]
@@ -197,7 +201,7 @@ def test_a_layer_that_fits_nowhere_is_split(
         twin.set_weights(model.get_weights())
     placed = sn.emit(twin, plan)
     plain = sn.unplace(placed)
-    x, y = given(model)
+    x, y = given(build() if build else model)
     losses = []
     for one in (placed, plain):
         one.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
@@ -259,6 +263,25 @@ def test_slices_are_refused_where_they_cannot_be(cluster: sn.Cluster) -> None:
         sn.plan(sn.read(net), cluster, strategy="auto", split={name: 2})
     with pytest.raises(sn.DeclarationError, match="'a' is a branch .* for a device"):
         sn.plan(net, cluster, strategy="auto", split={name: 2})
+
+
+@pytest.mark.parametrize("host", ["1 GiB", "64 GiB"])
+def test_tables_are_cut_as_often_as_it_takes(host: str) -> None:
+    """Into 8, as 4 leave no room; also where a slow CPU could hold the tables."""
+
+    def build() -> Any:
+        ids = [keras.Input((20,), dtype="int32") for _ in range(3)]
+        tables = [layers.Flatten()(layers.Embedding(2_000_000, 64)(i)) for i in ids]
+        return keras.Model(ids, layers.Dense(1)(layers.Concatenate()(tables)))
+
+    box = sn.Cluster.of("8*gpu", "cpu", memory="1.5 GiB", cpu_memory=host)
+    plan = sn.plan(build, box, batch=1024, strategy="auto", time_limit=0.2)
+
+    assert plan.verdict.strategies.chosen == "split"
+    assert re.search(
+        r"split=\{('embedding\w*': 8(, )?){3}\}", str(plan.verdict.strategies)
+    )
+    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
 
 
 def test_a_refusal_names_the_slices_that_fit(cluster: sn.Cluster) -> None:

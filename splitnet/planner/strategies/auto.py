@@ -92,23 +92,25 @@ def choices(
     if options.split is not None or limits.sliced is None:
         return tried(limits.checked(options.split))
     large, nowhere = layers_too_large(graph, cluster, options)
-    best = None if nowhere else tried({})
-    if best is not None and choose(best.found) and not large:
-        return best
+    whole = None if nowhere else tried({})
+    best = choose(whole.found) if whole else None
+    if whole is not None and best is not None and not large:
+        return whole
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
+    made = [whole] if whole else []
     for split in slices_to_try(graph, cluster, options, limits):
-        one = tried(split)
-        if best is None:
-            best = one
-            continue
-        before = choose(best.found)
-        more = choose([*best.found, *one.found])
-        first, second = (best, one) if more is before else (one, best)
-        first.found += second.found
-        best = first
-        if before is not None and (more is before or time.monotonic() > until):
+        made.append(tried(split))
+        own, before = choose(made[-1].found), best
+        best = choose(one for one in (before, own) if one is not None)
+        if own is not None and (best is before or time.monotonic() > until):
             break
-    return best or tried({})
+    if best is None:
+        return whole or tried({})
+    known = [one for each in made for one in each.found]
+    best = choose(known)
+    first = next(each for each in made if any(one is best for one in each.found))
+    first.found = known
+    return first
 
 
 def plan_placement(

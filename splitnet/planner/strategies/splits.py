@@ -103,7 +103,7 @@ def _room(cluster: Cluster) -> int:
 
 
 def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
-    """Bytes of weights and slots of each layer that asks for no device.
+    """Bytes of weights, gradients and slots of each layer that asks for no device.
 
     Raises:
         DeclarationError: as `requests_of`.
@@ -113,8 +113,8 @@ def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     on = requests_of(graph, options.pins)
     size = {weight.name: weight.bytes for weight in graph.weights}
     if options.training:
-        slots = slots_of(optimizer_name(options.optimizer))
-        trained = {w.name: w.bytes * slots for w in graph.weights if w.trainable}
+        times = 1 + slots_of(optimizer_name(options.optimizer))
+        trained = {w.name: w.bytes * times for w in graph.weights if w.trainable}
         size = {name: count + trained.get(name, 0) for name, count in size.items()}
     return {
         call.layer: sum(size[name] for name in call.weights)

@@ -30,6 +30,7 @@ __all__ = [
     "functional_of",
     "named",
     "output_keys",
+    "resolved",
     "sized",
 ]
 
@@ -79,18 +80,29 @@ def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     """
     if isinstance(source, Net):
         return _of_net(source)
-    if callable(source) and not isinstance(source, keras.Operation | type):
-        name, source = getattr(source, "__name__", repr(source)), built_by(source)
-        if not isinstance(source, keras.Model):
-            raise DeclarationError(
-                f"the function {name} returned {type(source).__name__}; a function "
-                "that is given as a source must return a keras.Model."
-            )
+    source = resolved(source)
     if isinstance(source, keras.Model):
         return _of_model(source, nested)
     raise DeclarationError(
         "a model is a splitnet.Net, a keras.Model, or a function without arguments "
         f"that builds one. Received: {source!r} ({type(source).__name__})."
+    )
+
+
+def resolved(source: Any) -> Any:
+    """The model that a function builds, without memory; another source as it is.
+
+    Raises:
+        DeclarationError: the function returns something else.
+    """
+    if not callable(source) or isinstance(source, keras.Operation | type):
+        return source
+    name, made = getattr(source, "__name__", repr(source)), built_by(source)
+    if isinstance(made, keras.Model):
+        return made
+    raise DeclarationError(
+        f"the function {name} returned {type(made).__name__}; a function that is given "
+        "as a source must return a keras.Model."
     )
 
 
