@@ -51,12 +51,13 @@ def fits_somewhere(
     number = {device.name: i for i, device in enumerate(evaluator.cluster)}
     for allowed in dict.fromkeys(group.allowed for group in groups):
         inside = [i for i, g in enumerate(groups) if set(g.allowed) <= set(allowed)]
-        if need[inside].sum() > room[[number[device] for device in allowed]].sum():
+        there = room[[number[device] for device in allowed]]
+        if need[inside].sum() > there.sum() or need[inside].max() > there.max():
             return False
-    return any(
-        solve(problem, objective=objective, time_limit=seconds).feasible
-        for objective in dict.fromkeys(("memory", evaluator.objective))
+    found = solve(
+        problem, objective="memory", time_limit=seconds, prove=False, until_found=True
     )
+    return found.feasible
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ __all__ = [
 
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
-_FREE_SHARE = 0.7
+_FREE_SHARE = 0.8
 """Of a search for the best assignment; the rest is for fewer transfers."""
 
 

@@ -22,21 +22,22 @@ class Budget:
         effort: int | None = None,
         *,
         on_progress: Callable[[float, float], None] | None = None,
-        parent: "Budget | None" = None,
+        until_found: bool = False,
     ) -> None:
-        """Without `effort` the steps of the time limit on a typical core."""
+        """Without `effort` the steps of the time limit on a typical core.
+
+        With `until_found` nothing is left as soon as a value is reported.
+        """
         if effort is None:
             effort = math.ceil(min(time_limit, 1e9) * STEPS_PER_SECOND)
         self.effort, self.spent, self.ended_by_clock = effort, 0, False
-        self._end, self._parent = monotonic() + time_limit, parent
+        self._end, self.until_found = monotonic() + time_limit, until_found
         self._on_progress = on_progress
 
     @property
     def left(self) -> int:
         """Steps that are left; 0 when the clock has ended the search."""
         left = max(0, self.effort - self.spent)
-        if self._parent is not None:
-            return min(left, self._parent.left)
         if left and monotonic() > self._end:
             self.ended_by_clock = True
         return 0 if self.ended_by_clock else left
@@ -44,13 +45,6 @@ class Budget:
     def spend(self, steps: float) -> None:
         """Count steps, at least one, so that every loop ends."""
         self.spent += max(1, int(steps))
-        if self._parent is not None:
-            self._parent.spend(steps)
-
-    def part(self, fraction: float) -> "Budget":
-        """A fraction of what is left; what it spends is spent here, too."""
-        effort = int(fraction * self.left)
-        return Budget(math.inf, effort, on_progress=self._on_progress, parent=self)
 
     def pause(self, seconds: float) -> None:
         """Leave seconds out of the time limit."""
@@ -60,3 +54,5 @@ class Budget:
         """Report the fraction of the search that is done, and the best value."""
         if self._on_progress is not None and value < math.inf:
             self._on_progress(min(1.0, self.spent / max(1, self.effort)), value)
+        if self.until_found and value < math.inf:
+            self.effort = 0

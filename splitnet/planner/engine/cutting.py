@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine.coarsening import root_of
 from splitnet.planner.engine.compiler import compiled
 from splitnet.planner.problem import Bools, Floats, Ints, Problem, rows_of
 from splitnet.simulator.units import CALLS
@@ -21,6 +20,7 @@ __all__ = [
     "cut_functions",
     "pop",
     "push",
+    "root_of",
     "scratch_of",
 ]
 
@@ -183,6 +183,15 @@ def scratch_of(problem: Problem) -> Scratch:
         np.zeros(1 + len(problem.group_of_unit), integers),
         np.zeros(1, integers),
     )
+
+
+@compiled
+def root_of(parent: Ints, x: int) -> int:
+    """Representative of a set, with the path halved (Tarjan and van Leeuwen 1984)."""
+    while parent[x] != x:
+        parent[x] = parent[parent[x]]
+        x = parent[x]
+    return x
 
 
 @compiled

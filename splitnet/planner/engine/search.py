@@ -4,9 +4,13 @@ A memetic multilevel scheme, as in Sanders and Schulz, "Distributed Evolutionary
 Partitioning" (2012), in turns of two kinds:
 
 construct   a chain partition of a new order or, for a step, a list schedule
-improve     one or two of the best assignments, or a random one: groups are merged along
+improve     one or two of the best assignments, or a new one: groups are merged along
             expensive edges, the clusters annealed, and refined while they are taken
             apart again
+
+A turn on a step begins anew as often as that has helped of late. What is merged keeps
+to the assignment that a turn begins with, unless that is a list schedule: those cut so
+many edges that hardly any group could be merged.
 
 What devices hold at their peaks is known only afterwards. An assignment that has no
 room lowers the capacity with which the search goes on; while nothing fits, bytes are
@@ -22,20 +26,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine.annealing import (
-    BEST,
-    STEPS_PER_EVENT,
-    STEPS_PER_RUN,
-    VALUE,
-    Cooling,
-    anneal,
-    rules_of,
-    state_of,
-)
+from splitnet.planner.engine.annealing import STEPS_PER_EVENT, STEPS_PER_RUN
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.makespan import Tasks, makespan, tasks_of
+from splitnet.planner.engine.multilevel import (
+    Multilevel,
+    Run,
+    fused,
+    member_of,
+    merge_edges,
+)
 from splitnet.planner.engine.packing import random_start, repaired
 from splitnet.planner.engine.starts import (
     Chains,
@@ -60,9 +61,6 @@ from splitnet.planner.problem import (
 
 __all__ = ["Incumbent", "search"]
 
-_STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
-"""Steps of a proposal, of a net of its group, and of a call whose path is followed."""
-
 _STEPS_PER_PEAK = 40
 """Steps that it takes per unit to know what devices hold at their peaks."""
 
@@ -73,11 +71,27 @@ _KEPT = 0.9
 """Of bytes that peaks were above sums, after an assignment where they are less."""
 
 
+_ROOMY = 2
+"""Where so many times the bytes that peaks were above sums have room, only the best
+assignments are simulated for what they hold."""
+
+_CORRECTIONS = 4
+"""How often a turn goes on with the room that the peaks of its answer need."""
+
+_NEW_LENGTH, _LENGTH = 0.06, 0.25
+"""Of the steps so far, those of a turn on a step: from a new start, a good one."""
+
+_LEAST_NEW, _MOST_NEW, _RECENT, _GOOD = 0.1, 0.6, 0.2, 3
+"""Of the turns on a step, those with a new start; weight of the last turn in how often
+a kind of turn has helped: its answer is one of so many best."""
+
+
 class _Style(NamedTuple):
     """Steps of construction at first, fractions of steps, and of kinds of improvement.
 
     The rest of the improvements starts from one good assignment. The first has `steps`,
-    each further one is longer by the fraction `growth` of that.
+    each further one is longer by the fraction `growth` of that. Those of a step have
+    rules of their own.
     """
 
     first: float
@@ -86,18 +100,6 @@ class _Style(NamedTuple):
     combine: float
     steps: float
     growth: float
-
-
-class _Run(NamedTuple):
-    """A multilevel run: how far to coarsen, how to cool."""
-
-    steps: float
-    clusters: float
-    most_seconds: float
-    hot: float
-    exponent: int
-    rating: float
-    noise: float
 
 
 class _Search:
@@ -129,7 +131,7 @@ class _Search:
             events = self.units * (3 if problem.functions is None else 1)
             self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
             first, steps = 150 * self.whole, max(3000, 600 * self.whole)
-            style = _Style(first, 0.15, 0.0, 0.1, steps, 0.0)
+            style = _Style(first, 0.0, 0.0, 0.1, steps, 0.0)
         elif contiguity == "free":
             style = _Style(0.0, 0.08, 0.3, 0.45, steps, 1 / 250)
         else:
@@ -138,23 +140,30 @@ class _Search:
         self.kind = np.array(equivalent_devices(problem))
         self.margin = self.parent = np.zeros(problem.device_count)
         self.ratio = np.ones(problem.device_count)
-        self.elite = Elite(10)
+        self.multilevel = Multilevel(
+            contiguity, budget, self.random, self.state, self.tasks
+        )
+        self.elite, self.helped = Elite(10), [1.0, 1.0]
         self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
         self.nearest = Incumbent(inf, np.zeros(groups, np.int64))
 
-    def keep(self, place: Ints) -> None:
-        """Add an assignment to the best ones if it keeps all constraints."""
+    def keep(self, place: Ints) -> Floats | None:
+        """Add an assignment to the best ones if it keeps all constraints.
+
+        If only its peaks have no room: the bytes by which they are above sums.
+        """
         problem, graph = self.problem, self.problem.graph
         if not is_allowed(graph, place):
-            return
+            return None
         if not is_contiguous(problem, place, self.contiguity):
-            return
+            return None
         held = used = bytes_per_device(graph, place)
         value = inf
         if np.all(used <= self.capacity * (1 + 1e-12)):
             value = self._seconds(place)
         peaks = problem.step is not None and value < self.best.value
-        peaks |= self.tasks is not None and self.elite.takes(value)
+        if self.tasks is not None and self.elite.takes(value):
+            peaks |= bool(np.any(used + _ROOMY * self.margin > self.capacity))
         if peaks:
             held = problem.held_bytes(place)
             self.budget.spend(_STEPS_PER_PEAK * self.units)
@@ -174,11 +183,13 @@ class _Search:
             self.problem = self.with_room(self.margin)
             if full > 1:
                 self.parent[broken] = margin[broken]
-                return
+                return margin
         if value < self.best.value:
             self.best = Incumbent(value, place)
             self.budget.report(value)
-        self.elite.add(graph, value, place, held - used)
+        margin = held - used if peaks else self.margin.copy()
+        self.elite.add(graph, value, place, margin)
+        return None
 
     def with_room(self, margin: Floats) -> Problem:
         """The problem with the memory of each device, less a margin."""
@@ -208,14 +219,15 @@ class _Search:
         began, self.turns = self.budget.spent, self.turns + 1
         self.parent = np.zeros_like(self.capacity)
         self.budget.spend(_STEPS_PER_TURN)
-        self.allowance = self.style.first + self.style.construct * began
-        if self.constructed <= self.allowance:
+        if self.constructed <= self.style.first + self.style.construct * began:
             self.construct(target)
             self.constructed += self.budget.spent - began
         elif known and self.objective == "memory" and self.turns % 4 == 0:
             self.relieve()
+        elif step and self.tasks is not None:
+            self.improve_step()
         else:
-            self.improve(target, step=step)
+            self.improve(target)
 
     def relieve(self) -> None:
         """Move a group off the fullest device of the best assignment, if that helps."""
@@ -237,11 +249,7 @@ class _Search:
         Pipelines are mostly cut from orders near the best one.
         """
         graph, random = target.graph, self.random
-        if (
-            self.tasks is not None
-            and target is self.problem
-            and (self.turns % 5 > 1 or self.chains.steps(graph) > 0.3 * self.allowance)
-        ):
+        if self.tasks is not None and target is self.problem:
             self.keep(self.scheduled())
             return
         depth, most, stage = float(random.choice([0.5, 0.9, 0.97, 1.0])), inf, None
@@ -272,155 +280,107 @@ class _Search:
         self.budget.spend((1.0 + 0.1 * problem.device_count) * groups)
         return list_schedule(problem.graph, noise, random, self.state)[cluster]
 
-    def improve(self, target: Problem, *, step: bool) -> None:
-        """Anneal from a random assignment, what two good ones share, or a good one.
-
-        With `step` the makespan, if that is minimised, else the loads of the target.
-        """
+    def improve(self, target: Problem) -> None:
+        """Anneal loads from a random assignment, what two share, or a good one."""
         random, style, members = self.random, self.style, self.elite.members
-        groups, steps = target.group_count, step and self.tasks is not None
-        draw, keep, hot = random.random(), np.zeros(groups, np.int64), 0.3
-        fastest = target.graph.seconds.min(axis=1, initial=inf).sum()
-        limited = int(np.isfinite(self.capacity).sum()) or target.device_count
+        groups, draw, hot = target.group_count, random.random(), 0.3
+        keep = np.zeros(groups, np.int64)
         clusters, seconds = 22 * 3.0 ** random.random(), 0.25 + 0.45 * random.random()
         if self.contiguity != "free" and not members:
             keep = start = self.nearest.place
         elif len(members) < 4 and style.fresh or draw < style.fresh or not members:
             start = random_start(target.graph, random)
         elif len(members) > 1 and draw < style.fresh + style.combine:
-            i, j = sorted(random.choice(len(members), 2, replace=False))
-            start, hot = members[i].place, 0.2
-            keep = start * target.device_count + members[j].place
+            start, keep, _ = self.two_members()
+            hot = 0.2
         else:
-            rank = int(random.integers(len(members)))
-            if steps:  # mostly a good one
-                rank = int(random.random() ** 3 * len(members))
-            start = keep = members[rank].place
+            start = keep = members[int(random.integers(len(members)))].place
             hot = 0.1
-            if steps:
-                self.parent = members[rank].margin
-                target = self.with_room(self.parent)
-        if steps or self.contiguity != "free":
-            hot = float(
-                random.choice([0.06, 0.03, 0.015] if steps else [0.1, 0.03, 0.01])
-            )
-            seconds = 1.0 if steps else seconds
+        if self.contiguity != "free":
+            hot = float(random.choice([0.1, 0.03, 0.01]))
             clusters = groups / 2 * 0.1 ** random.random()
-            if random.random() < (0.5 if steps else 0.2):
+            if random.random() < 0.2:
                 clusters = groups
-        length = style.steps * (1 + style.growth * self.turns)
-        if steps:
-            length = max(
-                style.steps, 0.25 * min(self.budget.spent, 600 * groups * self.whole)
-            )
-        run = _Run(
-            length,
+        run = Run(
+            style.steps * (1 + style.growth * self.turns),
             clusters,
-            seconds * fastest / limited,
+            seconds * self.most_seconds(target),
             hot,
             exponent=12 if random.random() < 0.67 else 24,
             rating=float(random.choice([0.0, 0.15, 0.3, 0.5])),
             noise=float(random.choice([0.1, 0.5])),
         )
-        self.keep(self.multilevel(target, start, keep, run, step=steps))
+        self.keep(self.multilevel.place(target, start, keep, run, step=False))
 
-    def multilevel(
-        self, target: Problem, start: Ints, keep: Ints, run: _Run, *, step: bool
-    ) -> Ints:
-        """Coarsen along edges, anneal the coarsest problem, refine level by level."""
-        levels: list[tuple[Problem, Ints]] = []
-        here, place = target, start
-        room = target.graph.capacity_bytes
-        most_bytes = 0.5 * float(np.max(room, initial=0.0, where=np.isfinite(room)))
-        end, clusters = self.budget.spent + run.steps, int(run.clusters)
-        while (groups := here.group_count) > clusters:
-            finer = max(clusters, groups // 4)
-            cluster, count = merge_edges(
-                here.graph,
-                keep,
-                clusters if finer < 2 * clusters else finer,
-                self.random,
-                noise=run.noise,
-                rating=run.rating,
-                most_seconds=run.most_seconds,
-                most_bytes=most_bytes or inf,
-            )
-            if count > 0.95 * groups:
-                break
-            self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
-            levels.append((here, cluster))
-            here = contract(here, cluster, count)
-            place = member_of(cluster, count, place)
-            keep = member_of(cluster, count, keep)
-        if self.contiguity == "free" and not step:
-            place = repaired(here.graph, place)
-        hot, coarse, value = run.hot, bool(levels), inf
-        while True:
-            left = max(0.0, end - self.budget.spent)
-            share = 0.75 if levels and hot > 0.03 else 1.0 / (len(levels) + 1)
-            gentle = step or (not levels and (coarse or hot <= 0.03))
-            found = self.anneal(
-                *(here, place, value, left * share, hot, run.exponent),
-                gentle=gentle,
-                step=step,
-            )
-            if not levels:
-                return found.place
-            here, cluster = levels.pop()
-            value, place, hot = found.value, found.place[cluster], min(hot, 0.02)
-
-    def anneal(
-        self,
-        problem: Problem,
-        place: Ints,
-        value: float,
-        steps: float,
-        hot: float,
-        exponent: int,
-        *,
-        gentle: bool,
-        step: bool,
-    ) -> Incumbent:
-        """Cool down in so many steps; `gentle` moves are few swaps and near groups."""
-        graph, budget = problem.graph, self.budget
-        movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
-        if not len(movable):
-            return Incumbent(value, place)
-        line = device_line(problem, place) if self.contiguity == "pipeline" else None
-        rules = rules_of(problem, self.contiguity, line)
-        state, tasks = state_of(graph, place), None
-        penalty = 1 + problem.cut_penalty * float(cut_size(graph, place))
-        each = _STEPS_PER_PROPOSAL
-        each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
-        if self.contiguity == "convex":
-            each += _STEPS_PER_CALL * len(rules.forward.order)
-        steps = max(256 * each, steps)
-        proposals, cold = int(max(256, steps / each / 200)), 0.002
-        if step and self.tasks is not None:
-            tasks = self.tasks._replace(group=problem.group_of_unit)
-            proposals, hot, cold = 8, hot / 12, 2e-5
-            value = makespan(tasks, place, inf) * penalty
-            state.numbers[BEST] = state.numbers[VALUE] = value
-            tasks.scratch.work[0] = 0
-        elif np.all(state.used <= graph.capacity_bytes):
-            state.numbers[BEST] = state.load.max() * penalty
-        swaps, stray = (0.05 if tasks is None else 0.2, 0.1) if gentle else (0.2, 1.0)
-        cooling = Cooling(
-            *(steps, each, proposals, hot, cold, exponent, swaps, stray),
-            max(2, len(place) // 3),
-            problem.cut_penalty,
+    def improve_step(self) -> None:
+        """Anneal a step from a new assignment, a good one, or what two share."""
+        random, members, target = self.random, self.elite.members, self.problem
+        groups = target.group_count
+        spent = min(self.budget.spent, 600 * groups * self.whole)
+        seconds = self.most_seconds(target)
+        share = self.helped[1] / sum(self.helped)
+        new = random.random() < min(_MOST_NEW, max(_LEAST_NEW, share))
+        length = max(self.style.steps, (_NEW_LENGTH if new else _LENGTH) * spent)
+        if new:
+            start, keep = self.new_start(0.3 * length)
+            hot, clusters = 0.01 * 6.0 ** random.random(), 0.02 * groups
+            clusters *= 10.0 ** random.random()
+            seconds *= float(random.choice([0.3, 1.0]))
+        else:
+            rank = int(random.random() ** 3 * len(members))  # mostly a good one
+            _, start, self.parent = members[rank]
+            keep, hot = start, 0.012 * 6.0 ** random.random()
+            if len(members) > 1 and random.random() < self.style.combine:
+                start, keep, self.parent = self.two_members()
+            target = self.with_room(self.parent)
+            clusters = groups / 2 * 0.1 ** random.random()
+            if random.random() < 0.5:
+                clusters = groups
+        run = Run(
+            length,
+            max(clusters, 2 * target.device_count),
+            seconds,
+            hot,
+            exponent=12,
+            rating=float(random.choice([0.15, 0.3, 0.5])),
+            noise=float(random.choice([0.1, 0.5])),
         )
-        spent = 0.0
-        while spent < steps and budget.left:
-            before, until = spent, min(steps, spent + 20_000.0)
-            spent = anneal(
-                *(graph, rules, state, movable, cooling, tasks),
-                *(spent, until, self.state),
-            )
-            budget.spend(spent - before)
-        if state.numbers[BEST] < inf:
-            return Incumbent(float(state.numbers[BEST]), state.best)
-        return Incumbent(inf, state.place)
+        good = members[:_GOOD]
+        for _ in range(_CORRECTIONS):
+            start = keep = self.multilevel.place(target, start, keep, run, step=True)
+            margin = self.keep(start)
+            if margin is None or not self.budget.left:
+                break
+            target = self.with_room(margin)
+            run = run._replace(steps=run.steps / 4, clusters=groups, hot=0.01)
+        helped = any(one is not other for one, other in zip(members, good))
+        self.helped[new] += _RECENT * (helped - self.helped[new])
+
+    def new_start(self, most_steps: float) -> tuple[Ints, Ints]:
+        """A chain partition or a list schedule, and what merging has to keep apart."""
+        graph, random = self.problem.graph, self.random
+        cheap = self.chains.steps(graph) < most_steps
+        if self.contiguity != "free" or (cheap and random.random() < 0.4):
+            depth = float(random.choice([0.5, 0.9, 0.97, 1.0]))
+            place, steps = self.chains.cut(graph, random_order(graph, depth, random))
+            self.budget.spend(steps)
+            if place is not None:
+                return place, place
+        return self.scheduled(), np.zeros(len(graph.size_bytes), np.int64)
+
+    def two_members(self) -> tuple[Ints, Ints, Floats]:
+        """One of two good assignments, what both have in common, and its margin."""
+        members = self.elite.members
+        i, j = sorted(self.random.choice(len(members), 2, replace=False))
+        start = members[i].place
+        keep = start * self.problem.device_count + members[j].place
+        return start, keep, members[i].margin
+
+    def most_seconds(self, target: Problem) -> float:
+        """Of a cluster: what a device computes if all compute as long."""
+        fastest = target.graph.seconds.min(axis=1, initial=inf).sum()
+        limited = int(np.isfinite(self.capacity).sum())
+        return float(fastest) / (limited or target.device_count)
 
     def _bytes_for_seconds(self, scale: Floats) -> Problem:
         """The problem with bytes for seconds, so that the load is what devices hold.

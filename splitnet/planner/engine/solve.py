@@ -111,6 +111,7 @@ def solve(
     starts: Iterable[Ints] = (),
     on_progress: Callable[[float, float], None] | None = None,
     prove: bool = True,
+    until_found: bool = False,
 ) -> Solution:
     """The best assignment found for one of `OBJECTIVES`.
 
@@ -128,10 +129,12 @@ def solve(
         starts: Assignments to begin with.
         on_progress: Called with the fraction done and the best value so far.
         prove: Whether to look for a lower bound, which is 0 otherwise.
+        until_found: Any assignment that keeps the constraints will do; none is looked
+            for longer than the time limit.
     """
     groups, shape = problem.group_count, contiguity or "free"
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
-    budget = Budget(seconds, effort, on_progress=on_progress)
+    budget = Budget(seconds, effort, on_progress=on_progress, until_found=until_found)
     given = [np.asarray(start, np.int64) for start in starts]
     place, algorithm, proven = np.zeros(groups, np.int64), "none needed", False
 
@@ -180,7 +183,7 @@ def _searched(
 
     rules: dict[str, Any] = {"contiguity": contiguity, "seed": seed}
     found = search(problem, objective, budget, starts=starts, **rules)
-    if found.value == inf:  # what fits is looked for longer than the time limit
+    if found.value == inf and not budget.until_found:  # longer than the time limit
         more = Budget(_FIT_SECONDS)
         found = search(problem, objective, more, starts=[found.place], **rules)
     return found.place, "multilevel simulated annealing"

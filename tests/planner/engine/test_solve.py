@@ -145,3 +145,21 @@ def test_empty_problem_is_solved() -> None:
     )
 
     assert found.assignment.tolist() == []
+
+
+@pytest.mark.parametrize("calls", [12, 60])
+def test_search_for_what_fits_ends_with_it(calls: int) -> None:
+    """Any assignment will do: a search without other end comes back with one."""
+    problem = step_problem(calls, 1, gpus=3)
+
+    found = solve(
+        problem,
+        objective="memory",
+        time_limit=1e9,
+        effort=10**15,
+        prove=False,
+        until_found=True,
+    )
+
+    assert found.feasible
+    assert value_of(problem, "memory", found.assignment) == found.value
