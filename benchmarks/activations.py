@@ -1,11 +1,13 @@
 """Compare predicted training memory with what TensorFlow's allocator saw.
 
 Question: is the peak of one training step that a plan predicts (saved activations,
-gradients, temporaries) within 15 % of the measured one? The model is planned for one
-device, emitted and trained by one step of SGD; weights and data are left out of both.
-Each model runs on the CPU in a process of its own, one thread between operations; the
-peak is `tf.config.experimental.get_memory_info`. TensorFlow's CPU allocator does not
-count what is smaller than 256 KiB, so batches are large.
+gradients, temporaries) within 15 % of the measured one? The model is emitted for one
+device, recomputing, in micro-batches, as stages and as towers on two devices, and
+trained by one step of SGD; weights and data are left out of both. Each model runs on
+the CPU in a process of its own, one thread between operations. The peak is that of
+`tf.config.experimental.get_memory_info`, which counts all devices of a process, so the
+predicted peaks of two devices are added up. TensorFlow's CPU allocator does not count
+what is smaller than 256 KiB, so batches are large.
 
     python benchmarks/activations.py [MODEL ...]
 """
