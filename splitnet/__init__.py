@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from splitnet.tf.emit import emit, plan_of, unplace
     from splitnet.tf.parallel.data_parallel import data_parallel
     from splitnet.tf.placement.overlay import placement_scope
+    from splitnet.tf.placement.summary import summary
     from splitnet.tf.profiling.measure import measure
     from splitnet.tf.profiling.profile_step import profile_step
     from splitnet.tf.reading.read import read
@@ -99,6 +100,7 @@ __all__ = [
     "score",
     "sensitivity",
     "simulate",
+    "summary",
     "table",
     "trace",
     "unplace",
@@ -123,6 +125,7 @@ _NAMES = {
     "tf.emit": "emit plan_of unplace",
     "tf.parallel.data_parallel": "data_parallel",
     "tf.placement.overlay": "placement_scope",
+    "tf.placement.summary": "summary",
     "tf.profiling.measure": "measure",
     "tf.profiling.profile_step": "profile_step",
     "tf.reading.read": "read",

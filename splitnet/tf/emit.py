@@ -21,6 +21,7 @@ from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
 from splitnet.tf.placement.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement.overlay import lay_over
 from splitnet.tf.placement.placed import placed_of, placement
+from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.clone import Clone, clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
@@ -88,6 +89,7 @@ def emit(
         pipelined(model, placed)
     lay_over(model, placed)
     vars(model)["export"] = _export_plain(model)
+    vars(model)["summary"] = with_devices(model)
     if names := joined_layers(model):
         files_of_the_whole(model, names, unplace)
     _carry_compilation(source, model)

@@ -1,4 +1,4 @@
-"""Keras and TensorBoard habits: the summary, the callback."""
+"""Keras and TensorBoard habits: the summary's device column, the callback."""
 
 import os
 from pathlib import Path
@@ -46,14 +46,55 @@ def batch(samples: int = 32) -> tuple[list[np.ndarray], np.ndarray]:
     return list(rows), draw.normal(size=(samples, 2)).astype("float32")
 
 
-def test_summary_is_that_of_keras(model: Any) -> None:
-    """The table of an emitted model is that of its plain model."""
+def device_of(text: str, layer: str) -> str:
+    """The device in the row that begins with a layer's name."""
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    row = next(line for line in rows if line.lstrip("│ └").startswith(layer))
+    return row.rstrip("│ ").rpartition("│")[2].strip()
+
+
+def test_summary_has_a_device_for_every_layer(model: Any) -> None:
+    """Inputs, shared layers, long names, and what is nested in a layer."""
+    text = sn.summary(model, expand_nested=True)
+
+    assert device_of(text, "one") == "cpu:0"
+    assert sorted(device_of(text, LONG[:8]).split(", ")) == ["gpu:0", "gpu:1"]
+    assert device_of(text, "join") == "cpu:0"
+    assert device_of(text, "nested") == "gpu:1"
+    assert device_of(text, "in_it") == "gpu:1"
+
+
+def test_summary_keeps_the_table_straight(model: Any) -> None:
+    """All lines of the table are of one width, and the totals are Keras' own."""
+    text = sn.summary(model, show_trainable=True)
+    table = [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│├└")]
+
+    assert len({len(line) for line in table}) == 1
+    assert f"Total params: {model.count_params()}" in text
+
+
+def test_model_summary_of_an_emitted_model_shows_devices(
+    model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`model.summary()` prints the column, to the screen or to `print_fn`."""
+    model.summary()
+    shown = capsys.readouterr().out
     said: list[str] = []
     model.summary(print_fn=said.append)
-    sn.unplace(model).summary(print_fn=said.append)
 
-    assert said[0] == said[1]
-    assert "nested (Sequential)" in said[0]
+    assert device_of(shown, "join") == "cpu:0"
+    assert said[0] in shown
+
+
+def test_summary_refuses_a_plain_model(model: Any) -> None:
+    """A model that has no devices says what to do."""
+    plain = sn.unplace(model)
+
+    assert "Device" not in str(plain.summary(print_fn=str))
+    with pytest.raises(
+        sn.PlanFileError, match=r"was not emitted .* model\.summary\(\)"
+    ):
+        sn.summary(plain)
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, str, bytes]]]:
