@@ -144,7 +144,7 @@ def plan(
         towers=towers,
         split=split,
     )
-    source = _resolved(source)
+    source = _resolved(source, options.pins)
     graph, cluster, options = _read(source, cluster, options)
     if options.strategy is None:
         return plan_placement(graph, cluster, options, lambda: _limits(source, options))
@@ -183,8 +183,8 @@ def compare_strategies(
         return known or compare_plan(source)
     from splitnet.planner.strategies.auto import strategies_of
 
-    source = _resolved(source)
     chosen = PlanOptions(**{"strategy": "auto", **options})
+    source = _resolved(source, chosen.pins)
     return strategies_of(*_read(source, cluster, chosen), _limits(source, chosen))
 
 
@@ -203,8 +203,12 @@ def _read(
     return graph, cluster, known
 
 
-def _resolved(source: Any) -> Any:
+def _resolved(source: Any, pins: Any) -> Any:
     """The source, a function called once: layers of a second model have other names."""
+    if pins == "as_built":
+        from splitnet.tf.placement.as_built import check_built
+
+        check_built(source)
     if isinstance(source, Net | Graph):
         return source
     from splitnet.tf.reading.source import resolved

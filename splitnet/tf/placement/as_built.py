@@ -12,7 +12,7 @@ from splitnet.tf.placement.targets import devices_here
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["pins_as_built"]
+__all__ = ["check_built", "pins_as_built"]
 
 
 def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> Any:
@@ -31,16 +31,7 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
 
     Returns:
         Pins for `plan`: call -> device name.
-
-    Raises:
-        DeclarationError: the source has no variables yet, such as a net.
     """
-    if isinstance(source, Net | Graph) or callable(source) and not _is_model(source):
-        raise DeclarationError(
-            "pins='as_built' takes each layer's device from its variables, so it needs "
-            f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
-            "Declare devices with on=, or give pins as a mapping."
-        )
     known = {device.name for device in cluster}
     devices = [*devices_here(), *cluster]  # gpu:0 may be the stand-in of that name
     device_at = {canonical(d.target): d.name for d in devices if d.name in known}
@@ -62,6 +53,20 @@ def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> A
             "with the devices of this machine, or give pins as a mapping."
         )
     return _with_inputs(graph, pins)
+
+
+def check_built(source: Any) -> None:
+    """Refuse a source without variables.
+
+    Raises:
+        DeclarationError: a net, a graph, or a function that builds a model.
+    """
+    if isinstance(source, Net | Graph) or callable(source) and not _is_model(source):
+        raise DeclarationError(
+            "pins='as_built' takes each layer's device from its variables, so it needs "
+            f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
+            "Declare devices with on=, or give pins as a mapping."
+        )
 
 
 def _with_inputs(graph: Graph, pins: dict[str, str]) -> dict[str, str]:
