@@ -93,7 +93,7 @@ def difference(one: object, other: object) -> float:
 
     mine, its = keras.tree.flatten(one), keras.tree.flatten(other)
     tops = [float(np.nan_to_num(np.abs(v)).max(initial=0.0)) for v in its]
-    noise = float(np.finfo("float32").eps) * max(tops, default=0.0)
+    noise = float(np.finfo(keras.config.floatx()).eps) * max(tops, default=0.0)
     largest = 0.0
     for a, b, top in zip(mine, its, tops, strict=True):
         a, b = (np.ravel(np.asarray(v)).astype("float64") for v in (a, b))

@@ -12,8 +12,9 @@ for each, so that a large one leaves nothing behind and trains itself only once.
     python benchmarks/zoo.py --all --save rows.jsonl   # rows that are there are kept
 
 Differences are the largest, as shares of the largest value of their tensor; up to 1e-6,
-or 1e-5 of more than 50 layers, is rounding. They are taken without TensorFlow's graph
-optimizer; the audit is of what runs by default.
+or 1e-5 of more than 50 layers, is rounding. Normalization over few values amplifies
+rounding; `--float64` tells it from a fault. Differences are taken without TensorFlow's
+graph optimizer; the audit is of what runs by default.
 """
 
 import argparse
@@ -76,9 +77,16 @@ def main() -> None:
     parser.add_argument(
         "--save", type=Path, help="a file to keep rows in, and find them"
     )
+    parser.add_argument(
+        "--float64", action="store_true", help="compute in double precision"
+    )
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.row:
+        if arguments.float64:
+            import keras
+
+            keras.config.set_floatx("float64")
         for found in rows(arguments.row, arguments.devices):
             print("ROW " + json.dumps(found), flush=True)
         return
@@ -90,7 +98,7 @@ def main() -> None:
     print("|" + "---|" * len(COLUMNS))
     for name in arguments.models or names(arguments):
         new = [n for n in arguments.devices if (name, n) not in known]
-        made = in_a_process(name, new, arguments.minutes) if new else {}
+        made = in_a_process(name, new, arguments) if new else {}
         for devices in arguments.devices:
             found = made.get(devices) or known[name, devices]
             if arguments.save and devices in made:
@@ -137,10 +145,12 @@ def cell(value: object) -> str:
 
 
 def in_a_process(
-    name: str, devices: list[int], minutes: float
+    name: str, devices: list[int], arguments: argparse.Namespace
 ) -> dict[int, dict[str, object]]:
     """The rows of one model; what failed stands in the audit column."""
+    minutes = arguments.minutes
     command = [sys.executable, __file__, "--row", name, "--devices", *map(str, devices)]
+    command += ["--float64"] if arguments.float64 else []
     environment = os.environ | {
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_NUM_INTRAOP_THREADS": "1",  # sums in one order
