@@ -229,7 +229,8 @@ class InterruptionError(Exception):
 def trained(model, x, y, fault, *, eager):
     """Outputs, then losses and weights after some steps, interrupted at a batch.
 
-    The plain model runs eagerly: TensorFlow's graph optimizer breaks some models.
+    The plain model runs eagerly: TensorFlow's graph optimizer breaks some models. Where
+    Keras' own eager and compiled steps differ, a placed one may agree with either.
     """
     import keras
 
@@ -250,6 +251,17 @@ def trained(model, x, y, fault, *, eager):
         )
     losses = model.fit(x, y, **fit).history["loss"]
     return [outputs], [losses], model.get_weights()
+
+
+def differing(mine, its, kinds):
+    """What differs by more than rounding, and by how much; "" if nothing does."""
+    import keras
+
+    most = {"float32": 5e-6, "float64": 1e-10}[keras.config.floatx()]
+    for name, one, other in zip(("outputs", "losses", "weights"), mine, its):
+        if name in kinds and (far := apart(one, other)) > most:
+            return f"{name} differ by {far:.1e}"
+    return ""
 
 
 def emitted(seed, cluster, most):
@@ -289,15 +301,16 @@ def one_round(seed, cluster, folder):
     )
     x, y = data(model, seed)
     fault = draw.choice((None, 0, 1, 2))
-    found = [trained(m, x, y, fault, eager=m is model) for m in (placed, model)]
-    for name, mine, its in zip(("outputs", "losses", "weights"), *found, strict=True):
-        if name != "outputs" and not exact:
-            continue  # pieces are normalised, and draw, by themselves
-        most = {"float32": 5e-6, "float64": 1e-10}[keras.config.floatx()]
-        if name == "weights" and keras.config.floatx() == "float32":
-            continue
-        if (far := apart(mine, its)) > most:
-            raise AssertionError(f"{name} differ by {far:.1e} ({options})")
+    before = [variable.numpy() for variable in model.variables]
+    mine, its = (trained(m, x, y, fault, eager=m is model) for m in (placed, model))
+    kinds = ["outputs"] + ["losses"] * exact  # else pieces are normalised by themselves
+    if keras.config.floatx() == "float64":
+        kinds += ["weights"] * exact
+    if far := differing(mine, its, kinds):
+        for variable, value in zip(model.variables, before, strict=True):
+            variable.assign(value)
+        if differing(mine, trained(model, x, y, fault, eager=False), kinds):
+            raise AssertionError(f"{far} ({options})")
     batch = keras.tree.map_structure(lambda a: a[:BATCH], (x, y))
     sn.audit(placed, plan, batch).check()
     stray_must_ring(draw, placed, cluster, batch)
