@@ -36,7 +36,7 @@ from splitnet.planner.problem import (
     device_line,
 )
 
-__all__ = ["Multilevel", "Run", "fused", "member_of", "merge_edges"]
+__all__ = ["AnnealingRun", "Multilevel", "fused", "member_of", "merge_edges"]
 
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 """Steps of a proposal, of a net of its group, and of a call whose path is followed."""
@@ -152,8 +152,8 @@ def fused(problem: Problem) -> tuple[Problem, Ints]:
     return contract(problem, cluster, count), cluster
 
 
-class Run(NamedTuple):
-    """A multilevel run: how far to coarsen, how to cool."""
+class AnnealingRun(NamedTuple):
+    """Settings of a multilevel annealing run: how far to coarsen, how to cool."""
 
     steps: float
     clusters: float
@@ -175,7 +175,7 @@ class Multilevel:
     tasks: Tasks | None
 
     def place(
-        self, target: Problem, start: Ints, keep: Ints, run: Run, *, step: bool
+        self, target: Problem, start: Ints, keep: Ints, run: AnnealingRun, *, step: bool
     ) -> Ints:
         """Coarsen along edges, anneal the coarsest problem, refine level by level."""
         levels: list[tuple[Problem, Ints]] = []

@@ -31,8 +31,8 @@ from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.makespan import Tasks, makespan, tasks_of
 from splitnet.planner.engine.multilevel import (
+    AnnealingRun,
     Multilevel,
-    Run,
     fused,
     member_of,
     merge_edges,
@@ -301,7 +301,7 @@ class _Search:
             clusters = groups / 2 * 0.1 ** random.random()
             if random.random() < 0.2:
                 clusters = groups
-        run = Run(
+        run = AnnealingRun(
             style.steps * (1 + style.growth * self.turns),
             clusters,
             seconds * self.most_seconds(target),
@@ -336,7 +336,7 @@ class _Search:
             clusters = groups / 2 * 0.1 ** random.random()
             if random.random() < 0.5:
                 clusters = groups
-        run = Run(
+        run = AnnealingRun(
             length,
             max(clusters, 2 * target.device_count),
             seconds,
