@@ -35,7 +35,7 @@ def test_several_optimizers_in_one_are_all_placed(cluster: sn.Cluster) -> None:
     from keras import layers
 
     if not hasattr(keras.optimizers, "MultiOptimizer"):
-        pytest.skip("this Keras has no MultiOptimizer")
+        pytest.skip("this Keras has no MultiOptimizer")  # not in every supported one
     sgd, adam = keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam()
     both = keras.optimizers.MultiOptimizer(
         lambda variable: adam if "kernel" in variable.path else sgd

@@ -342,7 +342,7 @@ def _loaded(target: str, empty: bool) -> Any:
             value = built_by(value) if empty else value()
     except SplitnetError:
         raise
-    except Exception as error:
+    except Exception as error:  # the program of the user may raise anything
         where = "".join(traceback.format_tb(error.__traceback__)[-3:])
         raise DeclarationError(
             f"{target!r} raised {type(error).__name__}: {error}\n{where}"

@@ -324,7 +324,7 @@ def _replace(target: Path, content: bytes) -> None:
         if mode is not None:
             os.chmod(beside, stat.S_IMODE(mode))
         os.replace(beside, target)
-    except BaseException:
+    except BaseException:  # nothing is left beside, even when interrupted
         beside.unlink(missing_ok=True)
         raise
 
