@@ -21,7 +21,7 @@ import splitnet.cli.plan_commands as plan_commands
 import splitnet.cli.worker_commands as worker_commands
 from splitnet import __version__
 from splitnet.cli.console import say
-from splitnet.cli.options import with_groups
+from splitnet.cli.options import spelled_out
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
 
 __all__ = ["command", "main"]
@@ -80,12 +80,7 @@ _CLUSTER_COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     worker_commands.health: ("cluster health cluster.toml",),
 }
 # They hand the options after their arguments to a program.
-_PASSES = {
-    device_commands.run,
-    launching.launch,
-    worker_commands.join,
-    worker_commands.up,
-}
+_PASSES = ("run", "launch", "join", "up")
 
 
 class _Commands(TyperGroup):
@@ -118,7 +113,7 @@ def _group(
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, **options)
     for function, examples in commands.items():
         lines = "\n".join(f"  splitnet {example}" for example in examples)
-        passes = function in _PASSES
+        passes = function.__name__ in _PASSES
         app.command(
             function.__name__,
             epilog=f"\b\nExamples:\n{lines}",
@@ -126,7 +121,7 @@ def _group(
                 "allow_interspersed_args": not passes,
                 "ignore_unknown_options": passes,
             },
-        )(with_groups(function))
+        )(spelled_out(function))
     return app
 
 

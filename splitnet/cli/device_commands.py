@@ -20,15 +20,17 @@ from splitnet.cli.console import (
     show_rows,
 )
 from splitnet.cli.options import (
+    MACHINE,
+    SEARCH,
     TARGET_HELP,
     Json,
-    Machine,
-    Search,
     StandIns,
-    Target,
+    Table,
     TargetName,
     check_target,
     load_source,
+    opened,
+    search_options,
 )
 from splitnet.cli.plan_commands import planned
 from splitnet.cli.worker_commands import supervise
@@ -156,7 +158,7 @@ def _origin(setting: Setting) -> str:
     return f"{origin}, set aside: {setting.set_aside}" if setting.set_aside else origin
 
 
-_SETTINGS = {
+_SETTINGS: Table = {
     name: Annotated[
         bool | None if option.is_flag else str | None,
         Option(
@@ -179,7 +181,7 @@ def run(
     max_restarts: Annotated[
         int, Option(metavar="N", min=0, help="Starts after a failure, with --workers.")
     ] = 0,
-    **settings: Annotated[str | bool | None, _SETTINGS],
+    **settings: Annotated[Any, _SETTINGS],
 ) -> int:
     """Run any TensorFlow script under runtime settings.
 
@@ -316,21 +318,20 @@ Loss = Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")]
 
 def audit(
     target: TargetName,
-    search: Search,
-    machine: Machine,
     plan: SavedPlanOfTarget = None,
     loss: Loss = "mse",
     json_: Json = False,
+    **options: Annotated[Any, SEARCH | MACHINE],
 ) -> int:
     """Run one training step and check that it ran as planned.
 
     The data are synthetic. The devices are read back from the graphs that TensorFlow
     executed. Exit code 1 if anything ran elsewhere.
     """
-    source, made = _source_and_plan(target, search, machine, plan)
+    source, made = _source_and_plan(target, options, plan)
     with progress("auditing", total=2) as advance:
         advance(0, "emitting")
-        model = _compiled(sn.emit(source, made), search, loss)
+        model = _compiled(sn.emit(source, made), options, loss)
         advance(1, "running a step")
         found = sn.audit(model, made, _synthetic_batch(model, made.batch, loss))
     if json_:
@@ -343,24 +344,23 @@ def audit(
 
 def bench(
     target: TargetName,
-    search: Search,
-    machine: Machine,
     plan: SavedPlanOfTarget = None,
     loss: Loss = "mse",
     steps: Annotated[
         int, Option(metavar="N", min=2, help="Steps of each model that are timed.")
     ] = 20,
     json_: Json = False,
+    **options: Annotated[Any, SEARCH | MACHINE],
 ) -> int:
     """Time training steps as planned and on one device, in turn.
 
     The data are synthetic. One device is what TensorFlow takes without splitnet: its
     first GPU, or the CPU.
     """
-    source, made = _source_and_plan(target, search, machine, plan)
+    source, made = _source_and_plan(target, options, plan)
     with progress("timing", total=2 * steps + 2) as advance:
-        placed = _compiled(sn.emit(source, made), search, loss)
-        plain = _compiled(sn.unplace(placed), search, loss)
+        placed = _compiled(sn.emit(source, made), options, loss)
+        plain = _compiled(sn.unplace(placed), options, loss)
         batch = _synthetic_batch(placed, made.batch, loss)
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(2 * steps + 2):
@@ -393,30 +393,30 @@ def bench(
 
 
 def _source_and_plan(
-    target: str, search: Search, machine: Machine, plan: str | None
-) -> "tuple[Any, sn.Plan]":
+    target: str, options: Table, plan: str | None
+) -> tuple[Any, sn.Plan]:
     """A model with a saved plan, or with a plan that is searched."""
     check_target(target)
     if not plan:
-        source, cluster = Target(target).opened(machine, search)
-        return source, planned(source, cluster, search.given())[0]
-    if (
-        replace(machine, stand_ins=0) != Machine()
-        or replace(search, optimizer=None) != Search()
-    ):
+        source, cluster = opened(target, None, options)
+        return source, planned(source, cluster, search_options(options))[0]
+    if {n for n, value in options.items() if value is not None} - {
+        "stand_ins",
+        "optimizer",
+    }:
         raise DeclarationError(
             "--plan has its own machine and options; beside it give --stand-ins, "
             "--optimizer and --loss alone."
         )
     made = sn.load_plan(plan)
     # Its stand-ins must exist before the program builds its first layer.
-    local_devices(machine.stand_ins or sum(d.stand_in for d in made.cluster))
+    local_devices(options["stand_ins"] or sum(d.stand_in for d in made.cluster))
     return load_source(target), made
 
 
-def _compiled(model: Any, search: Search, loss: str) -> Any:
+def _compiled(model: Any, options: Table, loss: str) -> Any:
     if not model.compiled:
-        model.compile(search.optimizer or "adam", loss)
+        model.compile(options["optimizer"] or "adam", loss)
     return model
 
 

@@ -1,16 +1,14 @@
-"""Arguments and options that several commands share, and what a target means.
+"""Options that several commands share, and what a target means.
 
-Options that belong together are the fields of a dataclass. A command takes such a value
-as one parameter; `with_groups` makes options of its fields.
+Options that belong together are a table: name -> type. A command takes those of a table
+as `**options: Annotated[Any, TABLE]`; an option that was not given is None.
 """
 
 import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import ModuleType
@@ -40,253 +38,204 @@ Inference = Annotated[bool, Option("--inference", help="Forward pass only.")]
 StandIns = Annotated[
     int, Option(metavar="N", min=0, help="Use N CPU devices here in place of GPUs.")
 ]
+Table = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The machine to plan for; without options, this one."""
-
-    cluster: Annotated[
-        str | None, Option(metavar="WHAT", help="A machine: box.toml, or '2*gpu,cpu'.")
-    ] = None
-    gpus: Annotated[
-        int | None, Option(metavar="N", min=1, help="Short for --cluster 'N*gpu,cpu'.")
-    ] = None
-    preset: Annotated[
-        str | None, Option(metavar="CARD", help="Model of its GPUs: A100, H100 ...")
-    ] = None
-    memory: Annotated[
-        str | None, Option(metavar="SIZE", help="Memory of each of its GPUs: '16 GiB'.")
-    ] = None
-    link: Annotated[
-        str | None,
-        Option(metavar="SPEED", help="Bandwidth between its devices: '25 GB/s'."),
-    ] = None
-    stand_ins: StandIns = 0
-
-    @property
-    def names(self) -> str | None:
-        """Its devices, such as "2*gpu,cpu"; None if they are in a file, or here."""
-        if self.cluster is None:
-            return f"{self.gpus}*gpu,cpu" if self.gpus else None
-        return None if self.cluster.endswith(".toml") else self.cluster
-
-    def described(self) -> Cluster | None:
-        """The cluster that the options describe; None if there are none.
-
-        Raises:
-            DeviceError: there is no such machine, or the options describe two.
-        """
-        if sum(map(bool, (self.cluster, self.gpus, self.stand_ins))) > 1:
-            raise DeviceError(
-                "--cluster, --gpus and --stand-ins name different machines; give one "
-                "of them."
-            )
-        if self.names is None and (self.preset or self.memory or self.link):
-            raise DeviceError(
-                "--preset, --memory and --link belong to --gpus or to a list: "
-                "--cluster '2*gpu,cpu'."
-            )
-        if self.stand_ins:
-            return local_devices(self.stand_ins)
-        if self.names is None:
-            return None if self.cluster is None else Cluster.load(self.cluster)
-        names = [name for name in self.names.split(",") if name.strip()]
-        return Cluster.of(
-            *names, preset=self.preset, memory=self.memory, link=self.link
-        )
+def _option(kind: Any, metavar: str | None, text: str, **limits: Any) -> Any:
+    return Annotated[kind | None, Option(metavar=metavar, help=text, **limits)]
 
 
-@dataclass(frozen=True)
-class Costing:
-    """What the time and memory of a placement depend on."""
+MACHINE: Table = {
+    "cluster": _option(str, "WHAT", "A machine: box.toml, or '2*gpu,cpu'."),
+    "gpus": _option(int, "N", "Short for --cluster 'N*gpu,cpu'.", min=1),
+    "preset": _option(str, "CARD", "Model of its GPUs: A100, H100 ..."),
+    "memory": _option(str, "SIZE", "Memory of each of its GPUs: '16 GiB'."),
+    "link": _option(str, "SPEED", "Bandwidth between its devices: '25 GB/s'."),
+    "stand_ins": _option(int, "N", "Use N CPU devices here in place of GPUs.", min=0),
+}
+"""The machine to plan for; without options, this one."""
 
-    batch: Annotated[
-        int | None, Option(metavar="N", help="Batch size: samples per step (32).")
-    ] = None
-    objective: Annotated[
-        Literal["latency", "throughput", "memory"] | None,
-        Option(help="Shortest step, fastest pipeline, or lowest memory peak."),
-    ] = None
-    optimizer: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Keras optimizer, for the memory of its slots."),
-    ] = None
-    costs: Annotated[
-        str | None, Option(metavar="FILE", help="Costs from `splitnet measure`.")
-    ] = None
+COSTING: Table = {
+    "batch": _option(int, "N", "Batch size: samples per step (32)."),
+    "objective": _option(
+        Literal["latency", "throughput", "memory"],
+        None,
+        "Shortest step, fastest pipeline, or lowest memory peak.",
+    ),
+    "optimizer": _option(str, "NAME", "Keras optimizer, for the memory of its slots."),
+    "costs": _option(str, "FILE", "Costs from `splitnet measure`."),
+}
+"""What the time and memory of a placement depend on."""
 
-    def given(self) -> dict[str, Any]:
-        """What was given, by the library's names; its defaults hold for the rest."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Search(Costing):
-    """What a plan is searched with."""
-
-    pin: Annotated[
-        list[str] | None,
-        Option(
-            metavar="PATTERN=DEVICE",
-            help="Keep parts on a device; repeatable. Or as_built: by variables.",
-        ),
-    ] = None
-    missing: Annotated[
-        Literal["fallback", "warn", "error"] | None,
-        Option(help="If a requested device does not exist: replace it, warn, or fail."),
-    ] = None
-    contiguity: Annotated[
-        Literal["free", "convex", "pipeline"] | None,
-        Option(help="Which sets of calls may share a device; for workloads."),
-    ] = None
-    strategy: Annotated[
-        Literal["auto"] | None,
-        Option(help="Choose towers, micro-batches and recomputation as well."),
-    ] = None
-    microbatches: Annotated[
-        int | None, Option(metavar="M", help="With --strategy auto: so many pieces.")
-    ] = None
-    recompute: Annotated[
-        bool | None, Option(help="With --strategy auto: recompute activations, or not.")
-    ] = None
-    towers: Annotated[
-        int | None,
-        Option(metavar="N", help="With --strategy auto: so many copies."),
-    ] = None
-    time_limit: Annotated[
-        float | None, Option(metavar="S", help="Seconds to search at most (5).")
-    ] = None
-    seed: Annotated[
-        int | None, Option(metavar="N", help="Random seed of the search (0).")
-    ] = None
-
-    def given(self) -> dict[str, Any]:
-        """What was given, with pins by their patterns.
-
-        Raises:
-            DeviceError: a pin that is none.
-        """
-        values = super().given()
-        pins: dict[str, Any] = {}
-        texts = values.pop("pin", [])
-        if texts == ["as_built"]:
-            return values | {"pins": "as_built"}
-        for text in texts:
-            pattern, equals, device = text.rpartition("=")
-            if not equals or not pattern or not device:
-                raise DeviceError(
-                    f"--pin {text!r}: write a name or pattern, = and a device, such as "
-                    "'block1_*=gpu:0'; several in order of preference: "
-                    "'head=gpu:1,cpu'."
-                )
-            devices = device.split(",")
-            pins[pattern] = devices if len(devices) > 1 else device
-        return values | ({"pins": pins} if pins else {})
+SEARCH: Table = {
+    **COSTING,
+    "pin": _option(
+        list[str],
+        "PATTERN=DEVICE",
+        "Keep parts on a device; repeatable. Or as_built: by variables.",
+    ),
+    "missing": _option(
+        Literal["fallback", "warn", "error"],
+        None,
+        "If a requested device does not exist: replace it, warn, or fail.",
+    ),
+    "contiguity": _option(
+        Literal["free", "convex", "pipeline"],
+        None,
+        "Which sets of calls may share a device; for workloads.",
+    ),
+    "strategy": _option(
+        Literal["auto"],
+        None,
+        "Choose towers, micro-batches and recomputation as well.",
+    ),
+    "microbatches": _option(int, "M", "With --strategy auto: so many pieces."),
+    "recompute": _option(
+        bool, None, "With --strategy auto: recompute activations, or not."
+    ),
+    "towers": _option(int, "N", "With --strategy auto: so many copies."),
+    "time_limit": _option(float, "S", "Seconds to search at most (5)."),
+    "seed": _option(int, "N", "Random seed of the search (0)."),
+}
+"""What a plan is searched with."""
 
 
-def with_groups(command: Callable[..., int]) -> Callable[..., int]:
-    """Make options of the fields of each parameter that is a dataclass.
-
-    Those of `**more: Annotated[..., table]` are in that table: name -> type.
-    """
+def spelled_out(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of its tables, as typer reads them."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[Parameter] = []
     for one in signature(command).parameters.values():
         members = {one.name: (hints[one.name], one.default)}
-        if one.name in groups:
-            group = groups[one.name]
-            kinds = get_type_hints(group, include_extras=True)
-            members = {f.name: (kinds[f.name], f.default) for f in fields(group)}
-        elif one.kind is Parameter.VAR_KEYWORD:
-            table = hints[one.name].__metadata__[0]
+        if one.kind is Parameter.VAR_KEYWORD:
+            table: Table = hints[one.name].__metadata__[0]
             members = {name: (kind, None) for name, kind in table.items()}
         parameters += [
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
             for name, (kind, default) in members.items()
         ]
-
-    @wraps(command)
-    def run(**values: Any) -> int:
-        for name, group in groups.items():
-            members = {f.name: values.pop(f.name) for f in fields(group)}
-            values[name] = group(**members)
-        return command(**values)
-
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # read by typer
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # read by typer
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
-class Target:
-    """A program, a model, or what a JSON file holds: a plan or a workload.
+def search_options(options: Table) -> dict[str, Any]:
+    """The options of `SEARCH` that were given, by the library's names.
 
-    `kind` is "plan", "workload" or, for what has to be imported, "model".
-    `value` is what the file holds, None for a model.
+    Raises:
+        DeviceError: a pin that is none.
+    """
+    given = {n: options[n] for n in SEARCH if options.get(n) is not None}
+    texts = given.pop("pin", [])
+    if texts == ["as_built"]:
+        return given | {"pins": "as_built"}
+    pins: dict[str, Any] = {}
+    for text in texts:
+        pattern, equals, device = text.rpartition("=")
+        if not equals or not pattern or not device:
+            raise DeviceError(
+                f"--pin {text!r}: write a name or pattern, = and a device, such as "
+                "'block1_*=gpu:0'; several in order of preference: 'head=gpu:1,cpu'."
+            )
+        devices = device.split(",")
+        pins[pattern] = devices if len(devices) > 1 else device
+    return given | ({"pins": pins} if pins else {})
+
+
+def device_list(options: Table) -> str | None:
+    """The devices, such as "2*gpu,cpu"; None if they are in a file, or here."""
+    cluster, gpus = options["cluster"], options["gpus"]
+    if cluster is None:
+        return f"{gpus}*gpu,cpu" if gpus else None
+    return None if cluster.endswith(".toml") else cluster
+
+
+def machine_of(options: Table) -> Cluster | None:
+    """The cluster that the options of `MACHINE` describe; None if there are none.
+
+    Raises:
+        DeviceError: there is no such machine, or the options describe two.
+    """
+    if sum(bool(options[name]) for name in ("cluster", "gpus", "stand_ins")) > 1:
+        raise DeviceError(
+            "--cluster, --gpus and --stand-ins name different machines; give one "
+            "of them."
+        )
+    figures = {name: options[name] for name in ("preset", "memory", "link")}
+    names = device_list(options)
+    if names is None and any(figures.values()):
+        raise DeviceError(
+            "--preset, --memory and --link belong to --gpus or to a list: "
+            "--cluster '2*gpu,cpu'."
+        )
+    if options["stand_ins"]:
+        return local_devices(options["stand_ins"])
+    if names is None:
+        file = options["cluster"]
+        return None if file is None else Cluster.load(file)
+    return Cluster.of(*filter(str.strip, names.split(",")), **figures)
+
+
+def saved(target: str) -> Any:
+    """The `Plan` or `Workload` that a JSON file holds; None for what is imported.
 
     Raises:
         DeclarationError: it cannot be found.
-        PlanFileError: a JSON file that is none of them.
+        PlanFileError: a JSON file that is neither.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text, self.kind, self.value = text, "model", None
-        if text.endswith(".json"):
-            self.kind, self.value = load_json(text, "file", self._saved)
-        else:
-            check_target(text)
-
-    def _saved(self, values: Any) -> tuple[str, Any]:
-        """Tell files apart by their fields."""
+    def build(values: Any) -> Any:
         found = set(values) if isinstance(values, dict) else set()
         if "splitnet_plan" in found:
             from splitnet.planner.plan_file import plan_from_dict
 
-            return "plan", plan_from_dict(values)
+            return plan_from_dict(values)
         if found & {"nodes", "maxFPGAs"}:
             from splitnet.planner.workloads import workload_of
 
-            return "workload", workload_of(values, name=Path(self.text).stem)
+            return workload_of(values, name=Path(target).stem)
         raise PlanFileError(
             "it is neither a plan nor a workload: it has none of the fields "
             "'splitnet_plan', 'nodes'."
         )
 
-    def opened(
-        self, machine: Machine, costing: Costing, *, empty: bool = False
-    ) -> tuple[Any, Cluster]:
-        """What to plan and for which machine; of a saved file the source is a Graph.
+    if target.endswith(".json"):
+        return load_json(target, "file", build)
+    check_target(target)
+    return None
 
-        Args:
-            machine: Which machine.
-            costing: The batch and the costs.
-            empty: Whether a model that a function builds needs no memory for weights.
 
-        Raises:
-            DeclarationError: another batch than that of a saved file.
-            DeviceError: there is no machine, or there are two.
-        """
-        if costing.batch is not None and self.kind != "model":
-            raise DeclarationError(
-                f"{self.text!r} has its own batch; leave --batch out, or name the "
-                "program of the model."
-            )
-        cluster = machine.described()
-        if self.kind == "model":
-            # The machine first: stand-ins must be made before a program builds layers.
-            cluster = cluster or local_devices()
-            return load_source(self.text, empty=empty), cluster
-        if self.kind == "plan":
-            return self.value.graph, cluster or self.value.cluster
-        if cluster is not None:
-            raise DeviceError(
-                "a workload file includes its machine; leave --cluster out."
-            )
-        from splitnet.planner.workloads import graph_of_workload
+def opened(
+    target: str, held: Any, options: Table, *, empty: bool = False
+) -> tuple[Any, Cluster]:
+    """What to plan and for which machine; of a saved file the source is a `Graph`.
 
-        return graph_of_workload(self.value)
+    Args:
+        target: what was named.
+        held: what its file holds, of `saved`.
+        options: those of `MACHINE`, and the batch.
+        empty: whether a model that a function builds needs no memory for weights.
+
+    Raises:
+        DeclarationError: another batch than that of a saved file.
+        DeviceError: there is no machine, or there are two.
+    """
+    if options["batch"] is not None and held is not None:
+        raise DeclarationError(
+            f"{target!r} has its own batch; leave --batch out, or name the program of "
+            "the model."
+        )
+    cluster = machine_of(options)
+    if held is None:
+        # The machine first: stand-ins must be made before a program builds layers.
+        cluster = cluster or local_devices()
+        return load_source(target, empty=empty), cluster
+    if isinstance(held, sn.Plan):
+        return held.graph, cluster or held.cluster
+    if cluster is not None:
+        raise DeviceError("a workload file includes its machine; leave --cluster out.")
+    from splitnet.planner.workloads import graph_of_workload
+
+    return graph_of_workload(held)
 
 
 def check_target(target: str) -> None:

@@ -12,21 +12,24 @@ from typer import Argument, Context, Option
 import splitnet as sn
 from splitnet.cli.console import progress, show_json
 from splitnet.cli.options import (
-    Costing,
+    COSTING,
+    MACHINE,
+    SEARCH,
     Inference,
     Json,
-    Machine,
     SavedPlan,
-    Search,
-    Target,
+    Table,
     TargetName,
+    device_list,
+    opened,
+    saved,
+    search_options,
 )
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.serialization import read_json
 
 if TYPE_CHECKING:
-    from splitnet.core.plan import Plan
     from splitnet.planner.workloads import Workload
 
 __all__ = ["draw", "estimate", "plan", "planned", "report", "score", "simulate"]
@@ -42,8 +45,6 @@ Other = Annotated[
 
 def plan(
     context: Context,
-    search: Search,
-    machine: Machine,
     target: TargetName = "",
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE", help="Save the plan here.")
@@ -54,6 +55,7 @@ def plan(
     warm_up: Annotated[
         bool, Option("--warm-up", help="Compile the search loops in advance.")
     ] = False,
+    **options: Annotated[Any, SEARCH | MACHINE],
 ) -> int:
     """Choose a device for every part, and show what it costs."""
     if warm_up:
@@ -63,16 +65,19 @@ def plan(
             warm_up_search()
         if not target:
             return 0
-    work = Target(target)
-    options = search.given() | ({"training": False} if inference else {})
-    if work.kind == "workload":
-        options = {"objective": "throughput"} | options
-        if json_ and not out and _is_for_figures(options) and machine == Machine():
-            show_json(_workload_figures(work.value, options, context.obj))
+    held = saved(target)
+    old = held if isinstance(held, sn.Plan) else None
+    search = search_options(options) | ({"training": False} if inference else {})
+    if held is not None and old is None:
+        search = {"objective": "throughput"} | search
+        alone = not out and not any(options[name] for name in MACHINE)
+        if json_ and alone and _is_for_figures(search):
+            show_json(_workload_figures(held, search, context.obj))
             return 0
-    empty = options.get("pins") != "as_built"
-    made, seconds = planned(*work.opened(machine, search, empty=empty), options)
-    old = sn.load_plan(other) if other else work.value if work.kind == "plan" else None
+    empty = search.get("pins") != "as_built"
+    made, seconds = planned(*opened(target, held, options, empty=empty), search)
+    if other:
+        old = sn.load_plan(other)
     change = old.compare(made) if old else None
     if out:
         made.save(out)
@@ -87,7 +92,7 @@ def plan(
     if most is not None:
         at_least = " or more" if most == _MOST_BATCH else ""
         print(f"\nlargest batch that fits this placement: {most}{at_least}")
-    _say_assumed(machine)
+    _say_assumed(options)
     if out:
         print(f"\nsaved to {out}")
     return 0
@@ -95,7 +100,7 @@ def plan(
 
 def planned(
     source: Any, cluster: Cluster, options: dict[str, Any]
-) -> "tuple[Plan, float]":
+) -> tuple[sn.Plan, float]:
     """The plan of a source, and the seconds that planning took."""
     began = time.perf_counter()
     written = format_bytes if options.get("objective") == "memory" else format_seconds
@@ -110,7 +115,7 @@ def planned(
     return made, time.perf_counter() - began
 
 
-def _largest_batch(plan: "Plan") -> int | None:
+def _largest_batch(plan: sn.Plan) -> int | None:
     """The largest batch that fits this placement; None if the search takes long."""
     if len(plan.graph.calls) > _MOST_CALLS or plan.objective == "throughput":
         return None
@@ -124,12 +129,12 @@ def _largest_batch(plan: "Plan") -> int | None:
     )
 
 
-def _say_assumed(machine: Machine) -> None:
-    if machine.names and not machine.preset:
+def _say_assumed(options: Table) -> None:
+    if device_list(options) and not options["preset"]:
         print("\nfigures of typical GPUs are assumed; name yours: --preset A100")
 
 
-def _figures(plan: "Plan", seconds: float) -> dict[str, Any]:
+def _figures(plan: sn.Plan, seconds: float) -> dict[str, Any]:
     """A plan as plain values; "seconds" is what planning took."""
     return {
         "objective": plan.objective,
@@ -149,25 +154,22 @@ def _figures(plan: "Plan", seconds: float) -> dict[str, Any]:
 
 
 def estimate(
-    target: TargetName,
-    search: Search,
-    machine: Machine,
-    json_: Json = False,
+    target: TargetName, json_: Json = False, **options: Annotated[Any, SEARCH | MACHINE]
 ) -> int:
     """What fits, and how: one device, branches, towers, pipelines.
 
     Exit code 1 if nothing fits.
     """
-    options = search.given()
-    empty = options.get("pins") != "as_built"
-    source, cluster = Target(target).opened(machine, search, empty=empty)
+    search = search_options(options)
+    empty = search.get("pins") != "as_built"
+    source, cluster = opened(target, saved(target), options, empty=empty)
     with progress("comparing strategies"):
-        found = sn.compare_strategies(source, cluster, **options)
+        found = sn.compare_strategies(source, cluster, **search)
     if json_:
         show_json([asdict(one) for one in found.all])
     else:
         print(str(found))
-        _say_assumed(machine)
+        _say_assumed(options)
     return 0 if found.best.fits else 1
 
 
@@ -180,22 +182,21 @@ def score(
             help='{"part": "gpu:0", ...}, a saved plan, or the split of a workload.',
         ),
     ],
-    costing: Costing,
-    machine: Machine,
     inference: Inference = False,
     json_: Json = False,
+    **options: Annotated[Any, COSTING | MACHINE],
 ) -> int:
     """Evaluate your own placement; exit code 1 if it breaks a rule."""
-    work = Target(target)
+    held = saved(target)
     given = read_json(placement, "placement")
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
         given = given["device_of"]
-    if work.kind == "workload":
-        return _score_workload(work.value, given, json_)
-    source, cluster = work.opened(machine, costing, empty=True)
+    if not (held is None or isinstance(held, sn.Plan)):
+        return _score_workload(held, given, json_)
+    source, cluster = opened(target, held, options, empty=True)
     began = time.perf_counter()
-    options = costing.given() | ({"training": False} if inference else {})
-    scored = sn.score(source, cluster, given, **options)
+    costing = search_options(options) | ({"training": False} if inference else {})
+    scored = sn.score(source, cluster, given, **costing)
     if json_:
         show_json(_figures(scored, time.perf_counter() - began))
     else:

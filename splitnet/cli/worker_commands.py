@@ -147,15 +147,7 @@ def join(
     return _run(program, os.environ)
 
 
-def supervise(
-    program: list[str],
-    workers: int,
-    *,
-    max_restarts: int,
-    pin: bool = False,
-    threads: int | None = None,
-    memory: str | None = None,
-) -> int:
+def supervise(program: list[str], workers: int, *, max_restarts: int) -> int:
     """Run a program with private workers here; start both again when one fails.
 
     A worker that has ended or does not answer is started again, or left out of the
@@ -166,9 +158,7 @@ def supervise(
     from splitnet.tf.workers.start import local_workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
-    with local_workers(
-        workers, pin=pin, threads=threads, memory_limit=memory
-    ) as started:
+    with local_workers(workers) as started:
         for restart in range(1, max_restarts + 2):
             began, signals = time.monotonic(), []
             code = _run(program, _environment(started.file), signals)
