@@ -1,6 +1,6 @@
 """Public verbs that need several packages: plan, place, score."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from os import PathLike
@@ -38,33 +38,7 @@ __all__ = [
 def plan(
     source: "Net | keras.Model | Graph",
     cluster: Cluster | None = None,
-    *,
-    batch: int = 32,
-    objective: str = "latency",
-    pins: Mapping[str, Any]
-    | Callable[[Any], Any]
-    | Plan
-    | str
-    | PathLike[str]
-    | None = None,
-    missing: str = "fallback",
-    costs: Any = None,
-    optimizer: Any = "adam",
-    time_limit: float = 5.0,
-    effort: int | None = None,
-    training: bool = True,
-    contiguity: str | None = None,
-    seed: int = 0,
-    cut_penalty: float = 0.02,
-    parts: int | None = None,
-    nested: Annotated[str, NESTED] = "expand",
-    on_progress: Callable[[float, float], None] | None = None,
-    strategy: str | None = None,
-    microbatches: int | None = None,
-    schedule: str | None = None,
-    recompute: bool | None = None,
-    towers: int | None = None,
-    split: Mapping[str, int] | None = None,
+    **options: Unpack[PlanArguments],
 ) -> Plan:
     """Choose a device for every part of a model; builds nothing and runs nothing.
 
@@ -72,7 +46,9 @@ def plan(
         source: a `Net`, a Keras model, a function without arguments that builds one,
             whose weights need no memory then, or a `Graph`.
         cluster: the machine to plan for; None means this one, `local_cluster()`.
-        batch: samples per step. A `Graph` has its own.
+
+    Keyword Args:
+        batch: samples per step, 32. A `Graph` has its own.
         objective: "latency" (seconds of one step), "throughput" (seconds of the
             busiest device of a pipeline) or "memory" (bytes of the fullest device).
         pins: name patterns -> `on=`, a function of a part, or another plan or its file;
@@ -81,17 +57,17 @@ def plan(
         missing: what to do if a requested device does not exist: "fallback" (use the
             next best and record it), "warn" as well, or "error".
         costs: a cost model, or the file of a measured one; None estimates.
-        optimizer: whose slots count as memory: "sgd", "momentum", "adam" and so on.
-        time_limit: seconds to search at most.
+        optimizer: whose slots count as memory, "adam"; or "sgd", "momentum" and so on.
+        time_limit: seconds to search at most, 5.
         effort: steps to search, of about a microsecond each; None means those of the
             time limit. Equal seeds and efforts give equal plans, unless the time limit
             ends the search first; then `plan.options` says "ended_by_clock".
-        training: whether backward passes and updates belong to the step.
+        training: whether backward passes and updates belong to the step, True.
         contiguity: "free", "convex" (no path of data leaves a device and returns) or
             "pipeline". None means "convex" for the throughput of a Keras model, unless
             only a free plan fits.
-        seed: of the random moves of the search.
-        cut_penalty: share of the objective traded for fewer device crossings.
+        seed: of the random moves of the search, 0.
+        cut_penalty: share of the objective traded for fewer device crossings, 0.02.
         parts: about how many parts the calls of a Keras model are grouped into. None
             means six per device that is not a CPU, at least 12 and at most 48. The
             branches of a `Net` and the parts of a `Graph` stay as declared.
@@ -121,34 +97,13 @@ def plan(
     from splitnet.planner.strategies.auto import plan_placement, plan_strategy
     from splitnet.view.notebook import notebook_progress
 
-    options = PlanOptions(
-        batch=batch,
-        objective=objective,
-        pins=pins,
-        missing=missing,
-        costs=costs,
-        optimizer=optimizer,
-        time_limit=time_limit,
-        effort=effort,
-        training=training,
-        contiguity=contiguity,
-        seed=seed,
-        cut_penalty=cut_penalty,
-        parts=parts,
-        nested=nested,
-        on_progress=on_progress or notebook_progress(),
-        strategy=strategy,
-        microbatches=microbatches,
-        schedule=schedule,
-        recompute=recompute,
-        towers=towers,
-        split=split,
-    )
-    source = _resolved(source, options.pins)
-    graph, cluster, options = _read(source, cluster, options)
-    if options.strategy is None:
-        return plan_placement(graph, cluster, options, lambda: _limits(source, options))
-    return plan_strategy(graph, cluster, options, _limits(source, options))
+    on_progress = options.pop("on_progress", None) or notebook_progress()
+    asked = PlanOptions(**options, on_progress=on_progress)
+    source = _resolved(source, asked.pins)
+    graph, cluster, asked = _read(source, cluster, asked)
+    if asked.strategy is None:
+        return plan_placement(graph, cluster, asked, lambda: _limits(source, asked))
+    return plan_strategy(graph, cluster, asked, _limits(source, asked))
 
 
 def compare_strategies(
@@ -190,16 +145,31 @@ def compare_strategies(
 
 def _read(
     source: Any, cluster: Cluster | None, options: PlanOptions
-) -> "tuple[Graph, Cluster, PlanOptions]":
+) -> tuple[Graph, Cluster, PlanOptions]:
     """The graph, the machine, and the options with everything looked up."""
-    cluster = _cluster_of(cluster)
-    graph = _graph_of(source, options)
-    known = replace(
-        options,
-        costs=costs_of(options.costs),
-        pins=_pins_of(options.pins, graph, source, cluster, options),
-        parts=_parts_of(source, cluster, options),
-    )
+    if cluster is None:
+        from splitnet.tf.runtime.devices import local_cluster
+
+        cluster = local_cluster()
+    graph, pins, parts = source, options.pins, None
+    if not isinstance(source, Graph):
+        from splitnet.tf.reading.read import read
+
+        how = {"nested": options.nested, "training": options.training}
+        graph = read(source, options.batch, **how)
+    if not isinstance(source, Net | Graph):
+        from splitnet.planner.planner import default_parts
+
+        parts = options.parts or default_parts(cluster)
+    if pins == "as_built":
+        from splitnet.tf.placement.as_built import pins_as_built
+
+        pins = pins_as_built(source, graph, cluster, options.nested)
+    elif isinstance(pins, str | PathLike):
+        from splitnet.planner.plan_file import load_plan
+
+        pins = load_plan(Path(pins))
+    known = replace(options, costs=costs_of(options.costs), pins=pins, parts=parts)
     return graph, cluster, known
 
 
@@ -341,59 +311,13 @@ def largest_batch(
     options = PlanOptions(
         pins=pins, optimizer=optimizer, training=training, nested=nested
     )
-    fixed = _fixed_batches(source)
+    fixed = []
+    if not isinstance(source, Graph):
+        from splitnet.tf.reading.read import fixed_batches
+
+        fixed = fixed_batches(source)
     if fixed:
         options, most = replace(options, batch=fixed[0]), fixed[0]
     graph, cluster, options = _read(source, cluster, options)
     found = what_if.largest_batch(graph, cluster, device_of, options, most)
     return 0 if fixed and found < most else found
-
-
-def _cluster_of(cluster: Cluster | None) -> Cluster:
-    """The cluster given, or this machine."""
-    if cluster is not None:
-        return cluster
-    from splitnet.tf.runtime.devices import local_cluster
-
-    return local_cluster()
-
-
-def _fixed_batches(source: Any) -> list[int]:
-    if isinstance(source, Graph):
-        return []
-    from splitnet.tf.reading.read import fixed_batches
-
-    return fixed_batches(source)
-
-
-def _graph_of(source: Any, options: PlanOptions) -> Graph:
-    if isinstance(source, Graph):
-        return source
-    from splitnet.tf.reading.read import read
-
-    how = {"nested": options.nested, "training": options.training}
-    return read(source, options.batch, **how)
-
-
-def _parts_of(source: Any, cluster: Cluster, options: PlanOptions) -> int | None:
-    """About how many parts to make; None if they are declared, in a net or a graph."""
-    from splitnet.planner.planner import default_parts
-
-    if isinstance(source, Net | Graph):
-        return None
-    return options.parts or default_parts(cluster)
-
-
-def _pins_of(
-    pins: Any, graph: Graph, source: Any, cluster: Cluster, options: PlanOptions
-) -> Any:
-    """Pins as given, the plan of a file, or the devices of the variables."""
-    if pins == "as_built":
-        from splitnet.tf.placement.as_built import pins_as_built
-
-        return pins_as_built(source, graph, cluster, options.nested)
-    if isinstance(pins, str | PathLike):
-        from splitnet.planner.plan_file import load_plan
-
-        return load_plan(Path(pins))
-    return pins

@@ -18,7 +18,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
     ("name", "value", "message"),
     [
         ("batch", 0, "batch= must be a whole number, 1 or more. Received: 0"),
-        ("batch", True, "batch= must be a whole number. Received: True"),
+        ("batch", True, "batch= must be a whole number, 1 or more. Received: True"),
         ("seed", 1.5, "seed= must be a whole number. Received: 1.5"),
         ("parts", -1, "parts= must be a whole number, 1 or more"),
         ("time_limit", inf, "time_limit= must be a finite number"),

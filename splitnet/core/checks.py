@@ -206,10 +206,7 @@ def _named(signature: inspect.Signature) -> inspect.Signature:
     if get_origin(last.annotation) is not Unpack:
         return signature
     (table,) = get_args(last.annotation)
-    options = [
-        inspect.Parameter(name, last.KEYWORD_ONLY, default=..., annotation=kind)
-        for name, kind in table.__annotations__.items()
-    ]
+    options = inspect.signature(table).parameters.values()
     return signature.replace(parameters=[*before, *options])
 
 

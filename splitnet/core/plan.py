@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from msgspec import Meta
 
@@ -97,6 +97,12 @@ class PlanOptions:
                 "costs= must be a cost model, the file of one, or None. Received: "
                 f"{shown(self.costs)}"
             )
+        table = isinstance(self.pins, Mapping | Plan | str | PathLike | None)
+        if not (table or callable(self.pins)):
+            yield (
+                "pins= must be a table of patterns, a function of a part, a plan or "
+                f"its file, 'as_built', or None. Received: {shown(self.pins)}"
+            )
         given = [name for name in FIXED if getattr(self, name) is not None]
         if self.strategy is None and given:
             yield (
@@ -110,30 +116,35 @@ class PlanOptions:
             )
 
 
-class PlanArguments(TypedDict, total=False):
-    """Options of `splitnet.plan`, for functions that pass them on."""
+if TYPE_CHECKING:
 
-    batch: int
-    objective: str
-    pins: Any
-    missing: str
-    costs: Any
-    optimizer: Any
-    time_limit: float
-    effort: int | None
-    training: bool
-    contiguity: str | None
-    seed: int
-    cut_penalty: float
-    parts: int | None
-    nested: str
-    on_progress: Callable[[float, float], None] | None
-    strategy: str | None
-    microbatches: int | None
-    schedule: str | None
-    recompute: bool | None
-    towers: int | None
-    split: Mapping[str, int] | None
+    class PlanArguments(TypedDict, total=False):
+        """Options of `splitnet.plan`, for functions that pass them on."""
+
+        batch: int
+        objective: str
+        pins: Any
+        missing: str
+        costs: Any
+        optimizer: Any
+        time_limit: float
+        effort: int | None
+        training: bool
+        contiguity: str | None
+        seed: int
+        cut_penalty: float
+        parts: int | None
+        nested: str
+        on_progress: Callable[[float, float], None] | None
+        strategy: str | None
+        microbatches: int | None
+        schedule: str | None
+        recompute: bool | None
+        towers: int | None
+        split: Mapping[str, int] | None
+
+else:
+    PlanArguments = PlanOptions  # `Unpack` of it: its fields, with their defaults
 
 
 @dataclass(frozen=True, slots=True)
