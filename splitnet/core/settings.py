@@ -8,7 +8,7 @@ applied here; `splitnet.tf.runtime.configure` does that.
 import difflib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,72 +104,40 @@ class Option:
         return self.parse is _flag
 
 
-OPTIONS: Mapping[str, Option] = {
-    name: Option(name, parse, about)
-    for name, parse, about in (
-        (
-            "visible",
-            _visible,
-            "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
-        ),
-        (
-            "memory_growth",
-            _flag,
-            "take GPU memory as it is needed; all visible GPUs alike",
-        ),
-        (
-            "memory_limit",
-            _amount,
-            "memory of each GPU that may be used: '4 GiB'",
-        ),
-        (
-            "memory_fraction",
-            _share,
-            "the same as a share of each card: 0.5 (needs nvidia-ml-py)",
-        ),
-        (
-            "logical_gpus",
-            _count,
-            "cut each GPU into so many; needs a memory limit or fraction",
-        ),
-        (
-            "cpu_devices",
-            _count,
-            "how many CPU devices; stand-ins for GPUs are made of them",
-        ),
-        (
-            "cpu_threads",
-            _count,
-            "threads within an operation, and across unless said otherwise",
-        ),
-        ("inter_op_threads", _count, "threads across operations"),
-        (
-            "soft_placement",
-            _flag,
-            "may TensorFlow silently use another device if one is missing",
-        ),
-        (
-            "log_placement",
-            _flag,
-            "a line of TensorFlow's for every op",
-        ),
-        ("determinism", _flag, "the same bits in every run; slower"),
-    )
-}
-
+_TABLE = (
+    (
+        "visible",
+        _visible,
+        "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
+    ),
+    ("memory_growth", _flag, "take GPU memory as it is needed; all visible GPUs alike"),
+    ("memory_limit", _amount, "memory of each GPU that may be used: '4 GiB'"),
+    ("memory_fraction", _share, "the same as a share of a card: 0.5; by nvidia-ml-py"),
+    ("logical_gpus", _count, "cut each GPU into so many; needs a limit or fraction"),
+    ("cpu_devices", _count, "how many CPU devices; stand-ins are made of them"),
+    (
+        "cpu_threads",
+        _count,
+        "threads within an operation, and across unless said otherwise",
+    ),
+    ("inter_op_threads", _count, "threads across operations"),
+    (
+        "soft_placement",
+        _flag,
+        "may TensorFlow silently use another device if one is missing",
+    ),
+    ("log_placement", _flag, "a line of TensorFlow's for every op"),
+    ("determinism", _flag, "the same bits in every run; slower"),
+)
+OPTIONS: Mapping[str, Option] = {row[0]: Option(*row) for row in _TABLE}
 
 FILE_VARIABLE = "SPLITNET_CONFIG"
-# Variables that are splitnet's and no settings.
-_OTHER_VARIABLES = (FILE_VARIABLE, "SPLITNET_CLUSTER", "SPLITNET_WORKLOADS") + (
-    "SPLITNET_ALLOW_REMOTE",  # this and what follows: of a job of many hosts
-    "SPLITNET_CLIENT",
-    "SPLITNET_GPUS_PER_HOST",
-    "SPLITNET_GPU_PRESET",
-    "SPLITNET_PORT",
-    "SPLITNET_SERVICE",
-    "SPLITNET_STATEFUL_SET",
-    "SPLITNET_WORKERS",
-)
+# Variables that are splitnet's and no settings; the second row is of a job's hosts.
+_OTHER_VARIABLES = (
+    f"{FILE_VARIABLE} SPLITNET_CLUSTER SPLITNET_WORKLOADS "
+    "SPLITNET_ALLOW_REMOTE SPLITNET_CLIENT SPLITNET_GPUS_PER_HOST SPLITNET_GPU_PRESET "
+    "SPLITNET_PORT SPLITNET_SERVICE SPLITNET_STATEFUL_SET SPLITNET_WORKERS"
+).split()
 ORIGINS = ("default", "file", "environment", "code")
 
 
@@ -234,7 +202,14 @@ def resolve(
     found: dict[str, Setting] = {}
     for origin, rows in (
         ("file", _from_file(environ, folder, faults)),
-        ("environment", _from_environment(environ)),
+        (
+            "environment",
+            [
+                (name.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[name], name)
+                for name in sorted(environ)
+                if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
+            ],
+        ),
         ("code", [(name, value, "sn.configure") for name, value in code.items()]),
     ):
         for name, value, source in rows:
@@ -305,14 +280,6 @@ def _from_file(
     return [(name, value, path.name) for name, value in table.items()]
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, object, str]]:
-    return [
-        (name.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[name], name)
-        for name in sorted(environ)
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
-    ]
-
-
 def _unknown(name: str, source: str) -> str:
     close = difflib.get_close_matches(name, OPTIONS, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -321,33 +288,27 @@ def _unknown(name: str, source: str) -> str:
 
 def _resolve_conflicts(found: dict[str, Setting]) -> list[str]:
     """Resolve conflicts: the stronger origin wins, equal ones are a fault."""
+
+    def counts(name: str) -> bool:
+        return name in found and bool(found[name].value) and not found[name].set_aside
+
     faults = []
-    for one, other in _CLASHES:
-        a, b = found.get(one), found.get(other)
-        if a is None or b is None or not (a.value and b.value):
+    for pair in _CLASHES:
+        if not all(map(counts, pair)):
             continue
-        if a.set_aside or b.set_aside:
-            continue
-        if a.origin == b.origin:
+        one, other = (found[name] for name in pair)
+        if one.origin == other.origin:
             faults.append(
-                f"{one} ({a.source}) and {other} ({b.source}) cannot both be set; "
-                "TensorFlow takes one of them for a GPU. Drop one"
+                f"{one.name} ({one.source}) and {other.name} ({other.source}) cannot "
+                "both be set; TensorFlow takes one of them for a GPU. Drop one"
             )
             continue
-        weak, strong = sorted((a, b), key=lambda s: ORIGINS.index(s.origin))
-        found[weak.name] = Setting(
-            weak.name,
-            weak.value,
-            weak.origin,
-            weak.source,
-            f"{strong.name} of the {strong.origin} counts instead",
-        )
-    cut = found.get("logical_gpus")
-    sized = any(
-        n in found and not found[n].set_aside
-        for n in ("memory_limit", "memory_fraction")
-    )
-    if cut and not cut.set_aside and cut.value != 1 and not sized:
+        weak, strong = sorted((one, other), key=lambda s: ORIGINS.index(s.origin))
+        reason = f"{strong.name} of the {strong.origin} counts instead"
+        found[weak.name] = replace(weak, set_aside=reason)
+    sized = counts("memory_limit") or counts("memory_fraction")
+    if counts("logical_gpus") and found["logical_gpus"].value != 1 and not sized:
+        cut = found["logical_gpus"]
         faults.append(
             f"logical_gpus={cut.value} ({cut.source}) needs the memory of each: set "
             "memory_limit='4 GiB', or memory_fraction"
