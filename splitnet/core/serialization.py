@@ -13,9 +13,9 @@ import secrets
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from errno import EACCES
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -335,18 +335,6 @@ _Quantity = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class _DeviceTable:
-    """A `[[device]]` table."""
-
-    name: str
-    memory: _Quantity = None
-    speed: _Quantity = None
-    bandwidth: _Quantity = None
-    overhead: _Quantity = None
-    preset: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _LinkTable:
     """A `[[links]]` table; it holds in both directions."""
 
@@ -357,9 +345,9 @@ class _LinkTable:
 
 @dataclass(frozen=True, slots=True)
 class _ClusterFile:
-    """A cluster file: devices, the default link, other links, and hosts."""
+    """Devices, the keys of each as `Device.of` takes them, links, and hosts."""
 
-    device: tuple[_DeviceTable, ...] = ()
+    device: tuple[dict[str, Any], ...] = ()
     link: _Quantity = None
     latency: _Quantity = None
     links: tuple[_LinkTable, ...] = ()
@@ -374,13 +362,10 @@ def load_cluster(path: str | Path) -> Cluster:
     """
     try:
         return _cluster_of(decode(read_toml(path, "cluster file"), _ClusterFile))
-    except PlanFileError as error:
-        text = str(error)
-        if repr(str(path)) not in text:
-            text = f"in the cluster file {str(path)!r}: {text}"
-        raise DeviceError(text) from None
-    except DeviceError as error:
-        raise DeviceError(f"in the cluster file {str(path)!r}: {error}") from None
+    except SplitnetError as error:
+        known = repr(str(path)) in str(error)
+        where = "" if known else f"in the cluster file {str(path)!r}: "
+        raise DeviceError(f"{where}{error}") from None
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
@@ -418,25 +403,24 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
 def _cluster_of(table: _ClusterFile) -> Cluster:
     faults: list[str] = []
 
-    def tried(make: Callable[..., Value], *arguments: Any) -> list[Value]:
+    def tried(where: str, make: Callable[..., Value], *arguments: Any) -> list[Value]:
         try:
             return [make(*arguments)]
         except SplitnetError as error:
-            faults.append(str(error))
+            faults.append(f"{where}{error}")
             return []
 
-    devices = [made for row in table.device for made in tried(_device, asdict(row))]
-    links = [made for row in table.links for made in tried(_links, row)]
-    usual = tried(default_link, table.link, table.latency)
-    hosts = tried(hosts_from, table.hosts)
+    devices: list[Device] = []
+    for number, row in enumerate(table.device):
+        make = partial(Device.of, **row)
+        devices += tried(f"device[{number}]: ", make)
+    pairs = [made for row in table.links for made in tried("", _links, row)]
+    usual = tried("", default_link, table.link, table.latency)
+    hosts = tried("", hosts_from, table.hosts)
     if faults:
         raise DeviceError(listed("invalid cluster.", faults))
-    named = [link for pair in links for link in pair]
-    return Cluster(tuple(devices), (*named, *usual), hosts[0])
-
-
-def _device(row: dict[str, Any]) -> Device:
-    return Device.of(**row)
+    links = (link for pair in pairs for link in pair)
+    return Cluster(tuple(devices), (*links, *usual), hosts[0])
 
 
 def _links(row: _LinkTable) -> list[Link]:
@@ -468,10 +452,9 @@ def hosts_from(values: Mapping[str, str]) -> tuple[Host, ...]:
             )
         if match and port:
             hosts.append(Host(f"{match[1]}:{int(match[2] or 0)}", address))
-    names = [host.name for host in hosts]
-    addresses = [host.address for host in hosts]
-    for what, found in (("host", names), ("address", addresses)):
-        faults += [f"{what} {one!r} is repeated" for one in repeated(found)]
+    faults += [f"host {n!r} is repeated" for n in repeated(h.name for h in hosts)]
+    addresses = (host.address for host in hosts)
+    faults += [f"address {one!r} is repeated" for one in repeated(addresses)]
     tasks = sorted(host.task for host in hosts if host.job == "worker")
     if tasks != list(range(len(tasks))):
         faults.append(

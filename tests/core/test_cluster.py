@@ -121,7 +121,7 @@ def test_of_refuses_a_machine_that_cannot_be(names, words):
         ("[[device]\n", "is not TOML"),
         ("", "it has no device"),
         ("device = 3", "device: expected `array`, got `int`"),
-        ('[[device]]\nname = "gpu:0"\nwat = 1', r"device\[0\]: unknown field 'wat'"),
+        ('[[device]]\nname = "gpu:0"\nwat = 1', r"device\[0\]: .* 'wat'"),
         ('speed = 1\n[[device]]\nname = "gpu:0"', "unknown field 'speed'"),
         ('[[device]]\nname = "gpu:0"\nmemory = "-1 GiB"', "memory of gpu:0"),
         ('[[device]]\nname = "gpu:0"\nmemory = nan', r"device\[0\].memory: the number"),
