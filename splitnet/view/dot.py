@@ -85,20 +85,11 @@ class _Layout:
     whole: _Rect
 
 
-def dot_of(
-    plan: Plan,
-    *,
-    other: Plan | None = None,
-    audit: Audit | None = None,
-    headed: bool = True,
-) -> str:
+def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None) -> str:
     """Write a plan's placement diagram as DOT text with positions.
 
-    Args:
-        plan: what to draw.
-        other: an earlier plan of the same net; what moved since is marked.
-        audit: what was seen when the plan ran; what ran elsewhere is marked.
-        headed: with title, totals and verdict; an HTML page has its own.
+    What moved since `other`, an earlier plan of the same net, is marked, and what ran
+    elsewhere according to `audit`.
     """
     shown = diagram_of(plan, other=other, audit=audit)
     colors = colors_of(device.name for device in plan.cluster)
@@ -150,12 +141,8 @@ def dot_of(
                 _add_box(frame, box, rect, own, compared=other is not None)
         dot.subgraph(frame)
     _add_links(dot, shown, colors)
-    header = header_rows(
-        *(plan, shown, max(placed.whole.right, 620)),
-        other=other,
-        audit=audit,
-        headed=headed,
-    )
+    width = max(placed.whole.right, 620)
+    header = header_rows(plan, shown, width, other=other, audit=audit)
     top = min(rect.top for rect in (*placed.hosts.values(), placed.whole))
     text_node(dot, "header", header, 0, top - size_of(header)[1] - 14)
     return str(dot.source)
@@ -285,8 +272,10 @@ def _add_links(
         if link.weights:
             look |= {"style": "dotted", "penwidth": "1.6"}
         elif link.moved_bytes:
+            # A quarter of the bytes is half of the width.
             most = 3.0 if link.both_ways else 5.0
-            look["penwidth"] = f"{_pen(link.moved_bytes, heaviest, most):.1f}"
+            pen = max(1.4, most * math.sqrt(link.moved_bytes / heaviest))
+            look["penwidth"] = f"{pen:.1f}"
             if labelled:
                 words = (Line(link_text(link), 8.5, bold=True),)
                 look["xlabel"] = html_label([words], back="#ffffffd0")
@@ -298,20 +287,13 @@ def _add_links(
         dot.edge(link.source, link.target, dir=way, **look)
 
 
-def _pen(count: int, largest: int, most: float) -> float:
-    """A line's width in points, 1.4 to `most`: a quarter of the bytes is half of it."""
-    return max(1.4, most * math.sqrt(count / largest))
-
-
 def _columns_of(
     boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
 ) -> dict[str, int]:
-    """The column of each box: its depth in the graph, from 0, in `most` columns.
+    """The column of each box: its depth in the graph, from 0.
 
-    Args:
-        boxes: in running order; links against it do not count.
-        links: from box to box.
-        most: in a deeper graph several depths share a column.
+    Links against the running order of the boxes do not count. In a graph deeper than
+    `most`, several depths share a column.
     """
     number = {box: at for at, box in enumerate(boxes)}
     depth = dict.fromkeys(boxes, 0)
@@ -330,44 +312,48 @@ def _arrange(
     *,
     upright: bool,
 ) -> _Layout:
-    """Place boxes in lanes and columns.
+    """Place boxes and titles, whose column is -1, in lanes and columns.
 
-    Nothing overlaps. Boxes of one lane and column are stacked in their order.
-
-    Args:
-        sizes: of boxes and titles.
-        columns: the column of each box; -1 for a lane's title.
-        lane_of: the lane of each box and title.
-        host_of: the host of each lane, in the order of drawing.
-        upright: lanes are side by side and columns follow downwards, instead of lanes
-            below one another and columns to the right.
+    Nothing overlaps. Boxes of one lane and column are stacked in their order. Lanes are
+    below one another and columns follow to the right; if `upright`, lanes are side by
+    side and columns follow downwards.
     """
     # Lengths lie along the columns' direction, widths across it.
     length = {name: size[upright] for name, size in sizes.items()}
     width = {name: size[not upright] for name, size in sizes.items()}
-    spans, end = _column_spans(length, columns)
-    lead = _PADDING if upright else _HOST
-    lanes, hosts, whole = _lane_spans(width, columns, lane_of, host_of, lead)
-    boxes: dict[str, tuple[float, float, float, float]] = {}
-    for lane, (start, stop) in lanes.items():
-        for names in _cells(columns, lane_of, lane).values():
-            tall = sum(width[name] + _STACK for name in names) - _STACK
-            at = (start + stop - tall) / 2
-            for name in names:
-                first, last = spans[columns[name]]
-                if columns[name] < 0:
-                    last = first + length[name]
-                middle = (first + last) / 2
-                half = length[name] / 2
-                boxes[name] = middle - half, at, middle + half, at + width[name]
-                at += width[name] + _STACK
+    cells: dict[tuple[str, int], list[str]] = {}
+    longest: dict[int, float] = {}
+    for name, lane in lane_of.items():
+        column = columns[name]
+        cells.setdefault((lane, column), []).append(name)
+        longest[column] = max(longest.get(column, 0.0), length[name])
+    stacks = {
+        cell: sum(width[name] + _STACK for name in names) - _STACK
+        for cell, names in cells.items()
+    }
+    begin, at, gap = {}, _PADDING, 0.0
+    for column in sorted(longest):
+        begin[column] = at
+        gap = 2 * _PADDING if column < 0 else _COLUMN
+        at += longest[column] + gap
+    end = at - gap + _PADDING
+    lead = (_PADDING if upright else _HOST) if any(host_of.values()) else 0.0
+    lanes, hosts, whole = _lane_spans(stacks, host_of, lead)
 
     def rect(left: float, top: float, right: float, bottom: float) -> _Rect:
         edges = (top, left, bottom, right) if upright else (left, top, right, bottom)
         return _Rect(*edges)
 
+    boxes: dict[str, _Rect] = {}
+    for (lane, column), names in cells.items():
+        down = (sum(lanes[lane]) - stacks[lane, column]) / 2
+        for name in names:
+            room = 0.0 if column < 0 else longest[column] - length[name]
+            left = begin[column] + room / 2
+            boxes[name] = rect(left, down, left + length[name], down + width[name])
+            down += width[name] + _STACK
     return _Layout(
-        {name: rect(*edges) for name, edges in boxes.items()},
+        boxes,
         {lane: rect(0, start, end, stop) for lane, (start, stop) in lanes.items()},
         {
             host: rect(-_PADDING - _HOST * upright, start, end + _PADDING, stop)
@@ -377,6 +363,29 @@ def _arrange(
     )
 
 
+def _lane_spans(
+    stacks: Mapping[tuple[str, int], float], host_of: Mapping[str, str], lead: float
+) -> tuple[dict[str, Size], dict[str, Size], float]:
+    """Where each lane and each framed host begins and ends, and the end of all.
+
+    `lead` is the room between a host's frame and its first lane; 0 without frames.
+    """
+    lanes: dict[str, Size] = {}
+    hosts: dict[str, Size] = {}
+    at = 0.0
+    for host in dict.fromkeys(host_of.values()):
+        first = at
+        at += lead
+        for lane in (lane for lane, its in host_of.items() if its == host):
+            widest = max(wide for (its, _), wide in stacks.items() if its == lane)
+            lanes[lane] = at, at + widest + 2 * _PADDING
+            at = lanes[lane][1] + _LANE
+        if lead:
+            hosts[host] = first, at
+            at += _LANE
+    return lanes, hosts, at
+
+
 def _below(layouts: Sequence[_Layout]) -> _Layout:
     """Set layouts below one another; a host's frame goes around all its lanes."""
     boxes: dict[str, _Rect] = {}
@@ -384,8 +393,8 @@ def _below(layouts: Sequence[_Layout]) -> _Layout:
     hosts: dict[str, _Rect] = {}
     right = down = 0.0
     for layout in layouts:
-        for found, rects in ((boxes, layout.boxes), (lanes, layout.lanes)):
-            found |= {name: rect.moved(down) for name, rect in rects.items()}
+        boxes |= {name: rect.moved(down) for name, rect in layout.boxes.items()}
+        lanes |= {name: rect.moved(down) for name, rect in layout.lanes.items()}
         for host, rect in layout.hosts.items():
             last = hosts.get(host, rect.moved(down))
             edges = max(last.right, rect.right), rect.bottom + down
@@ -394,59 +403,3 @@ def _below(layouts: Sequence[_Layout]) -> _Layout:
         frame = _HOST + 2 * _PADDING if layout.hosts else 0.0
         down += layout.whole.bottom + _LANE + frame
     return _Layout(boxes, lanes, hosts, _Rect(0, 0, right, down))
-
-
-def _cells(
-    columns: Mapping[str, int], lane_of: Mapping[str, str], lane: str
-) -> dict[int, list[str]]:
-    """The boxes of a lane by column."""
-    cells: dict[int, list[str]] = {}
-    for name, its in lane_of.items():
-        if its == lane:
-            cells.setdefault(columns[name], []).append(name)
-    return cells
-
-
-def _column_spans(
-    length: Mapping[str, float], columns: Mapping[str, int]
-) -> tuple[dict[int, tuple[float, float]], float]:
-    """Where each column begins and ends, and where the last one's gap ends."""
-    longest: dict[int, float] = {}
-    for name, column in columns.items():
-        longest[column] = max(longest.get(column, 0.0), length[name])
-    gaps = dict.fromkeys(longest, _COLUMN) | {-1: 2 * _PADDING, max(longest): _PADDING}
-    spans: dict[int, tuple[float, float]] = {}
-    at = _PADDING
-    for column in sorted(longest):
-        spans[column] = at, at + longest[column]
-        at += longest[column] + gaps[column]
-    return spans, at
-
-
-def _lane_spans(
-    width: Mapping[str, float],
-    columns: Mapping[str, int],
-    lane_of: Mapping[str, str],
-    host_of: Mapping[str, str],
-    lead: float,
-) -> tuple[dict[str, Size], dict[str, Size], float]:
-    """Where each lane and each host begins and ends, and the end of all.
-
-    `lead` is the room between a host's frame and its first lane.
-    """
-    lanes: dict[str, Size] = {}
-    hosts: dict[str, Size] = {}
-    framed = any(host_of.values())
-    at = 0.0
-    for host in dict.fromkeys(host_of.values()):
-        first = at
-        at += lead if framed else 0.0
-        for lane in (lane for lane, its in host_of.items() if its == host):
-            cells = _cells(columns, lane_of, lane).values()
-            widest = max(sum(width[n] + _STACK for n in names) for names in cells)
-            lanes[lane] = at, at + widest - _STACK + 2 * _PADDING
-            at = lanes[lane][1] + _LANE
-        if framed:
-            hosts[host] = first, at
-            at += _LANE
-    return lanes, hosts, at

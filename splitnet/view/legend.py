@@ -48,10 +48,9 @@ def header_rows(
     *,
     other: Plan | None,
     audit: Audit | None,
-    headed: bool,
 ) -> list[Row]:
-    """The title, the totals and the verdict, if `headed`, then the legend."""
-    rows = _title_rows(plan, width) if headed else []
+    """The title, the totals and the verdict, then the legend."""
+    rows = _title_rows(plan, width)
     if audit is not None:
         found = counted(len(audit.findings), "finding")
         said = "all as planned" if audit.ok else f"{found} not as planned"

@@ -12,10 +12,10 @@ from splitnet.core.errors import format_bytes, format_count
 from splitnet.core.net import Branch, Net
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
-from splitnet.view.blocks import fold
+from splitnet.view.diagram import fold
 from splitnet.view.dot import dot_of
 from splitnet.view.legend import layers_text
-from splitnet.view.render import render_dot, svg_of
+from splitnet.view.render import svg_of
 from splitnet.view.style import (
     FONT,
     QUIET,
@@ -118,8 +118,7 @@ def svg_of_net(net: Net) -> str:
     for source, target in sorted(ends):
         if source != target:
             dot.edge(source, target, tooltip=" ")
-    picture = render_dot(str(dot.source), "svg", program="dot").decode()
-    return picture[picture.index("<svg") :]
+    return svg_of(str(dot.source), program="dot")
 
 
 def _layers(branch: Branch) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -138,27 +138,22 @@ def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
         timelines = {"planned": first, "other plan": other.timeline}
     elif other is not None:
         timelines = {"planned": first, "measured": other}
-    if isinstance(thing, Plan):
-        return gantt_of(timelines, cluster=thing.cluster, title=thing.graph.name)
-    return gantt_of(timelines)
+    if isinstance(thing, Timeline):
+        return gantt_of(timelines)
+    return gantt_of(timelines, cluster=thing.cluster, title=thing.graph.name)
 
 
-def svg_of(text: str) -> str:
+def svg_of(text: str, program: str = "") -> str:
     """Draw DOT text as SVG text without an XML prolog."""
-    picture = render_dot(text, "svg").decode()
+    picture = render_dot(text, "svg", program=program).decode()
     return picture[picture.index("<svg") :]
 
 
 def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
 
-    A graph that Graphviz fails to lay out is tried again with straight lines.
-
-    Args:
-        text: a digraph whose boxes have positions, or a graph in which all has.
-        kind: "svg", "png" or "pdf"; "dot" or "json" for the layout as text.
-        dpi: dots per inch of a png.
-        program: "dot" for a graph without positions.
+    In a digraph boxes have positions, in a graph all has; `program` is "dot" for one
+    without. What Graphviz fails to lay out is tried again with straight lines.
 
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
@@ -315,75 +310,60 @@ def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
         for host in hosts:
             process += 1
             words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
-            yield _meta("process_name", process, 0, name=clean(words))
-            yield from _host_events(timeline, host, process)
+            its: Event = {"pid": process, "tid": 0}
+            yield its | {"ph": "M", "name": "process_name"} | _args(name=clean(words))
+            for number, (title, spans) in enumerate(_rows(timeline, host), start=1):
+                row: Event = {"ph": "M", "pid": process, "tid": number}
+                yield row | {"name": "thread_name"} | _args(name=clean(title))
+                yield row | {"name": "thread_sort_index"} | _args(sort_index=number)
+                yield from (row | span for span in spans)
+            for device in timeline.devices:
+                if _host_of(device) == host:
+                    curve = its | {"ph": "C", "name": clean(f"memory of {device}")}
+                    for seconds, count in timeline.memory.get(device, ()):
+                        yield curve | {"ts": seconds * 1e6} | _args(bytes=count)
 
 
 def _host_of(device: str) -> str:
     return device.rpartition("/")[0]
 
 
-def _host_events(timeline: Timeline, host: str, process: int) -> Iterator[Event]:
-    """The tasks and the memory of a host's devices, and the copies that leave it."""
-    its = [device for device in timeline.devices if _host_of(device) == host]
-    rows = {device: row for row, device in enumerate(its, start=1)}
-    for device, row in rows.items():
-        yield from _row(process, row, device)
+def _args(**values: object) -> Event:
+    return {"args": values}
+
+
+def _rows(timeline: Timeline, host: str) -> list[tuple[str, list[Event]]]:
+    """The rows of a host: its devices, and the links that leave them.
+
+    Copies of one link that overlap take further rows.
+    """
+    devices: dict[str, list[Event]] = {
+        device: [] for device in timeline.devices if _host_of(device) == host
+    }
     for task in timeline.tasks:
-        if task.device in rows:
-            row, phase = rows[task.device], task.phase
-            yield _span(task, task.part, phase, process, row, phase=phase)
-    copies = [copy for copy in timeline.copies if copy.source_device in rows]
-    yield from _copy_events(copies, process, len(rows))
-    for device in its:
-        for seconds, count in timeline.memory.get(device, ()):
-            yield {
-                "ph": "C",
-                "name": clean(f"memory of {device}"),
-                "pid": process,
-                "tid": 0,
-                "ts": seconds * 1e6,
-                "args": {"bytes": count},
-            }
-
-
-def _copy_events(copies: Sequence[Copy], process: int, first: int) -> Iterator[Event]:
-    """A row per link; copies of one link that overlap take further rows."""
+        if task.device in devices:
+            span = _span(task, task.part, task.phase, phase=task.phase)
+            devices[task.device].append(span)
     links: dict[tuple[str, str], list[Copy]] = {}
-    for copy in copies:
-        links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-    for (source, target), its in links.items():
-        rows = stacked(its)
-        last = first + 1 + max(row for _, row in rows)
-        for row in range(first + 1, last + 1):
-            yield from _row(process, row, f"{source} -> {target}")
-        for copy, row in rows:
+    for copy in timeline.copies:
+        if copy.source_device in devices:
+            links.setdefault((copy.source_device, copy.target_device), []).append(copy)
+    rows = list(devices.items())
+    for (source, target), copies in links.items():
+        stack: dict[int, list[Event]] = {}
+        for copy, row in stacked(copies):
             name = f"{copy.kind}: {copy.source} -> {copy.target}"
-            kind, at = f"transfer,{copy.phase}", first + 1 + row
-            yield _span(copy, name, kind, process, at, bytes=copy.bytes)
-        first = last
+            span = _span(copy, name, f"transfer,{copy.phase}", bytes=copy.bytes)
+            stack.setdefault(row, []).append(span)
+        rows += [(f"{source} -> {target}", spans) for _, spans in sorted(stack.items())]
+    return rows
 
 
-def _meta(kind: str, process: int, row: int, **values: object) -> Event:
-    return {"ph": "M", "name": kind, "pid": process, "tid": row, "args": values}
-
-
-def _row(process: int, row: int, name: str) -> Iterator[Event]:
-    """Name a row, and keep the rows in their order."""
-    yield _meta("thread_name", process, row, name=clean(name))
-    yield _meta("thread_sort_index", process, row, sort_index=row)
-
-
-def _span(
-    thing: Task | Copy, name: str, kind: str, process: int, row: int, **facts: int | str
-) -> Event:
+def _span(event: Task | Copy, name: str, kind: str, **facts: int | str) -> Event:
     return {
         "ph": "X",
         "name": clean(name),
         "cat": kind,
-        "pid": process,
-        "tid": row,
-        "ts": thing.start * 1e6,
-        "dur": (thing.stop - thing.start) * 1e6,
-        "args": facts | {"microbatch": thing.microbatch},
-    }
+        "ts": event.start * 1e6,
+        "dur": (event.stop - event.start) * 1e6,
+    } | _args(**facts, microbatch=event.microbatch)

@@ -26,8 +26,15 @@ from splitnet.planner.evaluate import evaluator_of
 from splitnet.planner.what_if import heaviest_moves
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_detail
-from splitnet.view.blocks import Block, block_of, fold
-from splitnet.view.diagram import DiagramEdge, links_of, look_of, running_order
+from splitnet.view.diagram import (
+    Block,
+    DiagramEdge,
+    block_of,
+    fold,
+    links_of,
+    look_of,
+    running_order,
+)
 from splitnet.view.facts import (
     PartFacts,
     algorithm_text,
@@ -100,7 +107,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
             if not line.startswith("strategies: ")  # they are bars
         ],
         worth=plan.verdict is None or plan.verdict.worth_distributing,
-        figures=_figures(plan),
+        figures=_figures(plan, used),
         idle=", ".join(d.name for d in plan.cluster if d.name not in used),
         strategies=_strategies(plan),
         path=path_text(critical_path(plan.timeline)) if plan.transfers else "",
@@ -151,9 +158,8 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
     ]
 
 
-def _figures(plan: Plan) -> list[tuple[str, str]]:
+def _figures(plan: Plan, used: set[str]) -> list[tuple[str, str]]:
     """The numbers on top of the page."""
-    used = set(plan.device_of.values())
     limit = {device.name: device.memory_bytes or 1 for device in plan.cluster}
     fullest = max(limit, key=lambda d: plan.memory[d].total / limit[d])
     return [
@@ -360,21 +366,11 @@ def _timeline(
     at = {id(event): n for n, event in enumerate((*tasks, *copies))}
 
     def spans(its: Iterable[Span]) -> list[tuple[int, int, int]]:
-        return [
-            (
-                at[id(s.event)] if s.event else -1,
-                _nanoseconds(s.start),
-                _nanoseconds(s.stop),
-            )
-            for s in its
-        ]
+        number = ((at[id(s.event)] if s.event else -1, s) for s in its)
+        return [(n, _nanoseconds(s.start), _nanoseconds(s.stop)) for n, s in number]
 
     def ends(event: Task | Copy) -> tuple[int, int, int]:
-        return (
-            _nanoseconds(event.start),
-            _nanoseconds(event.stop),
-            event.microbatch,
-        )
+        return _nanoseconds(event.start), _nanoseconds(event.stop), event.microbatch
 
     return {
         "tasks": [
@@ -383,13 +379,9 @@ def _timeline(
         ],
         "copies": [
             (
-                number[c.source],
-                number[c.target],
-                device[c.source_device],
-                device[c.target_device],
-                c.kind,
-                c.bytes,
-                *ends(c),
+                *(number[c.source], number[c.target]),
+                *(device[c.source_device], device[c.target_device]),
+                *(c.kind, c.bytes, *ends(c)),
             )
             for c in copies
         ],
@@ -412,12 +404,7 @@ def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
             detail.curve[at : at + every] for at in range(0, len(detail.curve), every)
         )
         points = [max(its, key=lambda point: sum(point[1])) for its in runs]
-        found.append(
-            {
-                "curve": [(_nanoseconds(time), *held) for time, held in points],
-                "largest": [
-                    (kind, number[p], size) for kind, p, size in detail.largest
-                ],
-            }
-        )
+        curve = [(_nanoseconds(time), *held) for time, held in points]
+        largest = [(kind, number[part], size) for kind, part, size in detail.largest]
+        found.append({"curve": curve, "largest": largest})
     return found

@@ -352,7 +352,11 @@ def _lane(timeline: Timeline, device: str, size: int) -> str:
     lane = ["."] * size
     letters = dict(zip(PHASES, "FBU", strict=True))
     drawn: list[tuple[Task | Copy, str]] = []  # work covers transfers
-    drawn += [(c, "~") for c in timeline.copies if device in _ends(c)]
+    drawn += [
+        (copy, "~")
+        for copy in timeline.copies
+        if device in (copy.source_device, copy.target_device)
+    ]
     drawn += [(t, letters[t.phase]) for t in timeline.tasks if t.device == device]
     for event, letter in drawn:
         first, last = (
@@ -363,7 +367,3 @@ def _lane(timeline: Timeline, device: str, size: int) -> str:
             last = max(last, first + 1)
         lane[first:last] = letter * (last - first)
     return "".join(lane)
-
-
-def _ends(copy: Copy) -> tuple[str, str]:
-    return copy.source_device, copy.target_device

@@ -227,10 +227,8 @@ class _Chart:
         x, right = self.x(gap.start), self.x(gap.stop)
         if right - x < 1:
             return
-        fill, tip = (
-            (_WAIT if isinstance(gap.event, Copy) else _IDLE),
-            f"{device} is idle",
-        )
+        fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
+        tip = f"{device} is idle"
         if gap.event:
             tip = f"{device} waits for {_said(gap.event)}"
             right += 0.3  # no seams

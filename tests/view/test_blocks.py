@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from splitnet.view.blocks import Block, block_of, fold
+from splitnet.view.diagram import Block, block_of, fold
 
 
 def tree(names: Sequence[str], look: Callable[[str], object] = lambda name: 0) -> Block:
