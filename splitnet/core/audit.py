@@ -176,21 +176,23 @@ class Audit:
 
 def audit_of(plan: Plan, seen: Observation) -> Audit:
     """Compare an observation with its plan."""
-    moved = _moved(plan, seen)
+    planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
+    actual: Counter[tuple[str, str, str]] = Counter()
+    for copy in seen.copies:
+        actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
+    moved = {key: (planned[key], actual[key]) for key in sorted({*planned, *actual})}
     unproven, notes = _unproven(plan, seen)
+    if seen.unneeded:
+        names = ", ".join(map(repr, seen.unneeded))
+        notes.append(f"nothing in this step needs {names}.")
     findings = [
         *_strayed_ops(plan, seen),
         *unproven,
         *_strayed_variables(plan, seen),
         *_strayed_copies(plan, seen, moved),
     ]
-    return Audit(
-        plan,
-        tuple(_rows(plan, seen)),
-        tuple(findings),
-        moved,
-        (*seen.notes, *notes, *_left_out(seen)),
-    )
+    rows = tuple(_rows(plan, seen))
+    return Audit(plan, rows, tuple(findings), moved, (*seen.notes, *notes))
 
 
 def _strayed_ops(plan: Plan, seen: Observation) -> list[Finding]:
@@ -203,7 +205,7 @@ def _strayed_ops(plan: Plan, seen: Observation) -> list[Finding]:
             wrong.setdefault(key, []).append(op)
     return [
         Finding(
-            "updates" if phase == "update" else phase,
+            _aspect(phase),
             part,
             planned,
             device,
@@ -214,18 +216,15 @@ def _strayed_ops(plan: Plan, seen: Observation) -> list[Finding]:
     ]
 
 
+def _aspect(phase: str) -> str:
+    return "updates" if phase == "update" else phase
+
+
 def _some(ops: list[SeenOp]) -> str:
     types = [
         f"{n} {t}" if n > 1 else t for t, n in Counter(o.type for o in ops).items()
     ]
     return f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''} ({ops[0].name})"
-
-
-def _left_out(seen: Observation) -> list[str]:
-    """A note on parts that the step does not need."""
-    if not seen.unneeded:
-        return []
-    return [f"nothing in this step needs {', '.join(map(repr, seen.unneeded))}."]
 
 
 def _unseen(plan: Plan, seen: Observation) -> Iterator[tuple[str, str, str]]:
@@ -270,15 +269,8 @@ def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
                 f"{device}."
             )
             continue
-        findings.append(
-            Finding(
-                "updates" if phase == "update" else phase,
-                part,
-                device,
-                "not seen",
-                f"{phase} of {part!r}: nothing of it was seen to run on {device}.",
-            )
-        )
+        text = f"{phase} of {part!r}: nothing of it was seen to run on {device}."
+        findings.append(Finding(_aspect(phase), part, device, "not seen", text))
     return findings, notes
 
 
@@ -287,29 +279,15 @@ def _strayed_variables(plan: Plan, seen: Observation) -> list[Finding]:
     findings = []
     for variable in seen.variables:
         parts = users.get(variable.weight, ())
-        if parts and variable.device != plan.device_of[parts[0]]:
+        planned, device = plan.home.get(variable.weight, ""), variable.device
+        if parts and device != planned:
             what = "slot" if variable.kind == "slot" else "variable"
-            findings.append(
-                Finding(
-                    f"{what}s",
-                    parts[0],
-                    plan.device_of[parts[0]],
-                    variable.device,
-                    f"{what} {variable.name!r} of {parts[0]!r} is on "
-                    f"{variable.device}, planned on {plan.device_of[parts[0]]}.",
-                )
+            text = (
+                f"{what} {variable.name!r} of {parts[0]!r} is on {device}, planned on "
+                f"{planned}."
             )
+            findings.append(Finding(f"{what}s", parts[0], planned, device, text))
     return findings
-
-
-def _moved(
-    plan: Plan, seen: Observation
-) -> dict[tuple[str, str, str], tuple[int, int]]:
-    planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
-    actual: Counter[tuple[str, str, str]] = Counter()
-    for copy in seen.copies:
-        actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
-    return {key: (planned[key], actual[key]) for key in sorted({*planned, *actual})}
 
 
 def _strayed_copies(
@@ -347,16 +325,10 @@ def _strayed_copies(
         if unknown or sum(copy.bytes or 0 for copy in crossed) > most:
             names = ", ".join(copy.name for copy in crossed[:3])
             size = "unknown size" if unknown else format_bytes(actual)
-            findings.append(
-                Finding(
-                    "transfers",
-                    "",
-                    format_bytes(planned),
-                    size,
-                    f"transfers of {kind} from {source} to {target}: {size}, planned "
-                    f"{format_bytes(planned)} ({names}).",
-                )
-            )
+            due = format_bytes(planned)
+            ends = f"from {source} to {target}"
+            text = f"transfers of {kind} {ends}: {size}, planned {due} ({names})."
+            findings.append(Finding("transfers", "", due, size, text))
     return findings
 
 
@@ -405,21 +377,13 @@ def _rows(plan: Plan, seen: Observation) -> Iterable[Row]:
             held.setdefault((home, variable.kind), []).append(variable.device)
     for part in plan.graph.parts:
         mine = ops.get(part.name, [])
-        where = {
-            phase: _devices(op.device for op in mine if op.phase == phase)
-            for phase in ("forward", "backward", "update")
-        }
-        yield Row(
-            part.name,
-            plan.device_of[part.name],
-            where["forward"],
-            where["backward"],
-            _devices(held.get((part.name, "variable"), [])),
-            _devices(held.get((part.name, "slot"), [])),
-            where["update"],
-            len(mine),
+        forward, backward, update = (
+            [op.device for op in mine if op.phase == phase] for phase in _PHASES
         )
-
-
-def _devices(names: Iterable[str]) -> str:
-    return " + ".join(dict.fromkeys(names))
+        kept = [held.get((part.name, kind), []) for kind in ("variable", "slot")]
+        columns = (forward, backward, *kept, update)
+        runs, back, variables, slots, updates = (
+            " + ".join(dict.fromkeys(devices)) for devices in columns
+        )
+        planned = plan.device_of[part.name]
+        yield Row(part.name, planned, runs, back, variables, slots, updates, len(mine))

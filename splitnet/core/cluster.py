@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from splitnet.core import hook
 from splitnet.core.checks import Count, Rate, Seconds, check_fields, checked
@@ -301,13 +302,12 @@ class Cluster:
 
     def __post_init__(self) -> None:
         check_fields(self, error=DeviceError)
-        faults = []
         names = [device.name for device in self.devices]
+        faults = [f"device {n!r} is repeated" for n in repeated(names)]
         if not names:
             faults.append("it has no device; name at least one, such as 'cpu'")
         if len(names) > _MOST_DEVICES:
             faults.append(f"it has {len(names)} devices; at most {_MOST_DEVICES}")
-        faults += [f"device {n!r} is repeated" for n in repeated(names)]
         known = {*names, "*"}
         for link in self.links:
             faults += [
@@ -348,19 +348,14 @@ class Cluster:
         faults: list[str] = []
         devices: list[Device] = []
         taken: set[str] = set()
+        gpu = {"memory": memory, "speed": speed, "preset": preset}
         for name in names:
             try:
                 for one in _expanded(name, taken):
                     taken.add(one)
                     is_gpu = "gpu" in one.rpartition("/")[2]
-                    devices.append(
-                        Device.of(
-                            one,
-                            memory=memory if is_gpu else cpu_memory,
-                            speed=speed if is_gpu else None,
-                            preset=preset if is_gpu else None,
-                        )
-                    )
+                    how: Any = gpu if is_gpu else {"memory": cpu_memory}
+                    devices.append(Device.of(one, **how))
             except SplitnetError as error:
                 faults.append(str(error))
         try:

@@ -20,6 +20,7 @@ Those for CPUs come from single layers in TensorFlow 2.21 on two cores.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import permutations, product
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -398,20 +399,14 @@ def costs_to_dict(
         return {"model": "roofline"}
     if isinstance(costs, Measured):
         return _measured_to_dict(costs)
-    places = [(call, device) for call in graph.calls for device in cluster]
-    ends = [(a.name, b.name) for a in cluster for b in cluster if a.name != b.name]
-    return _measured_to_dict(
-        Measured(
-            forward={(c.name, d.name): costs.forward_seconds(c, d) for c, d in places},
-            backward={
-                (c.name, d.name): costs.backward_seconds(c, d) for c, d in places
-            },
-            links=tuple(
-                replace(costs.link(a, b, cluster), source=a, target=b) for a, b in ends
-            ),
-            batch=graph.batch,
-        )
-    )
+    forward, backward = {}, {}
+    for call, device in product(graph.calls, cluster):
+        forward[call.name, device.name] = costs.forward_seconds(call, device)
+        backward[call.name, device.name] = costs.backward_seconds(call, device)
+    ends = permutations((device.name for device in cluster), 2)
+    links = (replace(costs.link(a, b, cluster), source=a, target=b) for a, b in ends)
+    table = Measured(forward, backward, links=tuple(links), batch=graph.batch)
+    return _measured_to_dict(table)
 
 
 def _measured_to_dict(costs: Measured) -> dict[str, object]:

@@ -207,8 +207,7 @@ def _format(count: float, step: int, units: tuple[str, ...]) -> str:
         scale += 1
     if scale == 0:
         return f"{count:.0f} {units[0]}"
-    digits = 2 if count < 9.995 else 1 if count < 99.95 else 0
-    return f"{count:.{digits}f} {units[scale]}"
+    return f"{_three_figures(count)} {units[scale]}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -218,8 +217,10 @@ def format_seconds(seconds: float) -> str:
     ['0 s', '2.50 us', '12.3 ms', '4.20 s']
     """
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
-        value = seconds / scale
-        if value >= 0.9995:
-            digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
-            return f"{value:.{digits}f} {unit}"
+        if seconds / scale >= 0.9995:
+            return f"{_three_figures(seconds / scale)} {unit}"
     return "0 s" if seconds == 0 else f"{seconds:.2g} s"
+
+
+def _three_figures(value: float) -> str:
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

@@ -231,21 +231,20 @@ def _bytes_of(graph: Graph) -> int:
 
 
 def _name_faults(graph: Graph) -> list[str]:
-    faults = []
-    for what, things in (
-        ("call", graph.calls),
-        ("part", graph.parts),
-        ("weight", graph.weights),
-    ):
-        names = (thing.name for thing in things)
-        faults += [f"{what} {name!r} is repeated" for name in repeated(names)]
-    return faults
+    names = {
+        "call": [call.name for call in graph.calls],
+        "part": [part.name for part in graph.parts],
+        "weight": [weight.name for weight in graph.weights],
+    }
+    return [
+        f"{what} {name!r} is repeated"
+        for what, its in names.items()
+        for name in repeated(its)
+    ]
 
 
 def _reference_faults(graph: Graph) -> list[str]:
-    calls = {call.name for call in graph.calls}
-    parts = {part.name for part in graph.parts}
-    weights = {weight.name for weight in graph.weights}
+    calls, parts, weights = graph.call, graph.part, graph.weight
     faults = []
     for call in graph.calls:
         if call.part not in parts:

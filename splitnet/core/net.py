@@ -147,8 +147,9 @@ class Net:
 
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
-        sizes = tuple(shape) if isinstance(shape, Sequence) else ()
-        if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
+        known = isinstance(shape, Sequence) and not isinstance(shape, str | bytes)
+        sizes = tuple(shape) if known else ()
+        if not known:
             self._fault(f"input {name!r}: the shape must be a tuple such as (28, 28).")
         wrong = [n for n in sizes if n is not None and (type(n) is not int or n < 0)]
         if wrong:
@@ -296,13 +297,11 @@ class Net:
         if not self.outputs:
             yield f"net {self.name!r} has no output; say net.output(ref) for each."
             return
-        needed: set[int] = set()
-        todo = [output.ref for output in self.outputs]
-        while todo:
-            ref = todo.pop()
-            if ref.net is self and ref.number not in needed:
-                needed.add(ref.number)
-                todo += self.branches[ref.number].sources
+        ends = [output.ref for output in self.outputs]
+        needed = {ref.number for ref in ends if ref.net is self}
+        for number, branch in reversed([*enumerate(self.branches)]):
+            if number in needed:
+                needed |= {ref.number for ref in branch.sources if ref.net is self}
         for number, branch in enumerate(self.branches):
             what = "leads to no output"
             if branch.kind == "input":

@@ -10,6 +10,7 @@ outputs. So towers are planned, simulated, drawn and audited like everything els
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import prod
 
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.net import BATCH_NORMS, Towers
@@ -30,6 +31,11 @@ __all__ = [
     "towers_in",
     "weights_part",
 ]
+
+_SUMMED = (
+    *("output_bytes", "moved_bytes", "activation_bytes", "workspace_bytes"),
+    *("forward_flops", "backward_flops"),
+)
 
 JOINS = ("HeadSum", "SideBySide")
 """Kinds of calls that make one layer's output of its slices'."""
@@ -128,16 +134,10 @@ def expand(
     """Write each tower out as a part of its own, with the costs of its share.
 
     A tower without a sample, where the batch is smaller than their number, runs one
-    that counts for nothing, and is charged for it.
-
-    Args:
-        graph: The whole batch; each of the towers is one part of it.
-        smaller: The same graph read for each share; one per share of the batch.
-        towers: Name of a part -> its towers.
+    that counts for nothing, and is charged for it. `smaller` is the graph as it is read
+    for each share of the batch; `towers` is by the name of a part.
     """
-    if not towers:
-        return graph
-    return _Expansion(graph, smaller, towers).graph()
+    return _Expansion(graph, smaller, towers).graph() if towers else graph
 
 
 class _Expansion:
@@ -162,6 +162,19 @@ class _Expansion:
             for i, name in enumerate(
                 c.name for c in graph.calls_of[part] if c.name in self.joined
             )
+        }
+        # A synchronised BatchNormalization -> the calls with the moments of each share,
+        # and last, at home, of the batch.
+        self.moments = {
+            call.name: [
+                *(f"{_inside(call.name, part, i)}/moments" for i in range(one.count)),
+                f"{weights_part(part)}/{call.name.removeprefix(f'{part}/')}/moments",
+            ]
+            for part, one in towers.items()
+            for call in graph.calls_of[part]
+            if one.batch_norm == "synchronised"
+            and call.kind == "BatchNormalization"
+            and call.weights
         }
 
     def graph(self) -> Graph:
@@ -235,13 +248,12 @@ class _Expansion:
 
     def _moments(self, call: Call, name: str) -> Iterable[Call]:
         """Mean and variance of each share, and from these of the batch, at home."""
-        if not self._meets(call.name):
-            return
-        size = self.whole.weight[call.weights[0]]
         places = [tower_part(name, i) for i in range(self.towers[name].count)]
-        for number, part in enumerate([*places, weights_part(name)]):
+        its = self.moments.get(call.name, ())
+        for one, part in zip(its, (*places, weights_part(name)), strict=False):
+            size = self.whole.weight[call.weights[0]]
             yield Call(
-                self._moments_of(call.name, name, number),
+                one,
                 part,
                 MOMENTS,
                 output_shapes=((2, *size.shape),),
@@ -249,29 +261,13 @@ class _Expansion:
                 output_bytes=2 * size.bytes,
             )
 
-    def _meets(self, call: str) -> bool:
-        """Whether all towers meet in a call: a synchronised BatchNormalization."""
-        found = self.whole.call[call]
-        towers = self.towers.get(found.part)
-        meets = towers is not None and towers.batch_norm == "synchronised"
-        return meets and found.kind == "BatchNormalization" and bool(found.weights)
-
-    def _moments_of(self, call: str, name: str, number: int) -> str:
-        """The call with a tower's moments; of the batch's, by the count of towers."""
-        if number < self.towers[name].count:
-            return f"{_inside(call, name, number)}/moments"
-        return f"{weights_part(name)}/{call.removeprefix(f'{name}/')}/moments"
-
     def _meeting(self, tensor: Tensor, name: str) -> Iterable[Tensor]:
         """The moments that go home from each tower, and come back, for a tensor."""
-        call = self.whole.call[tensor.target]
-        size = self.whole.weight[call.weights[0]]
-        count = self.towers[name].count
-        home = self._moments_of(call.name, name, count)
+        *towers, home = self.moments[tensor.target]
+        size = self.whole.weight[self.whole.call[tensor.target].weights[0]]
         shape, size_bytes = (2, *size.shape), 2 * size.bytes
-        for i in range(count):
-            one = self._moments_of(call.name, name, i)
-            into = _inside(call.name, name, i)
+        for i, one in enumerate(towers):
+            into = _inside(tensor.target, name, i)
             yield Tensor(one, home, 0, shape, size.dtype, size_bytes)
             yield Tensor(home, into, 0, shape, size.dtype, size_bytes)
 
@@ -305,10 +301,10 @@ class _Expansion:
                 else:
                     share = replace(share, source=tensor.source)
                 yield replace(share, target=_inside(tensor.target, target, i))
-                if self._meets(tensor.target):
-                    moments = self._moments_of(tensor.target, target, i)
+                if tensor.target in self.moments:
+                    moments = self.moments[tensor.target][i]
                     yield replace(share, target=moments, kept=False)
-            if self._meets(tensor.target):
+            if tensor.target in self.moments:
                 yield from self._meeting(tensor, target)
         for name in self.whole.outputs:
             part = self._of(name)
@@ -335,10 +331,7 @@ class _Expansion:
 
 
 def _count(shape: tuple[int | None, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent or 1
-    return count
+    return prod(extent or 1 for extent in shape)
 
 
 def _inside(call: str, part: str, number: int) -> str:
@@ -349,9 +342,7 @@ def _inside(call: str, part: str, number: int) -> str:
 def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
     """The calls as they were before `expand`: one for all towers, and no joins.
 
-    Args:
-        graph: What `expand` made, or any other, whose calls stay as they are.
-        bare: Leave the branch's name out of a call's, as in a Keras model.
+    `bare` leaves the branch's name out of a call's, as in a Keras model.
     """
     calls, names = collapse(graph).calls, towers_in(graph)
     if not bare:
@@ -442,16 +433,8 @@ def _summed(sum_: Call | None, call: Call, name: str, part: str) -> Call:
         (a[0] + b[0], *a[1:]) if a and a[0] is not None and b[0] is not None else a
         for a, b in zip(sum_.output_shapes, call.output_shapes)
     )
-    return replace(
-        sum_,
-        output_shapes=shapes,
-        output_bytes=sum_.output_bytes + call.output_bytes,
-        forward_flops=sum_.forward_flops + call.forward_flops,
-        backward_flops=sum_.backward_flops + call.backward_flops,
-        moved_bytes=sum_.moved_bytes + call.moved_bytes,
-        activation_bytes=sum_.activation_bytes + call.activation_bytes,
-        workspace_bytes=sum_.workspace_bytes + call.workspace_bytes,
-    )
+    sums = {one: getattr(sum_, one) + getattr(call, one) for one in _SUMMED}
+    return replace(sum_, output_shapes=shapes, **sums)
 
 
 def _collapsed_tensors(
