@@ -18,6 +18,7 @@ __all__ = [
     "bottleneck_text",
     "findings_by_part",
     "known_shape",
+    "link_sums",
     "objective_text",
     "part_facts",
     "transfer_sums",
@@ -183,17 +184,22 @@ def bottleneck_text(plan: Plan) -> str:
         f"busiest {busiest} ({percent(used[busiest])})",
         f"fullest {fullest} ({percent(full[fullest])})",
     ]
-    sums: dict[tuple[str, str], list[float]] = {}
-    for one in transfer_sums(plan):
-        link = sums.setdefault((one.source, one.target), [0.0, 0.0])
-        link[0] += one.seconds
-        link[1] += one.bytes
-    if sums:
-        slowest = max(sums, key=lambda ends: sums[ends][0])
-        seconds, size = sums[slowest]
+    links = link_sums(plan)
+    if links:
+        source, target = max(links, key=lambda ends: links[ends][1])
+        size, seconds = links[source, target]
         copied = f"{format_bytes(size)} in {format_seconds(seconds)}"
-        words.append(f"slowest link {slowest[0]} → {slowest[1]} ({copied})")
+        words.append(f"slowest link {source} → {target} ({copied})")
     return ", ".join(words)
+
+
+def link_sums(plan: Plan) -> Mapping[tuple[str, str], tuple[int, float]]:
+    """Bytes and seconds of all transfers from one device to another."""
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for one in transfer_sums(plan):
+        size, seconds = found.get((one.source, one.target), (0, 0.0))
+        found[one.source, one.target] = size + one.bytes, seconds + one.seconds
+    return found
 
 
 def algorithm_text(plan: Plan) -> str:

@@ -7,11 +7,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.view.diagram import Box, Diagram, DiagramEdge
-from splitnet.view.facts import (
-    bottleneck_text,
-    objective_text,
-    verdict_lines,
-)
+from splitnet.view.facts import bottleneck_text, objective_text, verdict_lines
 from splitnet.view.style import (
     ALARM,
     INK,

@@ -39,9 +39,9 @@ from splitnet.view.facts import (
     PartFacts,
     algorithm_text,
     bottleneck_text,
+    link_sums,
     objective_text,
     part_facts,
-    transfer_sums,
     verdict_lines,
 )
 from splitnet.view.style import clean, colors_of, shape_text
@@ -177,10 +177,7 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
 
     Empty for up to four devices: a list of transfers says as much.
     """
-    moved: dict[tuple[str, str], int] = {}
-    for one in transfer_sums(plan):
-        ends = one.source, one.target
-        moved[ends] = moved.get(ends, 0) + one.bytes
+    moved = {ends: size for ends, (size, _) in link_sums(plan).items()}
     used = [d.name for d in plan.cluster if any(d.name in ends for ends in moved)]
     if len(used) <= _MOST_LISTED:
         return {}

@@ -110,17 +110,12 @@ def readable_on(color: str) -> str:
     >>> readable_on("#ffffff"), readable_on("#034793")
     ('#000000', '#ffffff')
     """
-    light = _luminance(color)
-    return "#000000" if (light + 0.05) ** 2 >= 1.05 * 0.05 else "#ffffff"
-
-
-def _luminance(color: str) -> float:
-    """The relative luminance of WCAG 2, 0 to 1."""
-    linear = [
+    red, green, blue = (
         value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4
         for value in parse_rgb_hex(color[1:]).normalized
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    )
+    light = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # relative luminance, WCAG 2
+    return "#000000" if (light + 0.05) ** 2 >= 1.05 * 0.05 else "#ffffff"
 
 
 def clean(text: str) -> str:
@@ -189,12 +184,15 @@ def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> st
 
 def size_of(rows: Sequence[Row]) -> tuple[float, float]:
     """The width and height that rows take, in points."""
-    wide = max((sum(map(_line_width, row)) for row in rows), default=0.0)
-    return wide, sum(1.25 * max(line.size for line in row) for row in rows)
-
-
-def _line_width(line: Line) -> float:
-    return text_width(line.text, line.size) * (1.08 if line.bold else 1.0)
+    widths = [
+        sum(
+            text_width(text, size) * (1.08 if bold else 1.0)
+            for text, size, _, bold in row
+        )
+        for row in rows
+    ]
+    tall = sum(1.25 * max(line.size for line in row) for row in rows)
+    return max(widths, default=0.0), tall
 
 
 def text_width(text: str, size: float) -> float:

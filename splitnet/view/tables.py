@@ -20,11 +20,7 @@ from rich.text import Text
 from splitnet.core.audit import Audit, Row
 from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import (
-    format_bytes,
-    format_count,
-    format_seconds,
-)
+from splitnet.core.errors import format_bytes, format_count, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Copy, Task, Timeline
 from splitnet.view.facts import (
