@@ -3,14 +3,13 @@
 Reads standard input, writes the picture to standard output. It is a process of its own
 because a fault in Graphviz's C code would end the process that trains.
 
-Graphviz routes the lines; their labels are placed here, because Graphviz lets labels
-touch each other and foreign lines where there is little room.
+Graphviz routes the lines; their labels are placed on them here, because Graphviz lets
+labels touch foreign lines.
 """
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 
 import pygraphviz
 
@@ -19,63 +18,35 @@ Rect = tuple[float, float, float, float]
 """Left, bottom, right, top."""
 
 _GAP = 2.0  # between a label and what it must not touch
-_SAMPLES = 8  # of each piece of a spline
-_RINGS = tuple(range(0, 400, 8))  # distances of a label's middle from its line
-_CROSSED = 40.0  # points of distance that a line under a label is worth
+_SAMPLES = 16  # of each piece of a spline
+_CROSSED = 1.0  # lengths of the line that another line under a label is worth
 
 
 def free_places(
-    lines: Sequence[Sequence[Point]],
-    sizes: Sequence[Point],
-    boxes: Iterable[Rect],
+    lines: Sequence[Sequence[Point]], sizes: Iterable[Point], boxes: Iterable[Rect]
 ) -> list[Point | None]:
-    """Places for the middles of labels, on their lines or as near as there is room.
+    """The middles of labels on their lines, near their middle; None without room.
 
-    No label touches a box or another label, and foreign lines are avoided. None where
-    there is no room.
-
-    Args:
-        lines: points of all lines; the first are those of the labels.
-        sizes: width and height of each label.
-        boxes: rectangles that no label may touch.
+    No label touches a box or another label, and foreign lines are avoided. The first
+    of the lines, given by points, are those of the labels.
     """
     taken = list(boxes)
     found: list[Point | None] = []
     for number, (wide, tall) in enumerate(sizes):
-        others = list(chain(*lines[:number], *lines[number + 1 :]))
+        line = lines[number]
+        others = [point for n, its in enumerate(lines) if n != number for point in its]
         best, place = math.inf, None
-        for cost, (x, y) in _candidates(lines[number]):
-            if cost >= best:
-                break
+        for at, (x, y) in enumerate(line):
             rect = x - wide / 2, y - tall / 2, x + wide / 2, y + tall / 2
             if not any(_touch(rect, other) for other in taken):
-                crossed = any(_touch(rect, (*point, *point)) for point in others)
-                cost += _CROSSED * crossed
-                best, place = min((best, place), (cost, (x, y)), key=lambda one: one[0])
+                cost = abs(2 * at / (len(line) - 1) - 1)
+                cost += _CROSSED * any(_touch(rect, (*p, *p)) for p in others)
+                if cost < best:
+                    best, place, room = cost, (x, y), rect
         if place is not None:
-            x, y = place
-            taken.append((x - wide / 2, y - tall / 2, x + wide / 2, y + tall / 2))
+            taken.append(room)
         found.append(place)
     return found
-
-
-def _candidates(line: Sequence[Point]) -> Iterator[tuple[float, Point]]:
-    """Places near a line with their costs, the best first."""
-    middle = (len(line) - 1) / 2
-    for ring in _RINGS:
-        turns = range(8) if ring else (0,)
-        places = [
-            (
-                ring + 8 * abs(at - middle) / max(middle, 1),
-                (
-                    x + ring * math.cos(turn * math.pi / 4),
-                    y + ring * math.sin(turn * math.pi / 4),
-                ),
-            )
-            for at, (x, y) in enumerate(line)
-            for turn in turns
-        ]
-        yield from sorted(places)
 
 
 def _touch(one: Rect, other: Rect) -> bool:

@@ -300,7 +300,7 @@ def test_layout_faults_sees_boxes_out_of_place() -> None:
 
 
 def test_labels_keep_clear_of_boxes_of_each_other_and_of_foreign_lines() -> None:
-    """In the middle of the line; else along it; else beside it; else nowhere."""
+    """In the middle of the line; else along it; else nowhere."""
     across = [(float(x), 0.0) for x in range(0, 210, 10)]
     along = [(100.0, float(y)) for y in range(-100, 110, 10)]
     box, wall = (90.0, -5.0, 110.0, 5.0), (-1e4, -1e4, 1e4, 1e4)
