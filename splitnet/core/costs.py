@@ -41,7 +41,6 @@ __all__ = [
     "costs_of",
     "costs_to_dict",
     "efficiency_of",
-    "kernels_of",
     "launch_seconds",
     "load_costs",
     "optimizer_name",
@@ -110,18 +109,12 @@ _KERNELS_PER_STEP = {"gpu": 4, "cpu": 20}
 
 def launch_seconds(call: Call, device: Device) -> float:
     """Seconds of a forward pass that do not depend on the batch: kernel launches."""
-    kernels = call.kernels or kernels_of(call.kind)
+    kind = call.kind.partition(":")[0]
+    usual = _KERNELS.get(kind, _KERNELS_OF_CLASS.get(efficiency_of(kind), 1))
+    kernels = call.kernels or (0 if call.kind in VIEWS else usual)
     if call.sequential_steps > 1:
         kernels = call.sequential_steps * _KERNELS_PER_STEP[device.kind]
     return kernels * device.call_seconds
-
-
-def kernels_of(kind: str) -> int:
-    """How many kernels the forward pass of a kind of layer runs."""
-    if kind in VIEWS:
-        return 0
-    kind = kind.partition(":")[0]
-    return _KERNELS.get(kind, _KERNELS_OF_CLASS.get(efficiency_of(kind), 1))
 
 
 def efficiency_of(kind: str) -> str:
@@ -141,8 +134,11 @@ def _estimate(
         return 0.0
     times = 2.0 if backward else 1.0
     moved = times * (call.moved_bytes or 2.0 * call.output_bytes)
-    peak, kernels = device.flops_per_second, _class(call)
-    if device.kind == "gpu" and _is_half(call) and kernels != "element-wise":
+    peak, kernels = device.flops_per_second, call.efficiency or efficiency_of(call.kind)
+    if call.sequential_steps > 1:
+        kernels = "recurrence"
+    half = bool(call.output_dtypes) and call.output_dtypes[0].endswith("float16")
+    if device.kind == "gpu" and half and kernels != "element-wise":
         peak *= device.half_speed
     share_of_flops, share_of_bytes = _EFFICIENCY[device.kind][kernels]
     seconds = max(
@@ -150,17 +146,6 @@ def _estimate(
         moved / (device.bytes_per_second * share_of_bytes),
     )
     return seconds + times * launch_seconds(call, device)
-
-
-def _class(call: Call) -> str:
-    if call.sequential_steps > 1:
-        return "recurrence"
-    return call.efficiency or efficiency_of(call.kind)
-
-
-def _is_half(call: Call) -> bool:
-    """Whether tensor cores compute it in 16 bits."""
-    return bool(call.output_dtypes) and call.output_dtypes[0].endswith("float16")
 
 
 # Copies of each weight that Keras' optimizers keep beside it (keras/src/optimizers).

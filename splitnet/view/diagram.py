@@ -327,11 +327,9 @@ def _tensor_links(
 
 
 def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
-    """The tree of some parts of one device.
+    """The tree of some parts of one device, in running order.
 
-    Args:
-        names: at least one, in running order.
-        look: equal looks may be counted ("×12") instead of listed.
+    Parts of equal `look` may be counted ("×12") instead of listed.
     """
     return _named([(name, _WORD.split(name)) for name in names], look)
 
@@ -357,10 +355,16 @@ def fold(
     closed: list[Block] = []
     while openable := [block for block in shown if _worth_opening(block)]:
         first = min(openable, key=lambda block: (block.times > 1, -len(block.members)))
+        # Equal patterns of one device open together, and equal counts of several.
         alike = [
             block
             for block in openable
-            if block is first or _together(block, first, place)
+            if block is first
+            or block.times == first.times > 1
+            and (
+                block.period == first.period
+                or place[block.members[0]] != place[first.members[0]]
+            )
         ]
         shown = [block for block in shown if block not in alike]
         opened = [child for block in alike for child in block.children]
@@ -368,13 +372,6 @@ def fold(
         (shown if fits else closed).extend(opened if fits else alike)
     number = {name: at for at, name in enumerate(names)}
     return sorted((*shown, *closed), key=lambda block: number[block.members[0]])
-
-
-def _together(one: Block, other: Block, place: Mapping[str, Hashable]) -> bool:
-    """Whether two blocks repeat as often: on two devices, or equal patterns on one."""
-    apart = place[one.members[0]] != place[other.members[0]]
-    alike = apart or one.period == other.period
-    return one.times == other.times > 1 and alike
 
 
 def _worth_opening(block: Block) -> bool:
@@ -402,7 +399,7 @@ def _named(parts: list[tuple[str, list[str]]], look: Mapping[str, Hashable]) -> 
 
 def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]:
     """Join what repeats, pattern by pattern."""
-    looks = [_look_of(child, look) for child in children]
+    looks = [(child.times, tuple(map(look.get, child.members))) for child in children]
     found: list[Block] = []
     at = 0
     while at < len(children):
@@ -433,11 +430,6 @@ def _joined(
         ranges = [its[a:b] for a, b in zip(ends, ends[1:], strict=False)]
         its = [_joined(some, look, len(some) if times else 0) for some in ranges]
     return Block(members, tuple(its), times)
-
-
-def _look_of(block: Block, look: Mapping[str, Hashable]) -> Hashable:
-    """What two blocks have in common if they are equal."""
-    return block.times, tuple(look[name] for name in block.members)
 
 
 def _repetition(looks: Sequence[Hashable], at: int) -> tuple[int, int]:

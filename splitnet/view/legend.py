@@ -176,8 +176,9 @@ def box_rows(box: Box) -> list[Row]:
     if facts.layers and facts.kind != "input":
         small.append(layers_text(facts.layers))
     rows += [(Line(text, 8.5, QUIET),) for text in small]
-    if facts.shapes:
-        rows.append((Line(_shapes_text(facts.shapes)),))
+    if shapes := _unique_shapes(facts.shapes):
+        more = f" + {len(shapes) - 2} more" if len(shapes) > 2 else ""
+        rows.append((Line(shortened(", ".join(shapes[:2]), 40) + more),))
     costs = []
     if facts.total_bytes and facts.kind != "input":
         costs.append(format_bytes(facts.total_bytes))
@@ -269,12 +270,6 @@ def layers_text(layers: Sequence[str]) -> str:
     if len(texts) > 4:
         texts = [*texts[:2], "…", texts[-1]]
     return shortened(" → ".join(texts), 44)
-
-
-def _shapes_text(shapes: Sequence[Shape]) -> str:
-    texts = _unique_shapes(shapes)
-    more = f" + {len(texts) - 2} more" if len(texts) > 2 else ""
-    return shortened(", ".join(texts[:2]), 40) + more
 
 
 def _unique_shapes(shapes: Iterable[Shape]) -> list[str]:

@@ -88,7 +88,14 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
     """
     columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
     if isinstance(thing, Plan):
-        head = _plan_head(thing, columns)
+        title = f"batch {thing.batch}, {' '.join(objective_text(thing))}"
+        lines = [
+            f"{shortened(thing.graph.name, columns // 2)}: {title}",
+            *verdict_lines(thing),
+            bottleneck_text(thing),
+            algorithm_text(thing),
+        ]
+        head = ["\n".join(_wrapped(line, columns) for line in lines)]
         grids = plan_grids(thing, WIDE if columns >= _WIDE_FROM else NARROW)
     elif isinstance(thing, Audit):
         head = _audit_head(thing, columns)
@@ -133,24 +140,11 @@ def _wrapped(text: str, width: int, indent: str = "    ") -> str:
     return textwrap.fill(clean(text), width, subsequent_indent=indent)
 
 
-def _plan_head(plan: Plan, width: int) -> list[str]:
-    title = f"batch {plan.batch}, {' '.join(objective_text(plan))}"
-    lines = [
-        f"{shortened(plan.graph.name, width // 2)}: {title}",
-        *verdict_lines(plan),
-        bottleneck_text(plan),
-        algorithm_text(plan),
-    ]
-    return ["\n".join(_wrapped(line, width) for line in lines)]
-
-
 def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
     """A plan's devices, branches, transfers and fallbacks.
 
-    Args:
-        plan: what to show.
-        detail: NARROW; WIDE, where memory and time are broken down; or PAGE, with
-            outputs and every transfer.
+    `detail` is NARROW; WIDE, where memory and time are broken down; or PAGE, with
+    outputs and every transfer.
     """
     grids = {
         "devices": _devices_grid(plan, detail),
