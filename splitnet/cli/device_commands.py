@@ -398,7 +398,7 @@ def _source_and_plan(
     """A model with a saved plan, or with a plan that is searched."""
     check_target(target)
     if not plan:
-        source, cluster = opened(target, None, options)
+        source, cluster = opened(target, None, options, runs=True)
         return source, planned(source, cluster, search_options(options))[0]
     if {n for n, value in options.items() if value is not None} - {
         "stand_ins",

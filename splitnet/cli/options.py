@@ -205,7 +205,7 @@ def saved(target: str) -> Any:
 
 
 def opened(
-    target: str, held: Any, options: Table, *, empty: bool = False
+    target: str, held: Any, options: Table, *, runs: bool = False
 ) -> tuple[Any, Cluster]:
     """What to plan and for which machine; of a saved file the source is a `Graph`.
 
@@ -213,7 +213,8 @@ def opened(
         target: what was named.
         held: what its file holds, of `saved`.
         options: those of `MACHINE`, and the batch.
-        empty: whether a model that a function builds needs no memory for weights.
+        runs: whether the model will run; otherwise one that a function builds needs no
+            memory for weights, unless pins follow its variables.
 
     Raises:
         DeclarationError: another batch than that of a saved file.
@@ -228,6 +229,7 @@ def opened(
     if held is None:
         # The machine first: stand-ins must be made before a program builds layers.
         cluster = cluster or local_devices()
+        empty = not runs and options.get("pin") != ["as_built"]
         return load_source(target, empty=empty), cluster
     if isinstance(held, sn.Plan):
         return held.graph, cluster or held.cluster

@@ -74,8 +74,7 @@ def plan(
         if json_ and alone and _is_for_figures(search):
             show_json(_workload_figures(held, search, context.obj))
             return 0
-    empty = search.get("pins") != "as_built"
-    made, seconds = planned(*opened(target, held, options, empty=empty), search)
+    made, seconds = planned(*opened(target, held, options), search)
     if other:
         old = sn.load_plan(other)
     change = old.compare(made) if old else None
@@ -161,8 +160,7 @@ def estimate(
     Exit code 1 if nothing fits.
     """
     search = search_options(options)
-    empty = search.get("pins") != "as_built"
-    source, cluster = opened(target, saved(target), options, empty=empty)
+    source, cluster = opened(target, saved(target), options)
     with progress("comparing strategies"):
         found = sn.compare_strategies(source, cluster, **search)
     if json_:
@@ -193,7 +191,7 @@ def score(
         given = given["device_of"]
     if not (held is None or isinstance(held, sn.Plan)):
         return _score_workload(held, given, json_)
-    source, cluster = opened(target, held, options, empty=True)
+    source, cluster = opened(target, held, options)
     began = time.perf_counter()
     costing = search_options(options) | ({"training": False} if inference else {})
     scored = sn.score(source, cluster, given, **costing)
