@@ -17,12 +17,7 @@ from splitnet.core import hook
 from splitnet.core.checks import Positive, check_fields, checked
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import CostModel, Roofline
-from splitnet.core.errors import (
-    PlanFileError,
-    format_bytes,
-    format_seconds,
-    shown,
-)
+from splitnet.core.errors import PlanFileError, format_bytes, format_seconds, shown
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 
@@ -91,8 +86,8 @@ class PlanOptions:
 
     def _faults(self) -> Iterator[str]:
         """What the types of the fields do not say."""
-        model = self.costs is None or hasattr(self.costs, "forward_seconds")
-        if not (model or isinstance(self.costs, str | PathLike)):
+        file = isinstance(self.costs, str | PathLike | None)
+        if not (file or hasattr(self.costs, "forward_seconds")):
             yield (
                 "costs= must be a cost model, the file of one, or None. Received: "
                 f"{shown(self.costs)}"
@@ -220,9 +215,9 @@ class StrategyComparison:
 
     def line(self) -> str:
         """All strategies in one line, fastest first."""
+        fit = {True: "", False: " (does not fit)"}
         said = ", ".join(
-            f"{one.kind} {format_seconds(one.seconds)}"
-            f"{'' if one.fits else ' (does not fit)'}"
+            f"{one.kind} {format_seconds(one.seconds)}{fit[one.fits]}"
             for one in self.all
         )
         return f"{said}. {self.best.kind} is fastest: {self.best.reason}"
@@ -252,20 +247,16 @@ class StrategyComparison:
             head += f", {times:.2f} times as fast as one device"
         elif single:
             head += "; the model fits no single device"
-        if self.chosen and self.chosen != best.kind:
-            how = self[self.chosen].how
-            head += f" ({best.how}).\n{self.chosen} is simpler and as good to 2 %"
-        else:
-            how = best.how
+        chosen = self[self.chosen] if self.chosen else best
+        if chosen.kind != best.kind:
+            head += f" ({best.how}).\n{chosen.kind} is simpler and as good to 2 %"
         width = max(len(one.kind) for one in self.all)
-        return "\n".join(
-            [f"{head}: {how}."]
-            + [
-                f"  {one.kind:<{width}}  {format_seconds(one.seconds):>9}  {one.how}: "
-                f"{one.reason}{'' if one.fits else '; does not fit'}"
-                for one in self.all
-            ]
-        )
+        rows = [
+            f"  {one.kind:<{width}}  {format_seconds(one.seconds):>9}  {one.how}: "
+            f"{one.reason}{'' if one.fits else '; does not fit'}"
+            for one in self.all
+        ]
+        return "\n".join([f"{head}: {chosen.how}.", *rows])
 
     __repr__ = __str__  # what a prompt or a notebook shows
 
@@ -306,9 +297,8 @@ class Verdict:
     @property
     def worth_distributing(self) -> bool:
         """Whether the plan fits and no single device is better."""
-        if self.overfull:
-            return False
-        return self.speed_up is None or self.speed_up >= 1 - 1e-9
+        gains = self.speed_up is None or self.speed_up >= 1 - 1e-9
+        return gains and not self.overfull
 
     def __str__(self) -> str:
         """The verdict in a few lines."""
@@ -332,16 +322,14 @@ class Verdict:
         alone = value_text(self.objective, self.single_device_value, long=False)
         one = f"{self.single_device} alone ({alone})"
         times = self.speed_up or 1.0
-        better, worse = (
-            ("less", "more") if self.objective == "memory" else ("faster", "slower")
-        )
+        bytes_count = self.objective == "memory"
         if not self.worth_distributing:
-            return (
-                f"{mine}, {1 / times - 1:.0%} {worse} than {one}; "
-                "not worth distributing."
-            )
+            worse = "more" if bytes_count else "slower"
+            lost = f"{1 / times - 1:.0%} {worse} than {one}"
+            return f"{mine}, {lost}; not worth distributing."
         if times < 1.005:
             return f"{mine}; no gain over {one}."
+        better = "less" if bytes_count else "faster"
         return f"{mine}, {times:.2f} times {better} than {one}."
 
     def _details(self) -> str:
@@ -503,9 +491,8 @@ class Plan:
     def __repr__(self) -> str:
         """A line for a prompt."""
         used = list(dict.fromkeys(self.device_of.values()))
-        return (
-            f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on "
-            f"{', '.join(used[:6])}{' ...' if len(used) > 6 else ''}, "
-            f"{f'{self.execution}, ' if str(self.execution) else ''}"
-            f"{format_seconds(self.seconds)} a step>"
-        )
+        more = " ..." if len(used) > 6 else ""
+        runs = f"{self.execution}, " if str(self.execution) else ""
+        parts = f"{len(self.placements)} parts on {', '.join(used[:6])}{more}"
+        step = f"{runs}{format_seconds(self.seconds)} a step"
+        return f"<Plan of {self.graph.name!r}: {parts}, {step}>"
