@@ -112,9 +112,9 @@ _TABLE = (
     ),
     ("memory_growth", _flag, "take GPU memory as it is needed; all visible GPUs alike"),
     ("memory_limit", _amount, "memory of each GPU that may be used: '4 GiB'"),
-    ("memory_fraction", _share, "the same as a share of a card: 0.5; by nvidia-ml-py"),
+    ("memory_fraction", _share, "as a share of each card: 0.5 (needs nvidia-ml-py)"),
     ("logical_gpus", _count, "cut each GPU into so many; needs a limit or fraction"),
-    ("cpu_devices", _count, "how many CPU devices; stand-ins are made of them"),
+    ("cpu_devices", _count, "how many CPU devices; stand-ins for GPUs are of them"),
     (
         "cpu_threads",
         _count,
