@@ -394,7 +394,7 @@ def bench(
 
 def _source_and_plan(
     target: str, options: Table, plan: str | None
-) -> tuple[Any, sn.Plan]:
+) -> "tuple[Any, sn.Plan]":
     """A model with a saved plan, or with a plan that is searched."""
     check_target(target)
     if not plan:

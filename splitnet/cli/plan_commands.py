@@ -99,7 +99,7 @@ def plan(
 
 def planned(
     source: Any, cluster: Cluster, options: dict[str, Any]
-) -> tuple[sn.Plan, float]:
+) -> "tuple[sn.Plan, float]":
     """The plan of a source, and the seconds that planning took."""
     began = time.perf_counter()
     written = format_bytes if options.get("objective") == "memory" else format_seconds
@@ -114,7 +114,7 @@ def planned(
     return made, time.perf_counter() - began
 
 
-def _largest_batch(plan: sn.Plan) -> int | None:
+def _largest_batch(plan: "sn.Plan") -> int | None:
     """The largest batch that fits this placement; None if the search takes long."""
     if len(plan.graph.calls) > _MOST_CALLS or plan.objective == "throughput":
         return None
@@ -133,7 +133,7 @@ def _say_assumed(options: Table) -> None:
         print("\nfigures of typical GPUs are assumed; name yours: --preset A100")
 
 
-def _figures(plan: sn.Plan, seconds: float) -> dict[str, Any]:
+def _figures(plan: "sn.Plan", seconds: float) -> dict[str, Any]:
     """A plan as plain values; "seconds" is what planning took."""
     return {
         "objective": plan.objective,
