@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from splitnet.planner.problem import Floats, Problem, equivalent_devices
+from splitnet.planner.engine.load_graph import Floats
+from splitnet.planner.problem import Problem, equivalent_devices
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
 

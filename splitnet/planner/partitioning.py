@@ -15,7 +15,7 @@ device needs its output. Every part is convex: the graph of the parts has no cyc
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeVar
@@ -36,14 +36,12 @@ __all__ = [
     "is_convex",
     "is_pipeline",
     "request_keys",
+    "running_order",
     "with_requests",
 ]
 
 T = TypeVar("T", bound=Hashable)
 D = TypeVar("D", bound=Hashable)
-
-_LIGHT = 0.25
-"""Of the mean weight of a part: a lighter one is merged with a neighbour it reads."""
 
 
 def with_requests(graph: Graph, pins: Pins | None) -> Graph:
@@ -73,25 +71,125 @@ def clusters(graph: Graph, most: int, seconds: Callable[[Call], float]) -> Graph
     """Merge the calls of a graph with a part per call into at most about `most` parts.
 
     Calls with different requests, and inputs, stay apart, so pins can make more parts
-    than `most`. Parts that share weights are bound by near=. Linear but for sorting.
+    than `most`. Parts that share weights are bound by near=. Neighbours in a running
+    order that ends branches are merged, first what is a chain, last what runs side by
+    side: several devices are for that. Linear but for sorting.
 
     Args:
         graph: A part per call; the requests (`on`) of the parts are kept.
         most: About how many parts to make; at least 1.
         seconds: The weight of a call, to make parts of like weight.
     """
-    calls = _Calls(graph, most, seconds)
-    level = calls.levels()
-    keys = {key: i for i, key in enumerate(dict.fromkeys(calls.key))}
-    mark = [(level[i], keys[key]) for i, key in enumerate(calls.key)]
-    # Every edge stays in its run or leads to a higher level, so this order may run.
-    order = sorted(calls.order(), key=mark.__getitem__)
-    pieces: list[_Piece] = []
-    for one, run in groupby(order, key=mark.__getitem__):
-        for piece in _pieces(list(run), calls):
-            free = not calls.is_input[piece[0]]
-            pieces.append(_Piece(piece, calls.total(piece), one, free))
-    return _regrouped(graph, [piece.calls for piece in _merged(pieces, calls)])
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    before: list[set[int]] = [set() for _ in index]
+    after: list[dict[int, None]] = [{} for _ in index]
+    for tensor in graph.tensors:
+        before[index[tensor.target]].add(index[tensor.source])
+        after[index[tensor.source]][index[tensor.target]] = None
+    key, weight = request_keys(graph), [seconds(call) for call in graph.calls]
+    level = [0] * len(key)  # the most changes of key on any path to a call
+    for call, sources in enumerate(before):
+        for source in sources:
+            level[call] = max(level[call], level[source] + (key[source] != key[call]))
+    inputs = [graph.part[call.part].kind == "input" for call in graph.calls]
+    # Every edge stays on its level or leads to a higher one, so this order may run.
+    order = sorted(running_order(before, after), key=lambda i: (level[i], key[i]))
+    pieces = [
+        _Piece(
+            *([i], weight[i], (level[i], key[i]), not inputs[i]),
+            *({i}, before[i], set(after[i])),
+        )
+        for i in order
+    ]
+    most, whole = max(most, 1), sum(weight)
+    limit = whole / most / 4 or whole  # not 0 by underflow
+    while sum(piece.free for piece in pieces) > most and limit < whole:
+        limit *= 2
+        for joins in (_Piece.is_continued, _Piece.is_read, _Piece.is_beside):
+            pieces = _merged(pieces, limit, joins)
+    while sum(piece.free for piece in pieces) > most:
+        pairs = [
+            (left.weight + right.weight, i)
+            for i, (left, right) in enumerate(pairwise(pieces))
+            if left.is_beside(right)
+        ]
+        if not pairs:
+            break
+        _, i = min(pairs)
+        pieces[i].merge(pieces.pop(i + 1))
+    return _regrouped(graph, [piece.calls for piece in pieces])
+
+
+def running_order(
+    before: Sequence[Collection[int]], after: Sequence[Iterable[int]]
+) -> list[int]:
+    """A topological order that follows a branch to its end before the next.
+
+    Kahn's algorithm with a stack: the calls that a call makes ready come next.
+    """
+    waiting = [len(sources) for sources in before]
+    ready = [call for call in reversed(range(len(waiting))) if not waiting[call]]
+    order: list[int] = []
+    while ready:
+        call = ready.pop()
+        order.append(call)
+        for reader in reversed(list(after[call])):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return order
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Calls that will be one part; only `free` pieces of one mark are merged.
+
+    `reads` and `readers` are calls outside. Two pieces that stand next to each other in
+    a running order can always be one part.
+    """
+
+    calls: list[int]
+    weight: float
+    mark: Hashable
+    free: bool
+    inside: set[int]
+    reads: set[int]
+    readers: set[int]
+
+    def is_beside(self, right: "_Piece") -> bool:
+        """Whether the next piece in the order may be merged into this one."""
+        return self.free and right.free and self.mark == right.mark
+
+    def is_read(self, right: "_Piece") -> bool:
+        """Whether the next piece, besides, reads from this one."""
+        return self.is_beside(right) and not right.reads.isdisjoint(self.inside)
+
+    def is_continued(self, right: "_Piece") -> bool:
+        """Whether this piece is read by the next alone, which reads no other."""
+        chain = self.readers <= right.inside and right.reads <= self.inside
+        return self.is_beside(right) and chain
+
+    def merge(self, right: "_Piece") -> None:
+        """Take the calls of the next piece."""
+        self.calls += right.calls
+        self.weight += right.weight
+        self.reads = self.reads | (right.reads - self.inside)
+        self.readers = (self.readers - right.inside) | right.readers
+        self.inside |= right.inside
+
+
+def _merged(
+    pieces: Sequence[_Piece], limit: float, joins: Callable[[_Piece, _Piece], bool]
+) -> list[_Piece]:
+    """Merge each piece into its left neighbour while the two weigh at most `limit`."""
+    kept: list[_Piece] = []
+    for piece in pieces:
+        light = kept and kept[-1].weight + piece.weight <= limit
+        if light and joins(kept[-1], piece):
+            kept[-1].merge(piece)
+        else:
+            kept.append(piece)
+    return kept
 
 
 def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
@@ -151,207 +249,6 @@ def request_keys(graph: Graph) -> list[int]:
     ]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return [number[key] for key in keys]
-
-
-class _Calls:
-    """The calls by number: neighbours, weights, and what calls of one part share."""
-
-    def __init__(
-        self, graph: Graph, most: int, seconds: Callable[[Call], float]
-    ) -> None:
-        number = {call.name: i for i, call in enumerate(graph.calls)}
-        parts = [graph.part[call.part] for call in graph.calls]
-        self.most = max(most, 1)
-        self.weight = [seconds(call) for call in graph.calls]
-        self.grain = sum(self.weight) / self.most
-        self.is_input = [part.kind == "input" for part in parts]
-        self.key = request_keys(graph)
-        self.after: list[list[int]] = [[] for _ in graph.calls]
-        self.before: list[list[int]] = [[] for _ in graph.calls]
-        for tensor in graph.tensors:
-            source, target = number[tensor.source], number[tensor.target]
-            if target not in self.after[source][-1:]:
-                self.after[source].append(target)
-                self.before[target].append(source)
-
-    def total(self, calls: Sequence[int]) -> float:
-        """The weight of some calls."""
-        return sum(self.weight[call] for call in calls)
-
-    def levels(self) -> list[int]:
-        """How many changes of key lie before each call, at most, on any path to it."""
-        level = [0] * len(self.weight)
-        for call, sources in enumerate(self.before):
-            for source in sources:
-                level[call] = max(
-                    level[call], level[source] + (self.key[source] != self.key[call])
-                )
-        return level
-
-    def order(self) -> list[int]:
-        """A topological order that follows a branch to its end before the next.
-
-        Kahn's algorithm with a stack: the calls that a call makes ready come next.
-        """
-        waiting = [len(set(before)) for before in self.before]
-        ready = [call for call in reversed(range(len(waiting))) if not waiting[call]]
-        order: list[int] = []
-        while ready:
-            call = ready.pop()
-            order.append(call)
-            for after in reversed(dict.fromkeys(self.after[call])):
-                waiting[after] -= 1
-                if not waiting[after]:
-                    ready.append(after)
-        return order
-
-
-def _pieces(run: list[int], calls: _Calls) -> Iterator[list[int]]:
-    """Cut calls, which stand in running order, at their seams until they are light."""
-    if calls.is_input[run[0]]:
-        yield from ([call] for call in run)
-        return
-    todo = [run]
-    while todo:
-        run = todo.pop()
-        if len(run) == 1 or calls.total(run) <= calls.grain:
-            yield run
-            continue
-        found = _chain(run, calls) or _branches(run, calls) or _slices(run, calls)
-        if len(found) == 1:
-            yield run
-        else:
-            todo += reversed(found)
-
-
-def _chain(run: list[int], calls: _Calls) -> list[list[int]]:
-    """Cut where everything passes through the output of one call; [] if nowhere."""
-    place = {call: i for i, call in enumerate(run)}
-    last_reader = [
-        max((place[s] for s in calls.after[call] if s in place), default=i)
-        for i, call in enumerate(run)
-    ]
-    segments, start = [], 0
-    live: list[int] = []  # places of calls whose outputs are still to be read
-    for i in range(len(run) - 1):
-        live = [j for j in live if last_reader[j] > i]
-        if last_reader[i] > i:
-            live.append(i)
-        if len(live) <= 1:
-            segments.append(run[start : i + 1])
-            start = i + 1
-    segments.append(run[start:])
-    return segments if len(segments) > 1 else []
-
-
-def _branches(run: list[int], calls: _Calls) -> list[list[int]]:
-    """What runs side by side between first and last call; [] if nothing does."""
-    for head, tail in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        end = len(run) - tail
-        components = _components(run[head:end], calls)
-        if len(components) > 1:
-            return [p for p in [run[:head], *components, run[end:]] if p]
-    return []
-
-
-def _components(run: list[int], calls: _Calls) -> list[list[int]]:
-    """Connected components, each in running order, in order of their first call."""
-    inside = set(run)
-    union = nx.utils.UnionFind(run)
-    for call in run:
-        for after in calls.after[call]:
-            if after in inside:
-                union.union(call, after)
-    found: dict[int, list[int]] = {}
-    for call in run:
-        found.setdefault(union[call], []).append(call)
-    return list(found.values())
-
-
-def _slices(run: list[int], calls: _Calls) -> list[list[int]]:
-    """Slice the running order into pieces of about the mean weight."""
-    slices: list[list[int]] = [[]]
-    weight = 0.0
-    for call in run:
-        if slices[-1] and weight + calls.weight[call] > calls.grain:
-            slices.append([])
-            weight = 0.0
-        slices[-1].append(call)
-        weight += calls.weight[call]
-    return slices
-
-
-@dataclass(slots=True)
-class _Piece:
-    """Calls that will be one part; only `free` pieces of one mark are merged."""
-
-    calls: list[int]
-    weight: float
-    mark: Hashable
-    free: bool
-
-    def joins(self, right: "_Piece") -> bool:
-        """Whether the next piece in the order may be merged into this one."""
-        return self.free and right.free and self.mark == right.mark
-
-    def merge(self, right: "_Piece") -> None:
-        """Take the calls of the next piece."""
-        self.calls += right.calls
-        self.weight += right.weight
-
-
-def _merged(pieces: list[_Piece], calls: _Calls) -> list[_Piece]:
-    """Merge neighbours in the order: the light ones first, then until few are left.
-
-    Two that stand next to each other in a running order can always be one part. Those
-    that run side by side are merged last: several devices are for them.
-    """
-    limit = 2 * _LIGHT * calls.grain or calls.grain  # not 0 by underflow
-    pieces = _swept(pieces, calls, limit, connected=True)
-    while _free(pieces) > calls.most and limit < calls.most * calls.grain:
-        limit *= 2
-        pieces = _swept(pieces, calls, limit, connected=True)
-        pieces = _swept(pieces, calls, limit / 2, connected=False)
-    while _free(pieces) > calls.most:
-        pairs = [
-            (left.weight + right.weight, i)
-            for i, (left, right) in enumerate(pairwise(pieces))
-            if left.joins(right)
-        ]
-        if not pairs:
-            break
-        _, i = min(pairs)
-        pieces[i].merge(pieces.pop(i + 1))
-    return pieces
-
-
-def _free(pieces: Sequence[_Piece]) -> int:
-    return sum(piece.free for piece in pieces)
-
-
-def _swept(
-    pieces: Sequence[_Piece], calls: _Calls, limit: float, *, connected: bool
-) -> list[_Piece]:
-    """Merge each piece into its left neighbour while the two weigh at most `limit`.
-
-    With `connected`, only a piece that reads from its neighbour.
-    """
-    kept: list[_Piece] = []
-    inside: set[int] = set()
-    for piece in pieces:
-        reads = (before for call in piece.calls for before in calls.before[call])
-        if (
-            kept
-            and kept[-1].joins(piece)
-            and kept[-1].weight + piece.weight <= limit
-            and (not connected or any(before in inside for before in reads))
-        ):
-            kept[-1].merge(piece)
-            inside.update(piece.calls)
-        else:
-            kept.append(piece)
-            inside = set(piece.calls)
-    return kept
 
 
 def _regrouped(graph: Graph, pieces: Sequence[Sequence[int]]) -> Graph:

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import (
-    Bools,
     Floats,
     ForwardGraph,
     Ints,
@@ -29,9 +28,7 @@ from splitnet.planner.engine.load_graph import (
     bytes_per_device,
     contracted,
     cut_size,
-    is_allowed,
     loads,
-    pins_per_device,
     rows_of,
 )
 from splitnet.planner.partitioning import is_convex
@@ -41,25 +38,18 @@ from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import Edge
 
 __all__ = [
-    "Bools",
-    "ForwardGraph",
     "Floats",
     "Functions",
     "Ints",
-    "LoadGraph",
     "Problem",
-    "bytes_per_device",
     "contract",
     "cut_size",
     "device_line",
     "equivalent_devices",
-    "is_allowed",
     "is_contiguous",
     "load_problem",
     "loads",
-    "pins_per_device",
     "problem_of",
-    "rows_of",
 ]
 
 

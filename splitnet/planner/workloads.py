@@ -41,7 +41,6 @@ __all__ = [
 
 _MOST_FAULTS = 20
 _UNLIMITED_BYTES = 1 << 60
-_KINDS = ("gpu", "cpu")
 
 Place = tuple[str, int]
 """A device of a split: ("gpu", 0) or ("cpu", 0)."""
@@ -91,6 +90,19 @@ class Workload:
     accelerators: int
     cpus: int
     memory_bytes: float
+
+    @property
+    def devices(self) -> list[str]:
+        """gpu:0 ... and then cpu:0 ..."""
+        gpus = [f"gpu:{i}" for i in range(self.accelerators)]
+        return gpus + [f"cpu:{i}" for i in range(self.cpus)]
+
+    @property
+    def groups(self) -> list[int]:
+        """The group of each node: a colour class, or the node alone."""
+        number: dict[object, int] = {}
+        keys = ((n.color, None) if n.color is not None else n.id for n in self.nodes)
+        return [number.setdefault(key, len(number)) for key in keys]
 
 
 def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
@@ -202,12 +214,10 @@ def plan_workload(
             f"{workload.accelerators} accelerators have {workload.memory_bytes:.6g} "
             f"each, with {workload.cpus} CPU cores beside them."
         )
-    names = [f"gpu:{i}" for i in range(workload.accelerators)]
-    names += [f"cpu:{i}" for i in range(workload.cpus)]
-    groups = _groups(workload)
+    names = workload.devices
     device_of = {
         node.id: names[found.assignment[group]]
-        for node, group in zip(workload.nodes, groups)
+        for node, group in zip(workload.nodes, workload.groups)
     }
     bound = max(found.bound, lower_bound(problem, "throughput"))
     return WorkloadPlan(device_of, found.value, min(bound, found.value))
@@ -227,16 +237,9 @@ def workload_problem(workload: Workload, *, classes: bool = True) -> Problem:
         kind=[0] * workload.accelerators + [1] * workload.cpus,
         capacity_bytes=[workload.memory_bytes] * workload.accelerators
         + [inf] * workload.cpus,
-        group=_groups(workload) if classes else None,
+        group=workload.groups if classes else None,
         backward=[bool(node.backward) for node in nodes],
     )
-
-
-def _groups(workload: Workload) -> list[int]:
-    """The group of each node: a colour class, or the node alone."""
-    number: dict[object, int] = {}
-    keys = ((n.color, None) if n.color is not None else n.id for n in workload.nodes)
-    return [number.setdefault(key, len(number)) for key in keys]
 
 
 def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
@@ -277,16 +280,12 @@ def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
 
 
 def _cluster(workload: Workload) -> Cluster:
-    unlimited = sum(ceil(node.size_bytes) for node in workload.nodes)
-    sizes = [
-        (f"gpu:{i}", floor(workload.memory_bytes)) for i in range(workload.accelerators)
-    ]
-    sizes += [
-        (f"cpu:{i}", max(_UNLIMITED_BYTES, 2 * unlimited)) for i in range(workload.cpus)
-    ]
+    unlimited = 2 * sum(ceil(node.size_bytes) for node in workload.nodes)
+    sizes = [floor(workload.memory_bytes)] * workload.accelerators
+    sizes += [max(_UNLIMITED_BYTES, unlimited)] * workload.cpus
     devices = (
         replace(Device.of(name, memory=size, overhead=0), part_seconds=0.0)
-        for name, size in sizes
+        for name, size in zip(workload.devices, sizes)
     )
     return Cluster(tuple(devices), (Link("*", "*", 1.0),))
 
@@ -315,18 +314,20 @@ def score_split(workload: Workload, split: object) -> SplitScore:
     Raises:
         PlanFileError: it is not a split.
     """
-    where, faults = _places(workload, _nodes_in(split))
-    faults += _violations(workload, where)
+    where, faults = _checked(workload, _nodes_in(split))
+    used = sorted(set(where.values()), key=lambda place: (place[0] == "cpu", place))
+    gpus = sum(kind == "gpu" for kind, _ in used)
+    for kind, count, most in (
+        ("accelerators", gpus, workload.accelerators),
+        ("CPU cores", len(used) - gpus, workload.cpus),
+    ):
+        if count > most:
+            faults.append(f"{count} {kind}, {most} allowed")
+            where = {}
     if len(where) < len(workload.nodes):
         return SplitScore(inf, False, False, tuple(faults))
-    used = {
-        kind: sorted({i for k, i in where.values() if k == kind}) for kind in _KINDS
-    }
-    counts = workload.accelerators, workload.cpus
-    if any(len(used[kind]) > count for kind, count in zip(_KINDS, counts)):
-        return SplitScore(inf, False, False, tuple(faults))
-    number = {("gpu", i): d for d, i in enumerate(used["gpu"])}
-    number |= {("cpu", i): counts[0] + d for d, i in enumerate(used["cpu"])}
+    cpus = workload.accelerators - gpus
+    number = {p: i + cpus * (p[0] == "cpu") for i, p in enumerate(used)}
     place = np.array([number[where[i]] for i in range(len(where))], np.int64)
     problem = workload_problem(workload, classes=False)
     return SplitScore(
@@ -369,7 +370,7 @@ def _nodes_in(split: object) -> list[tuple[int, Place]]:
     return [(key, (device[:3], int(device[4:]))) for key, device in table.items()]
 
 
-def _places(
+def _checked(
     workload: Workload, nodes: Iterable[tuple[int, Place]]
 ) -> tuple[dict[int, Place], list[str]]:
     """The device of each node by position, and what is wrong with the split."""
@@ -377,34 +378,24 @@ def _places(
     where: dict[int, Place] = {}
     faults = []
     for key, place in nodes:
-        if key not in position:
+        i = position.get(key)
+        if i is None:
             faults.append(f"{place[0]}:{place[1]}: no node has id {key}")
-        elif position[key] in where:
+        elif i in where:
             faults.append(f"node {key} is placed twice")
         else:
-            where[position[key]] = place
+            where[i] = place
+    sizes: dict[Place, list[float]] = {}
+    home: dict[int, Place] = {}
     for i, node in enumerate(workload.nodes):
         if i not in where:
             faults.append(f"node {node.id} is not placed")
-    return where, faults
-
-
-def _violations(workload: Workload, where: Mapping[int, Place]) -> list[str]:
-    faults = []
-    used = Counter(kind for kind, _ in set(where.values()))
-    if used["gpu"] > workload.accelerators:
-        faults.append(f"{used['gpu']} accelerators, {workload.accelerators} allowed")
-    if used["cpu"] > workload.cpus:
-        faults.append(f"{used['cpu']} CPU cores, {workload.cpus} allowed")
-    sizes: dict[Place, list[float]] = {}
-    home: dict[int, Place] = {}
-    for i, place in sorted(where.items()):
-        node = workload.nodes[i]
-        if place[0] == "gpu":
-            sizes.setdefault(place, []).append(node.size_bytes)
+            continue
+        if where[i][0] == "gpu":
+            sizes.setdefault(where[i], []).append(node.size_bytes)
             if not node.supported:
                 faults.append(f"node {node.id} is not supported on accelerators")
-        if node.color is not None and home.setdefault(node.color, place) != place:
+        if node.color is not None and home.setdefault(node.color, where[i]) != where[i]:
             faults.append(f"colour class {node.color} is on two devices")
     for (kind, number), each in sorted(sizes.items()):
         if fsum(each) > workload.memory_bytes * (1 + 1e-12):
@@ -412,4 +403,4 @@ def _violations(workload: Workload, where: Mapping[int, Place]) -> list[str]:
                 f"{kind}:{number} needs {fsum(each):.12g} bytes, has "
                 f"{workload.memory_bytes:.12g}"
             )
-    return faults
+    return where, faults

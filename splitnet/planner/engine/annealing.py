@@ -29,23 +29,23 @@ from splitnet.planner.engine.compiler import (
     entry,
     uniform,
 )
-from splitnet.planner.engine.makespan import Tasks, makespan
-from splitnet.planner.problem import (
+from splitnet.planner.engine.load_graph import (
     Bools,
     Floats,
     ForwardGraph,
     Ints,
     LoadGraph,
-    Problem,
     bytes_per_device,
     cut_size,
     loads,
     pins_per_device,
 )
+from splitnet.planner.engine.makespan import makespan
+from splitnet.planner.engine.tasks import EVENTS, Tasks
 
 __all__ = [
     "BEST",
-    "CUTS",
+    "CONTIGUITIES",
     "STEPS_PER_EVENT",
     "STEPS_PER_RUN",
     "VALUE",
@@ -53,13 +53,12 @@ __all__ = [
     "Rules",
     "State",
     "anneal",
-    "rules_of",
     "state_of",
 ]
 
-CONVEX, PIPELINE = 1, 2
-"""Sets of assignments beside all (0): no device's forward calls are left and entered
-again; devices stand in a line that no forward edge goes back on."""
+CONTIGUITIES = ("free", "convex", "pipeline")
+"""Sets of assignments: all; no device's forward calls are left and entered again;
+devices stand in a line that no forward edge goes back on."""
 
 BEST, MEMORY, CUTS, VALUE = range(4)
 """Numbers of a state: the best value so far, the memory penalty, the cut size, and the
@@ -73,7 +72,7 @@ GUIDED = 0.5
 
 
 class Rules(NamedTuple):
-    """The set of assignments to stay in, and what tells whether one is in it.
+    """The set of assignments to stay in, by its number in `CONTIGUITIES`.
 
     `line` is the place of each device in the pipeline, `left` scratch per forward call.
     """
@@ -82,15 +81,6 @@ class Rules(NamedTuple):
     line: Ints
     forward: ForwardGraph
     left: Bools
-
-
-def rules_of(problem: Problem, contiguity: str, line: Ints | None = None) -> Rules:
-    """Rules for "free", "convex" or "pipeline" along a line of devices."""
-    mode = ("free", "convex", "pipeline").index(contiguity)
-    if line is None:
-        line = np.arange(problem.device_count)
-    forward = problem.forward
-    return Rules(mode, line, forward, np.zeros(len(forward.group), np.bool_))
 
 
 class State(NamedTuple):
@@ -183,19 +173,13 @@ def shift(graph: LoadGraph, state: State, group: int, device: int) -> None:
 
 
 @compiled
-def may_go(
-    graph: LoadGraph, rules: Rules, place: Ints, group: int, device: int, leaving: int
-) -> bool:
-    """Whether a group may be on a device that another group, if any, is leaving.
-
-    In a pipeline no forward edge may go back; `apart` groups may not meet.
-    """
-    if not graph.allowed[group, device]:
-        return False
+def may_be(graph: LoadGraph, rules: Rules, place: Ints, group: int) -> bool:
+    """Whether a group may be where it is, as `apart` and a pipeline are concerned."""
+    device = place[group]
     for e in range(graph.apart_start[group], graph.apart_start[group + 1]):
-        if graph.apart[e] != leaving and place[graph.apart[e]] == device:
+        if place[graph.apart[e]] == device:
             return False
-    if rules.mode == PIPELINE:
+    if rules.mode == 2:
         here = rules.line[device]
         for e in range(
             graph.predecessor_start[group], graph.predecessor_start[group + 1]
@@ -261,13 +245,11 @@ def exchange(
 
     They are neighbours, too, around any group of the device. Returns the end.
     """
-    place, block, need = state.place, state.block, state.used[device]
-    need -= graph.capacity_bytes[device]
+    place, block = state.place, state.block
+    need = state.used[device] - graph.capacity_bytes[device]
     for i in range(size):
         need += graph.size_bytes[block[i]]
-    if need <= 0:
-        return size
-    for _ in range(30):
+    for _ in range(30 if need > 0 else 0):
         y = below(random, len(place))
         if place[y] == device:
             last, end = grow(graph, state, y, size, len(place) - size), size
@@ -309,8 +291,7 @@ class Cooling(NamedTuple):
     """An annealing schedule of so many steps; a proposal takes `each`.
 
     `hot` and `cold` are fractions of the energy, held for a number of proposals. Of the
-    proposals, a fraction `swaps` exchanges two groups; `stray` of the moves that have
-    no neighbour to follow go to any device. Blocks have at most `largest` groups.
+    proposals, a fraction `swaps` exchanges two groups. Blocks have at most `largest`.
     """
 
     steps: float
@@ -320,7 +301,6 @@ class Cooling(NamedTuple):
     cold: float
     exponent: int
     swaps: float
-    stray: float
     largest: int
     cut_penalty: float
 
@@ -333,9 +313,22 @@ def set_energies(graph: LoadGraph, state: State, scale: float, exponent: int) ->
         state.energy[d] = power(state.load[d] * scale, exponent)
         total += state.energy[d]
         full = state.used[d] / graph.capacity_bytes[d]
-        if full > 1.0:
-            state.energy[d] += state.numbers[MEMORY] * (full - 1.0)
+        state.energy[d] += state.numbers[MEMORY] * max(0.0, full - 1.0)
     return total
+
+
+@compiled
+def propose(graph: LoadGraph, state: State, x: int, random: RandomState) -> int:
+    """A device for a group, mostly one where it shares a net with a group."""
+    first = graph.group_start[x]
+    degree = graph.group_start[x + 1] - first
+    if degree and uniform(random) < 0.9:
+        net = graph.group_nets[first + below(random, degree)]
+        first, last = graph.net_start[net], graph.net_start[net + 1]
+        near = graph.net_pins[first + below(random, last - first - 1)]
+        device: int = state.place[graph.net_pins[last - 1] if near == x else near]
+        return device
+    return below(random, len(state.load))
 
 
 @entry
@@ -352,75 +345,56 @@ def anneal(
 ) -> float:
     """Cool down from the temperature after `spent` steps; the steps until now."""
     place, load, used, energy = state.place, state.load, state.used, state.energy
-    numbers, block, exponent = state.numbers, state.block, cooling.exponent
-    devices, count = len(load), len(movable)
+    numbers, block, room = state.numbers, state.block, graph.capacity_bytes
+    exponent, penalty = cooling.exponent, cooling.cut_penalty
     while spent < until:
         part, scale, factor, evaluated = min(1.0, spent / cooling.steps), 0.0, 1.0, 0
-        for d in range(devices):
+        for d in range(len(load)):
             scale = max(scale, load[d])
-        scale, penalty = 1.0 / max(scale, 1e-300), numbers[MEMORY]
+        scale = 1.0 / max(scale, 1e-300)
         total = set_energies(graph, state, scale, exponent)
         heat = cooling.hot * (cooling.cold / cooling.hot) ** part
         heat *= total if tasks is None else numbers[BEST]
-        base = 1.0 + cooling.cut_penalty * numbers[CUTS]
+        base = 1.0 + penalty * numbers[CUTS]
         for _ in range(cooling.proposals):
-            # A group goes mostly to where a group is that it shares a net with.
-            x, y = movable[below(random, count)], -1
+            x = movable[below(random, len(movable))]
             if tasks is not None and uniform(random) < GUIDED:
                 critical = tasks.scratch.critical
                 x = critical[below(random, critical[-1])]
-            a = place[x]
-            b = a
+            a, size, end = place[x], 1, 1
+            block[0] = x
             if uniform(random) < cooling.swaps:
-                y = movable[below(random, count)]
-                b = place[y]
+                block[1] = movable[below(random, len(movable))]
+                b, end = place[block[1]], 2
             else:
-                net_first = graph.group_start[x]
-                degree = graph.group_start[x + 1] - net_first
-                if degree and uniform(random) < 0.7:
-                    net = graph.group_nets[net_first + below(random, degree)]
-                    first, last = graph.net_start[net], graph.net_start[net + 1]
-                    near = graph.net_pins[first + below(random, last - first - 1)]
-                    if near == x:
-                        near = graph.net_pins[last - 1]
-                    b = place[near]
-                if a == b and uniform(random) < cooling.stray:
-                    b = below(random, devices)
+                b = propose(graph, state, x, random)
+                if tasks is not None and uniform(random) < 0.6:
+                    most = int(np.exp(uniform(random) * np.log(cooling.largest)))
+                    size = grow(graph, state, x, 0, 1 + most)
+                if tasks is not None and a != b:
+                    end = exchange(graph, state, b, size, random)
             if a == b or not graph.allowed[x, b]:
                 continue
-            block[0], block[1], size, end = x, y, 1, 1 + (y >= 0)
             used_a, used_b = used[a], used[b]
-            if tasks is not None and y < 0 and uniform(random) < 0.6:
-                most = int(np.exp(uniform(random) * np.log(cooling.largest)))
-                size = end = grow(graph, state, x, 0, 1 + most)
-            if tasks is not None and y < 0:
-                end = exchange(graph, state, b, size, random)
-            elif not may_go(graph, rules, place, x, b, y):
-                continue
             for i in range(end - 1):
                 shift(graph, state, block[i], b if i < size else a)
             z = block[end - 1]  # the last move of the proposal
             s, t = (a, b) if end == size else (b, a)
-            if tasks is None and end == 2 and not may_go(graph, rules, place, y, a, x):
-                shift(graph, state, x, a)
-                continue
             added = change(graph, state.pins, z, s, t)
-            full_s = (used[s] - graph.size_bytes[z]) / graph.capacity_bytes[s]
-            full_t = (used[t] + graph.size_bytes[z]) / graph.capacity_bytes[t]
+            full_s = (used[s] - graph.size_bytes[z]) / room[s]
+            full_t = (used[t] + graph.size_bytes[z]) / room[t]
             energy_s, energy_t, scaled, value = 0.0, 0.0, factor, 0.0
             if tasks is None:
                 energy_s = power((load[s] + added[0]) * scale, exponent)
                 energy_t = power((load[t] + added[1]) * scale, exponent)
-                if full_s > 1.0:
-                    energy_s += penalty * (full_s - 1.0)
-                if full_t > 1.0:
-                    energy_t += penalty * (full_t - 1.0)
+                energy_s += numbers[MEMORY] * max(0.0, full_s - 1.0)
+                energy_t += numbers[MEMORY] * max(0.0, full_t - 1.0)
                 rise = energy_s + energy_t - energy[s] - energy[t]
-                if cooling.cut_penalty > 0.0:
+                if penalty > 0.0:
                     cuts = numbers[CUTS] + added[2]
-                    scaled = power((1.0 + cooling.cut_penalty * cuts) / base, exponent)
+                    scaled = power((1.0 + penalty * cuts) / base, exponent)
                     whole = 0.0
-                    for d in range(devices):
+                    for d in range(len(load)):
                         whole += energy[d]
                     rise = (whole + rise) * scaled - whole * factor
                 accepted = rise <= 0 or (
@@ -428,19 +402,18 @@ def anneal(
                 )
             else:
                 was_s, was_t = (used_a, used_b) if end == size else (used_b, used_a)
-                accepted = full_s <= max(1.0, was_s / graph.capacity_bytes[s])
-                accepted &= full_t <= max(1.0, was_t / graph.capacity_bytes[t])
+                accepted = full_s <= max(1.0, was_s / room[s])
+                accepted &= full_t <= max(1.0, was_t / room[t])
             if accepted:
                 move(graph, state, z, s, t, added)
-                if rules.mode == CONVEX:
+                for i in range(end):
+                    accepted &= graph.allowed[block[i], place[block[i]]]
+                    accepted &= may_be(graph, rules, place, block[i])
+                if rules.mode == 1 and accepted:
                     accepted = is_convex(rules, place, s) and is_convex(rules, place, t)
-                if tasks is not None:
-                    for i in range(end):
-                        d = place[block[i]]
-                        accepted &= may_go(graph, rules, place, block[i], d, -1)
                 if tasks is not None and accepted:
                     limit = numbers[VALUE] - heat * np.log(1.0 - uniform(random))
-                    cut = 1.0 + cooling.cut_penalty * numbers[CUTS]
+                    cut = 1.0 + penalty * numbers[CUTS]
                     value = makespan(tasks, place, limit / cut) * cut
                     accepted = value < np.inf
                     evaluated += 1
@@ -449,11 +422,10 @@ def anneal(
             if not accepted:
                 for i in range(end - 1):
                     shift(graph, state, block[i], a if i < size else b)
-                continue
-            if tasks is None:
+            elif tasks is None:
                 energy[s], energy[t], factor = energy_s, energy_t, scaled
                 if load[s] < numbers[BEST] and load[t] < numbers[BEST]:
-                    note_best(graph, state, cooling.cut_penalty)
+                    note_best(graph, state, penalty)
             else:
                 numbers[VALUE] = value
                 if value < numbers[BEST]:
@@ -461,10 +433,11 @@ def anneal(
                     for group in range(len(place)):
                         state.best[group] = place[group]
         if tasks is None:
-            enough = note_best(graph, state, cooling.cut_penalty)
-            numbers[MEMORY] = min(1e4, max(1e-3, penalty * (0.8 if enough else 1.5)))
+            change_of_price = 0.8 if note_best(graph, state, penalty) else 1.5
+            price = numbers[MEMORY] * change_of_price
+            numbers[MEMORY] = min(1e4, max(1e-3, price))
         spent += cooling.each * cooling.proposals + STEPS_PER_RUN * evaluated
         if tasks is not None:
-            spent += STEPS_PER_EVENT * tasks.scratch.work[0]
-            tasks.scratch.work[0] = 0
+            spent += STEPS_PER_EVENT * tasks.scratch.counted[EVENTS]
+            tasks.scratch.counted[EVENTS] = 0
     return spent

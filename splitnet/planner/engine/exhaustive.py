@@ -11,7 +11,8 @@ import numpy as np
 
 from splitnet.planner.bounds import CriticalPath, cost_per_device
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.problem import Ints, Problem, cut_size, equivalent_devices
+from splitnet.planner.engine.load_graph import Ints, cut_size
+from splitnet.planner.problem import Problem, equivalent_devices
 
 __all__ = ["BranchAndBound"]
 

@@ -14,32 +14,28 @@ import numpy as np
 
 from splitnet.planner.engine.annealing import (
     BEST,
+    CONTIGUITIES,
     VALUE,
     Cooling,
+    Rules,
     anneal,
-    rules_of,
     state_of,
 )
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.compiler import RandomState, entry
-from splitnet.planner.engine.cutting import root_of
-from splitnet.planner.engine.makespan import Tasks, makespan
+from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph, cut_size
+from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.packing import repaired
-from splitnet.planner.engine.starts import Incumbent
-from splitnet.planner.problem import (
-    Floats,
-    Ints,
-    LoadGraph,
-    Problem,
-    contract,
-    cut_size,
-    device_line,
-)
+from splitnet.planner.engine.tasks import EVENTS, Tasks, root_of
+from splitnet.planner.problem import Problem, contract, device_line
 
 __all__ = ["AnnealingRun", "Multilevel", "fused", "member_of", "merge_edges"]
 
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 """Steps of a proposal, of a net of its group, and of a call whose path is followed."""
+
+_SWAPS, _NOISE = 0.1, 0.5
+"""Of the proposals, those that exchange two groups; of the cost of an edge."""
 
 
 def _edges(graph: LoadGraph) -> tuple[Ints, Ints, Floats]:
@@ -70,12 +66,12 @@ def unite(
     seconds: Floats,
     size_bytes: Floats,
     constrained: Ints,
-    left: int,
     stop: int,
     most_seconds: float,
     most_bytes: float,
-) -> int:
+) -> None:
     """Unite the ends of edges of one kind, in order, until `stop` sets are left."""
+    left = len(parent)
     for i in range(edges.shape[1]):
         if left <= stop:
             break
@@ -93,7 +89,6 @@ def unite(
         left -= 1
     for x in range(len(parent)):
         parent[x] = root_of(parent, x)
-    return left
 
 
 def merge_edges(
@@ -102,38 +97,31 @@ def merge_edges(
     target: int,
     random: np.random.Generator,
     *,
-    noise: float = 0.5,
     rating: float = 0.0,
-    most_seconds: float = np.inf,
-    most_bytes: float = np.inf,
+    most_seconds: float = inf,
+    most_bytes: float = inf,
 ) -> tuple[Ints, int]:
     """Merge the ends of the most expensive edges until `target` clusters are left.
 
-    An edge ranks by its cost, give or take a fraction `noise`, over the product of the
-    ends' seconds to the power `rating`. Groups of different `keep`, of different
-    allowed devices, or both with `apart` constraints stay separate. Returns the cluster
-    of each group and the number of clusters.
+    An edge ranks by its cost, give or take half of it, over the product of the ends'
+    seconds to the power `rating`. Groups of different `keep`, of different allowed
+    devices, or both with `apart` constraints stay separate. Returns the cluster of each
+    group and the number of clusters.
     """
     a, b, cost = _edges(graph)
-    groups = left = len(graph.size_bytes)
-    parent, seconds = np.arange(groups), graph.seconds.min(axis=1, initial=np.inf)
+    seconds = graph.seconds.min(axis=1, initial=inf)
     keys = np.random.default_rng(0).integers(2**63, size=1 + graph.allowed.shape[1])
     kind = keep * keys[0] + graph.allowed @ keys[1:]  # equal if both are equal
-    sizes, constrained = graph.size_bytes.copy(), np.diff(graph.apart_start)
-    noisy = cost * (1 + noise * (2 * random.random(len(a)) - 1))
-    least = 1e-3 * seconds.sum() / groups + 1e-300
-    for _ in range(8):
-        weight = (seconds[parent[a]] + least) * (seconds[parent[b]] + least)
-        rank = np.where(parent[a] != parent[b], noisy / weight**rating, 0.0)
-        order = np.argsort(-rank, kind="stable")[: np.count_nonzero(rank)]
-        before, stop = left, target if rating == 0 else max(target, left // 2)
-        left = unite(
-            np.array([a[order], b[order]]),
-            *(parent, kind, seconds, sizes, constrained, left, stop),
-            *(most_seconds, most_bytes),
-        )
-        if left <= target or left == before or rating == 0:
-            break
+    parent, constrained = np.arange(len(seconds)), np.diff(graph.apart_start)
+    noisy = cost * (1 + _NOISE * (2 * random.random(len(a)) - 1))
+    least = 1e-3 * seconds.mean() + 1e-300
+    rank = noisy / ((seconds[a] + least) * (seconds[b] + least)) ** rating
+    order = np.argsort(-rank, kind="stable")
+    unite(
+        np.array([a[order], b[order]]),
+        *(parent, kind, seconds, graph.size_bytes.copy(), constrained),
+        *(target, most_seconds, most_bytes),
+    )
     roots, cluster = np.unique(parent, return_inverse=True)
     return cluster, len(roots)
 
@@ -161,36 +149,40 @@ class AnnealingRun(NamedTuple):
     hot: float
     exponent: int
     rating: float
-    noise: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Multilevel:
-    """What all runs of one search share; without tasks they minimise loads."""
+    """What all runs of one search share."""
 
     contiguity: str
     budget: Budget
     random: np.random.Generator
     state: RandomState
-    tasks: Tasks | None
 
     def place(
-        self, target: Problem, start: Ints, keep: Ints, run: AnnealingRun, *, step: bool
+        self,
+        here: Problem,
+        place: Ints,
+        keep: Ints,
+        run: AnnealingRun,
+        tasks: Tasks | None,
     ) -> Ints:
-        """Coarsen along edges, anneal the coarsest problem, refine level by level."""
+        """Coarsen along edges, anneal the coarsest problem, refine level by level.
+
+        What differs in `keep` is not merged. Without tasks, loads are minimised.
+        """
         levels: list[tuple[Problem, Ints]] = []
-        here, place = target, start
-        room = target.graph.capacity_bytes
+        room = here.graph.capacity_bytes
         most_bytes = 0.5 * float(np.max(room, initial=0.0, where=np.isfinite(room)))
         end, clusters = self.budget.spent + run.steps, int(run.clusters)
         while (groups := here.group_count) > clusters:
-            finer = max(clusters, groups // 4)
+            finer = max(clusters, groups // 2)
             cluster, count = merge_edges(
                 here.graph,
                 keep,
-                clusters if finer < 2 * clusters else finer,
+                clusters if finer < 1.5 * clusters else finer,
                 self.random,
-                noise=run.noise,
                 rating=run.rating,
                 most_seconds=run.most_seconds,
                 most_bytes=most_bytes or inf,
@@ -204,59 +196,54 @@ class Multilevel:
             keep = member_of(cluster, count, keep)
         if self.contiguity == "free":
             place = repaired(here.graph, place)
-        hot, coarse, value = run.hot, bool(levels), inf
+        share, hot = 0.5 if levels else 1.0, run.hot
         while True:
-            left = max(0.0, end - self.budget.spent)
-            share = 0.75 if levels and hot > 0.03 else 1.0 / (len(levels) + 1)
-            gentle = step or (not levels and (coarse or hot <= 0.03))
-            found = self.anneal(
-                *(here, place, value, left * share, hot, run.exponent),
-                gentle=gentle,
-                step=step,
-            )
+            steps = share * max(0.0, end - self.budget.spent)
+            place = self._anneal(here, place, steps, run._replace(hot=hot), tasks)
             if not levels:
-                return found.place
+                return place
             here, cluster = levels.pop()
-            value, place, hot = found.value, found.place[cluster], min(hot, 0.02)
+            share, place = 1.0 / (len(levels) + 1), place[cluster]
+            hot = min(hot, 0.02)
 
-    def anneal(
+    def _anneal(
         self,
         problem: Problem,
         place: Ints,
-        value: float,
         steps: float,
-        hot: float,
-        exponent: int,
-        *,
-        gentle: bool,
-        step: bool,
-    ) -> Incumbent:
-        """Cool down in so many steps; `gentle` moves are few swaps and near groups."""
+        run: AnnealingRun,
+        tasks: Tasks | None,
+    ) -> Ints:
+        """Cool down in so many steps, to the best assignment on the way."""
         graph, budget = problem.graph, self.budget
         movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
         if not len(movable):
-            return Incumbent(value, place)
+            return place
         line = device_line(problem, place) if self.contiguity == "pipeline" else None
-        rules = rules_of(problem, self.contiguity, line)
-        state, tasks = state_of(graph, place), None
+        rules = Rules(
+            CONTIGUITIES.index(self.contiguity),
+            np.arange(problem.device_count) if line is None else line,
+            problem.forward,
+            np.zeros(len(problem.forward.group), np.bool_),
+        )
+        state = state_of(graph, place)
         penalty = 1 + problem.cut_penalty * float(cut_size(graph, place))
         each = _STEPS_PER_PROPOSAL
         each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
         if self.contiguity == "convex":
             each += _STEPS_PER_CALL * len(rules.forward.order)
         steps = max(256 * each, steps)
-        proposals, cold = int(max(256, steps / each / 200)), 0.002
-        if step and self.tasks is not None:
-            tasks = self.tasks._replace(group=problem.group_of_unit)
-            proposals, hot, cold = 8, hot / 12, 2e-5
+        proposals, hot, cold = int(max(256, steps / each / 200)), run.hot, 0.002
+        if tasks is not None:
+            tasks = tasks._replace(group=problem.group_of_unit)
+            proposals, hot, cold = 8, hot / run.exponent, 2e-5
             value = makespan(tasks, place, inf) * penalty
             state.numbers[BEST] = state.numbers[VALUE] = value
-            tasks.scratch.work[0] = 0
+            tasks.scratch.counted[EVENTS] = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers[BEST] = state.load.max() * penalty
-        swaps, stray = (0.05 if tasks is None else 0.2, 0.1) if gentle else (0.2, 1.0)
         cooling = Cooling(
-            *(steps, each, proposals, hot, cold, exponent, swaps, stray),
+            *(steps, each, proposals, hot, cold, run.exponent, _SWAPS),
             max(2, len(place) // 3),
             problem.cut_penalty,
         )
@@ -268,6 +255,4 @@ class Multilevel:
                 *(spent, until, self.state),
             )
             budget.spend(spent - before)
-        if state.numbers[BEST] < inf:
-            return Incumbent(float(state.numbers[BEST]), state.best)
-        return Incumbent(inf, state.place)
+        return state.best if state.numbers[BEST] < inf else state.place

@@ -9,13 +9,9 @@ from math import inf
 import numpy as np
 
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.problem import (
-    Floats,
-    Ints,
-    LoadGraph,
-    Problem,
-    bytes_per_device,
-)
+from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph, bytes_per_device
+from splitnet.planner.partitioning import running_order
+from splitnet.planner.problem import Problem
 
 __all__ = ["packed", "random_start", "repaired"]
 
@@ -37,7 +33,16 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     if np.all(problem.held_bytes(single) <= capacity):
         return None
     line = np.lexsort((np.arange(len(capacity)), -capacity, seconds)).tolist()
-    order, room = _running_order(problem), capacity.copy()
+    groups = range(problem.group_count)
+    rows = [
+        [items[start[g] : start[g + 1]].tolist() for g in groups]
+        for start, items in (
+            (graph.predecessor_start, graph.predecessors),
+            (graph.successor_start, graph.successors),
+        )
+    ]
+    order, room = running_order(*rows), capacity.copy()
+    order += sorted(set(groups) - set(order))  # those on a cycle
     best, least, each = single, np.inf, 70 * len(problem.group_of_unit)
     for _ in range(max(1, min(_ROUNDS, _STEPS // max(1, each)))):
         budget.spend(each)
@@ -51,23 +56,6 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
         scale = 0.97 * capacity / np.maximum(held, 1.0)
         room = np.where(held > capacity, scale * room, room)
     return best
-
-
-def _running_order(problem: Problem) -> list[int]:
-    """Groups by the first of their forward calls, in an order that ends branches."""
-    graph = problem.graph
-    waits = np.diff(graph.predecessor_start).tolist()
-    start, after = graph.successor_start.tolist(), graph.successors.tolist()
-    ready = [group for group in reversed(range(len(waits))) if not waits[group]]
-    order: list[int] = []
-    while ready:
-        group = ready.pop()
-        order.append(group)
-        for reader in reversed(after[start[group] : start[group + 1]]):
-            waits[reader] -= 1
-            if not waits[reader]:
-                ready.append(reader)
-    return order + sorted(set(range(len(waits))) - set(order))  # those on a cycle
 
 
 def _filled(problem: Problem, order: list[int], line: list[int], room: Floats) -> Ints:

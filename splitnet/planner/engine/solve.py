@@ -8,6 +8,7 @@ memory       bytes of the fullest device at its peak
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from time import monotonic
 from typing import Any
@@ -20,15 +21,9 @@ from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.exhaustive import BranchAndBound
+from splitnet.planner.engine.load_graph import Ints, is_allowed, loads
 from splitnet.planner.engine.packing import packed
-from splitnet.planner.problem import (
-    Ints,
-    Problem,
-    is_allowed,
-    is_contiguous,
-    loads,
-    problem_of,
-)
+from splitnet.planner.problem import Problem, is_contiguous, problem_of
 from splitnet.simulator.step_graph import step_graph
 
 __all__ = ["OBJECTIVES", "Solution", "solve", "value_of", "warm_up"]
@@ -94,7 +89,8 @@ def step_seconds(problem: Problem) -> tuple[Callable[[Ints], float], bool]:
 
     if compiler.INTERPRETED or not compiler.is_compiled("makespan"):
         return problem.step_seconds, False
-    from splitnet.planner.engine.makespan import makespan, tasks_of
+    from splitnet.planner.engine.makespan import makespan
+    from splitnet.planner.engine.tasks import tasks_of
 
     tasks = tasks_of(problem)
     return lambda place: float(makespan(tasks, place, inf)), True
@@ -178,7 +174,9 @@ def _searched(
     starts: list[Ints],
 ) -> tuple[Ints, str]:
     """The best assignment that is found with numba, and the name of the algorithm."""
-    _prepare("makespan" if objective == "latency" else "loads", budget)
+    began = monotonic()
+    _prepare("makespan" if objective == "latency" else "loads")
+    budget.pause(monotonic() - began)
     from splitnet.planner.engine.search import search
 
     rules: dict[str, Any] = {"contiguity": contiguity, "seed": seed}
@@ -189,31 +187,26 @@ def _searched(
     return found.place, "multilevel simulated annealing"
 
 
-_PREPARED: set[str] = set()
-
-
-def _prepare(kernel: str, budget: Budget) -> None:
-    """Load the compiled search outside the time limit; say so if it is compiled."""
-    if kernel in _PREPARED:
-        return
-    began = monotonic()
+@cache
+def _prepare(kernel: str) -> None:
+    """Load the compiled search; say so if it must be compiled."""
     import splitnet.planner.engine.compiler as compiler
 
     if compiler.INTERPRETED:
         return
     if not compiler.is_compiled(kernel):
         _LOGGER.warning("compiling the planner, once (this takes about 10 s)")
-    _PREPARED.add(kernel)
-    problem, objective = _sample(), {"loads": "throughput"}.get(kernel, "latency")
-    _searched(problem, objective, "free", Budget(60.0, 20_000), 0, [])
+    from splitnet.planner.engine.search import search
+
+    objective = "latency" if kernel == "makespan" else "throughput"
+    search(_sample(), objective, Budget(60.0, 20_000))
     compiler.mark_compiled(kernel)
-    budget.pause(monotonic() - began)
 
 
 def warm_up(objectives: Iterable[str] = OBJECTIVES) -> None:
     """Compile the search for these objectives; keep the machine code if possible."""
     for objective in objectives:
-        _prepare("makespan" if objective == "latency" else "loads", Budget(1.0))
+        _prepare("makespan" if objective == "latency" else "loads")
 
 
 def _sample() -> Problem:

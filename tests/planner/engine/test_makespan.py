@@ -11,7 +11,8 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Tensor, Weights
 from splitnet.core.plan import PlanOptions
-from splitnet.planner.engine.makespan import makespan, tasks_of
+from splitnet.planner.engine.makespan import makespan
+from splitnet.planner.engine.tasks import tasks_of
 from splitnet.planner.evaluate import Evaluator, free_groups
 from splitnet.planner.problem import Problem
 from tests.planner.engine.problems import random_graph, step_problem
