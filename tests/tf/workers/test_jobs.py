@@ -63,7 +63,6 @@ def test_job_of_tf_config() -> None:
     )
 
 
-@pytest.mark.tf
 def test_job_of_slurm() -> None:
     """A worker for each task, found by its own name: Slurm counts hosts by number."""
     job = job_of(SLURM | PODS)
@@ -77,7 +76,6 @@ def test_job_of_slurm() -> None:
     assert "SLURM_STEP_NODELIST" not in os.environ
 
 
-@pytest.mark.tf
 def test_job_of_slurm_in_a_batch_script() -> None:
     """The script has the job's variables and no step's; it is no worker."""
     batch = {
@@ -186,25 +184,19 @@ class Kill(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == 2 and not os.path.exists("killed"):
             open("killed", "w").close()
-            os.kill(int(open("worker-3.pid").read()), signal.SIGKILL)
-
-def made(cluster, hosts):
-    keras.utils.set_random_seed(1)
-    net = sn.Net("hybrid")
-    x = net.input("x", (16,))
-    low = net.towers("low", x, [layers.Dense(32, "relu")], on=hosts[::2])
-    high = net.towers("high", low, [layers.Dense(32, "relu")], on=hosts[1::2])
-    net.output(net.branch("head", high, layers.Dense(1), on="cpu:0"))
-    plan = sn.plan(net, cluster, batch=32)
-    model = sn.emit(net, plan, microbatches=2)
-    model.compile("sgd", "mse")
-    return model, plan
+            os.kill(int(open("worker-1.pid").read()), signal.SIGKILL)
 
 rng = np.random.default_rng(0)
 x, y = rng.normal(size=(112, 16)), rng.normal(size=(112, 1))
 options = dict(batch_size=32, shuffle=False, verbose=0)
-cluster = connection.cluster
-model, plan = made(cluster, [f"worker:{i}/cpu:0" for i in range(4)])
+keras.utils.set_random_seed(1)
+net = sn.Net("towers")
+on = ["worker:0/cpu:0", "worker:1/cpu:0"]
+low = net.towers("low", net.input("x", (16,)), [layers.Dense(32, "relu")], on=on)
+net.output(net.branch("head", low, layers.Dense(1), on="cpu:0"))
+plan = sn.plan(net, connection.cluster, batch=32)
+model = sn.emit(net, plan, microbatches=2)
+model.compile("sgd", "mse")
 sn.audit(model, plan, (x[:32], y[:32])).check()
 alone = sn.unplace(model)
 with connection:
@@ -216,30 +208,25 @@ print(connection.origin, losses, plain, file=open("answer", "w"))
 """
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two hosts of two: towers of stages; the losses are those of one device."""
+    """Towers on two hosts, in micro-batches; the losses are those of one device."""
     words = ["--max-restarts", "1", "--", sys.executable, "train.py"]
     script = tmp_path / "job.sh"
     script.write_text(launched(*words, capsys=capsys))
     (tmp_path / "train.py").write_text(PROGRAM)
-    for name, text in {
-        "srun": SRUN,
-        "splitnet": f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n',
-    }.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
     slurm = {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "localhost",
-        "SLURM_NTASKS": "4",
-        "SLURM_TASKS_PER_NODE": "4",
-        "SLURM_STEP_TASKS_PER_NODE": "4",
+        "SLURM_NTASKS": "2",
+        "SLURM_TASKS_PER_NODE": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
         "SLURMD_NODENAME": "localhost",
     }
 
@@ -252,7 +239,7 @@ def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
     done = ran([sys.executable, "-c", private], tmp_path)
 
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "worker:3" in done.stderr
+    assert "worker:1" in done.stderr
     assert "attempt 0 ended with code 1" in done.stderr
     origin, *figures = re.split(r" \[|\] \[|\]", (tmp_path / "answer").read_text())
     losses, plain = ([float(f) for f in row.split(",")] for row in figures[:2])
@@ -261,20 +248,6 @@ def test_a_job_of_slurm_trains_and_survives_a_killed_worker(
     assert losses == pytest.approx(plain[2:], rel=1e-5)
 
 
-POD = """
-# A pod: a network of its own with one address, then the container's command.
-import ctypes, os, sys
-from pyroute2 import IPRoute
-assert ctypes.CDLL(None).unshare(0x40000000) == 0
-print("ready", flush=True)
-number, *command = sys.stdin.readline().split()
-with IPRoute() as ip:
-    for name in ("lo", f"pod{number}"):
-        ip.link("set", index=ip.link_lookup(ifname=name)[0], state="up")
-    ip.addr("add", index=ip.link_lookup(ifname=f"pod{number}")[0],
-            address=f"10.0.0.{number}", prefixlen=24)
-os.execvp(command[0], command)
-"""
 PODS_RUN = """
 # As Kubernetes: a process for each pod, with its variables, name and address.
 import ctypes, json, os, subprocess, sys
@@ -314,6 +287,7 @@ for worker in workers:
 sys.exit(client.wait())
 """
 POD = """
+# A pod: a network of its own with one address, then the container's command.
 import ctypes, os, sys
 from pyroute2 import IPRoute
 assert ctypes.CDLL(None).unshare(0x40000000) == 0
@@ -348,7 +322,6 @@ print(connection.origin, sorted(set(plan.device_of.values())))
 """
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_pods_of_the_manifest_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -367,10 +340,8 @@ def test_pods_of_the_manifest_train(
         "hosts": "\n".join(["127.0.0.1 localhost", *hosts]),
         "pod.py": POD,
         "train.py": PODS_PROGRAM,
-        "splitnet": f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n',
     }.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "splitnet").chmod(0o755)
     done = ran([sys.executable, "-c", PODS_RUN], tmp_path)
 
     assert done.returncode == 0, done.stderr[-4000:]
@@ -396,7 +367,6 @@ sys.exit(code)
 """
 
 
-@pytest.mark.tf
 @pytest.mark.slow
 def test_a_job_of_tf_config_trains(tmp_path: Path) -> None:
     """Three processes with the variable of Kubeflow and Vertex AI."""
@@ -411,6 +381,10 @@ def test_a_job_of_tf_config_trains(tmp_path: Path) -> None:
 
 def ran(command: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
     """A command's end; it finds splitnet, and programs in the folder first."""
+    (folder / "splitnet").write_text(
+        f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n'
+    )
+    (folder / "splitnet").chmod(0o755)
     paths = {
         "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -441,59 +415,36 @@ if not os.path.exists("tried"):
         words = process.info["cmdline"] or []
         if "worker" in words and os.environ["SPLITNET_CLUSTER"] in words:
             process.kill()
-    if sys.argv[1:] == ["take the port"]:
-        taken = None
-        while taken is None:  # until the worker has ended
-            with contextlib.suppress(OSError):
-                taken = socket.create_server(("", int(hosts[-1].address[10:])))
-        taken.set_inheritable(True)
-        quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-        subprocess.Popen(["sleep", "60"], pass_fds=[taken.fileno()], **quiet)
+    taken = None
+    while taken is None:  # until the worker has ended
+        with contextlib.suppress(OSError):
+            taken = socket.create_server(("", int(hosts[-1].address[10:])))
+    taken.set_inheritable(True)
+    quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+    subprocess.Popen(["sleep", "60"], pass_fds=[taken.fileno()], **quiet)
     sys.exit(3)
 """
 
 
-def supervised(folder: Path, workers: int, *arguments: str) -> str:
-    """What `splitnet run` says on standard error; the program ends well at last."""
-    (folder / "train.py").write_text(ATTEMPTS)
-    command = ["-m", "splitnet", "run", "--workers", str(workers)]
-    command += ["--max-restarts", "2", "--", sys.executable, "train.py", *arguments]
-    done = ran([sys.executable, *command], folder)
+@pytest.mark.slow
+def test_run_starts_lost_workers_and_the_program_again(tmp_path: Path) -> None:
+    """It says what ended; a worker whose port is taken is left out."""
+    (tmp_path / "train.py").write_text(ATTEMPTS)
+    command = ["splitnet", "run", "--workers", "2", "--max-restarts", "2"]
+    done = ran([*command, "--", sys.executable, "train.py"], tmp_path)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        str(["healthy"] * workers),
-        str(["healthy"] * (workers - len(arguments))),
-    ]
-    return done.stderr
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_run_starts_a_lost_worker_and_the_program_again(tmp_path: Path) -> None:
-    """It says what ended, and the program finds a healthy worker again."""
-    said = supervised(tmp_path, 1)
-
+    assert done.stdout.splitlines() == ["['healthy', 'healthy']", "['healthy']"]
+    said = done.stderr
     assert "ended with code 3 after" in said
-    assert "worker 0 ended by signal 9" in said
-    assert "it is started again" in said
+    for number in (0, 1):
+        assert f"worker {number} ended by signal 9" in said
+    assert said.count("it is started again") == 1
+    assert said.count("it does not start again and is left out") == 1
     assert "restart 1 of 2" in said
     assert "restart 2" not in said
 
 
-@pytest.mark.tf
-@pytest.mark.slow
-def test_run_leaves_out_a_worker_that_does_not_start_again(tmp_path: Path) -> None:
-    """Its port is taken, so the program goes on with the other one."""
-    said = supervised(tmp_path, 2, "take the port")
-
-    assert "worker 0 ended by signal 9" in said
-    assert "worker 1 ended by signal 9" in said
-    assert said.count("it is started again") == 1
-    assert said.count("it does not start again and is left out") == 1
-
-
-@pytest.mark.tf
 @pytest.mark.slow
 def test_measure_keeps_the_links_between_hosts_in_the_cluster_file(
     tmp_path: Path,
@@ -501,10 +452,6 @@ def test_measure_keeps_the_links_between_hosts_in_the_cluster_file(
     """A row for every two hosts; the plans of the file use them."""
     file = "$SPLITNET_CLUSTER"
     script = f'splitnet measure --links "{file}" && cp "{file}" measured.toml'
-    (tmp_path / "splitnet").write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m splitnet "$@"\n'
-    )
-    (tmp_path / "splitnet").chmod(0o755)
     command = ["splitnet", "run", "--workers", "2", "--", "sh", "-c", script]
     done = ran(command, tmp_path)
 

@@ -210,7 +210,7 @@ def masks_across_a_cut() -> Case:
     rows = net.branch("rows", ids, layers.Embedding(11, 4, mask_zero=True), on="gpu:0")
     read = net.branch("read", rows, layers.LSTM(5, return_sequences=True), on="gpu:1")
     mean = net.branch("mean", rows, layers.GlobalAveragePooling1D(), on="gpu:2")
-    last = net.branch("last", read, layers.GRU(4), on="gpu:2")
+    last = net.branch("last", read, layers.SimpleRNN(4), on="gpu:2")
     net.output(net.merge("both", [last, mean], layers.Add()))
     return Case(net, words(8), numbers(4, seed=1))
 
