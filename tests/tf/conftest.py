@@ -9,10 +9,19 @@ import pytest
 if TYPE_CHECKING:
     import splitnet as sn
 
+HERE = Path(__file__).parent
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Spare `-m "not tf"` the seconds of importing TensorFlow to leave these out."""
     return True if config.option.markexpr == "not tf" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, so that `-m tf` selects them."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("tf")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -13,8 +13,6 @@ from keras import layers
 import splitnet as sn
 from splitnet.cli import main
 
-pytestmark = pytest.mark.tf
-
 
 def recipe(devices: tuple[str, ...]) -> keras.Model:
     """The Keras FAQ's recipe: encoders under `tf.device`, joined without a scope."""

@@ -10,8 +10,6 @@ from keras import layers
 
 import splitnet as sn
 
-pytestmark = pytest.mark.tf
-
 
 class Broken(layers.Layer):
     """A layer that fails to build."""

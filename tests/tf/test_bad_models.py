@@ -16,8 +16,6 @@ from keras import layers
 
 import splitnet as sn
 
-pytestmark = pytest.mark.tf
-
 
 class Silent(layers.Layer):
     """A layer that tells nothing of its arguments."""

@@ -12,11 +12,6 @@ from keras import layers
 import splitnet as sn
 from tests.tf.check import assert_near
 
-pytestmark = [
-    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-]
-
 
 class Tracker(keras.Model):
     """A step and a metric of its own, as Keras' guides write them."""

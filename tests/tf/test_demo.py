@@ -20,8 +20,6 @@ import splitnet as sn
 from splitnet.cli import main
 from splitnet.demo import DemoResult, pairs_of_digits
 
-pytestmark = pytest.mark.tf
-
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """

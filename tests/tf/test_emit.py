@@ -12,11 +12,6 @@ from splitnet.planner.evaluate import score
 from tests.tf.check import BATCH, assert_near, emitted, numbers
 from tests.tf.zoo import two_branches
 
-pytestmark = [
-    pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-]
-
 
 def test_emit_leaves_the_layers_of_the_net_alone(cluster: sn.Cluster) -> None:
     """The user's layers are neither built nor called, before or after emission."""

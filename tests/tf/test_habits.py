@@ -12,8 +12,6 @@ from keras import layers
 
 import splitnet as sn
 
-pytestmark = pytest.mark.tf
-
 LONG = "a_layer_whose_name_is_far_too_long_for_any_column_of_a_table"
 
 

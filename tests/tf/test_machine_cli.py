@@ -6,8 +6,6 @@ import pytest
 
 from splitnet.cli import device_commands, main
 
-pytestmark = pytest.mark.tf
-
 GIB = 2**30
 
 

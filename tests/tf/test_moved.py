@@ -10,8 +10,6 @@ from keras import layers
 import splitnet as sn
 from splitnet.cli import main
 
-pytestmark = pytest.mark.tf
-
 
 @pytest.fixture(scope="module")
 def far() -> tuple[sn.Net, sn.Plan]:

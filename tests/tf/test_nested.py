@@ -12,11 +12,7 @@ import splitnet as sn
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import assert_near
 
-pytestmark = [
-    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:(?s).*destroy the mask:UserWarning")
 
 
 def stem() -> Any:

@@ -13,8 +13,6 @@ from splitnet.tf.placement.device_function import function_of, key_of_function
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import assert_near
 
-pytestmark = pytest.mark.tf
-
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     """Normal numbers, the same for the same seed."""

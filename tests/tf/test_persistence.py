@@ -16,11 +16,6 @@ from keras import layers
 import splitnet as sn
 from tests.tf.check import BATCH, Case, assert_near, numbers
 
-pytestmark = [
-    pytest.mark.tf,  # and what Keras makes h5py and NumPy say of its variables:
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-]
-
 STRANGER = """
 import sys
 sys.modules["splitnet"] = None          # it cannot be imported here

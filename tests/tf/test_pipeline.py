@@ -16,7 +16,6 @@ from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import Case, assert_near, assert_same, classes, numbers
 from tests.tf.zoo.ways import chain
 
-pytestmark = pytest.mark.tf
 X, Y = numbers(8), classes(4)
 
 

@@ -16,11 +16,6 @@ import splitnet as sn
 from tests.tf.check import BATCH, assert_near, devices, emitted, numbers, words
 from tests.tf.zoo import ZOO, two_branches
 
-pytestmark = [
-    pytest.mark.tf,  # and what Keras makes NumPy say of its variables:
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-]
-
 
 def test_placed_model_trains_in_a_loop_of_ones_own(cluster: sn.Cluster) -> None:
     """Under placement_scope a user's step equals plain, slots beside their weights."""

@@ -11,12 +11,6 @@ from keras import layers
 
 import splitnet as sn
 
-pytestmark = [
-    pytest.mark.tf,
-    # Of Keras, when it writes a variable to a file.
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-]
-
 
 class Interrupt(keras.callbacks.Callback):
     """Before an epoch raise, or send this process a signal in its second step."""

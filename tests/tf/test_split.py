@@ -9,8 +9,6 @@ from keras import layers
 
 import splitnet as sn
 
-pytestmark = pytest.mark.tf
-
 THREE = ["gpu:0", "gpu:1", "gpu:2"]
 RNG = np.random.default_rng(0)
 
@@ -67,7 +65,6 @@ def test_each_device_holds_its_part_of_weights_slots_and_updates(
     ]
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     cluster: sn.Cluster, tmp_path: Any
 ) -> None:

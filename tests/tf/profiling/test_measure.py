@@ -12,8 +12,6 @@ from splitnet.core.costs import Measured, load_costs, signature
 from splitnet.tf.profiling import links
 from splitnet.tf.profiling.measure import _groups
 
-pytestmark = pytest.mark.tf
-
 
 @pytest.fixture(scope="module")
 def model(cluster: sn.Cluster) -> Any:

@@ -8,8 +8,6 @@ from keras import layers
 
 import splitnet as sn
 
-pytestmark = pytest.mark.tf
-
 
 @pytest.fixture(scope="module")
 def model(cluster: sn.Cluster) -> Any:

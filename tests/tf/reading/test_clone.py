@@ -14,11 +14,6 @@ import splitnet as sn
 from splitnet.tf.reading.clone import Clone, clone
 from splitnet.tf.reading.source import blueprint_of
 
-pytestmark = [
-    pytest.mark.tf,
-    pytest.mark.usefixtures("cluster"),
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-]
 ONE, TWO = "/device:CPU:1", "/device:CPU:2"
 
 

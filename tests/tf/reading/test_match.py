@@ -11,7 +11,6 @@ import splitnet as sn
 from splitnet.core.plan import Plan
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 
-pytestmark = pytest.mark.tf
 CLUSTER = sn.Cluster.of("2*gpu", "cpu")
 
 

@@ -18,8 +18,6 @@ from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
 from splitnet.tf.runtime.nvml import Card
 
-pytestmark = pytest.mark.tf
-
 GIB = 2**30
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.tf.story import story
 
-pytestmark = pytest.mark.tf
-
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict:

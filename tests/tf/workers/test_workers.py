@@ -23,7 +23,6 @@ from splitnet.tf.workers.serve import (
 from tests.tf.story import story
 
 
-@pytest.mark.tf
 def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
     """No address of this machine reaches a worker that answers inside.
 
@@ -97,7 +96,6 @@ def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
     assert done.returncode == 128 + signal.SIGKILL
 
 
-@pytest.mark.tf
 def test_workers_with_a_limit_keep_to_it_and_to_the_order(tmp_path: Path) -> None:
     """Plans know what a limit leaves, the kernel holds it, steps see weights just set.
 
@@ -161,7 +159,6 @@ def _addresses() -> list[str]:
     return sorted({entry[4][0] for entry in found})
 
 
-@pytest.mark.tf
 def test_workers_end_when_their_owner_is_killed(tmp_path: Path) -> None:
     """A killed owner, who can clean up nothing, leaves no orphan."""
     answer = story(
