@@ -1,23 +1,217 @@
-"""Every feature gives the same numbers placed and plain; so do tuners and drawings."""
+"""What Keras users rely on gives the numbers of the plain model on placed ones.
+
+A feature is a function of a model that is not compiled and a folder; it returns
+numbers. The source itself is the plain model: emission leaves it as it was. Tuners and
+drawings are tests of their own.
+"""
 
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
+from keras import callbacks, layers
 
 import splitnet as sn
 from tests.tf.check import assert_near
-from tests.tf.features import BATCH, FEATURES, PINS, compiled, data, source
 
-pytestmark = [
-    pytest.mark.tf,
-    pytest.mark.slow,  # and what Keras makes h5py and NumPy say of its variables:
-    pytest.mark.filterwarnings("ignore:__array__ impl:DeprecationWarning"),
-]
+pytestmark = pytest.mark.slow
+
+Feature = Callable[[Any, Path], Any]
+FEATURES: dict[str, Feature] = {}
+PINS = {"left": "gpu:0", "norm": "gpu:0", "right": "gpu:1", "drop": "gpu:1"}
+BATCH, STEPS = 4, 3
+
+
+def feature(run: Feature) -> Feature:
+    """Register a feature under its function's name."""
+    FEATURES[run.__name__] = run
+    return run
+
+
+def source() -> Any:
+    """Two branches with state and chance, and two named outputs."""
+    a, b = keras.Input((6,), name="a"), keras.Input((6,), name="b")
+    left = layers.Dense(5, "tanh", kernel_regularizer="l2", name="left")(a)
+    left = layers.BatchNormalization(name="norm")(left)
+    right = layers.Dense(5, "relu", activity_regularizer="l1", name="right")(b)
+    right = layers.Dropout(0.4, name="drop")(right)
+    both = layers.Concatenate(name="both")([left, right])
+    outputs = {
+        "kind": layers.Dense(3, "softmax", name="kind")(both),
+        "size": layers.Dense(1, name="size")(both),
+    }
+    return keras.Model({"a": a, "b": b}, outputs, name="two")
+
+
+def data() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Three batches of four samples."""
+    rng = np.random.default_rng(0)
+    n = BATCH * STEPS
+    x = {key: rng.normal(size=(n, 6)).astype("float32") for key in "ab"}
+    kind = rng.integers(0, 3, n).astype("int32")
+    return x, {"kind": kind, "size": rng.normal(size=(n, 1)).astype("float32")}
+
+
+def compiled(model: Any, **more: Any) -> Any:
+    """The model with a loss for each output; the plain one runs eagerly."""
+    options = {
+        "optimizer": keras.optimizers.SGD(0.01, momentum=0.9),
+        "loss": {"kind": "sparse_categorical_crossentropy", "size": "mse"},
+        "run_eagerly": not hasattr(model, "placed_by_the_test"),
+    }
+    model.compile(**options | more)
+    return model
+
+
+def fit(model: Any, *sources: Any, **more: Any) -> Any:
+    """The history of two epochs, without clocks."""
+    x, y = data()
+    if not sources:
+        sources = (x, y)
+        more.setdefault("batch_size", BATCH)
+    made = model.fit(*sources, **{"epochs": 2, "shuffle": False, "verbose": 0} | more)
+    return made.history
+
+
+def state(model: Any) -> list[Any]:
+    """Weights and slots."""
+    found = model.get_weights()
+    if model.optimizer is not None:
+        found += [np.asarray(v) for v in model.optimizer.variables]
+    return found
+
+
+# --- where data comes from ------------------------------------------------------------
+
+
+@feature
+def numpy_arrays(model: Any, folder: Path) -> Any:
+    """Arrays, a share of them for validation."""
+    return fit(compiled(model), validation_split=0.33), state(model)
+
+
+@feature
+def steps_per_execution(model: Any, folder: Path) -> Any:
+    """Two steps in one call of TensorFlow, and one over."""
+    found = fit(compiled(model, steps_per_execution=2, run_eagerly=False))
+    return found, state(model), model.evaluate(*data(), BATCH, verbose=0)
+
+
+@feature
+def run_eagerly(model: Any, folder: Path) -> Any:
+    """Step by step, without a graph."""
+    return fit(compiled(model, run_eagerly=True)), state(model)
+
+
+# --- weights of samples and classes, losses, metrics ----------------------------------
+
+
+@feature
+def weights_and_losses(model: Any, folder: Path) -> Any:
+    """A weight per sample and output; a loss and a metric that are functions."""
+
+    def off(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
+
+    compiled(
+        model,
+        loss={"kind": keras.losses.SparseCategoricalCrossentropy(), "size": off},
+        loss_weights={"kind": 0.3, "size": 2.0},
+        metrics={"kind": ["accuracy"], "size": [off]},
+        weighted_metrics={"kind": ["accuracy"]},
+    )
+    weights = {
+        "kind": np.linspace(0, 1, BATCH * STEPS),
+        "size": np.linspace(1, 0, BATCH * STEPS),
+    }
+    return fit(model, sample_weight=weights), state(model)
+
+
+@feature
+def mixed_precision(model: Any, folder: Path) -> Any:
+    """Loss scaling that overflows at first: the step is skipped, the scale halved."""
+    inner = keras.optimizers.SGD(0.01, momentum=0.9)
+    scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**126)
+    return fit(compiled(model, optimizer=scaled)), state(model)
+
+
+# --- callbacks ------------------------------------------------------------------------
+
+
+@feature
+def many_callbacks(model: Any, folder: Path) -> Any:
+    """Files of the best and the last, rates, a board, and an early end."""
+    stop = callbacks.EarlyStopping(
+        "loss", patience=1, mode="max", restore_best_weights=True
+    )
+    kept = [
+        callbacks.ModelCheckpoint(folder / "best.keras", "loss", save_best_only=True),
+        callbacks.ModelCheckpoint(folder / "last.weights.h5", save_weights_only=True),
+        callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
+        callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=9.0, factor=0.3),
+        callbacks.TensorBoard(folder / "logs", histogram_freq=1),
+        stop,
+    ]
+    found = fit(compiled(model), callbacks=kept, epochs=4, validation_data=data())
+    assert stop.stopped_epoch > 0
+    assert list((folder / "logs").rglob("events*"))
+    ended, best = state(model), keras.models.load_model(folder / "best.keras")
+    model.load_weights(folder / "last.weights.h5")
+    return found, ended, state(best), model.get_weights()
+
+
+@feature
+def backup_and_restore(model: Any, folder: Path) -> Any:
+    """Training that breaks off in its second epoch goes on where it was."""
+
+    class Break(callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    compiled(model)
+    kept = callbacks.BackupAndRestore(folder / "backup")
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, callbacks=[kept, Break()])
+    seen: list[int] = []
+    told = callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: seen.append(epoch))
+    found = fit(model, callbacks=[callbacks.BackupAndRestore(folder / "backup"), told])
+    assert seen == [1]
+    return found, state(model)
+
+
+@feature
+def swapped_averages(model: Any, folder: Path) -> Any:
+    """Averages of the weights are evaluated and saved in their place."""
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
+    compiled(model, optimizer=optimizer)
+    found = fit(model, callbacks=[callbacks.SwapEMAWeights(swap_on_epoch=True)])
+    return found, state(model)
+
+
+# --- the model as a thing to change and to carry --------------------------------------
+
+
+@feature
+def quantized(model: Any, folder: Path) -> Any:
+    """int8 weights predict the same."""
+    model.quantize("int8", filters="left|right|kind|size")
+    return model.predict(data()[0], verbose=0)
+
+
+@feature
+def batch_by_batch(model: Any, folder: Path) -> Any:
+    """train_on_batch, test_on_batch and predict_on_batch."""
+    x, y = keras.tree.map_structure(lambda t: t[:BATCH], data())
+    compiled(model)
+    steps = [model.train_on_batch(x, y, return_dict=True) for _ in range(3)]
+    return steps, model.test_on_batch(x, y), model.predict_on_batch(x), state(model)
 
 
 @pytest.mark.parametrize("name", FEATURES)
