@@ -1,9 +1,5 @@
 """Reading: names, sizes and weights of every call, without memory on any device."""
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import keras
@@ -15,10 +11,9 @@ from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.match import planned_sites
 from splitnet.tf.reading.net import trace_of
 from splitnet.tf.reading.source import blueprint_of
+from tests.tf.story import story
 from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
-
-pytestmark = pytest.mark.tf
 
 
 def siamese() -> sn.Net:
@@ -135,11 +130,9 @@ def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
 
 
 STORY = """
-import json, keras, resource
-import splitnet as sn
+import keras, resource
 from keras import layers
-from splitnet.tf.runtime.configure import started
-answer = {"before": started()}
+answer["before"] = started()
 net = sn.Net("quiet")
 x = net.input("x", (6,))
 a = net.branch("a", x, layers.Dense(4), on="gpu:0")
@@ -159,7 +152,6 @@ from splitnet.cli import main
 words = "--gpus 4 --preset H100 --batch 2 --optimizer sgd --time-limit 0.1 --json"
 answer["command"] = main(["plan", "large.py:build", *words.split()])
 answer["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20
-print(json.dumps(answer))
 """
 LARGE = """
 import keras
@@ -179,31 +171,14 @@ def test_read_and_plan_do_not_start_tensorflow(tmp_path: Any) -> None:
     command as well.
     """
     (tmp_path / "large.py").write_text(LARGE)
-    done = subprocess.run(
-        [sys.executable, "-c", STORY],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        },
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
+    answer = story(STORY, tmp_path)
 
-    assert answer.pop("command") == 0
     assert answer.pop("later") == ["gpu:0", "gpu:1", "cpu:0"]
-    assert answer == {
-        "before": False,
-        "declared": False,
-        "read": False,
-        "planned": False,
-        "weights": True,
-        "resident": True,
-    }
+    assert answer.pop("command") == 0
+    for true in ("weights", "resident"):
+        assert answer.pop(true)
+    for false in ("before", "declared", "read", "planned"):
+        assert answer.pop(false) is False
 
 
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
@@ -223,7 +198,8 @@ def test_plans_of_a_keras_model_return_to_no_device(
         devices = [plan.device_of[part.name] for part in plan.graph.parts]
         return [d for i, d in enumerate(devices) if i == 0 or devices[i - 1] != d]
 
-    assert len(way()) == len(set(way())) > 2
+    free = way()
+    assert len(free) == len(set(free)) > 2
     there_and_back = {"in0": "gpu:0", "in4": "gpu:1", "in8": "gpu:0"}
     assert way(pins=there_and_back).count("gpu:0") > 1
 

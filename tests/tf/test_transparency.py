@@ -52,7 +52,6 @@ def assert_moved_as_planned(audit: sn.Audit) -> None:
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     "adamw_everything": lambda: keras.optimizers.AdamW(
         0.01,
         weight_decay=0.1,
@@ -68,7 +67,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     ),
     "adafactor": lambda: keras.optimizers.Adafactor(0.05),
     "lamb": lambda: keras.optimizers.Lamb(0.01),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.1),
 }
 
 

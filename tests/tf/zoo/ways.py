@@ -139,7 +139,6 @@ def chain(body: Any = None, **way: Any) -> Case:
 CHAINS: dict[str, dict[str, Any]] = {
     "gpipe": {"microbatches": 4},
     "one_f_one_b": {"microbatches": 5, "schedule": "1f1b", "recompute": True},
-    "xla": {"xla": True},
     "xla_gpipe": {"microbatches": 3, "xla": True},
 }
 WAYS |= {name: lambda way=way: chain(**way) for name, way in CHAINS.items()}
