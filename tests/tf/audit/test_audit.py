@@ -15,8 +15,6 @@ from tests.tf.check import BATCH, Case, numbers
 from tests.tf.test_transparency import OPTIMIZERS
 from tests.tf.zoo import two_branches
 
-pytestmark = pytest.mark.tf
-
 
 class Scoped(layers.Layer):
     """A layer of the recipe that opens a device scope in its call."""
@@ -77,32 +75,48 @@ def found(model: Any, plan: Any, data: Any = None) -> set[tuple[str, str]]:
 # --- what must ring -------------------------------------------------------------------
 
 
-def test_audit_finds_the_faq_recipe_out(cluster: sn.Cluster) -> None:
+def of_the_faq() -> Any:
     """Only its variables are where it says: forward and backward ops all strayed."""
     model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
-    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
     model.train_on_batch(numbers(6), numbers(2))
+    return model
+
+
+def with_a_device_in_call() -> Any:
+    """Its forward ops are there; its backward pass is not."""
+    sides = (
+        Scoped(layers.Dense(4), f"/device:CPU:{i}", name=name)
+        for i, name in ((1, "left"), (2, "right"))
+    )
+    return recipe(*sides, scopes=False)
+
+
+def compiled_by_xla() -> Any:
+    """It shows nothing, so nothing is proven."""
+    plain = keras.models.clone_model(of_the_faq())
+    plain.compile("adam", "mse", jit_compile=True)
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("make", "strayed", "there"),
+    [
+        (of_the_faq, ("forward", "backward"), "variables"),
+        (with_a_device_in_call, ("backward",), "forward"),
+        (compiled_by_xla, ("forward",), ""),
+    ],
+)
+def test_audit_finds_plain_models_out(
+    make: Any, strayed: tuple[str, ...], there: str, cluster: sn.Cluster
+) -> None:
+    """What is not on its device is found in both branches, and nothing else."""
+    model = make()
+    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
     strays = found(model, plan)
 
     for part in ("left", "right"):
-        assert ("forward", part) in strays
-        assert ("backward", part) in strays
-        assert ("variables", part) not in strays
-
-
-def test_audit_finds_a_layer_with_a_device_in_call_out(cluster: sn.Cluster) -> None:
-    """Its forward ops are there; its backward pass is not."""
-    model = recipe(
-        Scoped(layers.Dense(4), "/device:CPU:1", name="left"),
-        Scoped(layers.Dense(4), "/device:CPU:2", name="right"),
-        scopes=False,
-    )
-    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
-    strays = found(model, plan)
-
-    assert ("forward", "left") not in strays
-    assert ("backward", "left") in strays
-    assert ("backward", "right") in strays
+        assert {(aspect, part) for aspect in strayed} <= strays
+        assert (there, part) not in strays
 
 
 def emitted(cluster: sn.Cluster, optimizer: Any = "adam", case: Any = None) -> Any:
@@ -196,16 +210,6 @@ def test_audit_finds_another_plan_out(
     assert {("forward", "left"), ("backward", "left"), ("variables", "left")} <= strays
 
 
-def test_audit_finds_xla_out(cluster: sn.Cluster) -> None:
-    """A plain model that XLA compiled shows nothing: nothing is proven."""
-    model = recipe(layers.Dense(4, name="left"), layers.Dense(4, name="right"))
-    plan = sn.plan(model, cluster, pins=PINS, batch=13, time_limit=0.1)
-    plain = keras.models.clone_model(model)
-    plain.compile("adam", "mse", jit_compile=True)
-
-    assert ("forward", "left") in found(plain, plan)
-
-
 # --- what must not --------------------------------------------------------------------
 
 
@@ -268,15 +272,6 @@ def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
     trained = sn.audit(placed, None, (x, y)).check()
     assert "nothing in this step needs" in trained.notes[-1]
     assert sn.audit(placed, None, x).check().notes[-1] != trained.notes[-1]
-
-
-def test_audit_of_run_eagerly_says_what_it_cannot_see(cluster: sn.Cluster) -> None:
-    """Eager ops are in no graph: variables and slots are judged, the rest is noted."""
-    model = emitted(cluster)
-    model.compile("adam", "mse", run_eagerly=True)
-    audit = sn.audit(model, None, (numbers(6), numbers(2))).check()
-
-    assert any("run_eagerly=True" in note for note in audit.notes)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tf.story import story
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_workers_train_as_one_device_does(trained: dict[str, Any]) -> None:
-    """Losses over two workers equal those of the client alone."""
-    assert trained["losses"] == pytest.approx(trained["local"], rel=1e-6)
+    """Over two workers, and after one was killed or stopped, from the backup.
+
+    Without the one that hangs, and when it has come back, the losses are the same too.
+    """
+    losses = trained["losses"]
+
+    assert losses == pytest.approx(trained["local"], rel=1e-6)
+    assert trained["resumed"] == pytest.approx(losses[3:], rel=1e-6)
+    assert trained["without it"] == pytest.approx(losses[3:], rel=1e-6)
+    assert trained["after the stop"] == pytest.approx(losses, rel=1e-6)
 
 
 def test_workers_hold_the_weights_of_their_branches(trained: dict[str, Any]) -> None:
@@ -140,83 +148,51 @@ def test_workers_hold_the_weights_of_their_branches(trained: dict[str, Any]) -> 
     assert trained["audit"] == []
 
 
-def test_a_second_client_is_refused(trained: dict[str, Any]) -> None:
-    """TensorFlow would end with its own traceback, or take the workers away."""
-    assert "client:0 cannot listen at" in trained["second"]
-    assert "another program has joined this cluster" in trained["second"]
-
-
 def test_workers_live_in_a_private_network(trained: dict[str, Any]) -> None:
     """Workers and client see a loopback device, and answer on it."""
     assert trained["interfaces"] == ["lo"]
     assert trained["health"] == ["healthy", "healthy"]
 
 
-def test_workers_that_die_are_named_at_once(trained: dict[str, Any]) -> None:
-    """A killed worker ends the step in seconds, with its device and its parts."""
+def test_workers_that_die_or_hang_are_named_in_seconds(trained: dict[str, Any]) -> None:
+    """With device and parts; TensorFlow would wait for a stopped one for ever."""
     words, seconds = trained["killed"]
-
     assert words.startswith("WorkerError")
     assert "worker:1 (" in words
     assert "worker:0 (" not in words
     assert "worker:1/cpu:0 ran r" in words
     assert seconds < 10
 
-
-def test_workers_that_hang_are_named_in_seconds(trained: dict[str, Any]) -> None:
-    """A stopped worker, for which TensorFlow would wait for ever, ends the step too."""
     words, seconds = trained["stopped"]
-
     assert "worker:0 (" in words
     assert "unresponsive" in words
     assert seconds < 20
 
 
-def test_workers_that_are_lost_are_waited_for_by_nobody(
-    trained: dict[str, Any],
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("while it is gone", "WorkerError: 1 of 2 workers"),
+        ("while it is gone", "splitnet worker"),
+        ("while it hangs", "WorkerError: a worker is lost"),
+        ("while it hangs", "cluster.without('worker:0')"),
+        ("second", "client:0 cannot listen at"),
+        ("second", "another program has joined this cluster"),
+        ("another", "joined another cluster"),
+        ("version", "this program has TensorFlow 9.9.9"),
+    ],
+)
+def test_what_cannot_be_joined_or_used_is_said(
+    when: str, words: str, trained: dict[str, Any]
 ) -> None:
-    """A model is not even begun: TensorFlow would wait for the lost one for ever."""
-    assert trained["while it hangs"].startswith("WorkerError: a worker is lost")
-    assert "cluster.without('worker:0')" in trained["while it hangs"]
+    """A lost worker, a second client, another cluster, another TensorFlow."""
+    assert words in trained[when]
+    assert trained["version"].count("has TensorFlow 2.") == 2  # one of each worker
 
 
-def test_workers_that_are_left_go_on_without_the_lost_one(
-    trained: dict[str, Any],
-) -> None:
-    """Planned anew for what is left, while the other still hangs: the same losses."""
-    assert trained["without it"] == pytest.approx(trained["losses"][3:], rel=1e-6)
-
-
-def test_workers_that_come_back_let_training_go_on(trained: dict[str, Any]) -> None:
-    """After connect and BackupAndRestore the losses are those without the failure."""
-    assert trained["resumed"] == pytest.approx(trained["losses"][3:], rel=1e-6)
-    assert trained["after the stop"] == pytest.approx(trained["losses"], rel=1e-6)
-
-
-def test_connect_names_workers_that_are_not_there(trained: dict[str, Any]) -> None:
-    """A worker that is gone is named, with its address and what to start."""
-    assert trained["while it is gone"].startswith("WorkerError: 1 of 2 workers")
-    assert "splitnet worker" in trained["while it is gone"]
-
-
-def test_connect_refuses_a_second_cluster(trained: dict[str, Any]) -> None:
-    """A program joins one cluster; another one is refused with words."""
-    assert "joined another cluster" in trained["another"]
-
-
-def test_connect_refuses_another_tensorflow(trained: dict[str, Any]) -> None:
-    """Workers whose version differs are listed."""
-    assert "this program has TensorFlow 9.9.9" in trained["version"]
-    assert trained["version"].count("has TensorFlow 2.") == 2
-
-
-def test_workers_end_by_ctrl_c(trained: dict[str, Any]) -> None:
-    """One that serves in the foreground hears it, though Python hears nothing."""
+def test_workers_end_and_leave_nothing_behind(trained: dict[str, Any]) -> None:
+    """By Ctrl-C, by `stop()` also where one hangs; their files are removed."""
     assert trained["interrupted"] == -signal.SIGINT
-
-
-def test_workers_leave_nothing_behind(trained: dict[str, Any]) -> None:
-    """Stopping ends all of them, also one that hangs, and removes their files."""
     assert trained["left"] == []
     assert trained["files"] is False
     assert trained["ended in"] < 10
