@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,9 +12,11 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import OBJECTIVES
+from splitnet.planner import planner
 from splitnet.simulator.microbatch import scaled_graph
-from tests.planner.quick import find_plan
 from tests.zoo import MIB, chain, random_dag, two_towers, wide
+
+find_plan = partial(planner.find_plan, time_limit=0.1)  # most of it is refused
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
 TINY = Cluster.of("2*gpu", memory="12 MiB")
