@@ -45,6 +45,7 @@ def pipelined(model: Any, placed: Placed) -> None:
         compile_plainly(*args, **kwargs)
         check_losses(model, placed.pipeline)
 
+    @tf.autograph.experimental.do_not_convert  # by a `tf.function` of the user's own
     def train_step(data: Any) -> Any:
         placed.shared.append(Shared())
         try:
@@ -135,18 +136,24 @@ class _Sums:
         homes = {id(v): device_of(v) for v in self.variables}
         at_home = {(id(v), homes[id(v)]): g for v, g in zip(self.variables, own)}
         self._made.append({})
+        together: dict[Any, list[tuple[int, str]]] = {}
         for (which, device), gradient in (at_home | away).items():
             if gradient is None or which not in homes:
                 continue
-            values = gradient
-            if isinstance(gradient, tf.IndexedSlices):
-                values = gradient.values
-            self._made[-1][which, device] = values
-            before = self._sums.get((which, device))
-            with tf.device(device):
-                self._sums[which, device] = (
-                    gradient if before is None else _added(before, gradient)
-                )
+            key, before = (which, device), self._sums.get((which, device))
+            sparse = [isinstance(g, tf.IndexedSlices) for g in (gradient, before)]
+            self._made[-1][key] = gradient.values if sparse[0] else gradient
+            if before is None:
+                self._sums[key] = gradient
+            elif tf.executing_eagerly() or key not in at_home or any(sparse):
+                with tf.device(device):
+                    self._sums[key] = _added(before, gradient)
+            else:
+                together.setdefault((device, gradient.op), []).append(key)
+        for (device, _), keys in together.items():
+            made = [self._made[-1][key] for key in keys]
+            sums = _sums([self._sums[key] for key in keys], made, device)
+            self._sums |= dict(zip(keys, sums))
 
     def made_by(self, number: int, variables: list[Any], device: str) -> list[Any]:
         """The gradients that a micro-batch made of some variables on a device."""
@@ -161,6 +168,28 @@ class _Sums:
             with tf.device(device_of(variable)):
                 found.append(functools.reduce(_added, parts) if parts else None)
         return found
+
+
+def _sums(ones: list[Any], others: list[Any], device: str) -> list[Any]:
+    """The sums of what one backward call made with what there was, on a device.
+
+    They are ops of a function that is not inlined: TensorFlow's graph optimizer goes
+    over the graph of a step many times, and there would be thousands of them.
+    """
+    specs = [
+        [tf.TensorSpec(one.shape, one.dtype) for one in each] for each in (ones, others)
+    ]
+    with tf.init_scope():  # without the devices of the step that is being made
+        function = _gradient_sums.get_concrete_function(*specs)
+    with tf.device(device):
+        return list(function(ones, others))
+
+
+@functools.partial(
+    tf.function, autograph=False, experimental_attributes={"_noinline": True}
+)
+def _gradient_sums(ones: list[Any], others: list[Any]) -> list[Any]:
+    return [one + other for one, other in zip(ones, others)]
 
 
 def _added(one: Any, other: Any) -> Any:
