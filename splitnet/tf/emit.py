@@ -14,7 +14,7 @@ from splitnet.core.replication import tower_part, towers_in, weights_part
 from splitnet.planner.strategies.compare import executed
 from splitnet.simulator.microbatch import execution_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.parallel.lowering import lay_out, way_of
+from splitnet.tf.parallel.lowering import check_execution, lay_out
 from splitnet.tf.parallel.pipeline import pipelined
 from splitnet.tf.parallel.splitting import joined_layers, split_as_planned
 from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
@@ -73,7 +73,7 @@ def emit(
     wait_for_workers(ask=True)
     plan = planned_here(plan)
     plan = executed(plan, execution_of(plan, microbatches, schedule, recompute))
-    way = way_of(plan, xla=xla)
+    check_execution(plan, xla=xla)
     blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
     sites = planned_sites(blueprint, plan)
     cloned = clone(blueprint, _device_of_layers(sites, plan), copy=copy)
@@ -84,7 +84,7 @@ def emit(
     placed = placement(plan, cloned.flow, mine)
     wait_for_workers()
     _spare_cudnn(sites, plan, cloned)
-    placed = lay_out(model, placed, way)
+    placed = lay_out(model, placed, xla=xla)
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
     lay_over(model, placed)

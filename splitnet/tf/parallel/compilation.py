@@ -4,14 +4,13 @@ What XLA can compile is tried, where it is not known, before anything runs.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import first_line
-from splitnet.core.plan import Fallback
+from splitnet.core.errors import first_line, warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.placed import Placed
 from splitnet.tf.reading.call_cost import keras_class
@@ -23,29 +22,29 @@ _LOOPING = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistr
 _SAMPLES, _EXTENT = 2, 8  # what an unknown batch and any other unknown extent become
 
 
-def how_to_run(
-    placed: Placed, how: str, wanted: Callable[[str], bool]
-) -> tuple[dict[int, str], list[Fallback]]:
-    """How each call runs, by the id of its node, and what cannot run so.
+def how_to_run(placed: Placed, how: str, devices: Collection[str]) -> dict[int, str]:
+    """How each call on some devices runs, by the id of its node; warns of others.
 
     Args:
         placed: the placement of an emitted model.
         how: "recompute" or "xla".
-        wanted: whether the part of a key shall run so.
+        devices: the names of those whose parts shall run so.
     """
+    graph, device_of = placed.plan.graph, placed.plan.device_of
+    working = {call.part for call in graph.calls if call.forward_flops}
     found: dict[int, str] = {}
-    fallbacks: dict[tuple[str, str], Fallback] = {}
+    refused: dict[tuple[str, str], None] = {}
     for node in placed.flow.nodes:
-        key = placed.key_of[id(node)]
-        if not wanted(key):
+        part = placed.part_of[placed.key_of[id(node)]]
+        if part not in working or device_of[part] not in devices:
             continue
-        reason = _obstacle(node, placed, how)
-        if not reason:
+        if reason := _obstacle(node, placed, how):
+            refused[part, reason] = None
+        else:
             found[id(node)] = how
-            continue
-        part = placed.part_of[key]
-        fallbacks.setdefault((part, reason), Fallback(part, how, "as it is", reason))
-    return found, list(fallbacks.values())
+    for part, reason in refused:
+        warn(f"{how}: {part!r} runs as it is: {reason}.")
+    return found
 
 
 def _obstacle(node: Any, placed: Placed, how: str) -> str:
