@@ -7,7 +7,7 @@ smaller than the number of towers is padded with copies of its first sample; wha
 of them is cut off, and counts for nothing in gradients, losses and moving averages.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,40 +206,72 @@ class SynchronisedNorm(TowerRunner):
     """
 
     def run(self, run: Run) -> None:
-        """Run the layer on every tower with the moments of all."""
+        """Run the layer on every tower with the moments of all.
+
+        They are worked out when the first tower asks for them, at the weights' home.
+        """
         [node] = self.segment.nodes
         if tf.executing_eagerly() or keras_api.in_stateless_scope():
             super().run(run)
             return
-        shards = self.shards(run)
+        shards, device_of = self.shards(run), self.placed.target_of
+        home = device_of[self.replicas.home]
         inputs = [self.inputs(run, tensor, shards) for tensor in self.segment.reads]
-        moments = _Moments(self, run, node.operation, shards, inputs)
+        each_of = self._each_of(run, keras_api.moments_of(node.operation), inputs)
+        found: list[Any] = []
         outputs, values = [], []
+
+        def moments(asked: Any, mask: Any) -> tuple[Any, ...]:
+            if not found:
+                each = each_of(asked.dtype, mask is not None)
+                with tf.name_scope(scope_of(self.replicas.home)), tf.device(home):
+                    found.extend(_combined(each, shards))
+            target = device_of[self.replicas.keys[len(outputs)]]
+            return tuple(run.moved(one, home, target) for one in found)
+
         with keras_api.with_moments(node.operation, moments):
-            for number, _ in enumerate(self.replicas.keys):
-                moments.asked_by = number
-                seen, scope = self._call(run, node, inputs, number)
+            for key, *given in zip(self.replicas.keys, *inputs):
+                seen, scope = self._call(run, node, given, key)
                 outputs.append([seen[id(old)] for old in node.outputs])
-                values.append(
-                    {
-                        id(v): (v, scope.get_current_value(v))
-                        for v in scope.assigned.values()
-                    }
-                )
+                new = scope.get_current_value
+                values.append({i: (v, new(v)) for i, v in scope.assigned.items()})
         self.settle(run, shards, values)
         for number, old in enumerate(node.outputs):
             self.give(run, shards, old, [made[number] for made in outputs], _local(run))
 
+    def _each_of(
+        self, run: Run, plainly: Callable[..., Any], inputs: list[list[Any]]
+    ) -> Callable[[Any, bool], list[list[Any]]]:
+        """What computes the moments of each tower, and copies them home.
+
+        They are mean and variance of its samples; how many, if there is a mask.
+        """
+        device_of = self.placed.target_of
+
+        def each_of(dtype: Any, masked: bool) -> list[list[Any]]:
+            each = []
+            for key, value, *masks in zip(self.replicas.keys, *inputs):
+                kept = masks[0] if masks else keras_api.mask_of(value)
+                with tf.name_scope(scope_of(key)), tf.device(device_of[key]):
+                    found = list(
+                        plainly(tf.cast(value, dtype), kept if masked else None)
+                    )
+                    if masked and kept is not None:
+                        found.append(tf.reduce_sum(tf.cast(kept, dtype)))
+                home = device_of[self.replicas.home]
+                each.append([run.moved(one, device_of[key], home) for one in found])
+            return each
+
+        return each_of
+
     def _call(
-        self, run: Run, node: Any, inputs: list[list[Any]], number: int
+        self, run: Run, node: Any, given: list[Any], key: str
     ) -> tuple[dict[int, Any], StateScope]:
         """The tensors of one tower's call, by symbolic id, and what it assigned."""
-        key, layer = self.replicas.keys[number], node.operation
-        device = self.placed.target_of[key]
+        layer, device = node.operation, self.placed.target_of[key]
         mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
         mapping += [(v, run.state(v, first=True)) for v in states_of(layer)]
-        reads = zip(self.segment.reads, inputs)
-        seen = {id(old): each[number] for old, each in reads}
+        seen = {id(old): one for old, one in zip(self.segment.reads, given)}
         with (
             tf.name_scope(scope_of(key)),
             tf.device(device),
@@ -247,55 +279,6 @@ class SynchronisedNorm(TowerRunner):
         ):
             run_node(node, seen, run.context)
         return seen, scope
-
-
-class _Moments:
-    """The moments of the whole batch, worked out once from those of each tower.
-
-    Those of each tower are copied to the home of the weights, and those of the batch to
-    each tower; `asked_by` is the number of the tower that calls its layer.
-    """
-
-    def __init__(
-        self,
-        towers: TowerRunner,
-        run: Run,
-        layer: Any,
-        shards: Shards,
-        inputs: list[list[Any]],
-    ) -> None:
-        self._towers, self._run = towers, run
-        self._shards, self._inputs = shards, inputs
-        self._plainly = keras_api.moments_of(layer)
-        self._found: tuple[Any, ...] = ()
-        self.asked_by = 0
-
-    def __call__(self, inputs: Any, mask: Any) -> tuple[Any, ...]:
-        """As a BatchNormalization computes them, on the tower that asks."""
-        replicas, device_of = self._towers.replicas, self._towers.placed.target_of
-        home = device_of[replicas.home]
-        if not self._found:
-            each = [
-                [self._run.moved(one, device_of[key], home) for one in mine]
-                for key, mine in zip(replicas.keys, self._of_towers(inputs, mask))
-            ]
-            with tf.name_scope(scope_of(replicas.home)), tf.device(home):
-                self._found = _combined(each, self._shards)
-        target = device_of[replicas.keys[self.asked_by]]
-        return tuple(self._run.moved(one, home, target) for one in self._found)
-
-    def _of_towers(self, inputs: Any, mask: Any) -> Iterator[list[Any]]:
-        """Mean and variance of each tower's samples; how many, if there is a mask."""
-        for number, key in enumerate(self._towers.replicas.keys):
-            value, *masks = [one[number] for one in self._inputs]
-            kept = masks[0] if masks else keras_api.mask_of(value)
-            kept = kept if mask is not None else None
-            device = self._towers.placed.target_of[key]
-            with tf.name_scope(scope_of(key)), tf.device(device):
-                found = list(self._plainly(tf.cast(value, inputs.dtype), kept))
-                if kept is not None:
-                    found.append(tf.reduce_sum(tf.cast(kept, inputs.dtype)))
-            yield found
 
 
 def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:
