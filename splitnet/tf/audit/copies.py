@@ -93,25 +93,33 @@ def _kind(
 
 def _reads_variable(step: ExecutedStep, node: Any) -> bool:
     """Whether an op hands on the value of a variable."""
-    while node is not None and node.op in PASSING and node.input:
-        node = step.by_name.get(op_of(node.input[0]))
-    return node is not None and (
-        node.op == "ReadVariableOp" or node.name.endswith("ReadVariableOp")
+    return any(
+        one.op == "ReadVariableOp" or one.name.endswith("ReadVariableOp")
+        for one in _back(step, node, lambda one: one.op in PASSING)
     )
 
 
 def _of_data(step: ExecutedStep, node: Any) -> bool:
     """Whether an op outside of parts computes from the step's data, as slices do."""
+    return any(
+        one.op in _GIVEN and not PREFIX.sub("", one.name).startswith("unknown")
+        for one in _back(step, node, lambda one: one.op not in CALLS)
+    )
+
+
+def _back(
+    step: ExecutedStep, node: Any, passes: Callable[[Any], bool]
+) -> Iterator[Any]:
+    """A node, and what it has its data from behind nodes that pass it on."""
     ahead, done = [node], set()
     while ahead:
         node = ahead.pop()
-        if node is None or node.name in done or node.op in CALLS:
+        if node is None or node.name in done:
             continue
         done.add(node.name)
-        if node.op in _GIVEN and not PREFIX.sub("", node.name).startswith("unknown"):
-            return True
-        ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
-    return False
+        yield node
+        if passes(node):
+            ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
 
 
 def _leads_to(
@@ -138,17 +146,10 @@ def _sums_gradients(
     step: ExecutedStep, node: Any, through: Collection[str] = _SUMMING
 ) -> bool:
     """Whether an op is a backward call, or a sum of what such calls give."""
-    ahead, done = [node], set()
-    while ahead:
-        node = ahead.pop()
-        if node is None or node.name in done:
-            continue
-        done.add(node.name)
-        if _of_backward(node) or PREFIX.sub("", node.name).startswith("AddN"):
-            return True
-        if node.op in through:
-            ahead += [step.by_name.get(op_of(one)) for one in step.origins(node)]
-    return False
+    return any(
+        _of_backward(one) or PREFIX.sub("", one.name).startswith("AddN")
+        for one in _back(step, node, lambda one: one.op in through)
+    )
 
 
 def _of_backward(node: Any) -> bool:

@@ -19,6 +19,7 @@ from splitnet.core.plan import Plan
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.device_function import (
     CALLS,
+    ancestors,
     canonical,
     function_of,
     key_in,
@@ -260,13 +261,8 @@ def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
     """Parts that work in traced graphs, but for nothing that these give or change."""
     working: dict[str, bool] = {}
     for graph in graphs:
-        needed: set[Any] = set()
-        todo = [*(t.op for t in graph.outputs), *graph.control_outputs]
-        while todo:
-            op = todo.pop()
-            if op not in needed:
-                needed.add(op)
-                todo += [*(t.op for t in op.inputs), *op.control_inputs]
+        given = [*(t.op for t in graph.outputs), *graph.control_outputs]
+        needed = ancestors(given)
         for op in graph.get_operations():
             for part in _parts_in(op, names) if op.type not in _NOT_WORK else ():
                 working[part] = working.get(part, False) or op in needed

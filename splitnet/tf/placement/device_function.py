@@ -6,7 +6,7 @@ averages run where most of their data is.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ import tensorflow as tf
 __all__ = [
     "CALLS",
     "DeviceFunction",
+    "ancestors",
     "body_name",
     "canonical",
     "function_of",
@@ -62,6 +63,18 @@ def key_of_function(name: str) -> str | None:
 def function_of(op: Any) -> str:
     """The name of the function that a traced op calls; "" for any other op."""
     return str(op.get_attr("f").name) if op.type in CALLS else ""
+
+
+def ancestors(ops: Iterable[Any]) -> set[Any]:
+    """Traced ops with all that they need."""
+    found: set[Any] = set()
+    ahead = list(ops)
+    while ahead:
+        op = ahead.pop()
+        if op not in found:
+            found.add(op)
+            ahead += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return found
 
 
 def update_scope(device: str, number: str = "all") -> str:

@@ -16,17 +16,14 @@ import tensorflow as tf
 
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED
-from splitnet.tf.placement.device_function import body_name, scope_of
+from splitnet.tf.placement.device_function import ancestors, body_name, scope_of
 from splitnet.tf.placement.part_gradient import PartGradient, part_gradient
 from splitnet.tf.placement.run import Run, device_of
 from splitnet.tf.placement.segments import Segment
-from splitnet.tf.placement.states import StateScope, Update, affine, depends
+from splitnet.tf.placement.states import StateScope, Update, affine
 from splitnet.tf.reading.variables import states_of, tables_of, weights_of
 
 __all__ = ["PartFunction", "run_node", "running"]
-
-_LOOPS = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
-
 
 _here = threading.local()
 
@@ -128,15 +125,17 @@ class PartFunction:
         """The variables that are arguments: weights of other devices, and states."""
         operations = [node.operation for node in self.segment.nodes]
         states = _unique(v for one in operations for v in states_of(one))
-        tables = {id(v) for one in operations for v in tables_of(one)}
-        weights = [
-            v for v in self.weights() if id(v) not in tables and device_of(v) != home
-        ]
-        return weights, states
+        return [v for v in self.read_whole() if device_of(v) != home], states
 
     def weights(self) -> list[Any]:
         """The trained variables of all calls, each once."""
         return _unique(v for n in self.segment.nodes for v in weights_of(n.operation))
+
+    def read_whole(self) -> list[Any]:
+        """The trained variables without those of which calls read rows alone."""
+        nodes = self.segment.nodes
+        tables = {id(v) for node in nodes for v in tables_of(node.operation)}
+        return [v for v in self.weights() if id(v) not in tables]
 
     def _traced(
         self, run: Run, given: list[Any], weights: list[Any], states: list[Any]
@@ -179,18 +178,19 @@ class Trace:
         self._part, self._context = part, context
         self._gradients: dict[Any, PartGradient | None] = {}
         self.weights, self._states = list(weights), list(states)
-        self._read_first: list[Any] = []
-        self._captured: set[int] = set()
-        self._trace(signature)
-        looped = _in_loops(self.function.graph)
-        if looped or self._captured:
-            self._read_first = [v for v in part.weights() if id(v.value) in looped]
-            self.weights = [v for v in weights if id(v) not in self._captured]
+        captured = self._trace(signature)
+        if captured & set(map(id, weights)):
+            self.weights = [v for v in weights if id(v) not in captured]
             self._trace(signature)
 
-    def _trace(self, signature: tuple[Any, Any]) -> None:
+    def _trace(self, signature: tuple[Any, Any]) -> set[int]:
+        """Trace the body; the ids of weights that functions of a layer's own read."""
+        captured: set[int] = set()
+
         def named(given: Any, masks: Any, weights: Any, states: Any) -> Any:
-            return self._body(given, masks, weights, states)
+            made, scope = self._body(given, masks, weights, states)
+            captured.update(scope.captured)
+            return made
 
         named.__name__ = body_name(self._part.segment.key)
         function = tf.function(
@@ -203,6 +203,7 @@ class Trace:
         with tf.init_scope():  # without the devices of the step that is being made
             self.function = function.get_concrete_function(*signature, *specs)
         self._ops = self.function.graph.get_operations()
+        return captured
 
     def run(self, arguments: list[Any], device: str, scope: str, idle: Set[int]) -> Any:
         """Call the function; its gradient runs on the same device.
@@ -237,14 +238,24 @@ class Trace:
             return function(*arguments)
         return gradient.run(function.structured_outputs, flat, device, scope)
 
-    def _body(self, given: Any, masks: Any, weights: Any, states: Any) -> Any:
+    def _body(
+        self, given: Any, masks: Any, weights: Any, states: Any
+    ) -> tuple[Any, StateScope]:
+        """What the body returns, and the scope in which its calls ran.
+
+        Weights are read before the calls: a loop would pass a variable on to its
+        gradient, and TensorFlow places what surrounds a call that returns a variable by
+        other rules.
+        """
         part = self._part.segment
         local = {}
         for old, value, mask in zip(part.reads, given, masks):
             if mask is not None:
                 _set(value, CARRIED[0], mask)
             local[id(old)] = value
-        read = [(v, tf.convert_to_tensor(v.value)) for v in self._read_first]
+        arguments = set(map(id, self.weights))
+        own = [v for v in self._part.read_whole() if id(v) not in arguments]
+        read = [(v, tf.convert_to_tensor(v.value)) for v in own]
         given_weights = [*read, *zip(self.weights, weights)]
         owners: list[Any] = []
         with StateScope(zip(self._states, states), given_weights) as scope:
@@ -252,7 +263,6 @@ class Trace:
                 with tf.name_scope(scope_of(key)):
                     run_node(node, local, self._context)
                 owners += [node.operation] * (len(scope.losses) - len(owners))
-        self._captured |= scope.captured
         outputs = [local.get(id(old)) for old in part.gives]
         made = {
             "outputs": outputs,
@@ -271,9 +281,9 @@ class Trace:
         made["kept"] = [vars(layer)[name] for layer, name in self.kept]
         made["states"] = offsets
         leaves = tf.nest.flatten(made, expand_composites=True)
-        ops = [one.op for one in leaves if one is not None]
-        self.early = {i for i, old in enumerate(states) if not depends(ops, old.op)}
-        return made
+        needed = ancestors(one.op for one in leaves if one is not None)
+        self.early = {i for i, old in enumerate(states) if old.op not in needed}
+        return made, scope
 
     def _attributes(self) -> list[tuple[Any, str]]:
         """The layers and attributes that keep tensors of the body."""
@@ -318,23 +328,6 @@ def _updates(
         if constant is None:
             offsets.append(offset)
     return updates, offsets
-
-
-def _in_loops(graph: Any) -> set[int]:
-    """The ids of the variables that loops and branches of a traced body read.
-
-    They would pass them on to their gradient, and TensorFlow places what surrounds a
-    call that returns a variable by other rules.
-    """
-    inside = {
-        id(tensor)
-        for op in graph.get_operations()
-        if op.type in _LOOPS
-        for tensor in op.inputs
-        if tensor.dtype == tf.resource
-    }
-    handles = {id(outer) for outer, inner in graph.captures if id(inner) in inside}
-    return {id(v) for v in graph.variables if id(v.handle) in handles}
 
 
 def _unique(variables: Iterable[Any]) -> list[Any]:

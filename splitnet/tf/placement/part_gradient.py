@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
+from splitnet.tf.placement.device_function import ancestors
 
 __all__ = ["PartGradient", "part_gradient"]
 
@@ -114,7 +115,7 @@ def part_gradient(
         return None
     structure = [one for one in gradients if one is not None]
     flat = tf.nest.flatten(structure, expand_composites=True)
-    early = _ancestors(ops)
+    early = ancestors(ops)
     both = (*_AGAIN, *_POOLS) if cpu else _AGAIN
     known = {one.op for one in graph.inputs} if again else early
     late, read = _late(flat, known, {one.op for one in given}, both)
@@ -143,24 +144,11 @@ def _flows(output: Any, sources: set[Any]) -> bool:
     gradient is sent back.
     """
     number = output.dtype.is_floating or output.dtype.is_complex
-    return bool(number and sources & _ancestors([output.op]))
+    return bool(number and sources & ancestors([output.op]))
 
 
 def _refs(tensors: Iterable[Any]) -> set[Any]:
     return {one.ref() for one in tensors}
-
-
-def _ancestors(ops: Iterable[Any]) -> set[Any]:
-    """Ops with all that they need."""
-    found: set[Any] = set()
-    ahead = list(ops)
-    while ahead:
-        op = ahead.pop()
-        if op not in found:
-            found.add(op)
-            ahead += [tensor.op for tensor in op.inputs]
-            ahead += op.control_inputs
-    return found
 
 
 def _late(

@@ -4,7 +4,7 @@ A tensor is copied once to each device that reads it. The gradient of the copy i
 there and crosses back once, to the device where the tensor was made.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,23 +16,13 @@ from splitnet.tf.placement.device_function import canonical
 __all__ = ["Run", "Shared", "carry", "device_of", "transfer"]
 
 
-class Turns(Protocol):
-    """The order of the calls of parts that several runs in one step make."""
-
-    def before(self, segment: Any, key: str) -> list[Any]:
-        """What must have run before a segment runs as a part."""
-
-    def ran(self, segment: Any, key: str, made: Any) -> None:
-        """Note what a segment returned."""
-
-
 class Shared:
     """What several runs in one step have in common: traces, weights, states.
 
     `weights` maps (id of a variable, device) to its copy there, `states` the id of a
     variable to (first value, latest value) of the step. Where each run has a gradient
     tape of its own, `tape` is that of the present one, which watches the weights, and
-    `turns` their order on each device.
+    `turns` (`tf/parallel/pipeline.py`) the order of their calls on each device.
     """
 
     def __init__(self) -> None:
@@ -40,7 +30,7 @@ class Shared:
         self.weights: dict[tuple[int, str], Any] = {}
         self.states: dict[int, tuple[Any, Any]] = {}
         self.tape: tf.GradientTape | None = None
-        self.turns: Turns | None = None
+        self.turns: Any = None
 
     def copied(self, value: Any, source: str, target: str) -> Any:
         """A copy of a weight that all runs of the step use."""

@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
+from splitnet.tf.placement.device_function import ancestors
 
-__all__ = ["StateScope", "Update", "affine", "depends"]
+__all__ = ["StateScope", "Update", "affine"]
 
 
 class StateScope(keras.StatelessScope):
@@ -95,22 +96,7 @@ def affine(new: Any, old: Any) -> tuple[Any, Any] | None:
             if factor is None:
                 return None
             return scale * factor, None if offset is None else offset * other
-        if depends([other.op], old.op):
+        if old.op in ancestors([other.op]):
             return None
         return scale, other if offset is None else offset + other
     return None
-
-
-def depends(ops: list[Any], source: Any) -> bool:
-    """Whether any of these ops of one graph depends on the source op."""
-    seen = set(ops)
-    ahead = list(seen)
-    while ahead:
-        op = ahead.pop()
-        if op is source:
-            return True
-        before = [*(t.op for t in op.inputs), *op.control_inputs]
-        fresh = [one for one in before if one not in seen]
-        seen.update(fresh)
-        ahead += fresh
-    return False
