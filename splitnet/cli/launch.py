@@ -7,6 +7,7 @@ need, so that workers and program find each other.
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -69,13 +70,12 @@ def launch(
         faults.append("a Kubernetes manifest needs --image")
     if faults or not program:
         raise ConfigError(listed("a job cannot be written.", faults))
-    if engine is Engine.slurm:
-        text = _sbatch(program, nodes, gpus_per_node, preset, name, max_restarts)
-    else:
-        assert image is not None  # see above
-        text = _manifest(
-            *(program, nodes, gpus_per_node, preset, name, image, max_restarts)
-        )
+    variables = {
+        "SPLITNET_ALLOW_REMOTE": "1",
+        "SPLITNET_GPUS_PER_HOST": str(gpus_per_node),
+    } | ({"SPLITNET_GPU_PRESET": preset} if preset else {})
+    job = (program, nodes, gpus_per_node, name, max_restarts, variables)
+    text = _sbatch(*job) if engine is Engine.slurm else _manifest(*job, str(image))
     if out is None:
         print(text, end="")
         return 0
@@ -89,15 +89,13 @@ def _sbatch(
     program: list[str],
     nodes: int,
     gpus: int,
-    preset: str | None,
     name: str,
     max_restarts: int,
+    variables: Mapping[str, str],
 ) -> str:
     """A worker on each host by srun, the program on the first host."""
     gpu_line = f"#SBATCH --gpus-per-node={gpus}\n" if gpus else ""
-    preset_line = (
-        f"export SPLITNET_GPU_PRESET={shlex.quote(preset)}\n" if preset else ""
-    )
+    exports = "\n".join(f"export {k}={shlex.quote(v)}" for k, v in variables.items())
     return f"""#!/bin/bash
 # A worker of splitnet on each host, and one program that uses them all.
 #SBATCH --job-name={name}
@@ -110,11 +108,10 @@ def _sbatch(
 #   nft add rule inet filter input ip saddr != NETWORK tcp dport {_PORT}-2299 drop
 # or give each host an address of a WireGuard network. See docs/machines.md.
 set -u
-export SPLITNET_ALLOW_REMOTE=1
+{exports}
 export SPLITNET_PORT="${{SPLITNET_PORT:-{_PORT}}}"
 export SPLITNET_CLIENT="${{SLURMD_NODENAME:-$(hostname)}}:$SPLITNET_PORT"
-export SPLITNET_GPUS_PER_HOST={gpus}
-{preset_line}
+
 program=
 stopped=
 trap 'stopped=1; [ -n "$program" ] && kill -TERM "$program" 2>/dev/null' TERM INT
@@ -138,84 +135,78 @@ def _manifest(
     program: list[str],
     nodes: int,
     gpus: int,
-    preset: str | None,
     name: str,
-    image: str,
     max_restarts: int,
+    variables: Mapping[str, str],
+    image: str,
 ) -> str:
     """A StatefulSet of workers, a Job for the program, and who may reach them."""
-    variables = {
-        "SPLITNET_ALLOW_REMOTE": "1",
+    of_the_job = {
         "SPLITNET_PORT": str(_PORT),
         "SPLITNET_STATEFUL_SET": f"{name}-worker",
         "SPLITNET_SERVICE": name,
         "SPLITNET_WORKERS": str(nodes),
         "SPLITNET_CLIENT": f"{name}-client.{name}:{_PORT}",
-        "SPLITNET_GPUS_PER_HOST": str(gpus),
-    } | ({"SPLITNET_GPU_PRESET": preset} if preset else {})
-    env = [{"name": key, "value": value} for key, value in variables.items()]
-    limits = {"nvidia.com/gpu": gpus} if gpus else {}
+    }
+    every = {**variables, **of_the_job}.items()
+    env = [{"name": key, "value": value} for key, value in every]
     labels = {"splitnet-job": name}
-    meta = {"name": name, "labels": labels}
+    workers = labels | {"role": "worker"}
+    pods = {"podSelector": {"matchLabels": labels}}
 
     def pod(command: list[str], role: str, **more: object) -> dict[str, object]:
         box = {"name": role, "image": image, "command": command, "env": env} | more
         return {"automountServiceAccountToken": False, "containers": [box]}
 
-    template = {"metadata": {"labels": labels | {"role": "worker"}}}
+    def thing(kind: str, version: str, name: str, **spec: object) -> dict[str, object]:
+        meta = {"name": name, "labels": labels}
+        return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}
+
+    limits = {"nvidia.com/gpu": gpus} if gpus else {}
     worker = pod(["splitnet", "worker"], "worker", resources={"limits": limits})
     client = pod(program, "client") | {
         "hostname": f"{name}-client",
         "subdomain": name,
         "restartPolicy": "Never",
     }
-    among = [{"podSelector": {"matchLabels": labels}}]
-    things: list[dict[str, object]] = [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": meta,
-            "spec": {
-                "clusterIP": "None",
-                "selector": labels,
-                "publishNotReadyAddresses": True,
-                "ports": [{"name": "grpc", "port": _PORT}],
+    things = [
+        thing(
+            "Service",
+            "v1",
+            name,
+            clusterIP="None",
+            selector=labels,
+            publishNotReadyAddresses=True,
+            ports=[{"name": "grpc", "port": _PORT}],
+        ),
+        thing(
+            "StatefulSet",
+            "apps/v1",
+            f"{name}-worker",
+            serviceName=name,
+            replicas=nodes,
+            podManagementPolicy="Parallel",
+            selector={"matchLabels": workers},
+            template={"metadata": {"labels": workers}, "spec": worker},
+        ),
+        thing(
+            "Job",
+            "batch/v1",
+            f"{name}-client",
+            backoffLimit=max_restarts,
+            template={
+                "metadata": {"labels": labels | {"role": "client"}},
+                "spec": client,
             },
-        },
-        {
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": {"name": f"{name}-worker", "labels": labels},
-            "spec": {
-                "serviceName": name,
-                "replicas": nodes,
-                "podManagementPolicy": "Parallel",
-                "selector": {"matchLabels": labels | {"role": "worker"}},
-                "template": template | {"spec": worker},
-            },
-        },
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": f"{name}-client", "labels": labels},
-            "spec": {
-                "backoffLimit": max_restarts,
-                "template": {
-                    "metadata": {"labels": labels | {"role": "client"}},
-                    "spec": client,
-                },
-            },
-        },
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": meta,
-            "spec": {
-                "podSelector": {"matchLabels": labels},
-                "policyTypes": ["Ingress"],
-                "ingress": [{"from": among}],
-            },
-        },
+        ),
+        thing(
+            "NetworkPolicy",
+            "networking.k8s.io/v1",
+            name,
+            **pods,
+            policyTypes=["Ingress"],
+            ingress=[{"from": [pods]}],
+        ),
     ]
     head = (
         f"# Workers and program of {name}. JSON is YAML as well.\n"

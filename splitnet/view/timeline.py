@@ -354,19 +354,17 @@ class _Chart:
         Where limits are unknown, the scale is the largest peak.
         """
         peaks = {d: p for d in timeline.devices if (p := timeline.peak_bytes.get(d))}
-        if not peaks:
-            return
         known = all(self.limits.get(device) for device in peaks)
         whole = {d: self.limits[d] if known else max(peaks.values()) for d in peaks}
-        if known:
-            low = {d: peaks.pop(d) for d in [*peaks] if peaks[d] < _LITTLE * whole[d]}
+        low = {d: p for d, p in peaks.items() if known and p < _LITTLE * whole[d]}
+        if low:
             said = ", ".join(f"{d} {format_bytes(peak)}" for d, peak in low.items())
             if len(low) > _MOST_NAMED:
                 said = f"{len(low)} devices, at most {format_bytes(max(low.values()))}"
-            if low:
-                words = f"memory peak below {percent(_LITTLE)} of the limit: {said}"
-                self.say(16, 6, words, 9, QUIET)
-                self.y += 18
+            words = f"memory peak below {percent(_LITTLE)} of the limit: {said}"
+            self.say(16, 6, words, 9, QUIET)
+            self.y += 18
+        peaks = {d: p for d, p in peaks.items() if d not in low}
         if not peaks:
             return
         share = max(peak / whole[d] for d, peak in peaks.items())
