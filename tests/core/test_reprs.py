@@ -2,6 +2,7 @@
 
 import sys
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
@@ -50,20 +51,24 @@ def test_answers_show_themselves_as_text() -> None:
         assert "(" not in repr(answer).split()[0]
 
 
-def test_timelines_and_audits_show_themselves_in_a_notebook() -> None:
-    """A chart of the step, and a diagram with what strayed and the findings below."""
+def test_plans_and_audits_show_themselves_in_a_notebook() -> None:
+    """A chart of the step, and a diagram with the table or the findings below."""
     assert callable(sn.simulate)
     siamese = plans.siamese()
     audit = sn.Audit(siamese, (), (FINDING,), {})
 
-    chart, page = siamese.timeline._repr_svg_(), audit._repr_html_()
+    chart, page, plan = (
+        *(siamese.timeline._repr_svg_(), audit._repr_html_()),
+        siamese._repr_html_(),
+    )
 
     assert chart is not None
     assert chart.startswith("<svg")
-    assert page is not None
-    assert "<svg" in page
-    assert "left ran on cpu:0." in page
-    assert "<script" not in page
+    for text, said in ((page, "left ran on cpu:0."), (plan, "1.50 times")):
+        svg, table = text.split(">", 1)[1].split("</div>")
+        assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
+        assert said in table
+        assert "<script" not in text
 
 
 def test_nets_and_clusters_show_themselves_in_a_notebook() -> None:

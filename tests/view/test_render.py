@@ -13,10 +13,8 @@ import pytest
 import splitnet as sn
 from splitnet.core.audit import Audit
 from splitnet.core.errors import SplitnetError
-from splitnet.core.plan import Plan
 from splitnet.view import render
 from splitnet.view.dot import dot_of
-from splitnet.view.notebook import html_of
 from splitnet.view.render import draw
 from tests.view import plans
 
@@ -125,24 +123,6 @@ def test_draw_needs_no_font_of_the_machine(
     monkeypatch.setenv("FONTCONFIG_FILE", str(bare))
     there = draw(plans.siamese(), tmp_path / f"there.{suffix}").read_bytes()
     assert here == there
-
-
-@pytest.mark.parametrize(
-    ("thing", "said"),
-    [
-        (plans.siamese(), "1.50 times"),
-        (Audit(plans.siamese(), (), (), {}), "all as planned"),
-    ],
-)
-def test_html_of_shows_the_diagram_and_the_table(
-    thing: Plan | Audit, said: str
-) -> None:
-    """A notebook's cell needs no script; the picture comes without a prolog."""
-    text = html_of(thing)
-    svg, table = text.split(">", 1)[1].split("</div>")
-    assert ElementTree.fromstring(svg).tag == f"{SVG}svg"
-    assert said in table
-    assert "<script" not in text
 
 
 @pytest.mark.parametrize("cache", [True, False])

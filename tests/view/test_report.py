@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import splitnet as sn
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import SplitnetError, format_bytes
+from splitnet.core.errors import format_bytes
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
 from splitnet.core.timeline import Timeline
 from splitnet.planner.evaluate import score
@@ -283,10 +282,3 @@ def test_report_writes_its_file(tmp_path: Path) -> None:
     path = report(plans.towers(30), tmp_path / "report.html")
     assert path.read_text(encoding="utf-8") == report_html(plans.towers(30))
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_report_refuses_what_is_no_plan(tmp_path: Path) -> None:
-    """A timeline alone is no report."""
-    timeline: Any = plans.one().timeline
-    with pytest.raises(SplitnetError, match="thing= must be a plan or an audit"):
-        sn.report(timeline, tmp_path / "x.html")

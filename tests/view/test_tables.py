@@ -94,12 +94,6 @@ def test_table_marks_a_device_that_holds_too_much() -> None:
     assert "! exceeds the limit" in text
 
 
-def test_table_refuses_what_it_does_not_know() -> None:
-    """A number has no table."""
-    with pytest.raises(SplitnetError, match="table: thing= must be a plan, an audit"):
-        sn.table(3)  # type: ignore[arg-type]  # the fault on trial
-
-
 def test_grid_text_takes_markup_as_text() -> None:
     """Brackets in names are no styles."""
     text = grid_text(Grid(("a",), [("[bold]x[/bold]",)]), width=60)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from splitnet.core.errors import SplitnetError
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.view.render import trace
 from tests.view import plans
@@ -70,9 +69,3 @@ def test_trace_has_a_process_per_host(tmp_path: Path) -> None:
     assert names(path, "process_name") == ["planned, worker:0", "planned, worker:1"]
     where = {event["name"]: event["pid"] for event in events(path, "X")}
     assert where == {"a": 1, "b": 2, "activation: a -> b": 1}
-
-
-def test_trace_says_when_it_cannot_write(tmp_path: Path) -> None:
-    """A folder that is not there is named."""
-    with pytest.raises(SplitnetError, match="cannot write"):
-        trace(plans.one(), tmp_path / "nowhere" / "t.json")
