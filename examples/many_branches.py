@@ -32,7 +32,7 @@ for name in names:
 joined = net.merge("joined", list(branches.values()), layers.Concatenate())
 net.output(net.branch("malignant", joined, layers.Dense(1, activation="sigmoid")))
 
-plan = sn.plan(net, cluster, batch=64)
+plan = sn.plan(net, cluster, batch=64, time_limit=1)
 print(sn.table(plan))
 print(plan.explain("symmetry_tower"))
 sn.draw(plan, "many_branches.svg")

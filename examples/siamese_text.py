@@ -61,7 +61,7 @@ sn.draw(plan, "siamese_text.svg")
 keras.utils.set_random_seed(0)
 model = sn.emit(net, plan)
 model.compile(keras.optimizers.Adam(3e-3), "binary_crossentropy", metrics=["accuracy"])
-inputs, labels = pairs(kept, 10_240)
+inputs, labels = pairs(kept, 5_120)
 model.fit(
     inputs,
     labels,
