@@ -32,11 +32,7 @@ CARRIED = ("_keras_mask", "_keras_logits")
 """What Keras attaches to a tensor: the mask, and the logits of a probability."""
 
 _NEEDED: Needed = (
-    (
-        Functional,
-        ("_standardize_inputs", "_nodes_by_depth")
-        + ("_inputs_struct", "_outputs_struct", "call"),
-    ),
+    (Functional, ("_standardize_inputs", "_nodes_by_depth", "call")),
     (keras.Sequential, ("_functional",)),
     (
         keras.layers.Layer,
@@ -124,16 +120,6 @@ def without_nodes(operation: Any) -> Any:
     return copy
 
 
-def input_structure(model: Any) -> Any:
-    """The symbolic inputs of a functional model, nested as they are passed."""
-    return model._inputs_struct
-
-
-def output_structure(model: Any) -> Any:
-    """The symbolic outputs of a functional model, nested as they are returned."""
-    return model._outputs_struct
-
-
 def functional_inside(model: Any) -> Any:
     """The functional model that a Sequential one runs; None before it is built."""
     return model._functional
@@ -148,6 +134,11 @@ def standardized_inputs(model: Any, inputs: Any) -> list[Any]:
 # Layers --------------------------------------------------------------------------
 
 
+def from_keras(what: Any) -> bool:
+    """Whether a class or a function is Keras' own."""
+    return str(what.__module__).partition(".")[0] == "keras"
+
+
 def sublayers(operation: Any) -> list[Any]:
     """A layer and all layers inside it; nothing for a raw operation."""
     if not isinstance(operation, keras.layers.Layer):
@@ -155,14 +146,12 @@ def sublayers(operation: Any) -> list[Any]:
     return list(operation._flatten_layers())
 
 
-def layers_in_order(layer: Any) -> list[Any]:
-    """The direct sublayers of a layer or model, as Keras lists their weights."""
-    return list(layer._layers)
-
-
-def order_layers(layer: Any, layers: list[Any]) -> None:
-    """List the direct sublayers, and so the weights, of a layer in this order."""
-    list.__init__(layer._layers, layers)
+def order_layers(model: Any, original: Any, copies: dict[int, Any]) -> None:
+    """List the sublayers, and so the weights, of a copy in its original's order."""
+    wanted = [id(copies.get(id(layer))) for layer in original._layers]
+    known = {id(layer): layer for layer in model._layers}
+    ordered = [known.pop(number) for number in wanted if number in known]
+    list.__init__(model._layers, [*ordered, *known.values()])
 
 
 def own_trainable_variables(layer: Any) -> list[Any]:
@@ -296,29 +285,23 @@ def _unknown_value(shape: Any, dtype: Any = None) -> Any:
 
 def borrow_value(variable: Any, source: Any) -> None:
     """Let a variable without memory have the value of `source`."""
-
-    def value(shape: Any, dtype: Any = None) -> Any:
-        return tf.convert_to_tensor(source.value)
-
-    variable._initializer = value
+    variable._initializer = _value_of(source)
 
 
 def copy_value(variable: Any, source: Any) -> None:
-    """Give a variable without memory its own, with the value of `source`.
+    """Give a variable memory of its own, with the value `source` has or would have."""
+    initializer = _value_of(source) if has_value(source) else source._initializer
+    known = initializer is not _unknown_value
+    if not has_value(variable):
+        variable._initializer = initializer if known else variable._initializer
+        variable._deferred_initialize()
+    elif known:
+        variable.assign(initializer(source.shape, dtype=source.dtype))
 
-    That is the value that `source` would have, if it has no memory either.
-    """
-    if has_value(source):
-        borrow_value(variable, source)
-    elif source._initializer is not _unknown_value:
-        variable._initializer = source._initializer
-    variable._deferred_initialize()
 
-
-def initializer_of(variable: Any) -> Any:
-    """What a variable without memory would be initialized by; None if unknown."""
-    initializer = variable._initializer
-    return None if initializer is _unknown_value else initializer
+def _value_of(variable: Any) -> Callable[..., Any]:
+    """An initializer that returns the value of a variable."""
+    return lambda shape, dtype=None: tf.convert_to_tensor(variable.value)
 
 
 @contextlib.contextmanager

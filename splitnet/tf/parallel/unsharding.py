@@ -50,7 +50,7 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
                     return stand_in[id(operation)](*args, **kwargs)
             return cloner.call(operation, args, kwargs)
 
-        structure = keras_api.input_structure(model)
+        structure = model.input
         inputs = keras.tree.map_structure(input_like, structure)
         outputs, _ = cloner.replay(model, inputs, call)
         made = functional(model, inputs, outputs)

@@ -81,7 +81,7 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
         if not placed.runners:
             _run_marked(placed, run)
         outputs = [run.tensors[id(tensor)] for tensor in placed.flow.outputs]
-        packed = keras.tree.pack_sequence_as(keras_api.output_structure(model), outputs)
+        packed = keras.tree.pack_sequence_as(model.output, outputs)
         single = isinstance(packed, list | tuple) and len(packed) == 1
         return packed[0] if single else packed
 

@@ -6,8 +6,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from splitnet.tf.internals import keras_api
-
 __all__ = ["synthetic_batch", "synthetic_tensor"]
 
 _OPEN_SIZE = 8  # for an extent that is None
@@ -25,8 +23,8 @@ def synthetic_batch(model: Any, batch: int, *, seed: int = 0) -> tuple[Any, Any]
     inputs, targets = (
         keras.tree.map_structure(lambda one: _made(one, (batch,), draw), structure)
         for structure in (
-            keras_api.input_structure(model),
-            keras_api.output_structure(model),
+            model.input,
+            model.output,
         )
     )
     return inputs, targets

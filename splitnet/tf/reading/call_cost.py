@@ -57,20 +57,16 @@ def keras_class(operation: Any) -> str:
     """The Keras class whose `call` it runs; "" if somebody else wrote that `call`."""
     lineage = type(operation).__mro__
     owner = next((cls for cls in lineage if "call" in vars(cls)), object)
-    if not _from_keras(owner):
+    if not keras_api.from_keras(owner):
         return ""
-    return next(cls.__name__ for cls in lineage if _from_keras(cls))
-
-
-def _from_keras(what: Any) -> bool:
-    return str(what.__module__).partition(".")[0] == "keras"
+    return next(cls.__name__ for cls in lineage if keras_api.from_keras(cls))
 
 
 def _holds_code(layer: Any) -> bool:
     """Whether an attribute, such as an activation, is a function of somebody else's."""
     codes = [value for value in vars(layer).values() if callable(value)]
     kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
-    return not all(map(_from_keras, kinds))
+    return not all(map(keras_api.from_keras, kinds))
 
 
 def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:

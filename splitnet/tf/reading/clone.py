@@ -57,8 +57,10 @@ def clone(
         model, nodes = cloner.model(blueprint.model)
         for old, new in cloner.pairs():
             if id(new) not in cloner.filled:
-                _give_value(old, new)
-            _give_name(old, new)
+                keras_api.copy_value(new, old)
+            if old.trainable != new.trainable:
+                new.trainable = old.trainable
+            keras_api.rename_variable(new, old.name, old.path)
         cloner.carry_assets()
     if move:
         cloner.move_used()
@@ -75,19 +77,3 @@ def clone(
             )
         )
     return Clone(model, flow, nodes, cloner.reused)
-
-
-def _give_value(old: Any, new: Any) -> None:
-    """Give a copied variable the value that its original has or would have."""
-    if keras_api.has_value(old):
-        new.assign(old.value)
-    elif initializer := keras_api.initializer_of(old):
-        new.assign(initializer(old.shape, dtype=old.dtype))
-
-
-def _give_name(old: Any, new: Any) -> None:
-    """Give a copied variable the flag and path of its original."""
-    if old.trainable != new.trainable:
-        new.trainable = old.trainable
-    if old.path != new.path:
-        keras_api.rename_variable(new, old.name, old.path)

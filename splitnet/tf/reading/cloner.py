@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError
 from splitnet.tf.internals import keras_api, tf_api
+from splitnet.tf.internals.keras_api import from_keras, needs_memory
 from splitnet.tf.reading.rebuild import (
     MODELS,
     NotRebuiltError,
@@ -114,7 +115,7 @@ class Cloner:
             self._note(operation, self._use(operation, str(error)))
             return None
         except Exception as error:  # whatever a user's layer raises
-            if not known or _is_keras(source) or keras_api.needs_memory(error):
+            if not known or from_keras(source) or needs_memory(error):
                 raise
             why = f"a copy cannot be called: {type(error).__name__}"
             self._note(operation, self._use(operation, why))
@@ -132,7 +133,7 @@ class Cloner:
             and _is_leaf(operation)
             and operation.built
             and not copy.built
-            and all(map(_is_keras, keras_api.sublayers(operation)))
+            and all(map(from_keras, keras_api.sublayers(operation)))
             and not hasattr(operation, "adapt")
             and not getattr(operation, "stateful", False)
         )
@@ -149,37 +150,34 @@ class Cloner:
         """Call the copies of all operations of a functional model in its own order.
 
         Returns:
-            The symbolic outputs in the model's structure, and the new node of each old
-            one by its id.
+            The symbolic outputs in the model's structure, and the new tensor of each
+            old one by its id.
         """
         tensors = {
             id(old): new for old, new in zip(model.inputs, keras.tree.flatten(inputs))
         }
-        nodes = {
-            id(keras_api.producer(old)): keras_api.producer(tensors[id(old)])
-            for old in model.inputs
-        }
         running = keras_api.nodes_of(model)
         for node in running:
             args, kwargs = node.arguments.fill_in(tensors)
-            outputs = keras.tree.flatten(
-                (call or self.call)(node.operation, args, kwargs)
-            )
-            tensors.update({id(old): new for old, new in zip(node.outputs, outputs)})
-            nodes[id(node)] = keras_api.producer(outputs[0]) if outputs else None
+            outputs = (call or self.call)(node.operation, args, kwargs)
+            flat = keras.tree.flatten(outputs)
+            tensors.update({id(old): new for old, new in zip(node.outputs, flat)})
         _attach_masks(running, tensors)
-        structure = keras_api.output_structure(model)
-        flat = [tensors[id(tensor)] for tensor in keras.tree.flatten(structure)]
-        return keras.tree.pack_sequence_as(structure, flat), nodes
+        return keras.tree.map_structure(lambda t: tensors[id(t)], model.output), tensors
 
     def model(self, model: Any) -> tuple[Any, dict[int, Any]]:
         """A copy of a functional model, of the same class, and its node of each old."""
-        structure = keras_api.input_structure(model)
-        inputs = keras.tree.map_structure(input_like, structure)
-        outputs, nodes = self.replay(model, inputs)
-        made = functional(model, inputs, outputs, nodes=nodes, copy_of=self.beside)
-        self._order(model, made)
-        return made, nodes
+        inputs = keras.tree.map_structure(input_like, model.input)
+        outputs, tensors = self.replay(model, inputs)
+        made = functional(model, inputs, outputs, tensors, self.beside)
+        copies = {number: copy for number, (_, copy) in self._copies.items()}
+        keras_api.order_layers(made, model, copies)
+        nodes = [*map(keras_api.producer, model.inputs), *keras_api.nodes_of(model)]
+        return made, {
+            id(node): keras_api.producer(tensors[id(node.outputs[0])])
+            for node in nodes
+            if node.outputs
+        }
 
     def beside(self, layer: Any) -> Any:
         """The copy of a layer that may be no part of the graph, built as it is."""
@@ -273,12 +271,13 @@ class Cloner:
         Raises:
             DeclarationError: the layer was made inside a function, without values.
         """
-        source = self._source(layer)
+        source, kind = self._source(layer), type(layer)
         if not self._has_values(layer):
             raise DeclarationError(
-                f"layer {layer.name!r} ({_class_name(layer)}) cannot be copied from "
-                f"its configuration: {why}. Give the class a get_config() that returns "
-                "every argument of __init__, or make the layer outside the function."
+                f"layer {layer.name!r} ({kind.__module__}.{kind.__qualname__}) "
+                f"cannot be copied from its configuration: {why}. Give the class a "
+                "get_config() that returns every argument of __init__, or make the "
+                "layer outside the function."
             )
         if why:
             self.reused[source.name] = why
@@ -312,29 +311,10 @@ class Cloner:
         with self._on(layer):
             return tf_api.current_device()
 
-    def _order(self, model: Any, copy: Any) -> None:
-        """List the layers of a copy, and so its weights, in the model's order."""
-        if isinstance(copy, keras.Sequential):
-            return
-        mine = keras_api.layers_in_order(copy)
-        known = {id(layer): layer for layer in mine}
-        theirs = [self._copies.get(id(x)) for x in keras_api.layers_in_order(model)]
-        wanted = [id(pair[1]) for pair in theirs if pair is not None]
-        ordered = [known.pop(number) for number in wanted if number in known]
-        keras_api.order_layers(copy, [*ordered, *known.values()])
-
 
 def _is_leaf(operation: Any) -> bool:
     layer = isinstance(operation, keras.layers.Layer)
     return layer and not isinstance(operation, MODELS)
-
-
-def _is_keras(layer: Any) -> bool:
-    return type(layer).__module__.partition(".")[0] == "keras"
-
-
-def _class_name(layer: Any) -> str:
-    return f"{type(layer).__module__}.{type(layer).__qualname__}"
 
 
 def input_like(tensor: Any) -> Any:
@@ -365,86 +345,61 @@ def functional(
     model: Any,
     inputs: Any,
     outputs: Any,
-    *,
-    nodes: Mapping[int, Any] | None = None,
+    tensors: Mapping[int, Any] | None = None,
     copy_of: Callable[[Any], Any] | None = None,
 ) -> Any:
     """A functional model of the same class and name, over other tensors.
+
+    It has the attributes of the model that are not Keras' own.
 
     Args:
         model: the original.
         inputs: symbolic tensors, in the model's structure.
         outputs: symbolic tensors, in the model's structure.
-        nodes: the new node of each old one by its id, for attributes that are tensors.
+        tensors: the new tensor of each old one by its id, for attributes.
         copy_of: the copy of a layer, for attributes that are layers.
     """
-    kind = keras_api.Functional if isinstance(model, keras.Sequential) else type(model)
+    sequential = isinstance(model, keras.Sequential)
+    kind = keras_api.Functional if sequential else type(model)
     made = kind.__new__(kind)
     keras_api.Functional.__init__(made, inputs, outputs, name=model.name)
     if not model.trainable:
         made.trainable = False
-    if not isinstance(model, keras.Sequential):
-        _carry(model, made, _Parts(model, made, nodes or {}, copy_of))
-    return made
+    if sequential:
+        return made
+    known = {id(old): new for old, new in zip(model.inputs, made.inputs)}
+    known |= tensors or {}
 
-
-def _carry(model: Any, made: Any, parts: "_Parts") -> None:
-    """Give the copy the attributes of the model that are not Keras' own."""
-    for name in _OWN:
-        if name in vars(model):
-            vars(made)[name] = vars(model)[name]
-    for name, value in vars(model).items():
-        if name in vars(made) or name in _TRANSIENT or name.startswith(_KERAS):
-            continue
-        bound = isinstance(value, MethodType) and "_splitnet" not in vars(model)
-        if not hasattr(type(model), name) or (name in STEPS and bound):
-            setattr(made, name, parts.of(value))
-
-
-class _Parts:
-    """What stands in a copy for an attribute of the original."""
-
-    def __init__(
-        self,
-        model: Any,
-        made: Any,
-        nodes: Mapping[int, Any],
-        copy_of: Callable[[Any], Any] | None,
-    ) -> None:
-        self._model, self._made, self._copy_of = model, made, copy_of
-        pairs = [
-            (node, nodes[id(node)])
-            for node in keras_api.nodes_of(model)
-            if nodes.get(id(node)) is not None
-        ]
-        self._tensors = {
-            id(old): new
-            for old, new in [
-                *zip(model.inputs, made.inputs),
-                *(pair for a, b in pairs for pair in zip(a.outputs, b.outputs)),
-            ]
-        }
-
-    def of(self, value: Any) -> Any:
+    def copied(value: Any) -> Any:
         """A copy of what belongs to the model; anything else as it is."""
         if isinstance(value, keras.KerasTensor):
-            return self._tensors.get(id(value), value)
+            return known.get(id(value), value)
         if isinstance(value, keras.Variable):
             return _copied(value)
         if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
             with keras_api.with_values():
                 return type(value).from_config(value.get_config())
-        if isinstance(value, keras.layers.Layer) and self._copy_of is not None:
-            return self._copy_of(value)
-        if isinstance(value, MethodType) and value.__self__ is self._model:
-            return MethodType(value.__func__, self._made)
+        if isinstance(value, keras.layers.Layer) and copy_of is not None:
+            return copy_of(value)
+        if isinstance(value, MethodType) and value.__self__ is model:
+            return MethodType(value.__func__, made)
         if isinstance(value, dict):
-            return {key: self.of(item) for key, item in value.items()}
+            return {key: copied(item) for key, item in value.items()}
         if type(value).__name__ in ("list", "TrackedList"):
-            return [self.of(item) for item in value]
+            return [copied(item) for item in value]
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return tuple(self.of(item) for item in value)  # TensorFlow wraps tuples
+            return tuple(copied(item) for item in value)  # TensorFlow wraps tuples
         return value
+
+    own = vars(model)
+    vars(made).update({name: own[name] for name in _OWN if name in own})
+    for name, value in own.items():
+        if name in vars(made) or name in _TRANSIENT or name.startswith(_KERAS):
+            continue
+        bound = isinstance(value, MethodType) and "_splitnet" not in own
+        if not hasattr(type(model), name) or (name in STEPS and bound):
+            setattr(made, name, copied(value))
+    return made
 
 
 def _copied(variable: Any) -> Any:

@@ -147,9 +147,7 @@ def _can_expand(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
     if not _own_mask(args[0], kwargs.get("mask")):
         return False
     given, wanted = keras.tree.flatten(args[0]), inner.inputs
-    if len(given) != len(wanted) or not _same_structure(
-        args[0], keras_api.input_structure(inner)
-    ):
+    if len(given) != len(wanted) or not _same_structure(args[0], inner.input):
         return False
     dtype = None
     if isinstance(node.operation, keras.Sequential):

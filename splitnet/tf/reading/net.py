@@ -8,7 +8,7 @@ import inspect
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -60,8 +60,7 @@ class NetTrace:
         self.part_of: dict[int, str] = {}
         self.faults: list[str] = []
         self._in_graph = in_graph
-        self._known: set[int] = set()
-        self._tensors: list[Any] = []
+        self._known: dict[int, Any] = {}
         self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
 
     def follow(self, net: Net, upto: int) -> None:
@@ -143,8 +142,7 @@ class NetTrace:
         return tensor
 
     def _learn(self, tensors: list[Any]) -> None:
-        self._tensors += tensors
-        self._known.update(id(tensor) for tensor in tensors)
+        self._known |= {id(tensor): tensor for tensor in tensors}
 
     def _fail(self, branch: Branch, text: str) -> None:
         self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {text}")
@@ -293,7 +291,7 @@ def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
     return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
 
 
-def _nodes_between(outputs: list[Any], known: set[int]) -> list[Any]:
+def _nodes_between(outputs: list[Any], known: Container[int]) -> list[Any]:
     """The nodes that lead from known tensors to these outputs, in running order."""
     order: list[Any] = []
     done: set[int] = set()
@@ -344,7 +342,7 @@ def model_of(net: Net) -> tuple[Any, tuple[Part, ...], NetTrace]:
         inputs = [
             trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
         ]
-        reached = _reached(keras.tree.flatten([outputs, inputs]))
+        reached = _nodes_between(keras.tree.flatten([outputs, inputs]), ())
         raise_faults(net.name, _cut_and_whole(net, trace, reached))
         raise_faults(net.name, _name_clashes(reached))
         struct = inputs[0] if len(inputs) == 1 else inputs
@@ -395,18 +393,6 @@ def _called(tensor: Any, name: str | None, trace: NetTrace, part: str) -> Any:
     renamed = keras.layers.Identity(name=name)(tensor)
     trace.part_of[id(keras_api.producer(renamed))] = part
     return renamed
-
-
-def _reached(tensors: Iterable[Any]) -> list[Any]:
-    """The nodes that symbolic tensors come from, the last first."""
-    found: dict[int, Any] = {}
-    todo = list(tensors)
-    while todo:
-        node = keras_api.producer(todo.pop())
-        if node is not None and id(node) not in found:
-            found[id(node)] = node
-            todo += node.input_tensors
-    return list(found.values())
 
 
 def _cut_and_whole(net: Net, trace: NetTrace, nodes: list[Any]) -> list[str]:

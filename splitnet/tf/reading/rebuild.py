@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf.internals import keras_api
+from splitnet.tf.internals.keras_api import from_keras, sublayers
 
 __all__ = [
     "MODELS",
@@ -47,16 +48,14 @@ def rebuild(layer: Any) -> Any:
         if isinstance(layer, keras.layers.Lambda):
             clone = _lambda_again(layer)
         else:
-            classes = {type(one).__name__: type(one) for one in _inside(layer)}
+            classes = {type(one).__name__: type(one) for one in sublayers(layer)}
             with keras.saving.CustomObjectScope(classes):
                 clone = kind.from_config(_without_build_hints(layer.get_config()))
-    except ValueError as error:
+    except Exception as error:  # whatever a user's get_config or __init__ raises
         if keras_api.needs_memory(error):
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
-    except Exception as error:  # whatever a user's get_config or __init__ raises
-        raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
-    for one, other in zip(_inside(layer), _inside(clone)):
+    for one, other in zip(sublayers(layer), sublayers(clone)):
         if type(one) is type(other):
             _share_initializers(one, other)
     clone.trainable = layer.trainable
@@ -76,7 +75,7 @@ def check_alike(layer: Any, clone: Any) -> None:
         raise NotRebuiltError(
             f"its variables are {_said(mine)}, the copy's {_said(its)}"
         )
-    for one, other in zip(_inside(layer), _inside(clone)):
+    for one, other in zip(sublayers(layer), sublayers(clone)):
         for name, value in _settings(one):
             found = vars(other).get(name, value)
             if type(found) is type(value) and found != value:
@@ -89,16 +88,12 @@ def _said(variables: list[Any]) -> str:
 
 def _settings(layer: Any) -> Iterator[tuple[str, Any]]:
     """Plain attributes that a class which is not Keras' own has set."""
-    if type(layer).__module__.partition(".")[0] == "keras":
+    if from_keras(layer):
         return
     for name, value in vars(layer).items():
         own = not name.startswith("_") and name not in ("built", "name", "trainable")
         if own and isinstance(value, bool | int | float | str):
             yield name, value
-
-
-def _inside(layer: Any) -> list[Any]:
-    return keras_api.sublayers(layer)
 
 
 def _refuse_hidden_variables(layer: Any) -> None:
@@ -119,8 +114,8 @@ def _refuse_hidden_variables(layer: Any) -> None:
             )
     own = [
         name
-        for one in _inside(layer)
-        if not type(one).__module__.startswith("keras.")
+        for one in sublayers(layer)
+        if not from_keras(one)
         for name, value in vars(one).items()
         if isinstance(value, tf.Variable)
     ]
@@ -165,13 +160,10 @@ def _share_initializers(layer: Any, clone: Any) -> None:
 
 def carry_assets(layer: Any, clone: Any) -> None:
     """Copy what a layer saves beside its variables, by its own saving methods."""
-    kind, base = type(layer), keras.layers.Layer
-    derives = hasattr(kind, "adapt") or not kind.__module__.startswith("keras.")
-    if (
-        derives
-        and layer.variables
-        and kind.load_own_variables is not base.load_own_variables
-    ):
+    kind = type(layer)
+    own = kind.load_own_variables is not keras.layers.Layer.load_own_variables
+    derives = hasattr(kind, "adapt") or not from_keras(kind)
+    if derives and layer.variables and own:
         store: dict[str, Any] = {}
         layer.save_own_variables(store)
         clone.load_own_variables(store)
