@@ -14,12 +14,7 @@ import keras
 
 from splitnet.tf.internals import keras_api
 
-__all__ = [
-    "Flow",
-    "InnerNode",
-    "flow_of",
-    "is_sparse",
-]
+__all__ = ["Flow", "InnerNode", "flow_of", "inner_node", "is_sparse"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +61,8 @@ def flow_of(
     walk = _Walk(expands=nested == "expand")
     own = model.inputs
     tensors = {id(old): new for old, new in zip(own, own if inputs is None else inputs)}
-    walk.follow(model, tensors, _Place())
+    walk.follow(model, tensors)
     return Flow(walk.nodes, [tensors[id(tensor)] for tensor in model.outputs], nested)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where calls stand: in which expanded call, of which model, told what of training.
-
-    `path` has the number of a second call of the same model.
-    """
-
-    path: str = ""
-    training: bool | None = None
 
 
 class _Walk:
@@ -89,38 +73,46 @@ class _Walk:
         self._expands = expands
         self._calls: Counter[str] = Counter()
 
-    def follow(self, model: Any, tensors: dict[int, Any], place: _Place) -> None:
-        """Walk over the calls of a model; `tensors` maps its tensors to the flow's."""
+    def follow(
+        self,
+        model: Any,
+        tensors: dict[int, Any],
+        path: str = "",
+        training: bool | None = None,
+    ) -> None:
+        """Walk over the calls of a model that stands in an expanded one at `path`.
+
+        `tensors` maps its tensors to the flow's.
+        """
         for node in keras_api.nodes_of(model):
             inner = _inside(node.operation) if self._expands else None
+            same = all(tensors[id(t)] is t for t in node.input_tensors)
             if inner is not None and _can_expand(node, inner, tensors):
-                made = self._expand(node, inner, tensors, place)
+                made = self._expand(node, inner, tensors, path, training)
             else:
-                made = self._one(node, tensors, place)
+                kept = same and not path
+                one = node if kept else _inner_node(node, tensors, path, training)
+                self.nodes.append(one)
+                made = one.outputs
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
 
     def _expand(
-        self, node: Any, inner: Any, tensors: dict[int, Any], place: _Place
+        self,
+        node: Any,
+        inner: Any,
+        tensors: dict[int, Any],
+        path: str,
+        training: bool | None,
     ) -> list[Any]:
-        name = place.path + node.operation.name
+        name = path + node.operation.name
         self._calls[name] += 1
-        call = name if self._calls[name] == 1 else f"{name}@{self._calls[name]}"
-        training = node.arguments.kwargs.get("training")
-        training = place.training if training is None else training
-        flat = keras.tree.flatten(node.arguments.args[0])
-        given = [tensors[id(tensor)] for tensor in flat]
-        local = {id(old): new for old, new in zip(inner.inputs, given)}
-        self.follow(inner, local, _Place(f"{call}/", training))
+        if self._calls[name] > 1:
+            name = f"{name}@{self._calls[name]}"
+        told = node.arguments.kwargs.get("training")
+        given = keras.tree.flatten(node.arguments.args[0])
+        local = {id(old): tensors[id(new)] for old, new in zip(inner.inputs, given)}
+        self.follow(inner, local, f"{name}/", training if told is None else told)
         return [local[id(tensor)] for tensor in inner.outputs]
-
-    def _one(self, node: Any, tensors: dict[int, Any], place: _Place) -> list[Any]:
-        same = all(tensors[id(t)] is t for t in node.input_tensors)
-        if same and not place.path:
-            self.nodes.append(node)
-            return list(node.outputs)
-        made = _inner_node(node, tensors, place)
-        self.nodes.append(made)
-        return made.outputs
 
 
 def _inside(operation: Any) -> Any:
@@ -178,20 +170,31 @@ def _same_structure(given: Any, wanted: Any) -> bool:
     return bool(one == other)
 
 
-def _inner_node(node: Any, tensors: dict[int, Any], place: _Place) -> InnerNode:
+def _inner_node(
+    node: Any, tensors: dict[int, Any], path: str, training: bool | None
+) -> InnerNode:
     """The same call on the flow's tensors; its shapes anew if they differ."""
+    operation = node.operation
     args, kwargs = node.arguments.fill_in(tensors)
     told = {}
-    if place.training is not None and isinstance(node.operation, keras.layers.Layer):
-        told = {"training": place.training}
+    if training is not None and isinstance(operation, keras.layers.Layer):
+        told = {"training": training}
+    specs = node.outputs
+    if any(tensors[id(t)].shape != t.shape for t in node.input_tensors):
+        specs = keras.tree.flatten(operation.compute_output_spec(*args, **kwargs))
+    arguments = keras_api.SymbolicArguments(*args, **kwargs | told)
+    return inner_node(operation, specs, arguments, path)
+
+
+def inner_node(
+    operation: Any, specs: Sequence[Any], arguments: Any = None, path: str = ""
+) -> InnerNode:
+    """A call that makes symbolic tensors like `specs`; without arguments an input."""
     made = InnerNode(
-        node.operation, keras_api.SymbolicArguments(*args, **kwargs | told), place.path
-    )
-    alike = all(tensors[id(t)].shape == t.shape for t in node.input_tensors)
-    specs = (
-        node.outputs
-        if alike
-        else keras.tree.flatten(node.operation.compute_output_spec(*args, **kwargs))
+        operation,
+        arguments or keras_api.SymbolicArguments(),
+        path,
+        is_input=arguments is None,
     )
     for spec in specs:
         tensor = keras.KerasTensor(

@@ -9,7 +9,7 @@ import keras
 from splitnet.core.checks import Positive
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Tensor, Weights
-from splitnet.core.net import raise_faults
+from splitnet.core.net import Towers, raise_faults
 from splitnet.core.plan import NESTED
 from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api
@@ -89,58 +89,49 @@ def fixed_batches(source: Any) -> list[int]:
 
 
 def _check_towers(blueprint: Blueprint) -> None:
-    """Refuse towers whose inputs or outputs cannot be split.
-
-    Raises:
-        DeclarationError: with every fault.
-    """
+    """Refuse towers whose inputs or outputs cannot be split; says every fault."""
     faults: list[str] = []
-    inside = {
-        id(t)
-        for site in blueprint.sites
-        if site.part in blueprint.towers
-        for t in site.node.outputs
-    }
-    read: dict[int, set[str]] = {id(t): {""} for t in blueprint.flow.outputs}
+    wheres = {part.name: part.where for part in blueprint.parts}
+    readers: dict[int, set[str]] = {id(t): {""} for t in blueprint.flow.outputs}
     for site in blueprint.sites:
         for tensor in site.node.input_tensors:
-            read.setdefault(id(tensor), set()).add(site.part)
-    for site in blueprint.sites:
-        if site.part in blueprint.towers:
-            faults += _unsplittable(blueprint, site, inside, read)
+            readers.setdefault(id(tensor), set()).add(site.part)
+    replicated = [site for site in blueprint.sites if site.part in blueprint.towers]
+    inside = {id(tensor) for site in replicated for tensor in site.node.outputs}
+    for site in replicated:
+        where = wheres[site.part]
+        who = f"{where + ': ' if where else ''}towers {site.part!r}"
+        towers = blueprint.towers[site.part]
+        faults += [
+            f"{who}: {fault}" for fault in _unsplittable(site, towers, inside, readers)
+        ]
     raise_faults(blueprint.name, list(dict.fromkeys(faults)))
 
 
 def _unsplittable(
-    blueprint: Blueprint, site: Site, inside: set[int], read: Mapping[int, set[str]]
+    site: Site, towers: Towers, inside: set[int], readers: Mapping[int, set[str]]
 ) -> Iterator[str]:
-    part = next(p for p in blueprint.parts if p.name == site.part)
-    who = f"{part.where + ': ' if part.where else ''}towers {site.part!r}"
-    node = site.node
-    for tensor in node.input_tensors:
+    operation, normalization = site.node.operation, keras.layers.BatchNormalization
+    for tensor in site.node.input_tensors:
         if id(tensor) not in inside and is_sparse(tensor):
             yield (
-                f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
-                "split by samples; make it dense, or use net.branch."
+                f"call {site.call!r} reads a sparse tensor, which cannot be split by "
+                "samples; make it dense, or use net.branch."
             )
-    for tensor in node.outputs:
-        outside = read.get(id(tensor), set()) - {site.part}
+    for tensor in site.node.outputs:
+        outside = readers.get(id(tensor), set()) - {site.part}
         if outside and (len(tensor.shape) == 0 or tensor.shape[0] is not None):
             yield (
-                f"{who}: call {site.call!r} gives a tensor of shape "
-                f"{tuple(tensor.shape)}, whose first axis is not the batch, so the "
-                "towers' outputs cannot be put together; use net.branch for it."
+                f"call {site.call!r} gives a tensor of shape {tuple(tensor.shape)}, "
+                "whose first axis is not the batch, so the towers' outputs cannot be "
+                "put together; use net.branch for it."
             )
-    operation, synchronised = node.operation, keras.layers.BatchNormalization
-    if blueprint.towers[site.part].batch_norm != "synchronised" or isinstance(
-        operation, synchronised
-    ):
-        return
-    if isinstance(operation, keras.layers.Layer) and any(
-        isinstance(layer, synchronised) for layer in keras_api.sublayers(operation)
+    held = keras_api.sublayers(operation)[1:]
+    if towers.batch_norm == "synchronised" and any(
+        isinstance(layer, normalization) for layer in held
     ):
         yield (
-            f"{who}: batch_norm='synchronised' cannot reach into {operation.name!r}, "
+            f"batch_norm='synchronised' cannot reach into {operation.name!r}, "
             "which holds a BatchNormalization of its own; list its layers in the body, "
             "or say batch_norm='per_tower'."
         )
@@ -154,22 +145,9 @@ def _whole(blueprint: Blueprint, batch: int, training: bool) -> Graph:
     priced = [(site.node, cost) for site, cost in zip(sites, costs)]
     for number, size in kept_tensors(priced, batch).values():
         kept[number] += size
-    used = {id(site.node.operation): site.node.operation for site in sites}
-    owned = {key: variables_of(operation) for key, operation in used.items()}
-    weights = _weights(used, owned)
-
-    def names_of(variables: Sequence[Any]) -> tuple[str, ...]:
-        return tuple(weights[id(variable)].name for variable in variables)
-
+    weights = _weights(sites)
     calls = tuple(
-        _call(
-            site,
-            batch,
-            cost,
-            count,
-            names_of(owned[id(site.node.operation)]),
-            names_of(tables_of(site.node.operation)),
-        )
+        _call(site, batch, cost, count, weights)
         for site, cost, count in zip(sites, costs, kept)
     )
     call_of = {id(site.node): site.call for site in sites}
@@ -186,12 +164,7 @@ def _whole(blueprint: Blueprint, batch: int, training: bool) -> Graph:
 
 
 def _call(
-    site: Site,
-    batch: int,
-    work: Work,
-    kept: int,
-    weights: tuple[str, ...],
-    tables: tuple[str, ...],
+    site: Site, batch: int, work: Work, kept: int, weights: Mapping[int, Weights]
 ) -> Call:
     node, operation = site.node, site.node.operation
     outputs = [size_of(tensor, batch) for tensor in node.outputs]
@@ -212,9 +185,9 @@ def _call(
         workspace_bytes=work.workspace_bytes,
         inner_bytes=work.inner_bytes + sum(outputs[i].bytes for i in some),
         keeps_output=keeps_output,
-        weights=weights,
+        weights=tuple(weights[id(v)].name for v in variables_of(operation)),
         cpu_only=work.cpu_only,
-        lookups=tables,
+        lookups=tuple(weights[id(v)].name for v in tables_of(operation)),
         sequential_steps=work.sequential_steps,
         efficiency=work.efficiency,
         kernels=work.kernels,
@@ -222,14 +195,13 @@ def _call(
     )
 
 
-def _weights(
-    used: Mapping[int, Any], owned: Mapping[int, Sequence[Any]]
-) -> dict[int, Weights]:
+def _weights(sites: Sequence[Site]) -> dict[int, Weights]:
     """Each variable by its id, named uniquely: by its path, and counted if need be."""
     found: dict[int, Weights] = {}
     taken: Counter[str] = Counter()
-    for key, operation in used.items():
-        for variable in owned[key]:
+    for site in sites:
+        operation = site.node.operation
+        for variable in variables_of(operation):
             if id(variable) in found:
                 continue
             taken[variable.path] += 1

@@ -19,7 +19,7 @@ from splitnet.core.net import Net, Ref, Towers, raise_faults
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT
 from splitnet.tf.reading.cloner import STEPS
-from splitnet.tf.reading.flatten import Flow, InnerNode, flow_of
+from splitnet.tf.reading.flatten import Flow, flow_of, inner_node
 from splitnet.tf.reading.net import model_of, trace_of
 
 __all__ = [
@@ -115,17 +115,12 @@ def sized(blueprint: Blueprint) -> Blueprint:
     shapes = [_assumed(tuple(tensor.shape)) for tensor in model.inputs]
     if shapes == [tuple(tensor.shape) for tensor in model.inputs]:
         return blueprint
-    node_of = {}
-    given = []
-    for tensor, shape in zip(model.inputs, shapes):
-        old = keras_api.producer(tensor)
-        node = InnerNode(
-            old.operation, keras_api.SymbolicArguments(), "", is_input=True
-        )
-        given.append(keras.KerasTensor(shape, tensor.dtype, sparse=tensor.sparse))
-        keras_api.set_producer(given[-1], node)
-        node.outputs.append(given[-1])
-        node_of[id(old)] = node
+    old = _input_nodes(model)
+    new = [
+        inner_node(node.operation, [keras.KerasTensor(shape, t.dtype, sparse=t.sparse)])
+        for node, t, shape in zip(old, model.inputs, shapes)
+    ]
+    given = [node.outputs[0] for node in new]
     try:
         flow = flow_of(model, blueprint.flow.nested, inputs=given)
     except Exception:  # whatever a layer raises that takes no such size
@@ -139,7 +134,8 @@ def sized(blueprint: Blueprint) -> Blueprint:
             if tuple(tensor.shape) != shape
         ),
     )
-    node_of |= {id(a): b for a, b in zip(blueprint.flow.nodes, flow.nodes)}
+    old, new = [*old, *blueprint.flow.nodes], [*new, *flow.nodes]
+    node_of = {id(a): b for a, b in zip(old, new, strict=True)}
     sites = tuple(replace(s, node=node_of[id(s.node)]) for s in blueprint.sites)
     return replace(blueprint, flow=flow, sites=sites)
 
@@ -203,11 +199,7 @@ def functional_of(model: Any) -> Any:
 
 
 def _check_class(model: Any) -> None:
-    """Refuse a functional model whose class or instance has a `call` of its own.
-
-    Raises:
-        DeclarationError: names the model and its class, and the ways out.
-    """
+    """Refuse a functional model whose class or instance has a `call` of its own."""
     kind, own = type(model), []
     if kind.call is not keras_api.Functional.call:
         own.append(f"{kind.__qualname__}.call")
@@ -225,11 +217,7 @@ def _check_class(model: Any) -> None:
 
 
 def _check_steps(model: Any) -> None:
-    """Refuse a Sequential model with steps of its own: its copy is functional.
-
-    Raises:
-        DeclarationError: names the model and its steps, and the way out.
-    """
+    """Refuse a Sequential model with steps of its own: its copy is functional."""
     kind = type(model)
     own = [
         name
@@ -270,14 +258,7 @@ def _of_net(net: Net) -> Blueprint:
     originals = {id(copy): old for old, copy in trace.cloner.layers()}
     towers = {b.name: b.towers for b in net.branches if b.towers is not None}
     return Blueprint(
-        net.name,
-        model,
-        flow,
-        parts,
-        sites,
-        towers,
-        originals,
-        declared=True,
+        net.name, model, flow, parts, sites, towers, originals, declared=True
     )
 
 
