@@ -31,10 +31,7 @@ MIB = 2**20
 # A CUDA context takes memory beside the limit that TensorFlow keeps; without a reserve
 # two jobs of one half each would not fit one card.
 CONTEXT_BYTES = 640 * MIB
-_GPU_SETTINGS = (
-    "visible",
-    "memory_growth",
-    "memory_limit",
+_GPU_SETTINGS = ("visible", "memory_growth", "memory_limit") + (
     "memory_fraction",
     "logical_gpus",
 )
@@ -182,10 +179,9 @@ def apply_settings(
 def check_settings(settings: Settings, *, gpus: bool = True) -> Check:
     """Hold settings against this machine's GPUs, driver and environment."""
     faults: list[str] = []
-    steps = _gpu_steps(settings, faults) if gpus else []
-    return Check(
-        (*steps, *_cpu_steps(settings)), tuple(faults), tuple(_notes(settings))
-    )
+    steps = [*_gpu_steps(settings, faults)] if gpus else []
+    steps += _cpu_steps(settings)
+    return Check(tuple(steps), tuple(faults), tuple(_notes(settings)))
 
 
 def cpu_devices() -> int:
@@ -221,19 +217,17 @@ def _notes(settings: Settings) -> Iterator[str]:
         yield f"CUDA_VISIBLE_DEVICES={hidden!r} applies before 'visible' does"
     growth = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
     if growth is not None:
-        both = settings["memory_growth"] is not None
-        yield f"TF_FORCE_GPU_ALLOW_GROWTH={growth!r} decides memory growth" + (
-            ", whatever memory_growth says; unset one of them" if both else ""
-        )
-    threads = os.environ.get("OMP_NUM_THREADS")
-    wanted = settings["cpu_threads"]
+        said = f"TF_FORCE_GPU_ALLOW_GROWTH={growth!r} decides memory growth"
+        if settings["memory_growth"] is not None:
+            said += ", whatever memory_growth says; unset one of them"
+        yield said
+    threads, wanted = os.environ.get("OMP_NUM_THREADS"), settings["cpu_threads"]
     if threads is not None and threads != str(wanted):
-        yield f"OMP_NUM_THREADS={threads!r} limits threads within an operation" + (
-            f"; {_said(settings, 'cpu_threads')} replaces it, too late for libraries "
-            "that are loaded already"
-            if wanted
-            else ""
-        )
+        said = f"OMP_NUM_THREADS={threads!r} limits threads within an operation"
+        if wanted:
+            said += f"; {_said(settings, 'cpu_threads')} replaces it, too late for "
+            said += "libraries that are loaded already"
+        yield said
 
 
 def _idle(settings: Settings) -> list[str]:
@@ -248,77 +242,50 @@ def _said(settings: Settings, name: str) -> str:
     return f"{name}={settings[name]} ({settings.of(name).source})"
 
 
-def _gpu_steps(settings: Settings, faults: list[str]) -> list[Step]:
+def _gpu_steps(settings: Settings, faults: list[str]) -> Iterator[Step]:
     """Visible GPUs, then growth, limits and logical GPUs of each.
 
     They are the same for all GPUs, as TensorFlow demands.
     """
     config = _tf_config()
     gpus = config.list_physical_devices("GPU")
-    visible = settings["visible"]
-    steps: list[Step] = []
+    visible, growth = settings["visible"], settings["memory_growth"]
     if isinstance(visible, tuple):
-        missing = [i for i in visible if i >= len(gpus)]
-        if missing:
+        if missing := [i for i in visible if i >= len(gpus)]:
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+            found = f"GPU 0 to {len(gpus) - 1}" if gpus else "no GPU"
             faults.append(
                 f"{_said(settings, 'visible')}: there is no GPU "
-                f"{', '.join(map(str, missing))}; {_found(gpus)}"
+                f"{', '.join(map(str, missing))}; TensorFlow finds {found}"
+                + ("" if hidden is None else f" under CUDA_VISIBLE_DEVICES={hidden!r}")
             )
-            return []
+            return
         gpus = [gpus[i] for i in visible]
-        steps.append(
-            Step(
-                _said(settings, "visible"),
-                gpus,
-                partial(config.get_visible_devices, "GPU"),
-                partial(config.set_visible_devices, device_type="GPU"),
-            )
-        )
-    grown, growth = config.experimental.get_memory_growth, settings["memory_growth"]
+        get = partial(config.get_visible_devices, "GPU")
+        put = partial(config.set_visible_devices, device_type="GPU")
+        yield Step(_said(settings, "visible"), gpus, get, put)
+    name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
     for number, gpu in enumerate(gpus):
         if growth is not None:
-            steps.append(
-                Step(
-                    f"{_said(settings, 'memory_growth')} for {gpu.name}",
-                    growth is True,
-                    partial(grown, gpu),
-                    partial(config.experimental.set_memory_growth, gpu),
-                )
-            )
-        limit = _limit_mib(settings, number, faults)
-        if limit is None:
-            continue
-        count = settings["logical_gpus"]
-        name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
-        steps.append(
-            Step(
-                f"{_said(settings, name)} for {gpu.name}",
-                [limit] * (count if isinstance(count, int) else 1),
-                partial(_limits, gpu),
-                partial(_divide, gpu),
-            )
-        )
-    return steps
+            get = partial(config.experimental.get_memory_growth, gpu)
+            put = partial(config.experimental.set_memory_growth, gpu)
+            said = f"{_said(settings, 'memory_growth')} for {gpu.name}"
+            yield Step(said, growth, get, put)
+        limits = _limits_mib(settings, number, faults)
+        if limits:
+            said = f"{_said(settings, name)} for {gpu.name}"
+            yield Step(said, limits, partial(_limits, gpu), partial(_divide, gpu))
 
 
-def _found(gpus: Sequence[Any]) -> str:
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    under = "" if hidden is None else f" under CUDA_VISIBLE_DEVICES={hidden!r}"
-    found = f"GPU 0 to {len(gpus) - 1}" if gpus else "no GPU"
-    return f"TensorFlow finds {found}{under}"
-
-
-def _limit_mib(settings: Settings, number: int, faults: list[str]) -> int | None:
-    """Memory limit of each logical GPU of a card, in MiB; None if there is none."""
-    count = settings["logical_gpus"]
-    parts = count if isinstance(count, int) else 1
+def _limits_mib(settings: Settings, number: int, faults: list[str]) -> list[int]:
+    """Memory limits of the logical GPUs of a card, in MiB; none for no limit."""
+    count = settings["logical_gpus"] or 1
     limit, fraction = settings["memory_limit"], settings["memory_fraction"]
-    if isinstance(limit, int):
-        return limit // MIB
-    if not isinstance(fraction, float):
-        return None
-    visible = settings["visible"]
-    index = visible[number] if isinstance(visible, tuple) else number
+    if limit is not None:
+        return [limit // MIB] * count
+    if fraction is None:
+        return []
+    index = (settings["visible"] or range(number + 1))[number]
     card = next((card for card in cards() if card.index == index), None)
     if card is None:
         if number == 0:
@@ -327,16 +294,16 @@ def _limit_mib(settings: Settings, number: int, faults: list[str]) -> int | None
                 "which TensorFlow does not tell: pip install nvidia-ml-py, or set "
                 "memory_limit='8 GiB' instead"
             )
-        return None
+        return []
     usable = fraction * card.memory_bytes - CONTEXT_BYTES
-    if usable < MIB * parts:
+    if usable < MIB * count:
         faults.append(
             f"memory_fraction={fraction} of {card.name} "
             f"({format_bytes(card.memory_bytes)}) leaves nothing "
             f"beside the {format_bytes(CONTEXT_BYTES)} of its context"
         )
-        return None
-    return int(usable // parts // MIB)
+        return []
+    return [int(usable // count // MIB)] * count
 
 
 def _limits(device: Any) -> list[float]:
@@ -353,46 +320,30 @@ def _divide(device: Any, limits: Sequence[float | None]) -> None:
     )
 
 
-def _cpu_steps(settings: Settings) -> list[Step]:
+def _cpu_steps(settings: Settings) -> Iterator[Step]:
     """Threads and CPU devices."""
     threading = _tf_config().threading
-    steps: list[Step] = []
-    within = settings["cpu_threads"]
+    within, count = settings["cpu_threads"], settings["cpu_devices"]
     if within is not None:
 
         def limit(count: int) -> None:
             os.environ["OMP_NUM_THREADS"] = str(count)
             threading.set_intra_op_parallelism_threads(count)
 
-        steps.append(
-            Step(
-                _said(settings, "cpu_threads"),
-                within,
-                threading.get_intra_op_parallelism_threads,
-                limit,
-            )
-        )
+        get = threading.get_intra_op_parallelism_threads
+        yield Step(_said(settings, "cpu_threads"), within, get, limit)
     name = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
     if settings[name] is not None:
-        steps.append(
-            Step(
-                f"{_said(settings, name)}, across operations",
-                settings[name],
-                threading.get_inter_op_parallelism_threads,
-                threading.set_inter_op_parallelism_threads,
-            )
-        )
-    count = settings["cpu_devices"]
-    if isinstance(count, int):
-        steps.append(
-            Step(
-                _said(settings, "cpu_devices"),
-                count,
-                lambda: min(cpu_devices(), count),  # more do no harm
-                make_cpu_devices,
-            )
-        )
-    return steps
+        get = threading.get_inter_op_parallelism_threads
+        put = threading.set_inter_op_parallelism_threads
+        said = f"{_said(settings, name)}, across operations"
+        yield Step(said, settings[name], get, put)
+    if count is not None:
+
+        def enough() -> int:
+            return min(cpu_devices(), count)  # more do no harm
+
+        yield Step(_said(settings, "cpu_devices"), count, enough, make_cpu_devices)
 
 
 def _tf_config() -> Any:
