@@ -24,7 +24,6 @@ class Card:
     uuid: str
     memory_bytes: int
     free_bytes: int
-    capability: str = ""
     busy: float | None = None
     watts: float | None = None
     used_by: tuple[tuple[int, int], ...] = ()
@@ -87,7 +86,6 @@ def _card(pynvml: ModuleType, index: int, handle: Any, handles: list[Any]) -> Ca
         except pynvml.NVMLError:
             return None
 
-    capability = told("nvmlDeviceGetCudaComputeCapability")
     busy = told("nvmlDeviceGetUtilizationRates")
     milliwatts = told("nvmlDeviceGetPowerUsage")
     processes = told("nvmlDeviceGetComputeRunningProcesses") or []
@@ -97,7 +95,6 @@ def _card(pynvml: ModuleType, index: int, handle: Any, handles: list[Any]) -> Ca
         uuid=_uuid(pynvml, handle),
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
-        capability=".".join(map(str, capability)) if capability else "",
         busy=None if busy is None else busy.gpu / 100,
         watts=None if milliwatts is None else milliwatts / 1000,
         used_by=tuple((int(p.pid), int(p.usedGpuMemory or 0)) for p in processes),

@@ -47,7 +47,6 @@ class LocalWorkers:
     cluster: Cluster
     file: Path
     processes: list[subprocess.Popen[bytes]]
-    options: tuple[tuple[str, ...], ...]
     _stopping: bool = False
 
     def pid(self, index: int) -> int:
@@ -61,7 +60,7 @@ class LocalWorkers:
             ConfigError: it does not start.
         """
         _end([self.processes[index]])
-        self.processes[index] = _start(self.file, index, self.options[index])
+        self.processes[index] = _start(self.processes[index].args)
         _wait([self.processes[index]], self.file.parent)
 
     def start_again(self, index: int) -> str:
@@ -160,34 +159,27 @@ def local_workers(
     folder = Path(tempfile.mkdtemp(prefix="splitnet-"))
     file = folder / "cluster.toml"
     write_cluster(cluster, file)
-    options = []
-    for index in range(count):
-        said = ["--core", str(cores[index % len(cores)])] if pin else []
-        said += ["--threads", str(threads)] if threads else []
-        said += ["--memory", str(limit)] if limit else []
-        said += ["--allow-remote"] if allow_remote else []
-        options.append(tuple(said))
-    workers = LocalWorkers(cluster, file, [], tuple(options))
+    workers = LocalWorkers(cluster, file, [])
     try:
         for index in range(count):
-            workers.processes.append(_start(file, index, options[index]))
-        rooms = _wait(workers.processes, folder)
-        workers.cluster = _with_rooms(cluster, rooms)
+            command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
+            command += ["--index", str(index), "--cluster", str(file)]
+            command += ["--core", str(cores[index % len(cores)])] if pin else []
+            command += ["--threads", str(threads)] if threads else []
+            command += ["--memory", str(limit)] if limit else []
+            command += ["--allow-remote"] if allow_remote else []
+            workers.processes.append(_start(command))
+        left = _wait(workers.processes, folder)
+        devices = [
+            replace(device, memory_bytes=left.get(device.host, device.memory_bytes))
+            for device in cluster
+        ]
+        workers.cluster = replace(cluster, devices=tuple(devices))
         write_cluster(workers.cluster, file)
     except BaseException:  # leave no process behind, Ctrl-C included
         workers.stop()
         raise
     return workers
-
-
-def _with_rooms(cluster: Cluster, rooms: Sequence[int | None]) -> Cluster:
-    """The cluster with the memory that limited workers have left for a program."""
-    left = {f"worker:{i}": room for i, room in enumerate(rooms) if room is not None}
-    devices = [
-        replace(device, memory_bytes=left.get(device.host, device.memory_bytes))
-        for device in cluster
-    ]
-    return replace(cluster, devices=tuple(devices))
 
 
 def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
@@ -221,15 +213,14 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _start(file: Path, index: int, options: Sequence[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
-    command += ["--cluster", str(file), "--index", str(index), *options]
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if "--core" in options:  # one thread computes: no need for more heaps
+    if "--core" in command:  # one thread computes: no need for more heaps
         environment.setdefault("MALLOC_ARENA_MAX", "1")
-    with open(_log(file.parent, index), "wb") as log:
+    folder = Path(command[command.index("--cluster") + 1]).parent
+    with open(_log(folder, _index(command)), "wb") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -238,6 +229,10 @@ def _start(file: Path, index: int, options: Sequence[str]) -> subprocess.Popen[b
             env=environment,
             start_new_session=True,  # Ctrl-C is its owner's to handle
         )
+
+
+def _index(command: Sequence[str]) -> int:
+    return int(command[command.index("--index") + 1])
 
 
 def _log(folder: Path, index: int) -> Path:
@@ -253,34 +248,30 @@ def _last_words(folder: Path, index: int) -> str:
     return "\n    ".join(lines[-8:]) or "nothing in its log"
 
 
-def _wait(
-    processes: Sequence[subprocess.Popen[bytes]], folder: Path
-) -> list[int | None]:
-    """Wait until every worker says that it is ready; the bytes that each has left.
-
-    None stands for a worker without a limit.
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> dict[str, int]:
+    """Wait until every worker says that it is ready; the bytes that limited ones have.
 
     Raises:
         ConfigError: one ended, or said nothing in time; with its last words.
     """
     deadline = time.monotonic() + _START_SECONDS
     faults: list[str] = []
-    rooms: list[int | None] = []
+    room: dict[str, int] = {}
     for process in processes:
+        index = _index(process.args)
         pipe = process.stdout
         assert pipe is not None
         left = max(deadline - time.monotonic(), 0.0)
         ready, _, _ = select.select([pipe], [], [], left)
         words = pipe.readline().split() if ready else []
         if words[:1] == [READY]:
-            rooms.append(int(words[1]) if len(words) > 1 else None)
+            room |= {f"worker:{index}": int(count) for count in words[1:]}
             continue
-        index = process.args[process.args.index("--index") + 1]  # type: ignore[union-attr, index]  # a list
         how = f"ended with code {process.wait()}" if ready else "is not ready in time"
-        faults.append(f"worker {index} {how}: {_last_words(folder, int(str(index)))}")
+        faults.append(f"worker {index} {how}: {_last_words(folder, index)}")
     if faults:
         raise ConfigError(listed("workers do not start.", faults))
-    return rooms
+    return room
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -28,7 +28,6 @@ def driver(count: int, **queries: Any) -> ModuleType:
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(
             total=80 * GIB, free=(60 - handle) * GIB
         ),
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: (9, 0),
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=25),
         "nvmlDeviceGetPowerUsage": lambda handle: 120_000,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
@@ -57,10 +56,10 @@ def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_cards")
 def test_cards_tell_all_that_is_known() -> None:
-    """Name, memory, capability, use, power, processes and links."""
+    """Name, memory, use, power, processes and links."""
     first, second = cards()
 
-    assert (first.name, first.uuid, first.capability) == ("card 0", "GPU-0abc", "9.0")
+    assert (first.name, first.uuid) == ("card 0", "GPU-0abc")
     assert (first.memory_bytes, second.free_bytes) == (80 * GIB, 59 * GIB)
     assert (first.busy, first.watts) == (0.25, 120.0)
     assert first.used_by == ((7, GIB),)
@@ -94,7 +93,6 @@ def test_cards_are_counted_as_cuda_does(
 def test_cards_that_know_less_tell_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that a card refuses leaves that fact out, and nothing else."""
     refused = (
-        "nvmlDeviceGetCudaComputeCapability",
         "nvmlDeviceGetUtilizationRates",
         "nvmlDeviceGetPowerUsage",
         "nvmlDeviceGetComputeRunningProcesses",
