@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -18,7 +18,9 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.scaled import Scaled
 from splitnet.tf.reading.traced import Size, Work, trace
 
-__all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"]
+__all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"] + [
+    "without",
+]
 
 _LOG = logging.getLogger("splitnet")
 UNKNOWN_EXTENT = 128
@@ -144,7 +146,8 @@ def _kind(node: Any, sizes: Sequence[Size], training: bool) -> str | None:
         _shape_of, (node.arguments.args, node.arguments.kwargs)
     )
     broadcast = [(size.dtype, [n == 1 for n in size.shape]) for size in sizes]
-    what = (_without_names(config), trained, repr(arguments), broadcast, training)
+    ignored = ("name", "seed", "build_config", "shared_object_id")
+    what = (without(config, ignored), trained, repr(arguments), broadcast, training)
     try:
         text = json.dumps(what, sort_keys=True)
     except TypeError:  # a function, or an array
@@ -159,12 +162,12 @@ def _shape_of(value: Any) -> Any:
     return tuple(value.shape) if hasattr(value, "shape") else value
 
 
-def _without_names(config: Any) -> Any:
+def without(config: Any, ignored: Container[str]) -> Any:
+    """A configuration without these keys, at any depth."""
     if isinstance(config, dict):
-        ignored = ("name", "seed", "build_config", "shared_object_id")
-        return {k: _without_names(v) for k, v in config.items() if k not in ignored}
+        return {k: without(v, ignored) for k, v in config.items() if k not in ignored}
     if isinstance(config, list | tuple):
-        return [_without_names(item) for item in config]
+        return [without(item, ignored) for item in config]
     return config
 
 

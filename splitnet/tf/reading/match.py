@@ -1,13 +1,17 @@
 """Match a plan with the source that it is used for, by structure and shapes.
 
 Names that Keras counts on (`dense_3`, `not_equal_4`) differ each time a model is built,
-so calls are matched by their position, or by name where that fits better. A source of
-another structure is refused with what differs.
+so calls are matched by what they are, read and feed. A source of another structure is
+refused with what differs.
 """
 
+import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -17,7 +21,7 @@ from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, towers_in
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import size_of
+from splitnet.tf.reading.call_cost import size_of, without
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
 from splitnet.tf.reading.variables import variables_of
 
@@ -26,6 +30,15 @@ __all__ = ["planned_blueprint", "planned_sites", "settings_of"]
 _SAID = 12  # differences in an error
 _IGNORED = ("name", "seed", "trainable", "dtype", "build_config", "registered_name")
 _COUNTED = ("keras_tensor", "shared_object_id", "module", "batch_shape", "sparse")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A call of a plan or of a model; `reads` are (number of a call, its output)."""
+
+    name: str
+    text: str
+    reads: list[tuple[int, int]]
 
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
@@ -40,103 +53,77 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     Raises:
         DeclarationError: the plan was made from another model; says what differs.
     """
-    graph, sites = plan.graph, sized(blueprint).sites
-    own = {id(a.node): b.node for a, b in zip(sites, blueprint.sites)}
+    graph = plan.graph
     whole = bool(towers_in(graph)) and not blueprint.towers
     calls = fold(graph, bare=whole)
+    planned, here = _in_plan(calls, graph), _in_model(sized(blueprint).sites, graph)
     faults = [] if whole else [*_part_faults(blueprint, graph)]
-    if len(calls) != len(sites):
-        faults += _name_faults(calls, sites)
-        faults = faults or [f"it has {len(sites)} calls, the plan {len(calls)}"]
-        raise _refused(blueprint, graph, faults)
-    pairs, differences = _same_structure(calls, sites, graph), []
-    if pairs is None:
-        by_name = {site.call: site for site in sites}
-        matchings = [list(zip(calls, sites))]
-        if all(call.name in by_name for call in calls):
-            matchings.insert(0, [(call, by_name[call.name]) for call in calls])
-        ranked = [(_differences(pairs, graph), pairs) for pairs in matchings]
-        differences, pairs = min(ranked, key=lambda one: len(one[0]))
-    if faults or differences:
-        raise _refused(blueprint, graph, [*faults, *differences])
-    return [Site(call.name, call.part, own[id(site.node)]) for call, site in pairs]
+    numbers = _same_structure(planned, here)
+    if numbers is None:
+        faults += _differences(planned, here) or ["its calls are connected otherwise"]
+    if faults:
+        more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
+        raise DeclarationError(
+            listed(
+                f"the plan of {graph.name!r} was not made from model "
+                f"{blueprint.name!r}: plan it again, or emit what was planned.",
+                [*faults[:_SAID], *more],
+            )
+        )
+    nodes = [blueprint.sites[number].node for number in numbers or ()]
+    return [Site(call.name, call.part, node) for call, node in zip(calls, nodes)]
 
 
 def _same_structure(
-    calls: Sequence[Call], sites: Sequence[Site], graph: Graph
-) -> list[tuple[Call, Site]] | None:
-    """Each call with the site that is described alike and reads and feeds alike.
+    planned: Sequence[_Seen], here: Sequence[_Seen]
+) -> list[int] | None:
+    """For each planned call the number of that which is, reads and feeds the same.
 
-    Calls are taken in running order; of several sites that fit, the one of the same
-    name or else the first is taken. None if some call has no site, or with towers,
-    whose inner connections a plan does not have.
+    Calls are taken in running order; of several that fit, the one of the same name or
+    else the first is taken. None if some call has no counterpart.
     """
-    if towers_in(graph):
-        return None
-    shapes = {weight.name: weight.shape for weight in graph.weights}
-    planned = {c.name: repr(_described(c, shapes)) for c in calls}
-    here = {id(s.node): repr(_described_site(s)) for s in sites}
-    reads = {c.name: [] for c in calls} | _readers(graph)
-    own_reads = {id(s.node): _reads(s) for s in sites}
-    fed = _fed_by(planned, reads), _fed_by(here, own_reads)
-    waiting: dict[Any, list[Site]] = {}
-    for site in sites:
-        key = here[id(site.node)], fed[1][id(site.node)]
-        waiting.setdefault(key, []).append(site)
-    site_of: dict[str, int] = {}
-    found = []
-    for call in calls:
-        wanted = sorted((site_of[name], index) for name, index in reads[call.name])
-        fitting = [
-            site
-            for site in waiting.get((planned[call.name], fed[0][call.name]), ())
-            if own_reads[id(site.node)] == wanted
-        ]
+    waiting: dict[int, list[int]] = defaultdict(list)
+    for number, key in enumerate(_downstream(here)):
+        waiting[key].append(number)
+    found: list[int] = []
+    for call, key in zip(planned, _downstream(planned)):
+        wanted = sorted((found[source], index) for source, index in call.reads)
+        fitting = [n for n in waiting[key] if sorted(here[n].reads) == wanted]
         if not fitting:
             return None
-        site = next((one for one in fitting if one.call == call.name), fitting[0])
-        waiting[planned[call.name], fed[0][call.name]].remove(site)
-        site_of[call.name] = id(site.node)
-        found.append((call, site))
+        named = [n for n in fitting if here[n].name == call.name]
+        found.append((named or fitting)[0])
+        waiting[key].remove(found[-1])
+    return found if len(found) == len(here) else None
+
+
+def _downstream(seen: Sequence[_Seen]) -> list[int]:
+    """A number for each call with what depends on it, equal where they are alike."""
+    readers: list[list[tuple[int, int]]] = [[] for _ in seen]
+    for number, one in enumerate(seen):
+        for source, index in one.reads:
+            readers[source].append((index, number))
+    found = [0] * len(seen)
+    for number in reversed(range(len(seen))):
+        after = sorted((index, found[reader]) for index, reader in readers[number])
+        found[number] = hash((seen[number].text, tuple(after)))
     return found
 
 
-def _fed_by(
-    described: Mapping[Any, str], reads: Mapping[Any, list[tuple[Any, int]]]
-) -> dict[Any, int]:
-    """A number for what depends on each call, equal where that is described alike."""
-    readers: dict[Any, list[tuple[Any, int]]] = {key: [] for key in described}
-    for key, sources in reads.items():
-        for source, index in sources:
-            readers[source].append((key, index))
-    found: dict[Any, int] = {}
-    for key in reversed(list(described)):
-        after = sorted((described[r], i, found[r]) for r, i in readers[key])
-        found[key] = hash((described[key], tuple(after)))
-    return found
+def _differences(planned: Sequence[_Seen], here: Sequence[_Seen]) -> list[str]:
+    """What either side has alone, by lines that name calls without their numbers."""
 
+    def lines(seen: Sequence[_Seen]) -> list[str]:
+        names = [re.sub(r"_\d+\b", "", one.name) for one in seen]
+        reads = [", ".join(names[source] for source, _ in one.reads) for one in seen]
+        return [
+            f"{name!r}: {one.text}" + (f", reads {given}" if given else "")
+            for name, one, given in zip(names, seen, reads)
+        ]
 
-def _refused(
-    blueprint: Blueprint, graph: Graph, faults: Sequence[str]
-) -> DeclarationError:
-    more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
-    return DeclarationError(
-        listed(
-            f"the plan of {graph.name!r} was not made from model {blueprint.name!r}: "
-            "plan it again, or emit what was planned.",
-            [*faults[:_SAID], *more],
-        )
-    )
-
-
-def _name_faults(calls: Sequence[Call], sites: Sequence[Site]) -> list[str]:
-    planned, here = {c.name for c in calls}, {s.call for s in sites}
-    faults = [
-        f"{s.call!r} is in the model only" for s in sites if s.call not in planned
-    ]
-    return faults + [
-        f"{c.name!r} is in the plan only" for c in calls if c.name not in here
-    ]
+    changes = difflib.unified_diff(lines(planned), lines(here), n=0, lineterm="")
+    sides = {"-": "in the plan only", "+": "in the model only"}
+    return [f"{sides[x[0]]}: {x[1:]}" for x in [*changes][2:] if x[0] in sides]
 
 
 def _part_faults(blueprint: Blueprint, graph: Graph) -> Iterator[str]:
@@ -168,66 +155,57 @@ def _said(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def _differences(pairs: Sequence[tuple[Call, Site]], graph: Graph) -> list[str]:
-    """How each call of the model differs from the call of the plan beside it."""
+def _in_plan(calls: Sequence[Call], graph: Graph) -> list[_Seen]:
+    """The calls of a plan, which does not have the connections inside of towers."""
     shapes = {weight.name: weight.shape for weight in graph.weights}
-    readers = None if towers_in(graph) else _readers(graph)
-    planned = {id(site.node): call.name for call, site in pairs}
+    number = {call.name: i for i, call in enumerate(calls)}
+    reads: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for tensor in () if towers_in(graph) else graph.tensors:
+        reads[tensor.target].add((number[tensor.source], tensor.index))
+    return [
+        _Seen(
+            call.name,
+            _text(
+                call.kind,
+                call.settings,
+                zip(call.output_dtypes, call.output_shapes),
+                [shapes[name] for name in call.weights],
+            ),
+            sorted(reads[call.name]),
+        )
+        for call in calls
+    ]
+
+
+def _in_model(sites: Sequence[Site], graph: Graph) -> list[_Seen]:
+    """The calls of a model, connected as far as those of a plan's graph are."""
+    number = {id(site.node): i for i, site in enumerate(sites)}
     found = []
-    for call, site in pairs:
-        described = _described(call, shapes), _described_site(site)
-        for what, asked, now in zip(_WHAT, *described):
-            if asked != now and None not in (asked, now):
-                found.append(f"call {site.call!r}: {what} {now}, planned {asked}")
-                break
-        else:
-            reads = [(planned.get(maker, ""), i) for maker, i in _reads(site)]
-            if readers is not None and readers.get(call.name, []) != sorted(reads):
-                found.append(f"call {site.call!r} reads other calls than planned")
+    for site in sites:
+        node, operation = site.node, site.node.operation
+        sizes = [size_of(tensor, 1) for tensor in node.outputs]
+        text = _text(
+            type(operation).__name__,
+            settings_of(operation),
+            [(size.dtype, size.shape) for size in sizes],
+            [variable.shape for variable in variables_of(operation)],
+        )
+        given = () if towers_in(graph) else node.input_tensors
+        makers = {id(tensor): keras_api.producer(tensor) for tensor in given}
+        reads = {
+            (number[id(maker)], [id(t) for t in maker.outputs].index(key))
+            for key, maker in makers.items()
+        }
+        found.append(_Seen(site.call, text, sorted(reads)))
     return found
 
 
-_WHAT = ("kind", "output shapes", "output types", "weights", "settings")
-
-
-def _described(call: Call, shapes: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        call.kind,
-        [tuple(shape[1:]) for shape in call.output_shapes],
-        list(call.output_dtypes),
-        sorted(tuple(shapes[name]) for name in call.weights),
-        call.settings or None,
-    )
-
-
-def _described_site(site: Site) -> tuple[Any, ...]:
-    operation = site.node.operation
-    sizes = [size_of(tensor, 1) for tensor in site.node.outputs]
-    return (
-        type(operation).__name__,
-        [tuple(size.shape[1:]) for size in sizes],
-        [size.dtype for size in sizes],
-        sorted(tuple(v.shape) for v in variables_of(operation)),
-        settings_of(operation) or None,
-    )
-
-
-def _readers(graph: Graph) -> dict[str, list[tuple[str, int]]]:
-    """What each call of a graph reads: (call, output) in order of names."""
-    found: dict[str, set[tuple[str, int]]] = {}
-    for tensor in graph.tensors:
-        found.setdefault(tensor.target, set()).add((tensor.source, tensor.index))
-    return {name: sorted(reads) for name, reads in found.items()}
-
-
-def _reads(site: Site) -> list[tuple[int, int]]:
-    """What a call of the model reads: (id of the node, output)."""
-    found = set()
-    for tensor in site.node.input_tensors:
-        maker = keras_api.producer(tensor)
-        index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
-        found.add((id(maker), index))
-    return sorted(found)
+def _text(kind: str, settings: str, outputs: Any, weights: Sequence[Any]) -> str:
+    """What a call is, whatever its batch."""
+    made = ", ".join(f"{dtype}{tuple(shape[1:])}" for dtype, shape in outputs)
+    own = ", ".join(str(tuple(shape)) for shape in sorted(map(tuple, weights)))
+    kind = f"{kind} {settings}".rstrip()
+    return f"{kind}, outputs {made}" + (f", weights {own}" if own else "")
 
 
 def settings_of(operation: Any) -> str:
@@ -240,23 +218,11 @@ def settings_of(operation: Any) -> str:
     if isinstance(operation, keras.Model | keras.layers.Lambda):
         return ""
     try:
-        config = _plain(operation.get_config())
+        config = without(operation.get_config(), (*_IGNORED, *_COUNTED))
     except Exception:  # a user's get_config may raise anything
         return ""
-    text = json.dumps(config, sort_keys=True)
+    text = json.dumps(config, sort_keys=True, default=lambda v: type(v).__name__)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     activation = getattr(operation, "activation", None)
     name = getattr(activation, "__name__", "")
     return f"{name} #{digest}" if name else f"#{digest}"
-
-
-def _plain(value: Any) -> Any:
-    """Numbers, texts and what holds them; of anything else the name of its class."""
-    if isinstance(value, dict):
-        ignored = (*_IGNORED, *_COUNTED)
-        return {str(k): _plain(v) for k, v in value.items() if k not in ignored}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bool | int | float | str) or value is None:
-        return value
-    return type(value).__name__

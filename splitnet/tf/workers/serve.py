@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -116,7 +117,7 @@ def limit_memory(count: int) -> int:
     return left
 
 
-def spec_of(hosts: Iterable[Host]) -> "tf.train.ClusterSpec":  # type: ignore[name-defined]  # noqa: F821  # imported late
+def spec_of(hosts: Iterable[Host]) -> Any:
     """The cluster in TensorFlow's form, the client included.
 
     A client that is not named gets another port each time it connects, while workers
