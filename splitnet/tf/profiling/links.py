@@ -8,8 +8,6 @@ longer than one timing.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import tensorflow as tf
@@ -37,58 +35,37 @@ def measure_links(
         typical_bytes: the size of the tensors that links will carry.
     """
     keys: dict[tuple[str, str], tuple[int, int, bool]] = {}
-    known: dict[tuple[int, int, bool], _Trips] = {}
+    pairs: dict[tuple[int, int, bool], tuple[Device, Device]] = {}
     for one in cluster:
         for other in cluster:
-            if one.name == other.name:
-                continue
-            low, high = sorted((alike[one.name], alike[other.name]))
-            key = keys[one.name, other.name] = (low, high, one.host == other.host)
-            if key not in known:
-                known[key] = _Trips(one, other, typical_bytes)
-    for _ in range(_MOMENTS):
-        for trips in known.values():
-            trips.time()
-    figures = {key: trips.figures() for key, trips in known.items()}
-    return tuple(Link(*ends, **figures[key]) for ends, key in keys.items())
-
-
-@dataclass
-class _Trips:
-    """Trips between two devices, and at home, of a small and of a typical tensor."""
-
-    one: Device
-    other: Device
-    count: int
-    runs: list[Callable[[], Any]] = field(init=False)
-    seconds: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.runs = [
-            _there_and_back(self.one, end, size)
-            for size in (_SMALL_BYTES, self.count)
-            for end in (self.other, self.one)
+            if one.name != other.name:
+                low, high = sorted((alike[one.name], alike[other.name]))
+                key = keys[one.name, other.name] = (low, high, one.host == other.host)
+                pairs.setdefault(key, (one, other))
+    trips = {
+        key: [
+            _there_and_back(one, end, size)
+            for size in (_SMALL_BYTES, typical_bytes)
+            for end in (other, one)
         ]
-        self.seconds = [inf] * len(self.runs)
-
-    def time(self) -> None:
-        """Time each trip once more."""
-        self.seconds = [
-            min(least, seconds_of(run)) for least, run in zip(self.seconds, self.runs)
-        ]
-
-    def figures(self) -> dict[str, float]:
-        """Bandwidth, latency and gap."""
-        away, at_home = self.seconds[::2], self.seconds[1::2]
-        small, large = (max(a - b, 0.0) / (2 * _TRIPS) for a, b in zip(away, at_home))
-        few, many = (
-            seconds_of(_at_once(self.one, self.other, n)) for n in (1, 1 + _COPIES)
-        )
-        return {
-            "bytes_per_second": self.count / max(large - small, _LEAST_SECONDS),
+        for key, (one, other) in pairs.items()
+    }
+    moments = [
+        {key: [seconds_of(run) for run in runs] for key, runs in trips.items()}
+        for _ in range(_MOMENTS)
+    ]
+    figures = {}
+    for key, (one, other) in pairs.items():
+        away_small, home_small, away, home = map(min, *(m[key] for m in moments))
+        small = max(away_small - home_small, 0.0) / (2 * _TRIPS)
+        large = max(away - home, 0.0) / (2 * _TRIPS)
+        few, many = (seconds_of(_at_once(one, other, n)) for n in (1, 1 + _COPIES))
+        figures[key] = {
+            "bytes_per_second": typical_bytes / max(large - small, _LEAST_SECONDS),
             "latency_seconds": small,
             "gap_seconds": min(max(many - few, 0.0) / _COPIES, small),
         }
+    return tuple(Link(*ends, **figures[key]) for ends, key in keys.items())
 
 
 def _there_and_back(one: Device, other: Device, count: int) -> Callable[[], Any]:

@@ -8,7 +8,7 @@ call's own figure.
 """
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 import keras
@@ -71,7 +71,13 @@ def measure(
     jobs = _jobs(blueprint.sites, graph)
     groups = _groups(cluster)
     enough = min(_REPEAT_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
-    tell = _teller(on_progress, len(groups) * (len(jobs) + 1) + 1)
+    steps = len(groups) * (len(jobs) + 1) + 1
+    done = count()
+
+    def tell(text: str) -> None:
+        if on_progress:
+            on_progress(next(done) / steps, text)
+
     forward: dict[tuple[str, str], float] = {}
     backward: dict[tuple[str, str], float] = {}
     speeds: dict[str, float] = {}
@@ -107,21 +113,6 @@ def _jobs(sites: tuple[Site, ...], graph: Graph) -> dict[str, tuple[Call, Site]]
         if call and not site.node.is_input and call.kind != "InputLayer":
             jobs.setdefault(signature(call), (call, site))
     return jobs
-
-
-def _teller(
-    on_progress: Callable[[float, str], None] | None, count: int
-) -> Callable[[str], None]:
-    """Report what comes next, and how much of `count` such things is done."""
-    done = -1
-
-    def tell(text: str) -> None:
-        nonlocal done
-        done += 1
-        if on_progress:
-            on_progress(done / count, text)
-
-    return tell
 
 
 def _typical_bytes(graph: Graph) -> int:

@@ -183,15 +183,12 @@ def timeline_of(
         ):
             device = devices.get(names.device(owner.target)) if owner.target else None
             # A GPU's kernels count, and not the calls that launch them.
-            if device and owner.part and on_gpu == _has_kernels(device):
+            on_card = device and device.kind == "gpu" and not device.stand_in
+            if device and owner.part and on_gpu == on_card:
                 ran[device.name].append((event.start, event.stop, owner))
     begun = min((row[0] for rows in ran.values() for row in rows), default=0.0)
     tasks = [task for name, rows in ran.items() for task in _tasks(rows, name, begun)]
     return Timeline(tuple(tasks), (), tuple(devices), {})
-
-
-def _has_kernels(device: Any) -> bool:
-    return device.kind == "gpu" and not device.stand_in
 
 
 def _owners(

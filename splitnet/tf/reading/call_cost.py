@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -15,12 +15,11 @@ from typing import Any
 import keras
 
 from splitnet.tf.internals import keras_api
+from splitnet.tf.reading.rebuild import without
 from splitnet.tf.reading.scaled import Scaled
 from splitnet.tf.reading.traced import Size, Work, trace
 
-__all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"] + [
-    "without",
-]
+__all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"]
 
 _LOG = logging.getLogger("splitnet")
 UNKNOWN_EXTENT = 128
@@ -160,15 +159,6 @@ def _shape_of(value: Any) -> Any:
     if isinstance(value, keras.KerasTensor):
         return "tensor"
     return tuple(value.shape) if hasattr(value, "shape") else value
-
-
-def without(config: Any, ignored: Container[str]) -> Any:
-    """A configuration without these keys, at any depth."""
-    if isinstance(config, dict):
-        return {k: without(v, ignored) for k, v in config.items() if k not in ignored}
-    if isinstance(config, list | tuple):
-        return [without(item, ignored) for item in config]
-    return config
 
 
 def _trace(

@@ -21,7 +21,8 @@ from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, towers_in
 from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import size_of, without
+from splitnet.tf.reading.call_cost import size_of
+from splitnet.tf.reading.rebuild import without
 from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
 from splitnet.tf.reading.variables import variables_of
 

@@ -6,7 +6,7 @@ Also: which layers and variables a Python function reaches that no model tracks.
 import functools
 import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import keras
@@ -25,6 +25,7 @@ __all__ = [
     "held_functions",
     "held_layers",
     "rebuild",
+    "without",
 ]
 
 MODELS = (keras.Sequential, keras_api.Functional)
@@ -50,7 +51,9 @@ def rebuild(layer: Any) -> Any:
         else:
             classes = {type(one).__name__: type(one) for one in sublayers(layer)}
             with keras.saving.CustomObjectScope(classes):
-                clone = kind.from_config(_without_build_hints(layer.get_config()))
+                # Hints would build sublayers early, outside their owner.
+                config = without(layer.get_config(), ("build_config",))
+                clone = kind.from_config(config)
     except Exception as error:  # whatever a user's get_config or __init__ raises
         if keras_api.needs_memory(error):
             raise
@@ -141,14 +144,13 @@ def _lambda_again(layer: Any) -> Any:
     )
 
 
-def _without_build_hints(config: Any) -> Any:
-    """A configuration that does not build sublayers early, outside their owner."""
+def without(config: Any, ignored: Container[str]) -> Any:
+    """A configuration without these keys, at any depth."""
     if isinstance(config, dict):
-        kept = {key: item for key, item in config.items() if key != "build_config"}
-        return {key: _without_build_hints(item) for key, item in kept.items()}
+        return {k: without(v, ignored) for k, v in config.items() if k not in ignored}
     if isinstance(config, list):
-        return [_without_build_hints(item) for item in config]
-    return config
+        return [without(item, ignored) for item in config]
+    return tuple(without(list(config), ignored)) if type(config) is tuple else config
 
 
 def _share_initializers(layer: Any, clone: Any) -> None:
