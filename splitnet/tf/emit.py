@@ -112,26 +112,21 @@ def _device_of_layers(sites: list[Site], plan: Plan) -> Callable[[Any], str | No
     return lambda layer: found.get(id(layer), default)
 
 
-def _running(plan: Plan, part: str) -> list[str]:
-    """The parts that run a part's calls: itself, or its towers."""
-    towers = towers_in(plan.graph).get(part)
-    if towers is None:
-        return [part]
-    return [tower_part(part, i) for i in range(towers.count)]
-
-
 def _spare_cudnn(sites: list[Site], plan: Plan, cloned: Clone) -> None:
     """Keep recurrent layers on a CPU from cuDNN, Keras' choice if a GPU is here."""
+    towers = towers_in(plan.graph)
     for site in sites:
-        on_cpu = any(
-            plan.cluster[plan.device_of[part]].kind == "cpu"
-            for part in _running(plan, site.part)
-        )
-        if on_cpu:
-            copied = cloned.nodes[id(site.node)].operation
-            for layer in keras_api.sublayers(copied):
-                if hasattr(layer, "use_cudnn"):
-                    layer.use_cudnn = False
+        count = towers[site.part].count if site.part in towers else 0
+        running = [tower_part(site.part, i) for i in range(count)] or [site.part]
+        devices = [plan.cluster[plan.device_of[part]] for part in running]
+        if any(device.kind == "cpu" for device in devices):
+            _without_cudnn(cloned.nodes[id(site.node)].operation)
+
+
+def _without_cudnn(operation: Any) -> None:
+    for layer in keras_api.sublayers(operation):
+        if hasattr(layer, "use_cudnn"):
+            layer.use_cudnn = False
 
 
 def _export_plain(model: Any) -> Callable[..., Any]:
@@ -140,9 +135,7 @@ def _export_plain(model: Any) -> Callable[..., Any]:
     @functools.wraps(model.export)
     def export(*args: Any, **kwargs: Any) -> Any:
         plain = unplace(model)
-        for layer in keras_api.sublayers(plain):
-            if hasattr(layer, "use_cudnn"):
-                layer.use_cudnn = False
+        _without_cudnn(plain)
         return plain.export(*args, **kwargs)
 
     return export
