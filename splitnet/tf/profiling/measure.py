@@ -110,7 +110,7 @@ def _jobs(sites: tuple[Site, ...], graph: Graph) -> dict[str, tuple[Call, Site]]
     jobs: dict[str, tuple[Call, Site]] = {}
     for site in sites:
         call = graph.call.get(site.call)
-        if call and not site.node.is_input and call.kind != "InputLayer":
+        if call and not site.node.is_input:
             jobs.setdefault(signature(call), (call, site))
     return jobs
 

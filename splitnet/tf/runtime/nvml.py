@@ -48,32 +48,21 @@ def cards() -> tuple[Card, ...]:
 
 
 def _visible_handles(pynvml: ModuleType) -> list[Any]:
-    count = pynvml.nvmlDeviceGetCount()
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+    handles = [
+        pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())
+    ]
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return handles
+    uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     chosen = []
     for word in (part.strip() for part in wanted.split(",")):
-        # CUDA stops at the first entry that names no card.
-        if word.isdigit() and int(word) < count:
-            chosen.append(handles[int(word)])
-            continue
-        named = [
-            h for h in handles if word and _text(_uuid(pynvml, h)).startswith(word)
-        ]
-        if not named:
+        named = [i for i, uuid in enumerate(uuids) if word and uuid.startswith(word)]
+        named += [i for i in range(len(handles)) if word == str(i)]
+        if not named:  # CUDA stops at the first entry that names no card
             break
-        chosen += named[:1]
+        chosen.append(handles[named[0]])
     return chosen
-
-
-def _uuid(pynvml: ModuleType, handle: Any) -> str:
-    return _text(pynvml.nvmlDeviceGetUUID(handle))
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _card(pynvml: ModuleType, index: int, handle: Any, handles: list[Any]) -> Card:
@@ -91,8 +80,8 @@ def _card(pynvml: ModuleType, index: int, handle: Any, handles: list[Any]) -> Ca
     processes = told("nvmlDeviceGetComputeRunningProcesses") or []
     return Card(
         index=index,
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
-        uuid=_uuid(pynvml, handle),
+        name=pynvml.nvmlDeviceGetName(handle),
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         busy=None if busy is None else busy.gpu / 100,

@@ -24,7 +24,7 @@ def driver(count: int, **queries: Any) -> ModuleType:
         "nvmlDeviceGetCount": lambda: count,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
         "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}abc",
-        "nvmlDeviceGetName": lambda handle: f"card {handle}".encode(),
+        "nvmlDeviceGetName": lambda handle: f"card {handle}",
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(
             total=80 * GIB, free=(60 - handle) * GIB
         ),
