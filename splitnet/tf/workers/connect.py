@@ -30,12 +30,7 @@ from splitnet.tf.workers.health import (
     probe,
 )
 from splitnet.tf.workers.resolve import job_of
-from splitnet.tf.workers.serve import (
-    VERSION_MARK,
-    check_network,
-    check_port,
-    spec_of,
-)
+from splitnet.tf.workers.serve import VERSION_MARK, check_network, check_port, spec_of
 
 __all__ = ["Connection", "connect"]
 
@@ -48,12 +43,11 @@ _joined: list["Connection"] = []
 class Connection:
     """A joined cluster. As a context manager it names the worker that failed a block.
 
-    `cluster` is what was joined, `origin` where it was found ("given", "TF_CONFIG",
-    "Slurm's variables", ...), `health()` the state of its workers now.
+    `cluster` is what was joined, `health()` the state of its workers now.
     """
 
-    def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
-        self.cluster, self.origin = cluster, origin
+    def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
+        self.cluster = cluster
         self._workers = _workers_of(cluster)
         self._every = watch_seconds
         self._over = threading.Event()
@@ -148,13 +142,13 @@ def connect(
         WorkerError: workers that do not answer; all of them.
         DeviceError: the cluster file cannot be read.
     """
-    origin, usual = "given", 30.0
+    usual = 30.0
     if cluster is None:
         job = job_of(os.environ)
-        cluster, origin = job.cluster, job.origin
+        cluster = job.cluster
         if job.waits:
             usual = 600.0
-            _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), origin)
+            _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), job.origin)
     workers = _checked_workers(cluster)
     check_network(allow_remote=allow_remote)
     again = _check_time(cluster)
@@ -179,7 +173,7 @@ def connect(
     _check_versions(workers, tf)
     for old in again:
         old.close()
-    _joined[:] = [Connection(cluster, origin, watch_seconds)]
+    _joined[:] = [Connection(cluster, watch_seconds)]
     check_before_waiting(_joined[0].check)
     return _joined[0]
 

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +85,8 @@ def bypass_proxy(hosts: Iterable[Host]) -> None:
     os.environ[_NO_PROXY] = ",".join(dict.fromkeys([*known, *names]))
 
 
-def close_connections(address: str) -> int:
-    """Close this program's TCP connections to "host:port"; how many there were.
+def close_connections(address: str) -> None:
+    """Close this program's TCP connections to "host:port".
 
     TensorFlow has no way to give up on a worker, but a connection that ends makes it
     raise `UnavailableError` at once. Linux only.
@@ -95,34 +96,24 @@ def close_connections(address: str) -> int:
         (str(entry[4][0]).removeprefix("::ffff:"), entry[4][1])
         for entry in socket.getaddrinfo(host.strip("[]"), int(port))
     }
-    closed = 0
     for connection in psutil.Process().net_connections("tcp"):
         peer = connection.raddr
         if not peer or (peer.ip.removeprefix("::ffff:"), peer.port) not in theirs:
             continue
-        try:
+        with suppress(OSError):  # it may be closed meanwhile
             with socket.socket(fileno=os.dup(connection.fd)) as plug:
                 plug.shutdown(socket.SHUT_RDWR)
-            closed += 1
-        except OSError:
-            continue  # closed meanwhile
-    return closed
 
 
 def is_about_workers(error: BaseException) -> bool:
     """Whether TensorFlow may raise this because a worker is lost."""
-    import tensorflow as tf
+    from tensorflow import errors
 
-    kinds = (
-        tf.errors.UnavailableError,
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
-    )
-    return isinstance(error, kinds) or (
-        isinstance(error, tf.errors.InvalidArgumentError)
-        and "remote_handle" in str(error)
-    )
+    kinds = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
+    if isinstance(error, (*kinds, errors.DeadlineExceededError)):
+        return True
+    wrong = isinstance(error, errors.InvalidArgumentError)
+    return wrong and "remote_handle" in str(error)
 
 
 def failure_message(
