@@ -81,14 +81,10 @@ def _stand_ins(count: int) -> Cluster:
     if tf.config.get_visible_devices("GPU") and not started():
         tf.config.set_visible_devices([], "GPU")
     share = host_memory_bytes() // (count + 1)
+    targets = {f"gpu:{i}": f"/device:CPU:{i + 1}" for i in range(count)}
     gpus = [
-        Device.of(
-            f"gpu:{i}",
-            memory=share,
-            target=f"/device:CPU:{i + 1}",
-            stand_in=True,
-        )
-        for i in range(count)
+        Device.of(name, memory=share, target=target, stand_in=True)
+        for name, target in targets.items()
     ]
     return Cluster((*gpus, _cpu(0, share)))
 
@@ -101,15 +97,10 @@ def _real_gpus() -> list[Device]:
     devices: list[Device] = []
     for gpu in tf.config.get_visible_devices("GPU"):
         name, card, _ = _details_of(gpu, known)
-        logical = tf.config.get_logical_device_configuration(gpu) or [None]
-        for part in logical:
-            devices.append(
-                Device.of(
-                    f"gpu:{len(devices)}",
-                    memory=_gpu_memory(part, card, name),
-                    preset=_preset(name),
-                )
-            )
+        for part in tf.config.get_logical_device_configuration(gpu) or [None]:
+            memory = _gpu_memory(part, card, name)
+            number = f"gpu:{len(devices)}"
+            devices.append(Device.of(number, memory=memory, preset=_preset(name)))
     return devices
 
 
@@ -154,11 +145,9 @@ def _preset(name: str) -> str:
 def _cpu(index: int, memory_bytes: int) -> Device:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     cores = cores or os.cpu_count() or 1
+    speed, bandwidth = f"{50 * cores} GFLOP/s", f"{min(10 * cores, 100)} GB/s"
     return Device.of(
-        f"cpu:{index}",
-        memory=memory_bytes,
-        speed=f"{50 * cores} GFLOP/s",
-        bandwidth=f"{min(10 * cores, 100)} GB/s",
+        f"cpu:{index}", memory=memory_bytes, speed=speed, bandwidth=bandwidth
     )
 
 

@@ -100,9 +100,9 @@ def close_connections(address: str) -> None:
         peer = connection.raddr
         if not peer or (peer.ip.removeprefix("::ffff:"), peer.port) not in theirs:
             continue
-        with suppress(OSError):  # it may be closed meanwhile
-            with socket.socket(fileno=os.dup(connection.fd)) as plug:
-                plug.shutdown(socket.SHUT_RDWR)
+        # It may be closed meanwhile.
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as plug:
+            plug.shutdown(socket.SHUT_RDWR)
 
 
 def is_about_workers(error: BaseException) -> bool:
