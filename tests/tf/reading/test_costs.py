@@ -301,7 +301,6 @@ def test_calls_that_differ_in_sizes_alone_are_traced_a_few_times(
     few = len(traced)
     monkeypatch.setattr(call_cost, "Scaled", Unscaled)
     monkeypatch.setattr(call_cost, "_SCALED", {})
-    monkeypatch.setattr(call_cost, "_TRACES", {})
 
     assert quick == [cost_of(node, batch) for batch in (9, 3) for node in nodes]
     assert few < 20 < 70 < len(traced) - few

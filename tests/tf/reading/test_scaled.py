@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from splitnet.tf.reading.scaled import Scaled
+from splitnet.tf.reading.call_cost import Scaled
 from splitnet.tf.reading.traced import Size, Work
 
 COSTS: dict[str, Callable[[int, int], Work]] = {
