@@ -96,9 +96,7 @@ def when_traced(check: Callable[[], None]) -> None:
 def forget_traces(owner: Any, held: Iterable[Any]) -> None:
     """Let `tf.function`s trace anew, with the variables that their layer has now.
 
-    Args:
-        owner: an object of a class whose methods may be such functions.
-        held: functions that it reaches by its attributes.
+    They are `held` by the owner's attributes, or methods of its class.
     """
     for function in held:
         vars(function).update(vars(function._clone(None)))

@@ -29,10 +29,7 @@ def measure_links(
 ) -> tuple[Link, ...]:
     """A link for each ordered pair of devices; equal pairs are measured once.
 
-    Args:
-        cluster: the devices, all available.
-        alike: device name -> a number that equal devices share.
-        typical_bytes: the size of the tensors that links will carry.
+    `alike` has for each device's name a number that equal devices share.
     """
     keys: dict[tuple[str, str], tuple[int, int, bool]] = {}
     pairs: dict[tuple[int, int, bool], tuple[Device, Device]] = {}

@@ -73,10 +73,7 @@ def _holds_code(layer: Any) -> bool:
 def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
-    Args:
-        node: a Keras node, or an `InnerNode`; variables need no values.
-        batch: what stands for None in the first axis of tensors.
-        training: whether layers are called as in training.
+    `node` is a Keras node or an `InnerNode`; its variables need no values.
     """
     if node.is_input:
         return Work()

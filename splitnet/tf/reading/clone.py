@@ -41,7 +41,7 @@ def clone(
     its order, names and paths. Random states are left as they were found.
 
     Args:
-        blueprint: what `blueprint_of` made of a source.
+        blueprint: the form of a source.
         device_of: the TensorFlow device of a layer's weights; None or "" for that of
             the nested model around it, or the default device.
         copy: False to use the user's layers themselves.

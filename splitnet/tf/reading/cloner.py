@@ -350,14 +350,8 @@ def functional(
 ) -> Any:
     """A functional model of the same class and name, over other tensors.
 
-    It has the attributes of the model that are not Keras' own.
-
-    Args:
-        model: the original.
-        inputs: symbolic tensors, in the model's structure.
-        outputs: symbolic tensors, in the model's structure.
-        tensors: the new tensor of each old one by its id, for attributes.
-        copy_of: the copy of a layer, for attributes that are layers.
+    It has the attributes of the model that are not Keras' own: tensors as `tensors`
+    replaces them, by their ids, and layers as `copy_of` does.
     """
     sequential = isinstance(model, keras.Sequential)
     kind = keras_api.Functional if sequential else type(model)

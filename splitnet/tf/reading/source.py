@@ -70,10 +70,8 @@ class Blueprint:
 def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
     """Bring a net or a Keras model to one form; no variable is given memory.
 
-    Args:
-        source: a net, whose branches are its parts, a Keras model, or a function
-            without arguments that builds one.
-        nested: models inside a Keras model: "expand" or "keep".
+    A source is a net, whose branches are its parts, a Keras model, or a function
+    without arguments that builds one. For `nested` see `read`.
 
     Raises:
         DeclarationError: with every fault of the declaration.

@@ -120,10 +120,7 @@ def trace(
 ) -> Work:
     """Trace `call` and its gradient on tensors of these sizes; run neither.
 
-    Args:
-        call: takes as many tensors as there are sizes, returns tensors.
-        sizes: every dimension known.
-        variables: the Keras variables it may read; need not have values.
+    The Keras variables that it may read need not have values.
 
     Raises:
         Exception: whatever `call` raises on such tensors.

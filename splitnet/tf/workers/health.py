@@ -119,13 +119,7 @@ def is_about_workers(error: BaseException) -> bool:
 def failure_message(
     bad: Mapping[str, Health], parts: Mapping[str, str], error: BaseException
 ) -> str:
-    """Message about a step that `error` ended.
-
-    Args:
-        bad: the workers that failed.
-        parts: what each of them ran, device by device.
-        error: what TensorFlow raised.
-    """
+    """Message about a step that `error` ended; `parts` is what `bad` workers ran."""
     if bad:
         return listed(
             f"the step ended because a worker failed. {_remedy(bad)}",

@@ -49,16 +49,9 @@ def serve(
 ) -> None:
     """Serve as a cluster's worker of that number; returns never.
 
-    Args:
-        cluster: its hosts name every worker and the client.
-        index: which of the workers this is.
-        core: the processor core to stay on; None for all.
-        threads: of one operation, and of operations side by side; None leaves both to
-            TensorFlow. A worker pinned to a core has one.
-        memory_bytes: refuse to use more memory than this, with all that this program
-            needs for itself; None for no limit.
-        allow_remote: listen although others can reach this machine's network.
-        owned: end when the process that started this one does.
+    `threads` are those of one operation, and of operations side by side; a worker
+    pinned to a `core` has one. `memory_bytes` limit all that this program needs. If it
+    is `owned`, it ends when the process that started it does.
 
     Raises:
         ConfigError: the network is not private, the worker's port is in use, or the
