@@ -10,14 +10,14 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
 from splitnet.core.errors import DeclarationError, listed
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, towers_in
 from splitnet.tf.internals import keras_api
@@ -58,7 +58,12 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     whole = bool(towers_in(graph)) and not blueprint.towers
     calls = fold(graph, bare=whole)
     planned, here = _in_plan(calls, graph), _in_model(sized(blueprint).sites, graph)
-    faults = [] if whole else [*_part_faults(blueprint, graph)]
+    faults = []
+    if blueprint.declared and not whole:
+        towers = towers_in(graph)
+        faults = _changes(
+            _branches(graph.parts, towers), _branches(blueprint.parts, towers)
+        )
     numbers = _same_structure(planned, here)
     if numbers is None:
         faults += _differences(planned, here) or ["its calls are connected otherwise"]
@@ -112,7 +117,7 @@ def _downstream(seen: Sequence[_Seen]) -> list[int]:
 
 
 def _differences(planned: Sequence[_Seen], here: Sequence[_Seen]) -> list[str]:
-    """What either side has alone, by lines that name calls without their numbers."""
+    """The calls that either side has alone, named without their numbers."""
 
     def lines(seen: Sequence[_Seen]) -> list[str]:
         names = [re.sub(r"_\d+\b", "", one.name) for one in seen]
@@ -122,38 +127,28 @@ def _differences(planned: Sequence[_Seen], here: Sequence[_Seen]) -> list[str]:
             for name, one, given in zip(names, seen, reads)
         ]
 
-    changes = difflib.unified_diff(lines(planned), lines(here), n=0, lineterm="")
+    return _changes(lines(planned), lines(here))
+
+
+def _branches(parts: Sequence[Part], towers: Container[str]) -> list[str]:
+    """A line for each branch of a net with its constraints, without towers."""
+    return sorted(
+        f"branch {part.name!r}"
+        + "".join(
+            f", {what}={', '.join(names)}"
+            for what in ("on", "near", "apart")
+            if (names := getattr(part, what))
+        )
+        for part in parts
+        if part.name not in towers and part.kind not in ("tower", "weights")
+    )
+
+
+def _changes(planned: list[str], here: list[str]) -> list[str]:
+    """The lines that one side has alone."""
     sides = {"-": "in the plan only", "+": "in the model only"}
-    return [f"{sides[x[0]]}: {x[1:]}" for x in [*changes][2:] if x[0] in sides]
-
-
-def _part_faults(blueprint: Blueprint, graph: Graph) -> Iterator[str]:
-    """What differs in the declaration of a net's branches."""
-    if not blueprint.declared:
-        return
-    planned = {part.name: part for part in graph.parts}
-    here = {part.name: part for part in blueprint.parts}
-    towers = set(towers_in(graph))
-    for name in here:
-        if name not in planned:
-            yield f"branch {name!r} is in the net only"
-    for name, part in planned.items():
-        mine = here.get(name)
-        if mine is None:
-            if part.kind not in ("tower", "weights"):
-                yield f"branch {name!r} is in the plan only"
-        elif name not in towers and part.kind == mine.kind:
-            for what in ("on", "near", "apart"):
-                asked, now = getattr(part, what), getattr(mine, what)
-                if asked != now:
-                    yield (
-                        f"branch {name!r} has {what}={_said(now)}, planned with "
-                        f"{what}={_said(asked)}"
-                    )
-
-
-def _said(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
+    changes = [*difflib.unified_diff(planned, here, n=0, lineterm="")]
+    return [f"{sides[x[0]]}: {x[1:]}" for x in changes[2:] if x[0] in sides]
 
 
 def _in_plan(calls: Sequence[Call], graph: Graph) -> list[_Seen]:

@@ -88,8 +88,8 @@ def _reads(graph: sn.Graph, call: Any, kind: str) -> bool:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"branch": "other"}, "branch 'other' is in the net only"),
-        ({"on": "gpu:1"}, "branch 'a' has on=gpu:1, planned with on=gpu:0"),
+        ({"branch": "other"}, "in the model only: branch 'other'"),
+        ({"on": "gpu:1"}, "plan only: branch 'a', on=gpu:0"),
         ({"units": 2}, r"in the plan only: .*, outputs float32\(4,\), weights"),
         ({"activation": "tanh"}, "in the model only: .*: Dense tanh #"),
     ],
