@@ -22,7 +22,6 @@ __all__ = [
     "ADVICE",
     "end_with_parent",
     "enter",
-    "is_private",
     "isolate",
     "open_interfaces",
 ]
@@ -39,17 +38,15 @@ ADVICE = (
 
 
 def open_interfaces() -> tuple[str, ...]:
-    """Network interfaces, other than loopback, over which others could connect."""
+    """Network interfaces, other than loopback, over which others could connect.
+
+    Without any, this program's network is private.
+    """
     return tuple(
         name
         for name, state in psutil.net_if_stats().items()
         if name != "lo" and state.isup
     )
-
-
-def is_private() -> bool:
-    """Whether this program's network ends at its own loopback device."""
-    return not open_interfaces()
 
 
 def isolate() -> None:
@@ -62,7 +59,7 @@ def isolate() -> None:
         ConfigError: the system does not allow it, wholly or in part, or other threads
             already run, which would keep the old network.
     """
-    if is_private():
+    if not open_interfaces():
         return
     threads = psutil.Process().num_threads()
     if not os.path.isdir("/proc/self/ns") or threads != 1:

@@ -18,7 +18,6 @@ from splitnet.tf.workers.health import bypass_proxy
 from splitnet.tf.workers.network_namespace import (
     ADVICE,
     end_with_parent,
-    is_private,
     open_interfaces,
 )
 
@@ -58,8 +57,9 @@ def serve(
             cluster has no such worker.
     """
     me = worker_of(cluster, index)
-    if owned:
-        _end_with_owner()
+    if owned:  # ends even if the owner is killed, or this process is stopped
+        end_with_parent()
+        threading.Thread(target=_watch_owner, daemon=True).start()
     check_network(allow_remote=allow_remote)
     check_port(me)
     bypass_proxy(cluster.hosts)
@@ -80,7 +80,8 @@ def serve(
             inter_op_parallelism_threads=threads or 0,
         ),
     )
-    _tell_version(tf.__version__)
+    # A client of any version can read this.
+    Path("/proc/self/comm").write_text(f"{VERSION_MARK}{tf.__version__}"[:15], "ascii")
     room = b"" if memory_bytes is None else b" %d" % limit_memory(memory_bytes)
     sys.stdout.buffer.write(READY + room + b"\n")
     sys.stdout.flush()
@@ -169,19 +170,15 @@ def check_network(*, allow_remote: bool) -> None:
     Raises:
         ConfigError: names the open interfaces, what they expose, and what to do.
     """
-    if allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1" or is_private():
+    interfaces = open_interfaces()
+    allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
+    if allowed or not interfaces:
         return
     raise ConfigError(
         "TensorFlow listens on every interface, without a password, and whoever "
         "reaches it can run what they like here. This machine can be reached over "
-        f"{', '.join(open_interfaces())}. {ADVICE}"
+        f"{', '.join(interfaces)}. {ADVICE}"
     )
-
-
-def _end_with_owner() -> None:
-    """End when the owner does, even if it is killed or this process is stopped."""
-    end_with_parent()
-    threading.Thread(target=_watch_owner, daemon=True).start()
 
 
 def _watch_owner() -> None:
@@ -189,8 +186,3 @@ def _watch_owner() -> None:
     while os.read(0, 1):
         pass
     os._exit(0)
-
-
-def _tell_version(version: str) -> None:
-    """Write TensorFlow's version where a client of any version can read it."""
-    Path("/proc/self/comm").write_text(f"{VERSION_MARK}{version}"[:15], "ascii")

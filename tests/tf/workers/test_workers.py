@@ -239,7 +239,6 @@ def test_isolate_refuses_a_program_with_threads(tmp_path: Path) -> None:
 def test_worker_refuses_an_open_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others could call, a worker says what that exposes, and goes no further."""
     monkeypatch.setattr(serve, "open_interfaces", lambda: ("eth0",))
-    monkeypatch.setattr(serve, "is_private", lambda: False)
 
     with pytest.raises(ConfigError, match=r"(?s)every interface.*eth0.*--allow-remote"):
         check_network(allow_remote=False)
@@ -266,7 +265,7 @@ def test_isolate_says_which_part_the_system_refuses(
     def refuse(user: int, group: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(network_namespace, "is_private", lambda: False)
+    monkeypatch.setattr(network_namespace, "open_interfaces", lambda: ("eth0",))
     monkeypatch.setattr(network_namespace, "_keep_identity", refuse)
     monkeypatch.setattr(
         network_namespace, "_call", lambda name, flags: int(flags == 0x40000000)
