@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import common as keras_common
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
@@ -41,7 +40,6 @@ _NEEDED: Needed = (
     ),
     (keras.layers.BatchNormalization, ("_moments",)),
     (keras.layers.Lambda, ("_output_shape",)),
-    (keras.layers.Dense, ("_kernel",)),
     (Operation, ("_inbound_nodes", "_outbound_nodes")),
     (KerasHistory, ("operation", "node_index")),
     (
@@ -59,7 +57,6 @@ _NEEDED: Needed = (
         keras.Variable,
         ("_value", "_name", "_path", "_initializer", "_deferred_initialize"),
     ),
-    (keras_common, ("variables",)),
     (global_state, ("get_global_attribute", "set_global_attribute")),
     (seed_generator, ("GLOBAL_SEED_GENERATOR",)),
 )
