@@ -33,7 +33,7 @@ from splitnet.tf.placement.device_function import (
 )
 from splitnet.tf.placement.placed import Placed, placed_of
 
-__all__ = ["StepProfiler", "profile_step", "timeline_of"]
+__all__ = ["StepProfiler", "profile_step"]
 
 _GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
 Calls = Mapping[tuple[str, str], Sequence[str]]
@@ -141,7 +141,7 @@ class StepProfiler:
         assert placed is not None
         names = Names(self._plan, placed, getattr(self._model, "optimizer", None))
         graphs = [graph for ref in placed.graphs if (graph := ref()) is not None]
-        return timeline_of(spaces, self._plan, placed, names, _calls(graphs))
+        return _timeline_of(spaces, self._plan, placed, names, _calls(graphs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class _Owner:
     of_call: bool
 
 
-def timeline_of(
+def _timeline_of(
     spaces: Iterable[bytes], plan: Plan, placed: Placed, names: Names, calls: Calls
 ) -> Timeline:
     """The timeline in a profile's files."""

@@ -27,7 +27,6 @@ __all__ = [
     "Site",
     "blueprint_of",
     "built_by",
-    "functional_of",
     "named",
     "output_keys",
     "resolved",
@@ -171,7 +170,7 @@ def output_keys(net: Net, ref: Ref) -> list[int | str] | None:
     return None
 
 
-def functional_of(model: Any) -> Any:
+def _functional_of(model: Any) -> Any:
     """The functional form of a Keras model, over its own layers and nodes.
 
     Raises:
@@ -261,7 +260,7 @@ def _of_net(net: Net) -> Blueprint:
 
 
 def _of_model(source: Any, nested: str) -> Blueprint:
-    model = functional_of(source)
+    model = _functional_of(source)
     flow = flow_of(model, nested)
     nodes = _input_nodes(model) + flow.nodes
     unbuilt = [

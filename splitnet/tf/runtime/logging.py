@@ -13,12 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = [
-    "hide_remarks",
-    "import_frameworks",
-    "is_startup_line",
-    "log_filter",
-]
+__all__ = ["hide_remarks", "import_frameworks", "log_filter"]
 
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _STAMP = re.compile(r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?([IWE])(?:\d{4})? ")
@@ -29,7 +24,7 @@ _HEADS = (
 _DRIVER = Path("/proc/driver/nvidia")
 
 
-def is_startup_line(line: str, severities: str) -> bool:
+def _is_startup_line(line: str, severities: str) -> bool:
     """Whether a line is one of TensorFlow's start-up lines of these severities."""
     stamp = _STAMP.match(line)
     if stamp:
@@ -66,7 +61,7 @@ def log_filter() -> Iterator[None]:
             written.seek(0)
             text = written.read().decode(errors="replace")
             for line in text.splitlines(keepends=True):
-                if not is_startup_line(line, severities):
+                if not _is_startup_line(line, severities):
                     os.write(2, line.encode())
 
 
