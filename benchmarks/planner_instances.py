@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(f"{platform.system()} {platform.machine()}, {platform.python_version()}")
-    warm_up(("latency",))
+    warm_up()
     rows = []
     for name in options.names:
         graph = graph_of(name, options.folder)

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(f"{platform.system()} {platform.machine()}, {platform.python_version()}")
-    warm_up((options.objective,))
+    warm_up()
     rows = []
     for count in options.sizes:
         gpus, limit = MACHINES[count]

@@ -31,7 +31,7 @@ from splitnet.planner.engine.load_graph import (
     loads,
     rows_of,
 )
-from splitnet.planner.partitioning import is_convex
+from splitnet.planner.partitioning import is_convex, running_order
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
@@ -331,20 +331,14 @@ def _forward_graph(
     edges: Sequence[tuple[int, int]],
     backward: Sequence[bool],
 ) -> ForwardGraph:
-    """Forward calls in a topological order (Kahn 1962) and the edges among them."""
-    count = len(group_of)
-    after: list[list[int]] = [[] for _ in range(count)]
-    waits = [0] * count
+    """Forward calls in a topological order and the edges among them."""
+    after: list[list[int]] = [[] for _ in group_of]
+    before: list[list[int]] = [[] for _ in group_of]
     for source, target in edges:
         if not backward[source] and not backward[target]:
             after[source].append(target)
-            waits[target] += 1
-    order = [call for call in range(count) if not waits[call] and not backward[call]]
-    for call in order:
-        for target in after[call]:
-            waits[target] -= 1
-            if not waits[target]:
-                order.append(target)
+            before[target].append(source)
+    order = [call for call in running_order(before, after) if not backward[call]]
     start, items = rows_of(after)
     return ForwardGraph(
         np.array(order, np.int64), start, items, group_of.astype(np.int64)

@@ -77,7 +77,7 @@ def test_heaviest_moves_of_a_large_net_are_what_score_says(
     """Compiled or not, value and transfers are those of the whole placement."""
     monkeypatch.setattr(what_if, "_MOST_DETAILED", 0)
     if compiled:
-        warm_up(["latency"])
+        warm_up()
     else:
         monkeypatch.setattr(what_if, "step_seconds", lambda p: (p.step_seconds, False))
     graph, options = random_dag(7, 12), PlanOptions(objective=objective)

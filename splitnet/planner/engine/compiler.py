@@ -93,15 +93,15 @@ def compiled(function: Function) -> Function:
     return entry(function, inner=True)
 
 
-def is_compiled(kernel: str) -> bool:
-    """Whether the machine code of a kernel is in the cache folder."""
-    return _CACHE is not None and (_CACHE / f"{kernel}.compiled").exists()
+def is_compiled() -> bool:
+    """Whether all machine code is in the cache folder."""
+    return _CACHE is not None and (_CACHE / "complete").exists()
 
 
-def mark_compiled(kernel: str) -> None:
-    """Note that all machine code of a kernel is in the cache folder."""
+def mark_compiled() -> None:
+    """Note that all machine code is in the cache folder."""
     if _CACHE is not None:
-        (_CACHE / f"{kernel}.compiled").touch()
+        (_CACHE / "complete").touch()
 
 
 def random_state(seed: int) -> RandomState:

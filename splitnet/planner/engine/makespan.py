@@ -147,21 +147,6 @@ def send(
 
 
 @compiled
-def copy(tasks: Tasks, number: int, time: float) -> float:
-    """Take a copy over its link; when it arrives."""
-    s, item = tasks.scratch, tasks.scratch.copies[number, 0]
-    a, b = s.copies[number, 1], s.copies[number, 2]
-    seconds, overlap = tasks.fixed[item], 0.0
-    if np.isnan(seconds):
-        seconds = tasks.latency[a, b]
-        overlap = seconds - tasks.gap[a, b]
-        seconds += s.copy_bytes[number] * tasks.seconds_per_byte[a, b]
-    time = max(time, s.link_free[a, b]) + seconds
-    s.link_free[a, b] = time - overlap
-    return time
-
-
-@compiled
 def give(tasks: Tasks, size: int, item: int, time: float, key: int) -> int:
     """Give an item of a forward task, and its views, to all readers.
 
@@ -233,8 +218,15 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
         s.counted[EVENTS] += 1
         if key < 0:
             number = key + _COPIES_FIRST
-            time = copy(tasks, number, time)
             item, by = s.copies[number, 0], s.copies[number, 3]
+            a, b = s.copies[number, 1], s.copies[number, 2]
+            seconds, overlap = tasks.fixed[item], 0.0
+            if np.isnan(seconds):
+                seconds = tasks.latency[a, b]
+                overlap = seconds - tasks.gap[a, b]
+                seconds += s.copy_bytes[number] * tasks.seconds_per_byte[a, b]
+            time = max(time, s.link_free[a, b]) + seconds
+            s.link_free[a, b] = time - overlap
             if time > last:
                 last, end = time, by
             if by >= count:
@@ -242,7 +234,7 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
                 continue
             while item >= 0:
                 for r in range(tasks.reader_start[item], tasks.reader_start[item + 1]):
-                    if s.device[tasks.readers[r]] == s.copies[number, 2]:
+                    if s.device[tasks.readers[r]] == b:
                         task = s.function[tasks.readers[r]]
                         size = arrive(s, size, task, time, by)
                 item = s.views[item]

@@ -87,7 +87,7 @@ def step_seconds(problem: Problem) -> tuple[Callable[[Ints], float], bool]:
     """
     import splitnet.planner.engine.compiler as compiler
 
-    if compiler.INTERPRETED or not compiler.is_compiled("makespan"):
+    if compiler.INTERPRETED or not compiler.is_compiled():
         return problem.step_seconds, False
     from splitnet.planner.engine.makespan import makespan
     from splitnet.planner.engine.tasks import tasks_of
@@ -175,7 +175,7 @@ def _searched(
 ) -> tuple[Ints, str]:
     """The best assignment that is found with numba, and the name of the algorithm."""
     began = monotonic()
-    _prepare("makespan" if objective == "latency" else "loads")
+    warm_up()
     budget.pause(monotonic() - began)
     from splitnet.planner.engine.search import search
 
@@ -188,25 +188,19 @@ def _searched(
 
 
 @cache
-def _prepare(kernel: str) -> None:
-    """Load the compiled search; say so if it must be compiled."""
+def warm_up() -> None:
+    """Load the compiled search; say so if it must be compiled first."""
     import splitnet.planner.engine.compiler as compiler
 
     if compiler.INTERPRETED:
         return
-    if not compiler.is_compiled(kernel):
+    if not compiler.is_compiled():
         _LOGGER.warning("compiling the planner, once (this takes about 10 s)")
     from splitnet.planner.engine.search import search
 
-    objective = "latency" if kernel == "makespan" else "throughput"
-    search(_sample(), objective, Budget(60.0, 20_000))
-    compiler.mark_compiled(kernel)
-
-
-def warm_up(objectives: Iterable[str] = OBJECTIVES) -> None:
-    """Compile the search for these objectives; keep the machine code if possible."""
-    for objective in objectives:
-        _prepare("makespan" if objective == "latency" else "loads")
+    for objective in ("latency", "throughput"):
+        search(_sample(), objective, Budget(60.0, 20_000))
+    compiler.mark_compiled()
 
 
 def _sample() -> Problem:

@@ -38,124 +38,83 @@ EVENTS, SENT = range(2)
 
 
 class Scratch(NamedTuple):
-    """Arrays that one run after the other uses, by what they have an entry for.
+    """Arrays that one run after the other uses; `counted` by EVENTS and SENT."""
 
-    Units:
-        device: That of each unit.
-        function: What each unit runs in.
-        member: The units in the order of functions, `at` their places in it.
-        before, after: Hops before and after a unit; then runs to be cut.
-        leader, number, start: Of sets of units while they are found.
-        made, ends: Edges of a run that begin and end at each place in it.
-        cut: Whether a run ends at a place of `member`.
-        critical: Group of each unit on the critical path, their number behind.
-    Items:
-        copied_as: The item that is copied instead, because this one is a view of it.
-        views: The next view that is copied as the same item.
-        leaves: Whether another function reads it.
-        next_item: The next item of the same function that leaves.
-        last, seen: The last reader of an edge in a run; stamps.
-        missing, summed: Per device, contributors that have not run, end of those.
-    Tasks:
-        pending, ready: What is waited for, and since when the rest is there.
-        first_item, last_item: Ends of the list of what it sends, chained by `next_item`
-            for forward tasks and by `next_sum` for backward tasks.
-        seconds, tail, place: As in `Tasks`, of functions.
-        cause: The task that it waited for until it began.
-    Copies:
-        copies: Item, source, target, and the task that sends it, -1 for weights.
-    Devices:
-        sent: The last item that was sent there.
-        latest: The last task that ran there.
-
-    `counted` holds the events of all runs and the copies of one (`EVENTS`, `SENT`).
-    """
-
+    # For each unit.
     device: Ints
     function: Ints
-    member: Ints
-    at: Ints
-    before: Ints
-    after: Ints
-    leader: Ints
+    member: Ints  # units in the order of functions
+    at: Ints  # the place of each unit in it
+    before: Ints  # hops; then where runs to be cut begin
+    after: Ints  # hops; then where those end
+    leader: Ints  # of sets of units, while they are found
     number: Ints
     start: Ints
-    made: Ints
-    ends: Ints
-    cut: Ints
-    backward: Ints
-    critical: Ints
-    copied_as: Ints
-    views: Ints
-    leaves: Ints
-    next_item: Ints
-    last: Ints
-    seen: Ints
-    missing: Ints
-    summed: Floats
-    next_sum: Ints
+    made: Ints  # edges of a run that begin at each place in it
+    ends: Ints  # and that end there
+    cut: Ints  # whether a run ends at a place of `member`
+    backward: Ints  # whether a function has a backward task
+    critical: Ints  # groups of the units on the critical path, their number behind
+    # For each item.
+    copied_as: Ints  # the item that is copied instead: this one is a view of it
+    views: Ints  # the next view that is copied as the same item
+    leaves: Ints  # whether another function reads it
+    next_item: Ints  # the next one that leaves the same function
+    last: Ints  # the last reader in a run
+    seen: Ints  # stamps
+    missing: Ints  # per device, contributors that have not run
+    summed: Floats  # per device, when the last contributor ended
+    next_sum: Ints  # for each contributor, the next sum of the same task
+    # For each task of a function.
     pending: Ints
-    first_item: Ints
+    first_item: Ints  # ends of the list of what it sends: items, or sums
     last_item: Ints
     place: Ints
-    cause: Ints
+    cause: Ints  # the task that it waited for until it began
     seconds: Floats
     tail: Floats
     ready: Floats
+    # For each task and copy.
     queue_time: Floats
     queue_key: Ints
-    copies: Ints
+    # For each copy.
+    copies: Ints  # item, source, target, and the task that sends it; -1 for weights
     copy_bytes: Floats
+    # For each device.
     link_free: Floats
-    sent: Ints
-    latest: Ints
+    sent: Ints  # the last item that was sent there
+    latest: Ints  # the last task that ran there
     free: Floats
     left: Floats
     counted: Ints
 
 
 class Tasks(NamedTuple):
-    """What a step does, for any placement.
+    """What a step does, for any placement."""
 
-    Attributes:
-        group: Of each unit.
-        whole: Whether each unit is a function; else units of one `key` may be one.
-        calls: The number of calls of each unit.
-        seconds: Per device and task of a unit; `part_seconds` what a function costs.
-        tail: The least seconds from the end of each task to the end of the step.
-        has_backward, has_update: Which units have these tasks.
-        reads: The edges that a unit reads, those of inputs left out.
-        outputs: The edges that a unit makes.
-        source, readers, bytes: Of each item.
-        fixed: Seconds of a copy of the item; nan where the link decides.
-        view_of: Per edge, that which it is a view of, or -1.
-        contributors: Units that contribute to the gradient of an item; for each of
-            them `contributes_to` is the item, and `row_bytes` as in `SharedWeight`.
-    """
-
-    group: Ints
-    whole: bool
-    key: Ints
+    group: Ints  # of each unit
+    whole: bool  # whether each unit is a function
+    key: Ints  # units of one key may be one function
     calls: Ints
-    seconds: Floats
-    part_seconds: Floats
-    tail: Floats
+    seconds: Floats  # per device and task of a unit
+    part_seconds: Floats  # what calling a function costs each device
+    tail: Floats  # the least seconds from the end of a task to the end of the step
     has_backward: Bools
     has_update: Bools
-    read_start: Ints
+    read_start: Ints  # edges that a unit reads, those of inputs left out
     reads: Ints
     output_start: Ints
     outputs: Ints
-    source: Ints
+    source: Ints  # of each item
     reader_start: Ints
     readers: Ints
     bytes: Floats
-    fixed: Floats
-    view_of: Ints
-    contributor_start: Ints
+    fixed: Floats  # seconds of a copy of an item; nan where the link decides
+    view_of: Ints  # per edge, that which it is a view of, or -1
+    contributor_start: Ints  # units that contribute to the gradient of an item
     contributors: Ints
-    contributes_to: Ints
-    row_bytes: Floats
+    contributes_to: Ints  # the item, for each of them
+    row_bytes: Floats  # as in `SharedWeight`, for each of them
     latency: Floats
     gap: Floats
     seconds_per_byte: Floats

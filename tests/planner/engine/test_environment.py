@@ -22,7 +22,7 @@ tempfile.TemporaryFile = refused
 from splitnet.planner.engine import compiler
 assert compiler._CACHE is None
 doubled = compiler.entry(lambda x: 2 * x)
-assert doubled(21) == 42 and not compiler.is_compiled("loads")
+assert doubled(21) == 42 and not compiler.is_compiled()
 """
 
 INTERPRETED = """
