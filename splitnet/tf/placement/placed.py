@@ -91,7 +91,10 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
 
 
 def _weight_names(plan: Plan, sites: Sequence[Site]) -> dict[int, str]:
-    """The plan's name of each variable, by the id of the model's own variable."""
+    """The plan's name of each variable, by the id of the model's own variable.
+
+    An id goes with its variable, as another one may get it: `quantize` makes new ones.
+    """
     names: dict[int, str] = {}
     weights = {
         call.name: call.weights
@@ -100,5 +103,8 @@ def _weight_names(plan: Plan, sites: Sequence[Site]) -> dict[int, str]:
     }
     for site in sites:
         variables = variables_of(site.node.operation)
-        names.update(zip(map(id, variables), weights[site.call]))
+        for variable, name in zip(variables, weights[site.call]):
+            if id(variable) not in names:
+                weakref.finalize(variable, names.pop, id(variable), None).atexit = False
+            names[id(variable)] = name
     return names

@@ -1,5 +1,6 @@
 """Audits that must ring, audits that must not, and that auditing changes nothing."""
 
+import gc
 import threading
 from typing import Any
 
@@ -11,6 +12,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.tf.placement import optimizer as placing
+from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import BATCH, Case, numbers
 from tests.tf.test_transparency import OPTIMIZERS
 from tests.tf.zoo import two_branches
@@ -254,6 +256,21 @@ def test_audit_of_a_forward_pass_leaves_outputs_where_they_are(
 
     assert audit.moved["gpu:0", "gpu:1", "activation"] == (8192, 8192)
     assert not any(target == "cpu:0" for _, target, _ in audit.moved)
+
+
+def test_a_variable_that_is_gone_is_not_known_by_its_id(cluster: sn.Cluster) -> None:
+    """`quantize` frees kernels and makes others, which may get their ids."""
+    model = emitted(cluster)
+    names = placed_of(model).weight_of
+    before = {id(variable) for variable in model.variables} & names.keys()
+
+    model.quantize("int8", filters="dense")
+    gc.collect()
+
+    after = {id(variable) for variable in model.variables}
+    assert len(before) == 6
+    assert names.keys() <= after
+    assert len(names) == 3  # the biases
 
 
 def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
