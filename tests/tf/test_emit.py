@@ -62,15 +62,6 @@ def test_emit_starts_as_the_same_layers_start_in_plain_keras(
         np.testing.assert_array_equal(mine, its)
 
 
-def test_emit_keeps_names_and_order_of_weights(dense: Any) -> None:
-    """Layers have the user's names; weights stand in plain Keras' order."""
-    plain = sn.unplace(dense)
-
-    assert [v.path for v in dense.variables] == [v.path for v in plain.variables]
-    assert type(dense) is type(plain)
-    assert {"l", "r"} <= {layer.name for layer in dense.layers}
-
-
 def test_emit_names_outputs_for_branches_or_as_told(cluster: sn.Cluster) -> None:
     """Names given to net.output name losses; others are named by their branch."""
     net = sn.Net("outputs")

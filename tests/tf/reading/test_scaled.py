@@ -29,18 +29,3 @@ def test_cost_of_a_size_is_that_of_its_trace(name: str) -> None:
             a, b = draw.randint(1, 99), draw.randint(1, 99)
             sizes = (Size((a,)), Size((b,)))
             assert scaled.cost(sizes, partial(COSTS[name], a, b)) == COSTS[name](a, b)
-
-
-@pytest.mark.parametrize("name", ["linear", "constant", "fractions"])
-def test_linear_costs_are_traced_a_few_times(name: str) -> None:
-    """Three sizes give the coefficients of two tensors and a constant; two check."""
-    traced = []
-    scaled = Scaled()
-    for a, b in ((1, 2), (3, 5), (8, 2), (5, 5), (9, 9), (7, 1), (64, 3)):
-
-        def trace(a: int = a, b: int = b) -> Work:
-            traced.append((a, b))
-            return COSTS[name](a, b)
-
-        scaled.cost((Size((a,)), Size((b,))), trace)
-    assert len(traced) == 5
