@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from splitnet.core.audit import Audit
-from splitnet.core.cluster import Device
 from splitnet.core.errors import SplitnetError
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
@@ -123,11 +122,11 @@ class PlacementCallback(keras.callbacks.Callback):
         if self._steps:
             seconds = (time.perf_counter() - self._began) / self._steps
             self._writer.scalar("measured/step_seconds", seconds, step=epoch)
-        for device in plan_of(self.model).cluster:
-            held = _peak_bytes(device)
-            if held is not None:
+        for device in plan_of(self.model).cluster.of_kind("gpu"):
+            if not (device.stand_in or device.host):  # a GPU of this process
+                info = tf.config.experimental.get_memory_info(device.target)
                 tag = f"measured/memory_bytes/{device.name}"
-                self._writer.scalar(tag, held, step=epoch)
+                self._writer.scalar(tag, info["peak"], step=epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Close the event file."""
@@ -286,10 +285,3 @@ class _EventWriter:
         with self._writer.as_default(), tf.device("/device:CPU:0"):
             tf.summary.write(tag, tensor, step=step, metadata=metadata)
         self._writer.flush()
-
-
-def _peak_bytes(device: Device) -> int | None:
-    """The memory peak of a GPU of this process, in bytes; None for other devices."""
-    if device.kind != "gpu" or device.stand_in or device.host:
-        return None
-    return int(tf.config.experimental.get_memory_info(device.target)["peak"])

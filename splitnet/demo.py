@@ -48,11 +48,6 @@ class DemoResult:
     files: tuple[Path, ...]
 
     @property
-    def stand_in(self) -> bool:
-        """Whether any device was not a real GPU."""
-        return any(device.stand_in for device in self.plan.cluster)
-
-    @property
     def ok(self) -> bool:
         """Whether the accuracy is high enough and the audit found nothing."""
         return self.accuracy >= ENOUGH and self.audit.ok
@@ -62,7 +57,7 @@ class DemoResult:
         import splitnet as sn
 
         lines = ["", sn.table(self.audit), ""]
-        if self.stand_in:
+        if any(device.stand_in for device in self.plan.cluster):
             lines += ["CPU devices stood in for GPUs, which cannot show:"]
             lines += [*(f"  - {line}" for line in _NOT_SHOWN), ""]
         low = "" if self.accuracy >= ENOUGH else f" (too low: {ENOUGH:.0%} expected)"
