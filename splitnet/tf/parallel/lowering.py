@@ -8,6 +8,7 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import Plan
 from splitnet.simulator.microbatch import pipeline_of
+from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.compilation import how_to_run
 from splitnet.tf.parallel.pipeline_checks import check_pipeline
 from splitnet.tf.parallel.towers import (
@@ -20,6 +21,7 @@ from splitnet.tf.parallel.towers import (
 from splitnet.tf.placement.part_function import PartFunction
 from splitnet.tf.placement.placed import Placed, Runner
 from splitnet.tf.placement.segments import Segment, segments_of
+from splitnet.tf.reading.variables import weights_of
 
 __all__ = ["check_execution", "lay_out"]
 
@@ -65,13 +67,14 @@ def lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
         for node, key in placed.key_of.items()
         if key == keys[name] and node in placed.keys_of
     }
+    early = _before_weights(placed)
     units: dict[int, Any] = {}
     for number, node in enumerate(placed.flow.nodes):
         key = placed.key_of[id(node)]
-        unit = (placed.target_of[key], how_of.get(id(node), ""))
+        unit = (placed.target_of[key], id(node) in early, how_of.get(id(node), ""))
         if id(node) in replicas:
             alone = number if is_synchronised(node, replicas[id(node)]) else ""
-            unit = (key, alone)
+            unit = (key, alone, "")
         units[id(node)] = unit
     gone = leaving(placed.flow, replicas)
 
@@ -81,13 +84,37 @@ def lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
         if mine is not None:
             kind = SynchronisedNorm if is_synchronised(node, mine) else TowerRunner
             return kind(segment, mine, placed, replicas, gone)
-        device, how = segment.unit
+        device, _, how = segment.unit
         for one in segment.nodes:
             _bring_constants(one, device)
         return PartFunction(segment, device, how)
 
     segments = segments_of(placed.flow, placed.key_of, units)
     return replace(placed, pipeline=pipeline, runners=tuple(map(runner, segments)))
+
+
+def _before_weights(placed: Placed) -> set[int]:
+    """Calls before all trained weights that lead to a tensor for another device.
+
+    In one function with weights their tensors would seem to depend on these, and their
+    gradients would be sent back for nothing. Ids of nodes.
+    """
+    target = {id(n): placed.target_of[placed.key_of[id(n)]] for n in placed.flow.nodes}
+    trained: set[int] = set()
+    readers: dict[int, list[int]] = {}
+    for node in placed.flow.nodes:
+        sources = {id(keras_api.producer(tensor)) for tensor in node.input_tensors}
+        if weights_of(node.operation) or sources & trained:
+            trained.add(id(node))
+        for source in sources:
+            readers.setdefault(source, []).append(id(node))
+    found: set[int] = set()
+    for node in reversed(placed.flow.nodes):
+        after = readers.get(id(node), [])
+        leaves = any(one in found or target[one] != target[id(node)] for one in after)
+        if id(node) not in trained and leaves:
+            found.add(id(node))
+    return found
 
 
 def _bring_constants(node: Any, device: str) -> None:
