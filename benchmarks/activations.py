@@ -1,23 +1,31 @@
-"""Compare predicted training memory with what TensorFlow's allocator saw.
+"""Compare predicted training memory with the tensors that two workers really held.
 
-Question: is the peak of one training step that a plan predicts (saved activations,
-gradients, temporaries) within 15 % of the measured one? The model is emitted for one
-device, recomputing, in micro-batches, as stages and as towers on two devices, and
-trained by one step of SGD; weights and data are left out of both. Each model runs on
-the CPU in a process of its own, one thread between operations. The peak is that of
-`tf.config.experimental.get_memory_info`, which counts all devices of a process, so the
-predicted peaks of two devices are added up. TensorFlow's CPU allocator does not count
-what is smaller than 256 KiB, so batches are large.
+Question: is the peak of one training step that a plan predicts for each device (saved
+activations, gradients, temporaries, received copies) within 15 % of the measured one?
+Each model is placed on one of two worker processes, recomputing, in micro-batches, as
+stages and as towers on both, and trained by steps of SGD. TensorFlow's profiler records
+what the allocator of each worker hands out and takes back. Bytes are those that were
+asked for: the allocator rounds up. Weights are there before the step and left out of
+both. TensorFlow's CPU allocator does not record what is smaller than 256 KiB, so
+batches are large.
 
-    python benchmarks/activations.py [MODEL ...]
+    python benchmarks/activations.py [MODEL ...] [--largest N]
 """
 
 import argparse
-import functools
 import gc
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.tf.held import events, fullest  # noqa: E402  # found through the path
 
 MODELS = (
     "mobilenet_v2",
@@ -36,6 +44,7 @@ MODELS = (
 
 
 WAYS = ("one", "recompute", "pieces", "stages", "gpipe", "1f1b", "towers")
+WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
 
 
 def build(name):
@@ -69,11 +78,11 @@ def build(name):
     if name in ("attention", "transformer"):
         return _transformer(1 if name == "attention" else 3, name == "transformer"), 32
     if name == "lstm":
-        body = layers.LSTM(128, return_sequences=True), layers.LSTM(128)
-        return chain((50, 128), *body, layers.Dense(1)), 512
+        body = layers.LSTM(256, return_sequences=True), layers.LSTM(256)
+        return chain((25, 256), *body, layers.Dense(1)), 1024
     if name == "gru":
-        body = layers.Embedding(5000, 128), layers.GRU(128), layers.Dense(1)
-        return chain((60,), *body, dtype="int32"), 512
+        body = layers.Embedding(5000, 256), layers.GRU(256), layers.Dense(1)
+        return chain((30,), *body, dtype="int32"), 1024
     if name == "text_conv":
         body = layers.Embedding(5000, 128), layers.Conv1D(128, 5, activation="gelu")
         body += (layers.Dropout(0.1), layers.GlobalMaxPooling1D(), layers.Dense(1))
@@ -122,34 +131,34 @@ def _u_net():
 
 
 def half(model, batch):
-    """Each call on one of two devices: the first half of the FLOPs, then the rest."""
+    """Each call on one of the workers: the first half of the FLOPs, then the rest."""
     import splitnet as sn
 
-    calls = sn.read(model, batch).calls
-    total, done, where = sum(call.forward_flops for call in calls), 0.0, {}
-    for call in calls:
+    graph = sn.read(model, batch)
+    total, done, where = sum(call.forward_flops for call in graph.calls), 0.0, {}
+    for call in graph.calls:
         done += call.forward_flops
-        where[call.name] = "cpu:0" if 2 * done <= total else "cpu:1"
+        if graph.part[call.part].kind != "input":
+            where[call.name] = WORKERS[2 * done > total]
     return where
 
 
-def ways(model, batch):
+def ways(model, batch, cluster):
     """The name of each strategy, and the model placed so."""
     import keras
 
     import splitnet as sn
 
-    one, two = sn.Cluster.of("cpu"), sn.Cluster.of("2*cpu")
     options = {"batch": batch, "optimizer": "sgd"}
-    alone = sn.score(model, one, {"*": "cpu:0"}, **options)
+    alone = sn.score(model, cluster, {"*": WORKERS[0]}, **options)
     yield "one", sn.emit(model, alone)
     yield "recompute", sn.emit(model, alone, recompute=True)
-    stages = sn.score(model, two, half(model, batch), **options)
+    stages = sn.score(model, cluster, half(model, batch), **options)
     yield "stages", sn.emit(model, stages)
     yield (
         "towers",
         sn.data_parallel(
-            model, two, devices=["cpu:0", "cpu:1"], batch=batch, optimizer="sgd"
+            model, cluster, devices=list(WORKERS), weights_on=WORKERS[0], **options
         ),
     )
     if any(isinstance(x, keras.layers.BatchNormalization) for x in model.layers):
@@ -159,60 +168,93 @@ def ways(model, batch):
     yield "1f1b", sn.emit(model, stages, microbatches=4, schedule="1f1b")
 
 
-def compare(name):
-    """Print one row: the predicted peak over the measured one, of each strategy."""
+def allocations(step, addresses):
+    """Per worker, what its allocator did while `step` ran, in the order of time."""
     import tensorflow as tf
 
+    profiler = tf.profiler.experimental
+    seconds = 2.0
+    while True:
+        thread = threading.Thread(target=lambda: (time.sleep(0.4), step()))
+        with tempfile.TemporaryDirectory() as folder:
+            thread.start()
+            profiler.client.trace(
+                ",".join(f"grpc://{address}" for address in addresses),
+                folder,
+                int(1000 * seconds),
+                options=profiler.ProfilerOptions(host_tracer_level=2),
+            )
+            late = thread.is_alive()
+            thread.join()
+            if not late:
+                names = [f"*/*/*/{a.replace(':', '_')}.xplane.pb" for a in addresses]
+                return [events(next(Path(folder).glob(name))) for name in names]
+        seconds *= 2
+
+
+def compare(name, largest, only):
+    """Print one row: the predicted peak over the measured one, of each strategy."""
     import splitnet as sn
 
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    [cpu] = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-    )
-    tf.config.experimental.get_memory_info("CPU:0")
-    model, batch = build(name)
-    [entry], [end] = model.inputs, model.outputs
-    data = tf.ones((batch, *entry.shape[1:]), entry.dtype)
-    target = tf.ones((batch, *end.shape[1:]))
-    given = data.shape.num_elements() * data.dtype.size
-    cells = {}
-    made = ways(model, batch)
-    for way, placed in made:
-        placed.compile("sgd", "mse")
-        run = functools.partial(placed.train_step, (data, target))
-        step = tf.function(run, autograph=False)
-        step()
-        gc.collect()  # the model before, whose bytes would be freed in this step
-        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        step()
-        peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
-        memory = sn.plan_of(placed).memory.values()
-        predicted = sum(one.total - one.weights - one.slots for one in memory) - given
-        cells[way] = f"{predicted / 1e6:9.0f} {predicted / peak:4.2f}"
-        del placed, step
-        gc.collect()
-    row = (f"{cells.get(way, '-'):>14}" for way in WAYS)
+    with sn.local_workers(2, threads=2) as workers:
+        sn.connect(workers.cluster)
+        import numpy as np
+
+        model, batch = build(name)
+        [entry], [end] = model.inputs, model.outputs
+        x = np.ones((batch, *entry.shape[1:]), entry.dtype)
+        y = np.ones((batch, *end.shape[1:]), "float32")
+        hosts = workers.cluster.hosts
+        addresses = [one.address for one in hosts if one.job == "worker"]
+        cells = {}
+        for way, placed in ways(model, batch, workers.cluster):
+            if way not in only:
+                continue
+            placed.compile("sgd", "mse")
+            for _ in range(2):
+                placed.train_on_batch(x, y)
+            gc.collect()
+            done = allocations(lambda one=placed: one.train_on_batch(x, y), addresses)
+            cells[way] = []
+            for worker, each in zip(WORKERS, done):
+                memory = sn.plan_of(placed).memory[worker]
+                predicted = memory.total - memory.weights - memory.slots
+                most, held = fullest(each)
+                if most > 1e6:
+                    cells[way].append(f"{most / 1e6:5.0f} {predicted / most:4.2f}")
+                if largest and most > 1e6:
+                    tell(f"{name} {way} {worker}", memory, most, held, largest)
+            del placed
+            gc.collect()
+    row = (f"{'  '.join(cells.get(way, '-')):>24}" for way in WAYS)
     print(f"{name:16}{batch:6}{''.join(row)}", flush=True)
+
+
+def tell(what, memory, most, held, largest):
+    """Print what was predicted and the largest tensors that were held."""
+    print(f"{what}: held {most / 1e6:.1f} MB; predicted {memory}")
+    for known in sorted(held, key=lambda k: -int(k["requested_bytes"]))[:largest]:
+        size = int(known["requested_bytes"]) / 1e6
+        print(f"  {size:8.2f}  {known.get('shape', ''):24} {known.get('tf_op', '')}")
 
 
 def main():
     """Print the table, a fresh process per row."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=[])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--ways", nargs="*", default=WAYS, choices=WAYS)
+    parser.add_argument("--largest", type=int, default=0, help="tensors to print")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
         for name in options.models:
-            compare(name)
+            compare(name, options.largest, options.ways)
         return
-    print(f"{'model':16}{'batch':>6}{''.join(f'{way:>14}' for way in WAYS)}")
-    environment = dict(
-        os.environ, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="1"
-    )  # whose allocator counts
-    for name in options.models or MODELS:
-        command = [sys.executable, __file__, "--here", name]
+    print(f"{'model':16}{'batch':>6}{''.join(f'{way:>24}' for way in WAYS)}")
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="1")
+    extra = ["--here", "--largest", str(options.largest), "--ways", *options.ways]
+    for name in options.models:
+        command = [sys.executable, __file__, name, *extra]
         subprocess.run(command, env=environment, check=True)
 
 

@@ -115,7 +115,7 @@ def everything(choice):
     known = [(one.evaluator, one.device_of) for one in choice.found]
     workers = [d.name for d in space.evaluator.cluster.of_kind("gpu")]
     for count in range(2, len(workers) + 1):
-        fixed = replace(space, towers=count)
+        fixed = replace(space, options=replace(space.options, towers=count))
         known += [(one.evaluator, one.device_of) for one in Trial(fixed).candidates()]
         known += drawn_cuts(space, workers[:count])
     placements = {}

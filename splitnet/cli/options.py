@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import ModuleType
@@ -94,6 +94,11 @@ SEARCH: Table = {
         bool, None, "With --strategy auto: recompute activations, or not."
     ),
     "towers": _option(int, "N", "With --strategy auto: so many copies."),
+    "split": _option(
+        list[str],
+        "LAYER=N",
+        "With --strategy auto: N slices of a layer; repeatable. Or none.",
+    ),
     "time_limit": _option(float, "S", "Seconds to search at most (5)."),
     "seed": _option(int, "N", "Random seed of the search (0)."),
 }
@@ -123,8 +128,11 @@ def search_options(options: Table) -> dict[str, Any]:
 
     Raises:
         DeviceError: a pin that is none.
+        DeclarationError: a number of slices that is none.
     """
     given = {n: options[n] for n in SEARCH if options.get(n) is not None}
+    if slices := given.pop("split", []):
+        given["split"] = {} if slices == ["none"] else _counted(slices)
     texts = given.pop("pin", [])
     if texts == ["as_built"]:
         return given | {"pins": "as_built"}
@@ -139,6 +147,20 @@ def search_options(options: Table) -> dict[str, Any]:
         devices = device.split(",")
         pins[pattern] = devices if len(devices) > 1 else device
     return given | ({"pins": pins} if pins else {})
+
+
+def _counted(slices: Sequence[str]) -> dict[str, int]:
+    """How many slices each layer is cut into, of texts LAYER=N."""
+    found = {}
+    for text in slices:
+        layer, _, count = text.rpartition("=")
+        if not layer or not count.isdecimal():
+            raise DeclarationError(
+                f"--split {text!r}: write a layer, = and a number of slices, such as "
+                "'wide=2', or none."
+            )
+        found[layer] = int(count)
+    return found
 
 
 def device_list(options: Table) -> str | None:

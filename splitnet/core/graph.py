@@ -43,7 +43,8 @@ class Call:
     what stays until the backward pass because of it, a tensor that several keep counted
     once; of that `inner_bytes` are no input and no output of it (None where nobody
     says), and `keeps_output` that its backward pass reads its outputs.
-    `workspace_bytes` is what is gone when the call is.
+    `workspace_bytes` is what is gone when the call is; of that `early_bytes` need no
+    gradient, so that they are there when the backward pass of its function begins.
     `seconds_on` holds known times, ((device kind, seconds), ...), which beat any
     estimate; `transfer_seconds` likewise for sending its output once; `size_bytes` is
     memory that a workload file charges to it. `cpu_only` marks a call without a GPU
@@ -69,6 +70,7 @@ class Call:
     workspace_bytes: Count = 0
     inner_bytes: Count | None = None
     keeps_output: bool = False
+    early_bytes: Count = 0
     weights: tuple[str, ...] = ()
     cpu_only: bool = False
     backward: bool = False

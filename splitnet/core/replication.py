@@ -34,7 +34,7 @@ __all__ = [
 
 _SUMMED = (
     *("output_bytes", "moved_bytes", "activation_bytes", "workspace_bytes"),
-    *("forward_flops", "backward_flops"),
+    *("early_bytes", "forward_flops", "backward_flops"),
 )
 
 JOINS = ("HeadSum", "SideBySide")

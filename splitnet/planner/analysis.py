@@ -6,7 +6,7 @@ from math import inf
 
 from splitnet.core.costs import Roofline
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import parts_called
+from splitnet.core.graph import Graph, parts_called
 from splitnet.core.plan import (
     Placement,
     Plan,
@@ -23,16 +23,17 @@ __all__ = [
     "Alternative",
     "Comparison",
     "Explanation",
-    "alternatives",
     "compare",
     "explain",
-    "other_devices",
+    "heaviest_moves",
     "reason_text",
     "with_verdict",
 ]
 
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""
+_MOST_MOVED = 40_000
+"""Units that may be simulated to find what single parts cost elsewhere."""
 _MOST_COMPARED = 200
 """Calls of a graph whose towers and pipelines are simulated for its verdict."""
 _WORTH_SAYING = 0.02
@@ -117,17 +118,16 @@ def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
     while len(lines) < _MOST_ADVICE and value > 0:
         best: tuple[float, Placement, dict[str, str], str] | None = None
         for one in _changeable(plan):
-            for device in other_devices(plan, evaluator, device_of[one.part]):
+            for device in _other_devices(plan, evaluator, device_of[one.part]):
                 if tries <= 0:
                     break
                 tries -= 1
-                moved = _moved_with(plan, one.part, device)
-                changed = {p: d for p, d in moved.items() if d != plan.device_of[p]}
-                there = evaluator.evaluate(device_of | changed)
+                moved = _moved_with(plan.graph, device_of, one.part, device)
+                there = evaluator.evaluate(moved)
                 saved = 1 - there.value / value
                 better = saved > (best[0] if best else _WORTH_SAYING)
                 if better and there.fits:
-                    best = (saved, one, device_of | changed, device)
+                    best = (saved, one, moved, device)
         if best is None:
             break
         saved, one, device_of, device = best
@@ -192,7 +192,7 @@ def _changeable(plan: Plan) -> list[Placement]:
     return [p for p in asked if p.part not in bound]
 
 
-def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
+def _other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
     """Other devices in use first, then the unused ones that differ."""
     used = list(dict.fromkeys(plan.device_of.values()))
     unused = [d.name for d in plan.cluster if d.name not in used]
@@ -235,8 +235,7 @@ class Alternative:
     """What the objective would count with a part, and what is near it, elsewhere.
 
     `value` is in seconds, or in bytes for the objective "memory". `transfer_bytes` are
-    those of a step, `held_bytes` the memory peak of that device: simulated, or, if it
-    is `estimated`, what the device holds now and what the part needs.
+    those of a step, `held_bytes` the memory peak of that device.
     """
 
     device: str
@@ -244,7 +243,6 @@ class Alternative:
     fits: bool
     transfer_bytes: int
     held_bytes: int
-    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +296,32 @@ def explain(plan: Plan, name: str) -> Explanation:
     """
     one = plan[name]
     devices = [d.name for d in plan.cluster if d.name != one.device]
-    found = alternatives(plan, evaluator_of(plan), one.part, devices)
+    found = _alternatives(plan, evaluator_of(plan), one.part, devices)
     return Explanation(
         one, reason_text(plan, one), plan.objective, plan.value, tuple(found)
     )
+
+
+def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
+    """What each of the heaviest parts would cost elsewhere, each moved alone.
+
+    In large graphs fewer parts are tried.
+    """
+    evaluator = evaluator_of(plan)
+    spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
+    for task in plan.timeline.tasks:
+        if task.part in spent:
+            spent[task.part] += task.stop - task.start
+    tries = _MOST_MOVED // max(1, evaluator.step.count * plan.execution.microbatches)
+    found: dict[str, list[Alternative]] = {}
+    for part in sorted(spent, key=lambda name: -spent[name])[:most]:
+        devices = _other_devices(plan, evaluator, plan.device_of[part])
+        tries -= len(devices)
+        if tries < 0:
+            break
+        if devices:
+            found[part] = _alternatives(plan, evaluator, part, devices)
+    return found
 
 
 def reason_text(plan: Plan, one: Placement) -> str:
@@ -314,15 +334,16 @@ def reason_text(plan: Plan, one: Placement) -> str:
     return known.format(requested=one.requested, best=best)
 
 
-def alternatives(
+def _alternatives(
     plan: Plan, evaluator: Evaluator, part: str, devices: Sequence[str]
 ) -> list[Alternative]:
     """What a plan would be with a part, and what is near it, on other devices."""
     found = []
     for device in devices:
-        there = evaluator.evaluate(_moved_with(plan, part, device))
-        moved = sum(copy.bytes for copy in there.outcome.timeline.copies)
-        held = there.outcome.memory[device].total
+        moved_to = _moved_with(plan.graph, plan.device_of, part, device)
+        there = evaluator.evaluate(moved_to)
+        moved = sum(copy.bytes for copy in there.timeline.copies)
+        held = there.memory[device].total
         found.append(Alternative(device, there.value, there.fits, moved, held))
     return found
 
@@ -420,22 +441,21 @@ def _by_call(plan: Plan) -> dict[str, str]:
     return {call.name: plan.device_of[call.part] for call in plan.graph.calls}
 
 
-def _moved_with(plan: Plan, name: str, device: str) -> dict[str, str]:
-    """The plan's placement with some parts, and what near= binds to them, elsewhere.
+def _moved_with(
+    graph: Graph, device_of: Mapping[str, str], name: str, device: str
+) -> dict[str, str]:
+    """A placement with some parts, and what near= binds to them, elsewhere.
 
     Args:
-        plan: The placement to change.
+        graph: What is placed.
+        device_of: The placement to change.
         name: A part, or the parts with that call or layer.
         device: Where they go.
     """
-    names = parts_called(plan.graph, name)
-    together = [
-        part
-        for parts in near_groups(plan.graph)
-        if any(one in parts for one in names)
-        for part in parts
-    ]
-    return dict(plan.device_of) | dict.fromkeys(together, device)
+    names = set(parts_called(graph, name))
+    groups = [group for group in near_groups(graph) if not names.isdisjoint(group)]
+    together = [part for group in groups for part in group]
+    return {**device_of, **dict.fromkeys(together, device)}
 
 
 def _change_text(objective: str, before: float, after: float) -> str:

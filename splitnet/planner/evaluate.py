@@ -1,8 +1,9 @@
 """Evaluate placements with the simulator: what a plan costs, and what another would."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -36,8 +37,10 @@ from splitnet.simulator.units import Grouping
 __all__ = [
     "Evaluation",
     "Evaluator",
+    "default_groups",
     "evaluator_of",
     "free_groups",
+    "placed",
     "reasons_of",
     "requests_in",
     "score",
@@ -48,7 +51,7 @@ _MOST_PLAYS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Outcome):
     """What the objective counts for a placement, and whether every device has room.
 
     `value` is in seconds, or in bytes for the objective "memory".
@@ -56,7 +59,6 @@ class Evaluation:
 
     value: float
     fits: bool
-    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class Evaluator:
             value = max(loads(self.problem.graph, assignment))
         else:
             value = outcome.timeline.seconds
-        return Evaluation(value, fits, outcome)
+        return Evaluation(outcome.timeline, held, value, fits)
 
     @cached_property
     def _units(self) -> dict[str, list[int]]:
@@ -238,23 +240,10 @@ class Evaluator:
         )
 
     def single_devices(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Everything on one device, for each device that differs from those before.
-
-        Inputs stay on the host, and calls without a GPU kernel on the CPU.
-        """
-        bound = {call.part for call in self.graph.calls if call.cpu_only}
-        home = self.cluster.home.name
+        """As far as it can be, all on one device, for each that differs from others."""
+        groups = default_groups(self.graph, self.cluster)
         for name in self.unlike([device.name for device in self.cluster]):
-            fixed = bound if self.cluster[name].kind != "cpu" else set()
-            yield (
-                name,
-                {
-                    part.name: home
-                    if part.kind == "input" or part.name in fixed
-                    else name
-                    for part in self.graph.parts
-                },
-            )
+            yield name, placed(groups, repeat(name))
 
     def unlike(self, names: Sequence[str]) -> list[str]:
         """The first of each sort of devices that differ in speed, links or memory."""
@@ -283,8 +272,8 @@ class Evaluator:
             cluster=self.cluster,
             placements=placements,
             fallbacks=(),
-            memory=found.outcome.memory,
-            timeline=found.outcome.timeline,
+            memory=found.memory,
+            timeline=found.timeline,
             objective=self.objective,
             optimizer=self.optimizer,
             training=self.training,
@@ -355,12 +344,7 @@ def _as_planned(graph: Graph, plan: Plan) -> Graph:
 def _full_placement(
     graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """A device per part, from exact names, ranges and patterns.
-
-    Raises:
-        DeclarationError: names of it or parts are missing.
-        DeviceError: a device that is not in the cluster.
-    """
+    """A device per part, from exact names, ranges and patterns."""
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     table = {key: device for key, device in device_of.items() if key not in inputs}
     keys = select(graph, table)
@@ -392,6 +376,27 @@ def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
     """Every part by itself, on any device."""
     everywhere = tuple(device.name for device in cluster)
     return [Group((part.name,), everywhere) for part in graph.parts]
+
+
+def default_groups(graph: Graph, cluster: Cluster) -> list[Group]:
+    """Every part anywhere; inputs at home, and calls without a GPU kernel on CPUs."""
+    bound = {call.part for call in graph.calls if call.cpu_only}
+    home = (cluster.home.name,)
+    cpus = tuple(device.name for device in cluster.of_kind("cpu")) or home
+    found = free_groups(graph, cluster)
+    for i, part in enumerate(graph.parts):
+        if part.kind == "input" or part.name in bound:
+            found[i] = replace(found[i], allowed=home if part.kind == "input" else cpus)
+    return found
+
+
+def placed(groups: Sequence[Group], wanted: Iterable[str]) -> dict[str, str]:
+    """A device per part: the one wanted for its group, or the first it may use."""
+    return {
+        part: device if device in group.allowed else group.allowed[0]
+        for group, device in zip(groups, wanted)
+        for part in group.parts
+    }
 
 
 def requests_in(plan: Plan) -> Callable[[Part], list[str] | None]:
@@ -459,12 +464,7 @@ def _without_memory(
     """The device that would be better for all, if it had the memory; None if none."""
     best: str | None = None
     for device in evaluator.unlike([d.name for d in evaluator.cluster]):
-        chosen = {
-            part: device if device in group.allowed else group.allowed[0]
-            for group in groups
-            for part in group.parts
-        }
-        there = evaluator.evaluate(chosen)
+        there = evaluator.evaluate(placed(groups, repeat(device)))
         if not there.fits and there.value < value * (1 - 1e-9):
             best, value = device, there.value
     return best

@@ -15,7 +15,7 @@ from splitnet.core.graph import Part
 from splitnet.core.plan import Memory
 from splitnet.planner.constraints import Constraint, Group, Pins, requests_of, resolve
 from splitnet.planner.engine.solve import solve
-from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.evaluate import Evaluator, placed
 from splitnet.simulator.microbatch import largest_true, scaled_graph
 
 __all__ = ["fits_somewhere", "infeasible_error"]
@@ -33,12 +33,7 @@ _ROWS = 8
 def fits_somewhere(
     evaluator: Evaluator, pins: Pins | None = None, *, seconds: float = _TRY_SECONDS
 ) -> bool:
-    """Whether a placement that fits is found in a moment.
-
-    Raises:
-        DeclarationError: as `resolve`.
-        DeviceError: as `resolve`.
-    """
+    """Whether a placement that fits is found in a moment."""
     _, groups = resolve(
         evaluator.graph,
         evaluator.cluster,
@@ -78,7 +73,7 @@ class _Case:
     @cached_property
     def held(self) -> Mapping[str, Memory]:
         """What every device would hold."""
-        return self.evaluator.evaluate(self.device_of).outcome.memory
+        return self.evaluator.evaluate(self.device_of).memory
 
     @cached_property
     def needs(self) -> Mapping[tuple[str, ...], Memory]:
@@ -144,11 +139,7 @@ def infeasible_error(
     `device_of` is the least broken placement that was found; `remedies` are known to
     do, and are named first.
     """
-    there = {
-        part: device_of[part] if device_of[part] in group.allowed else group.allowed[0]
-        for group in groups
-        for part in group.parts
-    }
+    there = placed(groups, (device_of[group.parts[0]] for group in groups))
     case = _Case(evaluator, groups, constraints, there, pins)
     for i, one in enumerate(groups):
         for other in (groups[j] for j in one.apart if i < j):

@@ -40,9 +40,9 @@ class _Placed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """The fields of a plan file, in their order."""
+    """The fields of a plan file, in their order: the decisions first."""
 
     splitnet_plan: int
     objective: Literal["latency", "throughput", "memory"]
@@ -50,17 +50,17 @@ class _File:
     optimizer: str
     training: bool
     device_of: dict[str, str]
-    cluster: Cluster
-    graph: Graph
     placements: tuple[_Placed, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     reused: dict[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
     summary: dict[str, Any] = field(default_factory=dict)
     bound: float = 0.0
-    checksum: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    cluster: Cluster
     costs: dict[str, Any] = field(default_factory=lambda: {"model": "roofline"})
+    graph: Graph
+    checksum: str = ""
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
@@ -85,32 +85,33 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
-    """The plan as plain values, the decisions first."""
-    values: dict[str, object] = {
-        "splitnet_plan": VERSION,
-        "objective": plan.objective,
-        "strategy": plan.strategy,
-        "optimizer": plan.optimizer,
-        "training": plan.training,
-        "device_of": dict(plan.device_of),
-        "placements": [
-            encode(_Placed(p.part, p.requested, p.reason)) for p in plan.placements
-        ],
-        "fallbacks": encode(plan.fallbacks),
-        **({"reused": dict(plan.reused)} if plan.reused else {}),
-        **({"execution": encode(plan.execution)} if str(plan.execution) else {}),
-        "summary": {
+    """The plan as plain values."""
+    file = _File(
+        splitnet_plan=VERSION,
+        objective=plan.objective,  # type: ignore[arg-type]  # a plan has no other
+        strategy=plan.strategy,
+        optimizer=plan.optimizer,
+        training=plan.training,
+        device_of=dict(plan.device_of),
+        placements=tuple(
+            _Placed(p.part, p.requested, p.reason) for p in plan.placements
+        ),
+        fallbacks=plan.fallbacks,
+        reused=dict(plan.reused),
+        execution=plan.execution,
+        summary={
             "seconds": plan.seconds,
             "value": plan.value,
             "transfer_bytes": plan.transfer_bytes,
             "memory_bytes": {d: m.total for d, m in plan.memory.items()},
         },
-        "bound": plan.bound,
-        "options": dict(plan.options or {}),
-        "cluster": encode(plan.cluster),
-        "costs": costs_to_dict(plan.costs, plan.graph, plan.cluster),
-        "graph": encode(plan.graph),
-    }
+        bound=plan.bound,
+        options=dict(plan.options or {}),
+        cluster=plan.cluster,
+        costs=costs_to_dict(plan.costs, plan.graph, plan.cluster),
+        graph=plan.graph,
+    )
+    values: dict[str, object] = encode(file)
     return values | {"checksum": _checksum(values)}
 
 

@@ -31,10 +31,7 @@ from splitnet.planner.constraints import (
 )
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.solve import Solution, solve, value_of
-from splitnet.planner.evaluate import (
-    Evaluator,
-    reasons_of,
-)
+from splitnet.planner.evaluate import Evaluator, placed, reasons_of
 from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import (
     bind_shared_weights,
@@ -198,9 +195,6 @@ def _search(
     """Search first requests; where they are full, whole preference lists.
 
     With `parts` single calls are placed, and the functions that then run are the parts.
-
-    Raises:
-        NothingFitsError: nothing fits.
     """
     if options.parts is not None:
         graph = bind_shared_weights(with_requests(graph, options.pins))
@@ -210,7 +204,10 @@ def _search(
     shares = [1.0] if first[1] == whole[1] else [_FIRST_SHARE, 1 - _FIRST_SHARE]
     for lists, share in enumerate(shares):
         constraints, groups = whole if lists else first
-        problem = _problem(evaluator, groups, options)
+        parted = options.parts is not None
+        problem = (evaluator.problem_of_calls if parted else evaluator.problem_of)(
+            groups
+        )
         # What follows the search takes about as long as what comes before it.
         around = 2 * (monotonic() - began)
         seconds = max(0.2 * options.time_limit, options.time_limit - around)
@@ -219,11 +216,7 @@ def _search(
             break
         began = monotonic()
     names = [device.name for device in evaluator.cluster]
-    device_of = {
-        part: names[device]
-        for group, device in zip(groups, solution.assignment, strict=True)
-        for part in group.parts
-    }
+    device_of = placed(groups, (names[device] for device in solution.assignment))
     if options.parts is not None:
         where = {call.name: device_of[call.part] for call in graph.calls}
         evaluator, device_of = evaluator.as_functions(where)
@@ -232,14 +225,6 @@ def _search(
     if not solution.feasible:
         raise NothingFitsError(found, options.pins)
     return found
-
-
-def _problem(
-    evaluator: Evaluator, groups: Sequence[Group], options: PlanOptions
-) -> Problem:
-    if options.parts is None:
-        return evaluator.problem_of(groups)
-    return evaluator.problem_of_calls(groups)
 
 
 def _resolved(

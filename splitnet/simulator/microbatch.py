@@ -59,10 +59,14 @@ class Pipeline:
     stage_of: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     def window(self, stage: int) -> int:
-        """How many micro-batches may be in flight in a stage."""
-        if not self.bounded:
+        """How many micro-batches may be in flight in a stage.
+
+        The last of several runs what is ready, so that it sends gradients back early.
+        """
+        depth = max(number for number, _ in self.stage_of.values())
+        if not self.bounded or stage == depth > 1:
             return self.microbatches
-        return 1 + max(number for number, _ in self.stage_of.values()) - stage
+        return 1 + depth - stage
 
 
 def execution_of(
@@ -160,6 +164,7 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
             moved_bytes=call.moved_bytes * share,
             activation_bytes=size(call.activation_bytes),
             workspace_bytes=size(call.workspace_bytes),
+            early_bytes=size(call.early_bytes),
             inner_bytes=None if call.inner_bytes is None else size(call.inner_bytes),
             seconds_on=tuple((kind, s * share) for kind, s in call.seconds_on),
             transfer_seconds=None if known is None else known * share,

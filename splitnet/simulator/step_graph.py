@@ -217,11 +217,15 @@ def step_graph(
     first = [calls[0] for calls in grouping.calls]
     has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
     trained = [[w.bytes for w in own if w.gradients_from] for own in home]
-    tables = (
-        _seconds(graph, cluster, costs, grouping, flows, trained, optimizer, again)
+    single = (
+        _call_seconds(graph, cluster, costs, flows, optimizer)
         if calls is None
-        else _added_up(calls, cluster, grouping)
+        else (calls.forward, calls.backward, calls.update)
     )
+    once_more = [
+        flow and again[unit] for flow, unit in zip(flows, grouping.unit_of_call)
+    ]
+    tables = _added_up(single, cluster, grouping, once_more)
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     charged = [
         sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
@@ -329,60 +333,66 @@ def at_home(count: int, weights: Sequence[SharedWeight]) -> list[list[SharedWeig
     return found
 
 
-def _seconds(
+def _call_seconds(
     graph: Graph,
     cluster: Cluster,
     costs: CostModel,
-    grouping: Grouping,
     flows: Sequence[bool],
-    trained: Sequence[Sequence[int]],
     optimizer: str,
-    recompute: Sequence[bool],
 ) -> tuple[Table, Table, Table]:
-    """Seconds of forward, backward and update tasks; equal devices share one row."""
-    functions = len(grouping.calls) < len(graph.calls)
+    """Seconds of each call's forward, backward and update; equal devices share rows."""
+    home = at_home(len(graph.calls), _weights(graph, single_calls(graph), flows))
+    trained = [[w.bytes for w in own if w.gradients_from] for own in home]
     rows: dict[object, tuple[tuple[float, ...], ...]] = {}
     keys = [_cost_key(device, costs) for device in cluster]
     for key, device in zip(keys, cluster):
         if key in rows:
             continue
-        ahead = [costs.forward_seconds(call, device) for call in graph.calls]
-        back = [
-            costs.backward_seconds(call, device) if flows[i] else 0.0
-            for i, call in enumerate(graph.calls)
-        ]
-        for i, unit in enumerate(grouping.unit_of_call):
-            back[i] += ahead[i] * (flows[i] and recompute[unit])
-        part = device.part_seconds if functions else 0.0
         rows[key] = (
-            _per_unit(grouping, ahead, part),
-            _per_unit(grouping, back, part),
+            tuple(costs.forward_seconds(call, device) for call in graph.calls),
+            tuple(
+                costs.backward_seconds(call, device) if flow else 0.0
+                for call, flow in zip(graph.calls, flows)
+            ),
             tuple(
                 sum(costs.update_seconds(size, device, optimizer) for size in own)
                 for own in trained
             ),
         )
-    forward, backward, update = (tuple(rows[k][i] for k in keys) for i in range(3))
-    return forward, backward, update
+    return _tables([rows[key] for key in keys])
 
 
 def _added_up(
-    calls: StepGraph, cluster: Cluster, grouping: Grouping
+    calls: Sequence[Table],
+    cluster: Cluster,
+    grouping: Grouping,
+    again: Sequence[bool],
 ) -> tuple[Table, Table, Table]:
-    """Seconds of forward, backward and update tasks, from those of single calls."""
-    functions = len(grouping.calls) < calls.count
+    """Seconds of forward, backward and update tasks, from those of single calls.
+
+    `again` are the calls that the backward task runs forward once more.
+    """
+    functions = len(grouping.calls) < len(grouping.unit_of_call)
     rows: dict[object, tuple[tuple[float, ...], ...]] = {}
     keys = []
-    for d, device in enumerate(cluster):
+    for device, ahead, back, update in zip(cluster, *calls):
         part = device.part_seconds if functions else 0.0
-        keys.append((id(calls.forward[d]), part))
-        if keys[d] not in rows:
-            rows[keys[d]] = (
-                _per_unit(grouping, calls.forward[d], part),
-                _per_unit(grouping, calls.backward[d], part),
-                _per_unit(grouping, calls.update[d], 0.0),
+        keys.append((id(ahead), part))
+        if keys[-1] not in rows:
+            if any(again):
+                back = tuple(b + a * once for a, b, once in zip(ahead, back, again))
+            rows[keys[-1]] = (
+                _per_unit(grouping, ahead, part),
+                _per_unit(grouping, back, part),
+                _per_unit(grouping, update, 0.0),
             )
-    forward, backward, update = (tuple(rows[k][i] for k in keys) for i in range(3))
+    return _tables([rows[key] for key in keys])
+
+
+def _tables(
+    rows: Sequence[tuple[tuple[float, ...], ...]],
+) -> tuple[Table, Table, Table]:
+    forward, backward, update = zip(*rows)
     return forward, backward, update
 
 

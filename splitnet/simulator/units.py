@@ -354,30 +354,31 @@ def _memory(
 ) -> UnitMemory:
     """Saved and passing bytes of every unit, from the tensors inside of it."""
     inside: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
-    saved_outputs = [0] * len(grouping.calls)
+    kept = [_inner_bytes(c) * back for c, back in zip(graph.calls, has_backward)]
+    again = list(kept)  # what a backward task has to make again of each call
     for (call, *_), one in outputs.items():
-        if one.leaves:
-            saved_outputs[one.unit] += one.bytes * one.saved
-        else:
+        again[call] += one.bytes * one.saved
+        if not one.leaves:
             inside[one.unit].append((call, one))
     found = UnitMemory([], [], [], [])
     for u, (own, calls) in enumerate(zip(inside, grouping.calls)):
-        inner = [_inner_bytes(graph.calls[i]) * has_backward[i] for i in calls]
         room = [graph.calls[i].workspace_bytes for i in calls]
         # What a call needs while it runs backward includes the gradients it makes.
         rest = [max(b - made[i], 0) * has_backward[i] for i, b in zip(calls, room)]
-        ahead = [min(pair) for pair in zip(rest, inner)]
-        if recompute[u]:  # when the backward pass begins nothing is there to start from
-            ahead = [0] * len(calls)
-        behind = [sum(pair) for pair in zip(rest, accumulate(ahead, initial=0))]
-        saved = sum(one.bytes for _, one in own if one.saved) + sum(inner)
-        forward = _peak(calls, [t for t in own if not t[1].saved], room)
-        backward = _peak(calls, [t for t in own if t[1].gradient], behind)
-        early = sum(ahead)
-        if recompute[u]:  # the backward task makes again all that was not saved
-            again = saved + saved_outputs[u]
-            backward, early = max(forward, again + backward), again
-            forward, saved = _peak(calls, own, room), 0
+        gradients = [t for t in own if t[1].gradient]
+        if recompute[u]:
+            # What is made again is freed as the backward task passes the calls.
+            held = list(accumulate(again[i] for i in calls))
+            forward, saved, early = _peak(calls, own, room), 0, held[-1]
+            backward = _peak(calls, gradients, [sum(two) for two in zip(rest, held)])
+            backward = max(forward, backward)
+        else:
+            ahead = [graph.calls[i].early_bytes * has_backward[i] for i in calls]
+            behind = [sum(two) for two in zip(rest, accumulate(ahead, initial=0))]
+            forward = _peak(calls, [t for t in own if not t[1].saved], room)
+            saved = sum(one.bytes for _, one in own if one.saved)
+            saved += sum(kept[i] for i in calls)
+            backward, early = _peak(calls, gradients, behind), sum(ahead)
         found.saved.append(saved)
         found.forward.append(forward)
         found.backward.append(backward)

@@ -75,6 +75,8 @@ def test_plan_takes_pins(plan_file: str, capsys: pytest.CaptureFixture[str]) -> 
     [
         (["2*gpu,cpu", "--memory", "64 KiB"], 1, "InfeasibleError: "),
         (["gpu,cpu", "--missing", "error"], 2, "gpu:1"),
+        (["gpu,cpu", "--split", "wide"], 2, "write a layer, = and a number"),
+        (["2*gpu", "--strategy", "auto", "--split", "left=2"], 2, "has no layers"),
     ],
 )
 def test_plan_that_cannot_be_is_a_no(

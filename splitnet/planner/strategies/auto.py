@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, InfeasibleError, listed
@@ -76,9 +77,6 @@ def choices(
     """The strategies that were tried; layers are cut only where a worker lacks room.
 
     More slices are tried as long as they gain.
-
-    Raises:
-        DeclarationError: what is fixed cannot be.
     """
 
     def tried(split: Mapping[str, int]) -> Choice:
@@ -135,11 +133,7 @@ def plan_placement(
 
 
 def _fitting(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
-    """As `search`; where that finds nothing that fits, the smallest placement.
-
-    Raises:
-        NothingFitsError: nothing fits.
-    """
+    """As `search`; where that finds nothing that fits, the smallest placement."""
     try:
         return search(graph, cluster, options)
     except NothingFitsError:
@@ -175,11 +169,7 @@ def _remedy(found: Sequence[Candidate]) -> list[str]:
 def strategies_of(
     graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
 ) -> StrategyComparison:
-    """The best of each kind of strategy, whether or not any fits; see `plan_strategy`.
-
-    Raises:
-        DeclarationError: what is fixed cannot be.
-    """
+    """The best of each kind of strategy, whether or not any fits."""
     found = choices(graph, cluster, options, limits).found
     return compared(found, choose(found))
 
@@ -197,15 +187,8 @@ class Choice:
         searched: bool = True,
     ) -> None:
         self.cluster, self.options = cluster, options
-        self._plain = replace(
-            options,
-            strategy=None,
-            microbatches=None,
-            schedule=None,
-            recompute=None,
-            towers=None,
-            split=None,
-        )
+        free: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
+        self._plain = replace(options, **free)
         parted = options.parts is not None
         coarse = in_clusters(graph, cluster, options) if parted else graph
         self._pins = None if parted else options.pins
@@ -223,11 +206,7 @@ class Choice:
             evaluator,
             groups,
             obstacles_of(graph) | dict(obstacles),
-            options.microbatches,
-            options.schedule,
-            options.recompute,
-            options.towers,
-            options.split or {},
+            options,
             self._regrouped if parted else None,
         )
         _check(self.space)
@@ -239,11 +218,12 @@ class Choice:
 
     def _regrouped(self, device_of: Mapping[str, str]) -> Placed:
         """The functions that run where clusters of calls are placed so."""
-        calls = self.space.evaluator.graph.calls
-        return self._by_calls({call.name: device_of[call.part] for call in calls})
+        return self._functions(self.space.evaluator.graph, device_of)
 
-    def _by_calls(self, where: Mapping[str, str]) -> Placed:
+    def _functions(self, graph: Graph, device_of: Mapping[str, str]) -> Placed:
+        """The functions that run where the parts of a graph of all calls are placed."""
         assert self._calls is not None
+        where = {call.name: device_of[call.part] for call in graph.calls}
         return self._calls.as_functions(where)
 
     def _searched(self, graph: Graph) -> list[Placed]:
@@ -286,15 +266,10 @@ class Choice:
         """A placement that was searched, maybe for a share of the batch."""
         if self._calls is None:
             return self.space.evaluator, found.device_of
-        calls = found.evaluator.graph.calls
-        return self._by_calls({call.name: found.device_of[call.part] for call in calls})
+        return self._functions(found.evaluator.graph, found.device_of)
 
     def plan(self) -> Plan:
-        """The plan of the strategy that is chosen.
-
-        Raises:
-            InfeasibleError: none fits.
-        """
+        """The plan of the strategy that is chosen."""
         one = choose(self.found)
         if one is None:
             raise self._refusal()
@@ -332,16 +307,12 @@ class Choice:
 
 
 def _check(space: Space) -> None:
-    """Refuse what is fixed and cannot be.
-
-    Raises:
-        DeclarationError: with every fault.
-    """
+    """Refuse what is fixed and cannot be."""
     evaluator, faults = space.evaluator, []
     batch, workers = evaluator.graph.batch, workers_of(evaluator.cluster)
     for name, count, most in (
-        ("microbatches", space.microbatches, f"the batch, {batch}"),
-        ("towers", space.towers, f"the devices for them, {len(workers)}"),
+        ("microbatches", space.options.microbatches, f"the batch, {batch}"),
+        ("towers", space.options.towers, f"the devices for them, {len(workers)}"),
     ):
         if count is None or count == 1:
             continue
@@ -349,9 +320,13 @@ def _check(space: Space) -> None:
             faults.append(f"{name}={count} is more than {most}")
         if name in space.obstacles:
             faults.append(f"{name}={count} would not be exact: {space.obstacles[name]}")
-    if not evaluator.training and (space.recompute or (space.microbatches or 1) > 1):
+    if not evaluator.training and (
+        space.options.recompute or (space.options.microbatches or 1) > 1
+    ):
         faults.append("microbatches= and recompute= are for training")
-    if space.schedule is not None and tuple(space.counts) == (1,):
-        faults.append(f"schedule={space.schedule!r} is an order of micro-batches")
+    if space.options.schedule is not None and tuple(space.counts) == (1,):
+        faults.append(
+            f"schedule={space.options.schedule!r} is an order of micro-batches"
+        )
     if faults:
         raise DeclarationError(listed("such a strategy cannot be.", faults))

@@ -59,7 +59,7 @@ class Candidate:
     @property
     def seconds(self) -> float:
         """Of one step."""
-        return self.found.outcome.timeline.seconds
+        return self.found.timeline.seconds
 
     @property
     def fits(self) -> bool:
@@ -69,7 +69,7 @@ class Candidate:
     @property
     def is_full(self) -> bool:
         """Whether weights and slots alone overfill a device, however the parts run."""
-        held = self.found.outcome.memory
+        held = self.found.memory
         devices = self.evaluator.cluster
         return any(
             held[d.name].weights + held[d.name].slots > d.memory_bytes for d in devices
@@ -83,7 +83,7 @@ class Candidate:
     @property
     def devices(self) -> tuple[str, ...]:
         """The devices that compute."""
-        busy = self.found.outcome.timeline.compute_seconds
+        busy = self.found.timeline.compute_seconds
         return tuple(name for name, seconds in busy.items() if seconds > 0)
 
     @property
@@ -131,7 +131,7 @@ class Candidate:
         """What a person types to get it."""
         given = ["strategy='auto'", self.words]
         if self.kind == "one device":
-            busy = self.found.outcome.timeline.compute_seconds
+            busy = self.found.timeline.compute_seconds
             given.insert(0, f"pins={{'*': {max(busy, key=busy.__getitem__)!r}}}")
             if self.execution == Execution():
                 given.pop(1)
@@ -143,7 +143,7 @@ class Candidate:
 
     def row(self, kind: str = "", how: str = "") -> Strategy:
         """The strategy as plain data."""
-        outcome = self.found.outcome
+        outcome = self.found
         return Strategy(
             kind or self.kind,
             self.seconds,
@@ -185,7 +185,7 @@ class Trial:
     def candidates(self, known: Iterable[Placed] = ()) -> Iterator[Candidate]:
         """Every strategy that may be chosen, simulated; `known` are more placements."""
         space, evaluator = self.space, self.space.evaluator
-        if space.towers in (None, 1):
+        if space.options.towers in (None, 1):
             for device in evaluator.unlike([d.name for d in evaluator.cluster]):
                 placed = space.placed([device] * len(space.groups))
                 if placed is not None:
@@ -194,7 +194,7 @@ class Trial:
             for placed in known:
                 if not self._is_late():
                     yield from self._executions(placed)
-        if space.towers != 1 and "towers" not in space.obstacles:
+        if space.options.towers != 1 and "towers" not in space.obstacles:
             yield from self._towers()
 
     def _staged(self) -> Iterator[Candidate]:
@@ -221,14 +221,22 @@ class Trial:
         name, home = one.graph.parts[-1].name, evaluator.cluster.home.name
         there = dict.fromkeys((p.name for p in graph.parts), home)
         whole = one, there | {name: workers[0]}
-        counts = device_counts(most) if space.towers is None else [space.towers]
+        counts = (
+            device_counts(most)
+            if space.options.towers is None
+            else [space.options.towers]
+        )
         for count in reversed(counts):
             groups = groups_of(workers[:count], 1)
             for at in dict.fromkeys((home, workers[0])):
                 yield from self._first_that_fits("towers", [copied(whole, groups, at)])
-        for size in reversed(device_counts(len(workers) // (space.towers or 2))):
-            groups = groups_of(workers, size)[: min(space.towers or most, graph.batch)]
-            if len(groups) < max(2, space.towers or 2):
+        for size in reversed(
+            device_counts(len(workers) // (space.options.towers or 2))
+        ):
+            groups = groups_of(workers, size)[
+                : min(space.options.towers or most, graph.batch)
+            ]
+            if len(groups) < max(2, space.options.towers or 2):
                 continue
             for where in (home, None):
                 yield from self._first_that_fits("towers", self._copies(groups, where))
@@ -273,7 +281,9 @@ class Trial:
         for count in space.counts:
             if last is not None and last.fits and depth < 2:
                 return
-            schedule = space.schedule or (SCHEDULES[1] if count > 1 else SCHEDULES[0])
+            schedule = space.options.schedule or (
+                SCHEDULES[1] if count > 1 else SCHEDULES[0]
+            )
             one = self._fitted(placed, Execution(count, schedule))
             yield one
             if (not one.fits and one.is_full) or self._is_late():
@@ -284,7 +294,7 @@ class Trial:
             if plain and last is not None and one.seconds > (1 - _GAIN) * last.seconds:
                 break
             last = one
-        if best is not None and space.schedule is None and depth > 1:
+        if best is not None and space.options.schedule is None and depth > 1:
             count = best.execution.microbatches
             yield self._fitted(placed, Execution(count, SCHEDULES[0]))
 
@@ -293,18 +303,18 @@ class Trial:
         evaluator, device_of = placed
         cluster = evaluator.cluster
         everywhere = tuple(device.name for device in cluster)
-        if self.space.recompute:
+        if self.space.options.recompute:
             execution = replace(execution, recompute=everywhere)
 
         def run(one: Execution) -> Candidate:
             judge = replace(evaluator, execution=one)
             found = judge.evaluate(device_of)
-            return Candidate(judge, device_of, found, self.space.split)
+            return Candidate(judge, device_of, found, self.space.options.split or {})
 
         made = run(execution)
-        fixed = self.space.recompute is not None or not evaluator.training
+        fixed = self.space.options.recompute is not None or not evaluator.training
         while not made.fits and not fixed:
-            held = made.found.outcome.memory
+            held = made.found.memory
             again = tuple(
                 d.name
                 for d in cluster

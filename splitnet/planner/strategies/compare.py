@@ -6,8 +6,7 @@ from dataclasses import replace
 from splitnet.core.plan import Plan, StrategyComparison
 from splitnet.core.replication import collapse, towers_in
 from splitnet.core.timeline import Execution
-from splitnet.planner.constraints import Group
-from splitnet.planner.evaluate import Evaluator, evaluator_of, free_groups
+from splitnet.planner.evaluate import default_groups, evaluator_of
 from splitnet.planner.strategies.candidates import Candidate, Trial
 from splitnet.planner.strategies.placements import Space, obstacles_of
 
@@ -25,7 +24,7 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
     free = replace(mine, graph=whole, execution=Execution())
-    space = Space(free, _free_groups(free), obstacles_of(whole))
+    space = Space(free, default_groups(whole, plan.cluster), obstacles_of(whole))
     own = Candidate(mine, plan.device_of, mine.evaluate(plan.device_of))
     known = (replace(mine, execution=Execution()), plan.device_of)
     others = [c for c in Trial(space).candidates([known]) if c.kind != "placement"]
@@ -72,15 +71,3 @@ def executed(plan: Plan, execution: Execution) -> Plan:
         value=made.value,
         bound=min(plan.bound, made.value) if execution.microbatches == 1 else 0.0,
     )
-
-
-def _free_groups(evaluator: Evaluator) -> list[Group]:
-    """Every part anywhere; inputs at home, and calls without a GPU kernel on CPUs."""
-    bound = {call.part for call in evaluator.graph.calls if call.cpu_only}
-    home = (evaluator.cluster.home.name,)
-    cpus = tuple(d.name for d in evaluator.cluster.of_kind("cpu")) or home
-    found = free_groups(evaluator.graph, evaluator.cluster)
-    for i, part in enumerate(evaluator.graph.parts):
-        if part.kind == "input" or part.name in bound:
-            found[i] = replace(found[i], allowed=home if part.kind == "input" else cpus)
-    return found

@@ -9,6 +9,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Roofline
 from splitnet.core.graph import Call, Graph
 from splitnet.core.net import BATCH_NORMS, Towers
+from splitnet.core.plan import PlanOptions
 from splitnet.core.replication import (
     batch_shares,
     expand,
@@ -19,7 +20,7 @@ from splitnet.core.replication import (
     weights_part,
 )
 from splitnet.planner.constraints import Group
-from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.evaluate import Evaluator, placed
 from splitnet.simulator.microbatch import ScaledCosts, scaled_graph
 
 __all__ = [
@@ -47,29 +48,24 @@ _OF_BATCH = ("BatchNormalization", "SpectralNormalization")
 
 @dataclass(frozen=True)
 class Space:
-    """What may be chosen: devices of each group of parts, and what is fixed.
+    """What may be chosen: devices of each group of parts, and what `options` leave.
 
     `obstacles` say why the model cannot be cut into "microbatches" or copied into
-    "towers", `split` into how many slices layers of it were cut. `regrouped` gives the
-    parts that run for a placement, where those of the evaluator's graph are for
-    planning only.
+    "towers". `regrouped` gives the parts that run for a placement, where those of the
+    evaluator's graph are for planning only.
     """
 
     evaluator: Evaluator
     groups: Sequence[Group]
     obstacles: Mapping[str, str] = field(default_factory=dict)
-    microbatches: int | None = None
-    schedule: str | None = None
-    recompute: bool | None = None
-    towers: int | None = None
-    split: Mapping[str, int] = field(default_factory=dict)
+    options: PlanOptions = PlanOptions()
     regrouped: Callable[[DeviceTable], Placed] | None = None
 
     @property
     def counts(self) -> Sequence[int]:
         """How many micro-batches may be tried."""
-        if self.microbatches is not None:
-            return (self.microbatches,)
+        if self.options.microbatches is not None:
+            return (self.options.microbatches,)
         if not self.evaluator.training or "microbatches" in self.obstacles:
             return (1,)
         return [n for n in _MICROBATCHES if n <= self.evaluator.graph.batch]
@@ -79,18 +75,11 @@ class Space:
 
         None if two that must be apart would share a device.
         """
-        where = [
-            device if device in group.allowed else group.allowed[0]
-            for group, device in zip(self.groups, wanted)
-        ]
+        device_of = placed(self.groups, wanted)
+        where = [device_of[group.parts[0]] for group in self.groups]
         for group, device in zip(self.groups, where):
             if any(where[other] == device for other in group.apart):
                 return None
-        device_of = {
-            part: device
-            for group, device in zip(self.groups, where)
-            for part in group.parts
-        }
         if self.regrouped is not None:
             return self.regrouped(device_of)
         return self.evaluator, device_of

@@ -34,11 +34,7 @@ class Limits:
     sliced: Callable[[Slices], Graph] | None = None
 
     def checked(self, split: Mapping[str, int] | None) -> Mapping[str, int]:
-        """The slices that are asked for.
-
-        Raises:
-            DeclarationError: the source has no layers.
-        """
+        """The slices that are asked for."""
         if split and self.sliced is None:
             raise DeclarationError(
                 f"split={dict(split)}: a Graph has no layers to cut. Give the net or "
@@ -48,11 +44,7 @@ class Limits:
 
 
 def slices_of(split: Mapping[str, int], cluster: Cluster) -> Slices:
-    """The devices of the slices that are asked for: those with the most memory.
-
-    Raises:
-        DeclarationError: more slices than devices, or fewer than two.
-    """
+    """The devices of the slices that are asked for: those with the most memory."""
     workers = _workers(cluster)
     for name, count in split.items():
         if not 2 <= count <= len(workers):
@@ -103,11 +95,7 @@ def _room(cluster: Cluster) -> int:
 
 
 def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
-    """Bytes of weights, gradients and slots of each layer that asks for no device.
-
-    Raises:
-        DeclarationError: as `requests_of`.
-    """
+    """Bytes of weights, gradients and slots of each layer that asks for no device."""
     if isinstance(options.pins, Plan):
         return {}
     on = requests_of(graph, options.pins)

@@ -233,10 +233,10 @@ class _Stage:
 
     If there are several calls, those that `begin` it wait for those that `end` it for
     the micro-batch before. They also wait for the gradients of its first trained
-    `variables` of the micro-batch that is `window` before, if the window is more than
-    one. The last stage needs no such order: backward is ready as soon as forward is
-    done. Calls that wait for one another are run by a thread in one go, so that a
-    device with a single thread would send nothing meanwhile.
+    `variables` of the micro-batch that is `window` before. The last of several stages
+    has no such order: backward is ready as soon as forward is done, and calls that wait
+    for one another are run by a thread in one go, so that a device with a single thread
+    would send nothing meanwhile.
     """
 
     device: str
@@ -302,7 +302,7 @@ class _Turns:
             return []
         before = stage.end if stage.end != stage.begin else ()
         found = [one for end in before for one in self._made[-2].get(end, ())]
-        if number >= stage.window > 1:
+        if number >= stage.window:
             earlier = number - stage.window
             found += self._sums.made_by(earlier, stage.variables, stage.device)
         return found

@@ -101,7 +101,8 @@ def _backward_flops(operation: Any, inputs: Sequence[Size], work: Work) -> float
     return min(factors, 2) * work.matrix_flops + bool(factors) * work.other_flops
 
 
-_SUMS = ("matrix_flops", "other_flops", "inner_bytes", "workspace_bytes", "moved_bytes")
+_BYTES = ("inner_bytes", "workspace_bytes", "early_bytes", "moved_bytes")
+_SUMS = ("matrix_flops", "other_flops", *_BYTES)
 _CHECKS = 2
 
 

@@ -185,6 +185,7 @@ def _call(
         workspace_bytes=work.workspace_bytes,
         inner_bytes=work.inner_bytes + sum(outputs[i].bytes for i in some),
         keeps_output=keeps_output,
+        early_bytes=work.early_bytes,
         weights=tuple(weights[id(v)].name for v in variables_of(operation)),
         cpu_only=work.cpu_only,
         lookups=tuple(weights[id(v)].name for v in tables_of(operation)),

@@ -90,9 +90,9 @@ class Work:
     `matrix_flops` are those of matrix products and convolutions, twice the
     multiply-adds that papers print. Kept until the backward pass are the inputs
     `saves_inputs`, the outputs `saves_outputs`, and `inner_bytes` besides;
-    `workspace_bytes` live only while the call or its backward pass runs. `views` says
-    that the outputs share the memory of the first input. The others are those of
-    `graph.Call`.
+    `workspace_bytes` live only while the call or its backward pass runs, and
+    `early_bytes` of them need no gradient. `views` says that the outputs share the
+    memory of the first input. The others are those of `graph.Call`.
     """
 
     matrix_flops: float = 0.0
@@ -102,6 +102,7 @@ class Work:
     saves_outputs: tuple[int, ...] = ()
     inner_bytes: int = 0
     workspace_bytes: int = 0
+    early_bytes: int = 0
     moved_bytes: float = 0.0
     views: bool = False
     sequential_steps: int = 1
@@ -137,8 +138,13 @@ def trace(
             results = tf.nest.flatten(call(*given), expand_composites=True)
         stop = len(graph.get_operations())
         trained = [t for t, v in zip(states, variables) if v.trainable]
-        sources = [t for t in (*given, *trained) if t.dtype.is_floating]
-        gradients = _gradients([t for t in results if t.dtype.is_floating], sources)
+        ends = [t for t in results if t.dtype.is_floating]
+        incoming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in ends]
+        sources = [
+            [t for t in some if t.dtype.is_floating] for some in (given, trained)
+        ]
+        returned, learned = _gradients(ends, sources, incoming)
+        gradients = returned + learned
     operations = graph.get_operations()
     needed = _needed(results)
     forward = [op for op in operations[start:stop] if id(op) in needed]
@@ -146,7 +152,9 @@ def trace(
     backward = [op for op in operations[stop:] if id(op) in needed]
     counted = _count(forward, graph)
     inputs, outputs, inner = _saved(given, states, results, forward, backward)
-    apart = [*given, *states, *results, *gradients, *inner]
+    apart = [*given, *states, *learned, *inner]
+    ahead = _peak(forward, apart, [], results) - sum(map(_bytes, results))
+    behind = _peak(backward, [*apart, *results], incoming, returned)
     kept = sum(map(_bytes, inner)) + sum(
         _pushed_bytes(op) for op in forward if id(op) in needed
     )
@@ -156,7 +164,8 @@ def trace(
         saves_inputs=inputs,
         saves_outputs=outputs,
         inner_bytes=kept,
-        workspace_bytes=max(_peak(forward, apart), _peak(backward, apart)),
+        workspace_bytes=max(ahead, behind, 0),
+        early_bytes=_early_bytes(backward, incoming),
         moved_bytes=counted.moved,
         views=bool(given and results) and all(_root(t) is given[0] for t in results),
         sequential_steps=max(1, counted.steps),
@@ -165,17 +174,26 @@ def trace(
     )
 
 
-def _gradients(targets: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-    """Gradients of the sum of the targets; none if an operation has no gradient."""
-    if not targets or not sources:
-        return []
+def _gradients(
+    targets: Sequence[Any], sources: Sequence[Sequence[Any]], incoming: Sequence[Any]
+) -> list[list[Any]]:
+    """Gradients for each group of sources; none if an operation has no gradient.
+
+    Those of the targets are `incoming`.
+    """
+    if not targets or not any(sources):
+        return [[] for _ in sources]
     try:
-        found = tf.gradients(targets, sources)
+        found = iter(
+            tf.gradients(targets, [t for some in sources for t in some], incoming)
+        )
     except LookupError:
-        return []
-    return tf.nest.flatten(
-        [one for one in found if one is not None], expand_composites=True
-    )
+        return [[] for _ in sources]
+    made = [[one for _, one in zip(some, found)] for some in sources]
+    return [
+        tf.nest.flatten([g for g in some if g is not None], expand_composites=True)
+        for some in made
+    ]
 
 
 def _needed(results: Sequence[Any]) -> set[int]:
@@ -369,27 +387,62 @@ def _pushed_bytes(op: Any) -> int:
     return sum(pushed) * _length(op)
 
 
-def _peak(operations: Sequence[Any], apart: Sequence[Any]) -> int:
-    """The most that operations hold at once, besides tensors that count elsewhere.
+def _peak(
+    operations: Sequence[Any],
+    apart: Sequence[Any],
+    given: Sequence[Any],
+    returned: Sequence[Any],
+) -> int:
+    """The most that operations hold at once, beyond what they are given.
 
-    An operation on elements writes over an input that nothing else reads any more.
+    An operation on elements writes over an input of the same size that nothing else
+    reads any more.
+
+    Args:
+        operations: In the order in which they run.
+        apart: Tensors that count elsewhere.
+        given: Tensors that are there when they begin.
+        returned: Tensors that stay from when they are made.
     """
     last = {id(_root(t)): op for op in operations for t in op.inputs}
     free = {id(_root(t)) for t in apart}
-    freed: dict[int, int] = {}
-    now = most = 0
+    kept = {id(_root(t)) for t in returned}
+    freed: dict[int, list[int]] = {}
+    now = most = start = sum(map(_bytes, given))
+    for tensor in given:
+        if id(tensor) in last and id(tensor) not in kept:
+            freed.setdefault(id(last[id(tensor)]), []).append(_bytes(tensor))
     for op in operations:
-        if op.type not in _ANEW:
-            now -= freed.pop(id(op), 0)
+        ends = freed.pop(id(op), [])
         for tensor in op.outputs if op.type not in _VIEWS | _SHAPES else ():
-            key = id(tensor)
-            if key in last and key not in free and op.type not in ("Const", "Fill"):
-                now += _bytes(tensor)
-                end = id(last[key])
-                freed[end] = freed.get(end, 0) + _bytes(tensor)
+            key, size = id(tensor), _bytes(tensor)
+            if key in free or op.type in ("Const", "Fill", "Placeholder"):
+                continue
+            if key in last and key not in kept:
+                freed.setdefault(id(last[key]), []).append(size)
+            elif key not in kept:
+                continue
+            if op.type not in _ANEW and size in ends:
+                ends.remove(size)
+            else:
+                now += size
         most = max(most, now)
-        now -= freed.pop(id(op), 0)
-    return most
+        now -= sum(ends)
+    return most - start
+
+
+def _early_bytes(backward: Sequence[Any], incoming: Sequence[Any]) -> int:
+    """Bytes that gradient operations read and that need no incoming gradient."""
+    waiting = {id(t.op) for t in incoming}
+    found: dict[int, Any] = {}
+    made = {id(op) for op in backward}
+    for op in backward:
+        if any(id(t.op) in waiting for t in op.inputs):
+            waiting.add(id(op))
+            for root in map(_root, op.inputs):
+                if id(root.op) in made - waiting and root.op.type not in _NO_KERNEL:
+                    found[id(root)] = root
+    return sum(_bytes(t) for t in found.values() if t.op.type != "Fill")
 
 
 def _root(tensor: Any) -> Any:

@@ -1,0 +1,49 @@
+"""Which tensors TensorFlow's allocator handed out, from a profile of a step."""
+
+from pathlib import Path
+from typing import Any
+
+Event = tuple[int, bool, dict[str, Any]]
+"""Picoseconds, whether a tensor is handed out, and what is known of it."""
+
+
+def events(file: Path) -> list[Event]:
+    """What an allocator did, in the order of time, from an `.xplane.pb` file."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    found = []
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if name not in ("MemoryAllocation", "MemoryDeallocation"):
+                    continue
+                known = {}
+                for stat in event.stats:
+                    value = getattr(stat, stat.WhichOneof("value"))
+                    if stat.HasField("ref_value"):
+                        value = plane.stat_metadata[value].name
+                    known[plane.stat_metadata[stat.metadata_id].name] = value
+                at = line.timestamp_ns * 1000 + event.offset_ps
+                found.append((at, name == "MemoryAllocation", known))
+    return sorted(found, key=lambda event: event[0])
+
+
+def fullest(done: list[Event]) -> tuple[int, list[dict[str, Any]]]:
+    """The most bytes that were asked for at once, and the tensors held then.
+
+    What was there before is left out.
+    """
+    live: dict[Any, dict[str, Any]] = {}
+    now = most = 0
+    held: list[dict[str, Any]] = []
+    for _, out, known in done:
+        if out:
+            live[known["addr"]] = known
+            now += int(known["requested_bytes"])
+            if now > most:
+                most, held = now, list(live.values())
+        elif known["addr"] in live:
+            now -= int(live.pop(known["addr"])["requested_bytes"])
+    return most, held
