@@ -28,10 +28,10 @@ sys.path.insert(0, str(ROOT))
 from tests.tf.held import events, fullest  # noqa: E402  # found through the path
 
 MODELS = (
-    "mobilenet_v2",
-    "resnet50",
-    "densenet121",
-    "efficientnet_b0",
+    "MobileNetV2",
+    "ResNet50",
+    "DenseNet121",
+    "EfficientNetB0",
     "conv_net",
     "u_net",
     "attention",
@@ -48,7 +48,7 @@ WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
 
 
 def build(name):
-    """Return a model and its batch; sizes are chosen to fit a laptop."""
+    """A network of `keras.applications` or one of these, and its batch."""
     import keras
     from keras import layers
 
@@ -58,15 +58,9 @@ def build(name):
             x = layer(x)
         return keras.Model(entry, x)
 
-    apps, image = keras.applications, {"weights": None, "input_shape": (96, 96, 3)}
-    if name == "mobilenet_v2":
-        return apps.MobileNetV2(**image), 32
-    if name == "resnet50":
-        return apps.ResNet50(**image), 16
-    if name == "densenet121":
-        return apps.DenseNet121(**image), 16
-    if name == "efficientnet_b0":
-        return apps.EfficientNetB0(**image), 16
+    if hasattr(keras.applications, name):
+        network = getattr(keras.applications, name)
+        return network(weights=None, input_shape=(96, 96, 3)), 16
     if name == "conv_net":
         blocks = []
         for filters in (32, 64, 128):
