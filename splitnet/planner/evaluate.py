@@ -231,7 +231,7 @@ class Evaluator:
         workspace = (*step.forward_workspace, *step.backward_workspace)
         return Memory(
             weights=sum(step.weight_bytes[u] for u in units),
-            gradients=trained,
+            gradients=sum(step.gradient_bytes[u] for u in units) * step.training,
             slots=trained * step.slot_copies,
             activations=sum(step.saved_floor[u] for u in units),
             workspace=max(

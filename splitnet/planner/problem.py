@@ -268,9 +268,10 @@ def _held_bytes(step: StepGraph) -> Floats:
     Weights, slots, and either gradients or saved activations, whichever is more.
     """
     trained = np.array(step.trained_bytes, np.float64) * step.training
+    made = np.array(step.gradient_bytes, np.float64) * step.training
     saved = np.array(step.saved_floor, np.float64)
     held = np.array(step.weight_bytes, np.float64) + step.slot_copies * trained
-    return held + (trained if trained.sum() >= saved.sum() else saved)
+    return held + (made if made.sum() >= saved.sum() else saved)
 
 
 def _load_graph(

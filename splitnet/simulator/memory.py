@@ -207,9 +207,10 @@ class _Intervals:
     def _units(self) -> Iterator[Interval]:
         """What belongs to units: weights, slots, gradients, saved and passing bytes."""
         step, n, end = self.step, self.n, self.end
-        shared = [0] * n
-        for weight in step.weights:
-            shared[weight.users[0]] += weight.bytes if weight.gradients_from else 0
+        own = [0] * n
+        for weight in step.all_weights:
+            if len(weight.users) == 1:
+                own[weight.users[0]] += weight.gradient_bytes
         for u, where in enumerate(self.device):
             trained = step.trained_bytes[u]
             yield where, _WEIGHTS, 0.0, end, step.weight_bytes[u], u
@@ -228,11 +229,10 @@ class _Intervals:
                 early = step.early_workspace[u]
                 yield where, _WORKSPACE, self.begins[u], back[0], early, u
                 yield where, _WORKSPACE, *back, step.backward_workspace[u], u
-                yield where, _GRADIENTS, back[0], end, trained - shared[u], u
+                yield where, _GRADIENTS, back[0], end, own[u], u
             if self.run.ran[2 * n + u]:
                 times = self.run.start[2 * n + u], self.run.stop[2 * n + u]
-                size = step.largest_weight_bytes[u] * max(1, step.slot_copies)
-                yield where, _WORKSPACE, *times, size, u
+                yield where, _WORKSPACE, *times, step.largest_update[u], u
 
     def _last_reads(self) -> list[dict[int, float]]:
         """Per edge and device, when its bytes are read for the last time."""
@@ -276,7 +276,8 @@ class _Intervals:
     ) -> Iterator[Interval]:
         """Gradients of a weight of several units: one sum per device that makes some.
 
-        Further contributions are temporaries of the backward tasks that make them.
+        Further contributions are temporaries of the backward tasks that make them; but
+        rows are put side by side, in one copy when the last are there.
         """
         owner = weight.users[0]
         home = self.device[owner]
@@ -284,6 +285,14 @@ class _Intervals:
             times = sorted(self._backward(unit) for unit in units)
             gone = self.sent.get((WEIGHTS_GRADIENT, number, where), self.end)
             kind = _GRADIENTS if where == home else _WORKSPACE
+            if weight.has_rows:
+                rows = dict(zip(weight.gradients_from, weight.row_bytes))
+                for unit in units:
+                    yield where, kind, self._backward(unit)[0], gone, rows[unit], owner
+                if len(units) > 1:
+                    every = sum(rows[unit] for unit in units)
+                    yield where, _WORKSPACE, *times[-1], every, owner
+                continue
             yield where, kind, times[0][0], gone, weight.bytes, owner
             for start, stop in times[1:]:
                 yield where, _WORKSPACE, start, stop, weight.bytes, owner

@@ -58,8 +58,9 @@ class StepGraph:
         all_weights: Weights that units use.
         waits: Pairs of tasks (one, other): the one starts after the other.
         weight_bytes: Weights at home at the unit.
-        trained_bytes: Those of them that are updated; their gradients are as large.
-        largest_weight_bytes: The largest of these, for the temporaries of its update.
+        trained_bytes: Those of them that are updated.
+        gradient_bytes: Their gradients: of an embedding, the rows that are read.
+        largest_update: Temporaries of the update that needs most.
         saved_bytes: Saved activations inside the unit, tensors of edges left out.
         saved_floor: Saved activations that all devices together surely hold at one
             moment, assigned to the unit that saves them.
@@ -89,7 +90,8 @@ class StepGraph:
     waits: tuple[tuple[int, int], ...]
     weight_bytes: tuple[int, ...]
     trained_bytes: tuple[int, ...]
-    largest_weight_bytes: tuple[int, ...]
+    gradient_bytes: tuple[int, ...]
+    largest_update: tuple[int, ...]
     saved_bytes: tuple[int, ...]
     saved_floor: tuple[int, ...]
     forward_workspace: tuple[int, ...]
@@ -226,6 +228,7 @@ def step_graph(
         flow and again[unit] for flow, unit in zip(flows, grouping.unit_of_call)
     ]
     tables = _added_up(single, cluster, grouping, once_more)
+    slots = slots_of(optimizer) if training else 0
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
     charged = [
         sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
@@ -246,7 +249,11 @@ def step_graph(
             size + sum(w.bytes for w in own) for size, own in zip(charged, home)
         ),
         trained_bytes=tuple(map(sum, trained)),
-        largest_weight_bytes=tuple(max(own, default=0) for own in trained),
+        gradient_bytes=tuple(sum(w.gradient_bytes for w in own) for own in home),
+        largest_update=tuple(
+            max((slots * w.bytes or w.gradient_bytes for w in own), default=0)
+            for own in ([w for w in some if w.gradients_from] for some in home)
+        ),
         saved_bytes=tuple(memory.saved),
         saved_floor=_saved_floor(edges, has_backward, memory.saved),
         forward_workspace=tuple(memory.forward),
@@ -258,7 +265,7 @@ def step_graph(
         seconds_per_byte=tuple(
             tuple(1.0 / one.bytes_per_second for one in row) for row in links
         ),
-        slot_copies=slots_of(optimizer) if training else 0,
+        slot_copies=slots,
         training=training,
     )
 

@@ -67,6 +67,18 @@ class SharedWeight:
     gradients_from: tuple[int, ...] = ()
     row_bytes: tuple[int, ...] = ()
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether its gradient is rows alone, side by side."""
+        return bool(self.row_bytes) and all(self.row_bytes)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The size of its whole gradient; 0 if it has none."""
+        if self.has_rows:
+            return sum(self.row_bytes)
+        return self.bytes if self.gradients_from else 0
+
 
 @dataclass(frozen=True, slots=True)
 class GradientReduction:

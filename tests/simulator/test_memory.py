@@ -8,6 +8,7 @@ from splitnet.core.costs import VIEWS
 from splitnet.core.plan import Memory
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
+from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, view
 
@@ -184,3 +185,29 @@ def test_parts_of_one_function_hold_what_they_saved_to_its_end():
         stops[tuple(where)] = next(held for moment, held in curve if moment == at)
 
     assert stops == {(0, 0, 0): 100 + 10 + 1 + 100, (0, 0, 1): 100 + 100}
+
+
+@pytest.mark.parametrize(("lookups", "made"), [((), 1000), (("t",), 10 + 2)])
+def test_the_gradient_of_an_embedding_is_the_rows_that_are_read(lookups, made):
+    """Rows of 10 bytes, found by numbers of 2 bytes, instead of a table of 1,000."""
+    calls = [
+        dense("x", weights=(), out=2),
+        dense("a", weights=("t",), lookups=lookups, out=10),
+    ]
+    one = graph(calls, "x-a", weight_bytes=1000)
+
+    assert outcome(one, box(1), "00").memory["gpu:0"].gradients == made
+
+
+def test_rows_of_micro_batches_stand_side_by_side():
+    """Each has rows of its own; they are put together when the last are there."""
+    calls = [
+        dense("x", weights=(), out=8),
+        dense("a", weights=("t",), lookups=("t",), out=40),
+    ]
+    one = graph(calls, "x-a", weight_bytes=1000)
+    pipeline = Pipeline(4, False, stages_of(one, {"x": "gpu:0", "a": "gpu:0"}))
+    step = microbatch_step(one, box(1), Seconds(), pipeline, optimizer="sgd")
+    [memory], _ = memory_of(step, [0] * step.count, run_step(step, [0] * step.count))
+
+    assert (memory.gradients, memory.workspace >= 48) == (4 * (10 + 2), True)

@@ -140,9 +140,10 @@ def test_the_peak_is_no_less_than_what_stands(seed):
     for where, (memory, curve) in enumerate(zip(memories, curves, strict=True)):
         units = [u for u in range(step.count) if device[u] == where]
         trained = sum(step.trained_bytes[u] for u in units) * step.training
+        made = sum(step.gradient_bytes[u] for u in units) * step.training
         held = sum(step.weight_bytes[u] for u in units) + step.slot_copies * trained
         saved = sum(step.saved_floor[u] for u in units)
-        assert held + max(trained, saved) <= memory.total
+        assert held + max(made, saved) <= memory.total
         assert memory.total == max((count for _, count in curve), default=0)
         assert all(count >= 0 for _, count in curve)
         assert not curve or curve[-1][1] == 0
