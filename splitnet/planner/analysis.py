@@ -444,13 +444,9 @@ def _by_call(plan: Plan) -> dict[str, str]:
 def _moved_with(
     graph: Graph, device_of: Mapping[str, str], name: str, device: str
 ) -> dict[str, str]:
-    """A placement with some parts, and what near= binds to them, elsewhere.
+    """A placement with a part, and what near= binds to it, on another device.
 
-    Args:
-        graph: What is placed.
-        device_of: The placement to change.
-        name: A part, or the parts with that call or layer.
-        device: Where they go.
+    `name` may be that of a call or a layer: then all parts with it move.
     """
     names = set(parts_called(graph, name))
     groups = [group for group in near_groups(graph) if not names.isdisjoint(group)]

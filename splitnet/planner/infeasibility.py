@@ -106,12 +106,9 @@ class _Case:
         hard: bool = False,
         **changes: object,
     ) -> bool:
-        """Whether it fits with other requests, or another graph or cluster.
+        """Whether it fits with other pins or changes of the evaluator.
 
-        Args:
-            pins: Devices of some parts.
-            hard: Look for longer.
-            **changes: Of the evaluator.
+        A `hard` case is looked at for longer.
         """
         requests = requests_of(self.evaluator.graph, self.pins)
 

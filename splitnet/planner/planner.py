@@ -247,13 +247,7 @@ def _solved(
 
     The best assignment is searched first. Then each transfer has a price, so that all
     transfers of that assignment together cost the cut penalty: what is best with these
-    prices is worse by no more than the penalty.
-
-    Args:
-        problem: What to place.
-        options: How.
-        effort: Fraction of the steps.
-        seconds: Of the clock.
+    prices is worse by no more than the penalty. `effort` is a share of the steps.
     """
     steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
 

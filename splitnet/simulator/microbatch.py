@@ -266,15 +266,7 @@ def microbatch_step(
 ) -> StepGraph:
     """One step of several micro-batches: its parts, once for each of them.
 
-    Args:
-        graph: What runs, for the whole batch.
-        cluster: The machine.
-        costs: Seconds of whole calls.
-        pipeline: How many micro-batches, and the order of their tasks.
-        recompute: Whether backward tasks run the forward pass of their part again; or
-            the parts whose tasks do so.
-        training: Whether backward and update tasks follow.
-        optimizer: Its name.
+    Graph and costs are those of the whole batch; the rest is as in `step_graph`.
     """
     sizes = batch_shares(graph.batch, pipeline.microbatches)
     trained = {w.name: w.bytes for w in graph.weights if w.trainable}

@@ -143,12 +143,8 @@ def task_graph(
 ) -> TaskGraph:
     """Number the tasks of a step and connect them. O(units + edges).
 
-    Args:
-        edges: Tensors between units.
-        weights: Weights that several units use.
-        has_backward: Which units have a backward task.
-        has_update: Which units have an update task.
-        waits: Pairs (task, other): the one starts after the other.
+    `weights` are those of several units, `waits` pairs (task, other): the one starts
+    after the other.
     """
     n = len(has_backward)
     last = 2 * n - 1

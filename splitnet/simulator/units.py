@@ -207,12 +207,8 @@ def edges_and_memory(
 ) -> tuple[tuple[Edge, ...], UnitMemory]:
     """Tensors between units, and the memory of what stays inside them.
 
-    Args:
-        graph: What runs.
-        grouping: Its units.
-        has_backward: Which calls have a backward pass.
-        recompute: Whether the backward task of each unit runs its forward pass again,
-            so that of the unit only its inputs are saved.
+    `has_backward` says of each call whether it has a backward pass, `recompute` of each
+    unit whether that runs forward again, so that only the unit's inputs are saved.
     """
     unit = grouping.unit_of_call
     shares = _shares(graph)

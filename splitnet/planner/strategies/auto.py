@@ -53,12 +53,6 @@ def plan_strategy(
 ) -> Plan:
     """Plan with the strategy that is best, as far as it is not fixed.
 
-    Args:
-        graph: What runs.
-        cluster: The machine.
-        options: As `plan_graph`.
-        limits: How the source can be divided.
-
     Raises:
         DeclarationError: what is fixed cannot be.
         InfeasibleError: no strategy fits.
