@@ -23,17 +23,16 @@ __all__ = [
     "Alternative",
     "Comparison",
     "Explanation",
+    "alternatives",
     "compare",
     "explain",
-    "heaviest_moves",
+    "other_devices",
     "reason_text",
     "with_verdict",
 ]
 
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""
-_MOST_MOVED = 40_000
-"""Units that may be simulated to find what single parts cost elsewhere."""
 _MOST_COMPARED = 200
 """Calls of a graph whose towers and pipelines are simulated for its verdict."""
 _WORTH_SAYING = 0.02
@@ -118,7 +117,7 @@ def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
     while len(lines) < _MOST_ADVICE and value > 0:
         best: tuple[float, Placement, dict[str, str], str] | None = None
         for one in _changeable(plan):
-            for device in _other_devices(plan, evaluator, device_of[one.part]):
+            for device in other_devices(plan, evaluator, device_of[one.part]):
                 if tries <= 0:
                     break
                 tries -= 1
@@ -192,7 +191,7 @@ def _changeable(plan: Plan) -> list[Placement]:
     return [p for p in asked if p.part not in bound]
 
 
-def _other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
+def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
     """Other devices in use first, then the unused ones that differ."""
     used = list(dict.fromkeys(plan.device_of.values()))
     unused = [d.name for d in plan.cluster if d.name not in used]
@@ -235,7 +234,8 @@ class Alternative:
     """What the objective would count with a part, and what is near it, elsewhere.
 
     `value` is in seconds, or in bytes for the objective "memory". `transfer_bytes` are
-    those of a step, `held_bytes` the memory peak of that device.
+    those of a step, `held_bytes` the memory peak of that device: simulated, or, if it
+    is `estimated`, what the device holds now and what the part needs.
     """
 
     device: str
@@ -243,6 +243,7 @@ class Alternative:
     fits: bool
     transfer_bytes: int
     held_bytes: int
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,32 +297,10 @@ def explain(plan: Plan, name: str) -> Explanation:
     """
     one = plan[name]
     devices = [d.name for d in plan.cluster if d.name != one.device]
-    found = _alternatives(plan, evaluator_of(plan), one.part, devices)
+    found = alternatives(plan, evaluator_of(plan), one.part, devices)
     return Explanation(
         one, reason_text(plan, one), plan.objective, plan.value, tuple(found)
     )
-
-
-def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
-    """What each of the heaviest parts would cost elsewhere, each moved alone.
-
-    In large graphs fewer parts are tried.
-    """
-    evaluator = evaluator_of(plan)
-    spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
-    for task in plan.timeline.tasks:
-        if task.part in spent:
-            spent[task.part] += task.stop - task.start
-    tries = _MOST_MOVED // max(1, evaluator.step.count * plan.execution.microbatches)
-    found: dict[str, list[Alternative]] = {}
-    for part in sorted(spent, key=lambda name: -spent[name])[:most]:
-        devices = _other_devices(plan, evaluator, plan.device_of[part])
-        tries -= len(devices)
-        if tries < 0:
-            break
-        if devices:
-            found[part] = _alternatives(plan, evaluator, part, devices)
-    return found
 
 
 def reason_text(plan: Plan, one: Placement) -> str:
@@ -334,7 +313,7 @@ def reason_text(plan: Plan, one: Placement) -> str:
     return known.format(requested=one.requested, best=best)
 
 
-def _alternatives(
+def alternatives(
     plan: Plan, evaluator: Evaluator, part: str, devices: Sequence[str]
 ) -> list[Alternative]:
     """What a plan would be with a part, and what is near it, on other devices."""

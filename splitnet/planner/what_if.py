@@ -1,4 +1,4 @@
-"""What if: other micro-batches, costs, batches or devices."""
+"""What if: other micro-batches, costs, batches or devices; single parts elsewhere."""
 
 import random
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import networkx as nx
+import numpy as np
 from msgspec import Meta
 
 from splitnet.core.checks import Positive
@@ -14,16 +15,25 @@ from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
-from splitnet.planner.analysis import with_verdict
-from splitnet.planner.constraints import fallbacks_of, resolve
+from splitnet.planner.analysis import (
+    Alternative,
+    alternatives,
+    other_devices,
+    with_verdict,
+)
+from splitnet.planner.constraints import fallbacks_of, near_groups, resolve
+from splitnet.planner.engine.solve import step_seconds
 from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, in_clusters
+from splitnet.planner.problem import loads
 from splitnet.planner.strategies.compare import executed
+from splitnet.simulator.event_loop import Traffic, run_step
 from splitnet.simulator.microbatch import execution_of, largest_true, scaled_graph
 
 __all__ = [
     "Sensitivity",
+    "heaviest_moves",
     "largest_batch",
     "relocate",
     "sensitivity",
@@ -32,6 +42,9 @@ __all__ = [
 
 _SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
+# Units that may be simulated to find what moves cost, 1 to 3 s each: with memory,
+# without it, and by the compiled event loop.
+_MOST_DETAILED, _MOST_SIMULATED, _MOST_COMPILED = 20_000, 220_000, 10_000_000
 
 
 def simulate(
@@ -186,6 +199,83 @@ def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
         seed=seed,
         time_limit=_SECONDS_PER_DRAW,
     )
+
+
+def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
+    """What each of the heaviest parts would cost elsewhere, each moved alone.
+
+    In large graphs memory is estimated; in even larger ones fewer parts are tried.
+    """
+    evaluator = evaluator_of(plan)
+    spent = dict.fromkeys((p.name for p in plan.graph.parts if p.kind != "input"), 0.0)
+    for task in plan.timeline.tasks:
+        if task.part in spent:
+            spent[task.part] += task.stop - task.start
+    targets = {
+        part: other_devices(plan, evaluator, plan.device_of[part])
+        for part in sorted(spent, key=lambda name: -spent[name])[:most]
+    }
+    size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
+    if size * sum(map(len, targets.values())) <= _MOST_DETAILED:
+        return {
+            part: alternatives(plan, evaluator, part, devices)
+            for part, devices in targets.items()
+            if devices
+        }
+    found: dict[str, list[Alternative]] = {}
+    moves = _Moves(plan, evaluator)
+    tries = moves.most_units // size
+    for part, devices in targets.items():
+        if devices and tries >= len(devices):
+            found[part] = [moves.alternative(part, device) for device in devices]
+            tries -= len(devices)
+    return found
+
+
+class _Moves:
+    """Placements that differ from a plan's in one part and what is near it."""
+
+    def __init__(self, plan: Plan, evaluator: Evaluator) -> None:
+        self.plan, self.evaluator = plan, evaluator
+        self.near = {part: its for its in near_groups(plan.graph) for part in its}
+        self.part = {part.name: number for number, part in enumerate(plan.graph.parts)}
+        self.device = {
+            device.name: number for number, device in enumerate(plan.cluster)
+        }
+        self.place = np.array([self.device[plan.device_of[n]] for n in self.part])
+        self.plain, compiled = plan.execution == Execution(), False
+        if self.plain:
+            self.traffic, compiled = Traffic(evaluator.step), True
+            if plan.objective == "latency":
+                self.seconds, compiled = step_seconds(evaluator.problem)
+        self.most_units = _MOST_COMPILED if compiled else _MOST_SIMULATED
+
+    def alternative(self, part: str, device: str) -> Alternative:
+        """What the plan would be, with the memory of that device estimated."""
+        plan = self.plan
+        near = [one for one in self.near[part] if plan.device_of[one] != device]
+        need = self.evaluator.need(near).total
+        total = plan.memory[device].total + need
+        fits = total <= plan.cluster[device].memory_bytes
+        place = self.place.copy()
+        place[[self.part[one] for one in near]] = self.device[device]
+        if not self.plain:
+            where = dict(plan.device_of) | dict.fromkeys(near, device)
+            step = self.evaluator.step_of(where)
+            run = run_step(step, [self.device[where[one]] for one in step.parts])
+            moved, value = sum(copy.bytes for copy in run.copies), run.seconds
+        else:
+            problem = self.evaluator.problem
+            moved = self.traffic.bytes(place[problem.group_of_unit], len(self.device))
+            if plan.objective == "latency":
+                value = self.seconds(place)
+        if plan.objective == "throughput":
+            value = max(loads(self.evaluator.problem.graph, place))
+        elif plan.objective == "memory":
+            held = {name: memory.total for name, memory in plan.memory.items()}
+            held[plan.device_of[part]] -= need
+            value = float(max((held | {device: total}).values()))
+        return Alternative(device, value, fits, moved, total, True)
 
 
 def largest_batch(

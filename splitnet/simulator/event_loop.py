@@ -12,19 +12,25 @@ the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogG
 1995).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+
+import numpy as np
 
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (
     ACTIVATION,
+    GRADIENT,
     WEIGHTS,
+    GradientReduction,
 )
 
-__all__ = ["Moved", "StepRun", "run_step"]
+__all__ = ["Moved", "StepRun", "Traffic", "run_step"]
 
 _COPIES_FIRST = 2**62
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
@@ -71,6 +77,40 @@ def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
     loop.stop[n : 2 * n] = reversed(loop.stop[n : 2 * n])
     loop.ran[n : 2 * n] = reversed(loop.ran[n : 2 * n])
     return StepRun(loop.start, loop.stop, loop.ran, loop.copies)
+
+
+class Traffic:
+    """What the copies of a step carry, as a function of where its units are."""
+
+    def __init__(self, step: StepGraph) -> None:
+        last = 2 * step.count - 1
+        ends: list[tuple[int, Iterable[int], int]] = [
+            *((one.source, one.readers, one.bytes) for one in step.edges),
+            *((one.users[0], one.users, one.bytes) for one in step.weights),
+        ]
+        self.rows: list[tuple[int, list[int], GradientReduction]] = []
+        for one in step.tasks.reductions:
+            home = last - one.task if one.kind == GRADIENT else one.task - last - 1
+            units = [last - task for task in one.contributors]
+            if one.row_bytes:
+                self.rows.append((home, units, one))
+            else:
+                ends.append((home, units, one.bytes))
+        self.home = np.array([home for home, _, _ in ends], np.int64)
+        self.sizes = np.array([size for _, _, size in ends], np.int64)
+        pairs = [(item, unit) for item, one in enumerate(ends) for unit in one[1]]
+        self.item, self.unit = np.array(pairs, np.int64).reshape(-1, 2).T
+
+    def bytes(self, where: Ints, devices: int) -> int:
+        """Bytes of all copies with unit u on device `where[u]` of so many."""
+        away = np.zeros((len(self.sizes), devices), np.bool_)
+        away[self.item, where[self.unit]] = True
+        away[np.arange(len(self.sizes)), where[self.home]] = False
+        total = int(away.sum(axis=1) @ self.sizes)
+        for home, units, one in self.rows:
+            for device in {int(where[unit]) for unit in units} - {int(where[home])}:
+                total += one.bytes_from([where[unit] == device for unit in units])
+        return total
 
 
 class _Loop:

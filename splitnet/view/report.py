@@ -21,8 +21,9 @@ from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline, critical_path
 from splitnet.core.timeline import waits as waits_of
-from splitnet.planner.analysis import heaviest_moves, reason_text
+from splitnet.planner.analysis import reason_text
 from splitnet.planner.evaluate import evaluator_of
+from splitnet.planner.what_if import heaviest_moves
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_detail
 from splitnet.view.diagram import (
@@ -226,7 +227,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             str(number[part]): [
                 (
                     *(device[a.device], a.value, int(a.fits)),
-                    *(a.transfer_bytes, a.held_bytes),
+                    *(a.transfer_bytes, a.held_bytes, int(a.estimated)),
                 )
                 for a in its
             ]

@@ -3,13 +3,14 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Roofline
 from splitnet.core.graph import Graph, Part
-from splitnet.simulator.event_loop import run_step
+from splitnet.simulator.event_loop import Traffic, run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
@@ -113,6 +114,21 @@ def test_no_copy_is_shorter_than_its_link_allows(seed):
     for spans in links.values():
         spans.sort()
         assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+
+
+@every
+@given(seeds)
+def test_traffic_is_the_sum_of_all_copies(seed):
+    """Bytes are known from the placement alone, rows of shared tables included."""
+    step, device = step_and_devices(seed)
+    weights = [
+        replace(w, row_bytes=tuple(n * seed % 3 for n in w.gradients_from))
+        for w in step.all_weights
+    ]
+    step = replace(step, all_weights=tuple(weights))
+    copied = sum(copy.bytes for copy in run_step(step, device).copies)
+
+    assert Traffic(step).bytes(np.array(device), len(BOX)) == copied
 
 
 @every

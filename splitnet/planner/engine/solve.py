@@ -79,6 +79,23 @@ def value_of(
     return problem.step_seconds(assignment)
 
 
+def step_seconds(problem: Problem) -> tuple[Callable[[Ints], float], bool]:
+    """The makespan as a function of the assignment, and whether it is compiled.
+
+    It is if the compiled search is at hand: compiling it takes longer than 500 runs of
+    the interpreted event loop.
+    """
+    import splitnet.planner.engine.compiler as compiler
+
+    if compiler.INTERPRETED or not compiler.is_compiled():
+        return problem.step_seconds, False
+    from splitnet.planner.engine.makespan import makespan
+    from splitnet.planner.engine.tasks import tasks_of
+
+    tasks = tasks_of(problem)
+    return lambda place: float(makespan(tasks, place, inf)), True
+
+
 def solve(
     problem: Problem,
     *,

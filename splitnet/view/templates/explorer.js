@@ -303,7 +303,7 @@ const light = (its) => {
     if (!its) { add("p", "What a move costs is computed for the heaviest parts only.", panel, "quiet"); return; }
     const table = add("table", "", panel), head = add("tr", "", add("thead", "", table)), body = add("tbody", "", table);
     for (const word of ["device", data.objective === "latency" ? "step" : data.objective, "memory there", "transfers"]) add("th", word, head);
-    for (const [device, cost, fits, sent, held] of [[here, data.value, 1, data.transferred, devices[here].held], ...its]) {
+    for (const [device, cost, fits, sent, held, estimated] of [[here, data.value, 1, data.transferred, devices[here].held, 0], ...its]) {
       const row = add("tr", "", body), choice = add("input", "", add("label", "", add("td", "", row)));
       choice.type = "radio"; choice.name = "move"; choice.checked = (moved.get(part) ?? here) === device;
       choice.parentNode.append(` ${devices[device].name}`);
@@ -311,10 +311,10 @@ const light = (its) => {
       const change = cost / data.value - 1;
       const said = Math.abs(change) < 0.0005 ? "" : `, ${change < 0 ? "−" : "+"}${percent(Math.abs(change))}`;
       add("td", value(cost) + said, row, change < -0.0005 ? "good" : "");
-      add("td", `${bytes(held)}${fits ? "" : ": too much"}`, row, fits ? "" : "alarm");
+      add("td", `${estimated ? "≈ " : ""}${bytes(held)}${fits ? "" : ": too much"}`, row, fits ? "" : "alarm");
       add("td", bytes(sent), row);
     }
-    add("p", "Each line is for this move alone.", panel, "quiet");
+    add("p", `Each line is for this move alone.${its.some((one) => one[5]) ? " ≈ what the device holds now, and what the branch needs." : ""}`, panel, "quiet");
   };
   const pins = () => {
     const box = document.querySelector(".pins");
