@@ -43,11 +43,12 @@ _joined: list["Connection"] = []
 class Connection:
     """A joined cluster. As a context manager it names the worker that failed a block.
 
-    `cluster` is what was joined, `health()` the state of its workers now.
+    `cluster` is what was joined, `origin` where it was found ("given", "TF_CONFIG",
+    "Slurm's variables", ...), `health()` the state of its workers now.
     """
 
-    def __init__(self, cluster: Cluster, watch_seconds: float) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
+        self.cluster, self.origin = cluster, origin
         self._workers = _workers_of(cluster)
         self._every = watch_seconds
         self._over = threading.Event()
@@ -142,13 +143,13 @@ def connect(
         WorkerError: workers that do not answer; all of them.
         DeviceError: the cluster file cannot be read.
     """
-    usual = 30.0
+    origin, usual = "given", 30.0
     if cluster is None:
         job = job_of(os.environ)
-        cluster = job.cluster
+        cluster, origin = job.cluster, job.origin
         if job.waits:
             usual = 600.0
-            _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), job.origin)
+            _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), origin)
     workers = _checked_workers(cluster)
     check_network(allow_remote=allow_remote)
     again = _check_time(cluster)
@@ -173,7 +174,7 @@ def connect(
     _check_versions(workers, tf)
     for old in again:
         old.close()
-    _joined[:] = [Connection(cluster, watch_seconds)]
+    _joined[:] = [Connection(cluster, origin, watch_seconds)]
     check_before_waiting(_joined[0].check)
     return _joined[0]
 
