@@ -4,7 +4,7 @@ Kirkpatrick, Gelatt and Vecchi (1983). Proposals move a group to a device, mostl
 where a group is that it shares a net with, or let two groups change places; those of a
 makespan may move blocks of neighbours. They are accepted by one of two energies:
 
-loads     Sum over devices of (load / largest load) to the power 24, so that all
+loads     Sum over devices of (load / largest load) to the power 12 or 24, so that all
           busy devices count and the busiest most; with a cut penalty, times
           (1 + penalty x cut size) to the same power. Too little memory costs extra, by
           a factor that adapts until plans fit.
@@ -261,11 +261,13 @@ def exchange(
 
 
 @compiled
-def power(x: float) -> float:
-    """The 24th power, 0 below 0."""
-    x3 = x * x * x if x > 0.0 else 0.0
-    x12 = x3 * x3 * x3 * x3
-    return x12 * x12
+def power(x: float, exponent: int) -> float:
+    """The 12th or the 24th power, 0 below 0."""
+    if x <= 0.0:
+        return 0.0
+    x4 = x * x * x * x
+    x12 = x4 * x4 * x4
+    return x12 if exponent == 12 else x12 * x12
 
 
 @compiled
@@ -289,7 +291,7 @@ class Cooling(NamedTuple):
     """An annealing schedule of so many steps; a proposal takes `each`.
 
     `hot` and `cold` are fractions of the energy, held for a number of proposals. Of the
-    proposals, a fraction `swaps` exchanges two groups.
+    proposals, a fraction `swaps` exchanges two groups. Blocks have at most `largest`.
     """
 
     steps: float
@@ -297,16 +299,18 @@ class Cooling(NamedTuple):
     proposals: int
     hot: float
     cold: float
+    exponent: int
     swaps: float
+    largest: int
     cut_penalty: float
 
 
 @compiled
-def set_energies(graph: LoadGraph, state: State, scale: float) -> float:
+def set_energies(graph: LoadGraph, state: State, scale: float, exponent: int) -> float:
     """Note the energy of every device; their sum, without what memory costs."""
     total = 0.0
     for d in range(len(state.load)):
-        state.energy[d] = power(state.load[d] * scale)
+        state.energy[d] = power(state.load[d] * scale, exponent)
         total += state.energy[d]
         full = state.used[d] / graph.capacity_bytes[d]
         state.energy[d] += state.numbers[MEMORY] * max(0.0, full - 1.0)
@@ -342,13 +346,13 @@ def anneal(
     """Cool down from the temperature after `spent` steps; the steps until now."""
     place, load, used, energy = state.place, state.load, state.used, state.energy
     numbers, block, room = state.numbers, state.block, graph.capacity_bytes
-    penalty, largest = cooling.cut_penalty, max(2, len(place) // 3)
+    exponent, penalty = cooling.exponent, cooling.cut_penalty
     while spent < until:
         part, scale, factor, evaluated = min(1.0, spent / cooling.steps), 0.0, 1.0, 0
         for d in range(len(load)):
             scale = max(scale, load[d])
         scale = 1.0 / max(scale, 1e-300)
-        total = set_energies(graph, state, scale)
+        total = set_energies(graph, state, scale, exponent)
         heat = cooling.hot * (cooling.cold / cooling.hot) ** part
         heat *= total if tasks is None else numbers[BEST]
         base = 1.0 + penalty * numbers[CUTS]
@@ -365,7 +369,7 @@ def anneal(
             else:
                 b = propose(graph, state, x, random)
                 if tasks is not None and uniform(random) < 0.6:
-                    most = int(np.exp(uniform(random) * np.log(largest)))
+                    most = int(np.exp(uniform(random) * np.log(cooling.largest)))
                     size = grow(graph, state, x, 0, 1 + most)
                 if tasks is not None and a != b:
                     end = exchange(graph, state, b, size, random)
@@ -381,14 +385,14 @@ def anneal(
             full_t = (used[t] + graph.size_bytes[z]) / room[t]
             energy_s, energy_t, scaled, value = 0.0, 0.0, factor, 0.0
             if tasks is None:
-                energy_s = power((load[s] + added[0]) * scale)
-                energy_t = power((load[t] + added[1]) * scale)
+                energy_s = power((load[s] + added[0]) * scale, exponent)
+                energy_t = power((load[t] + added[1]) * scale, exponent)
                 energy_s += numbers[MEMORY] * max(0.0, full_s - 1.0)
                 energy_t += numbers[MEMORY] * max(0.0, full_t - 1.0)
                 rise = energy_s + energy_t - energy[s] - energy[t]
                 if penalty > 0.0:
                     cuts = numbers[CUTS] + added[2]
-                    scaled = power((1.0 + penalty * cuts) / base)
+                    scaled = power((1.0 + penalty * cuts) / base, exponent)
                     whole = 0.0
                     for d in range(len(load)):
                         whole += energy[d]

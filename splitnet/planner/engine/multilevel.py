@@ -34,12 +34,8 @@ __all__ = ["AnnealingRun", "Multilevel", "fused", "member_of", "merge_edges"]
 _STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
 """Steps of a proposal, of a net of its group, and of a call whose path is followed."""
 
-_STEP_HEAT = 1 / 12
-"""Temperatures of a makespan: it is no power."""
-
-_SWAPS, _NOISE, _RATING = 0.2, 0.5, 0.25
-"""Of the proposals, those that exchange two groups; noise of the cost of an edge; how
-much the merging of light groups is preferred."""
+_SWAPS, _NOISE = 0.1, 0.5
+"""Of the proposals, those that exchange two groups; of the cost of an edge."""
 
 
 def _edges(graph: LoadGraph) -> tuple[Ints, Ints, Floats]:
@@ -101,13 +97,14 @@ def merge_edges(
     target: int,
     random: np.random.Generator,
     *,
+    rating: float = 0.0,
     most_seconds: float = inf,
     most_bytes: float = inf,
 ) -> tuple[Ints, int]:
     """Merge the ends of the most expensive edges until `target` clusters are left.
 
     An edge ranks by its cost, give or take half of it, over the product of the ends'
-    seconds to the power `_RATING`. Groups of different `keep`, of different allowed
+    seconds to the power `rating`. Groups of different `keep`, of different allowed
     devices, or both with `apart` constraints stay separate. Returns the cluster of each
     group and the number of clusters.
     """
@@ -118,7 +115,7 @@ def merge_edges(
     parent, constrained = np.arange(len(seconds)), np.diff(graph.apart_start)
     noisy = cost * (1 + _NOISE * (2 * random.random(len(a)) - 1))
     least = 1e-3 * seconds.mean() + 1e-300
-    rank = noisy / ((seconds[a] + least) * (seconds[b] + least)) ** _RATING
+    rank = noisy / ((seconds[a] + least) * (seconds[b] + least)) ** rating
     order = np.argsort(-rank, kind="stable")
     unite(
         np.array([a[order], b[order]]),
@@ -150,6 +147,8 @@ class AnnealingRun(NamedTuple):
     clusters: float
     most_seconds: float
     hot: float
+    exponent: int
+    rating: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +183,7 @@ class Multilevel:
                 keep,
                 clusters if finer < 1.5 * clusters else finer,
                 self.random,
+                rating=run.rating,
                 most_seconds=run.most_seconds,
                 most_bytes=most_bytes or inf,
             )
@@ -236,14 +236,16 @@ class Multilevel:
         proposals, hot, cold = int(max(256, steps / each / 200)), run.hot, 0.002
         if tasks is not None:
             tasks = tasks._replace(group=problem.group_of_unit)
-            proposals, hot, cold = 8, hot * _STEP_HEAT, 2e-5
+            proposals, hot, cold = 8, hot / run.exponent, 2e-5
             value = makespan(tasks, place, inf) * penalty
             state.numbers[BEST] = state.numbers[VALUE] = value
             tasks.scratch.counted[EVENTS] = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers[BEST] = state.load.max() * penalty
         cooling = Cooling(
-            *(steps, each, proposals, hot, cold, _SWAPS, problem.cut_penalty),
+            *(steps, each, proposals, hot, cold, run.exponent, _SWAPS),
+            max(2, len(place) // 3),
+            problem.cut_penalty,
         )
         spent = 0.0
         while spent < steps and budget.left:

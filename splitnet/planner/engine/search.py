@@ -84,9 +84,6 @@ possible."""
 _CORRECTIONS = 4
 """How often a turn goes on with the room that the peaks of its answer need."""
 
-_LEAST_RUNS = 5
-"""Of the step in a turn, for each cluster: groups are merged further otherwise."""
-
 _LEAST_NEW, _MOST_NEW, _RECENT, _GOOD = 0.1, 0.6, 0.2, 3
 """Of the turns, those with a new start; weight of the last turn in how often a kind of
 turn has helped: its answer is one of so many best."""
@@ -281,7 +278,10 @@ class _Search:
         noise = float(random.random()) if self.turns > 4 else 0.0
         if noise and groups > most and random.random() < 0.5:
             target = int(groups * (most / groups) ** random.random())
-            cluster, count = merge_edges(problem.graph, 0 * cluster, target, random)
+            rating = float(random.choice([0.0, 0.15, 0.3, 0.5]))
+            cluster, count = merge_edges(
+                problem.graph, 0 * cluster, target, random, rating=rating
+            )
             problem = contract(problem, cluster, count)
         self.budget.spend((1.0 + 0.1 * problem.device_count) * groups)
         return list_schedule(problem.graph, noise, random, self.state)[cluster]
@@ -303,14 +303,13 @@ class _Search:
             if random.random() < 0.5:
                 clusters = groups
         spent = min(self.budget.spent, 1000 * style.steps)
-        steps = style.steps + style.growth[not new] * spent
-        if tasks is not None:
-            clusters = min(clusters, steps / self.whole / _LEAST_RUNS)
         run = AnnealingRun(
-            steps,
+            style.steps + style.growth[not new] * spent,
             max(clusters, 2 * target.device_count),
             self._most_seconds(target) * float(random.choice([0.3, 0.6, 1.0])),
             style.hot * 6.0 ** random.random(),
+            exponent=12 if tasks is not None or random.random() < 0.67 else 24,
+            rating=float(random.choice([0.0, 0.15, 0.3, 0.5])),
         )
         for _ in range(_CORRECTIONS):
             start = keep = self.multilevel.place(target, start, keep, run, tasks)
