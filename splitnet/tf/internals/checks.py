@@ -1,10 +1,8 @@
 """Check that private names exist, and say which versions have them."""
 
-import inspect
-import re
-import sys
+import dis
 from collections.abc import Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from splitnet.core.errors import ConfigError, listed
@@ -26,14 +24,27 @@ def missing(needed: Needed) -> list[str]:
 
 
 def is_there(owner: Any, name: str) -> bool:
-    """Whether a module or class has a name, or the class' source sets it on objects."""
-    if hasattr(owner, name) or isinstance(owner, ModuleType):
-        return hasattr(owner, name)
-    homes = {kind.__module__ for kind in owner.__mro__} - {"builtins"}
+    """Whether a module or class has a name, or a method of the class sets it."""
+    if hasattr(owner, name):
+        return True
+    if isinstance(owner, ModuleType):
+        return False
     return any(
-        re.search(rf"self\.{name}\b.*=", inspect.getsource(sys.modules[home]))
-        for home in homes
+        (step.opname, step.argval) == ("STORE_ATTR", name)
+        for kind in owner.__mro__
+        for function in map(_function, vars(kind).values())
+        if function is not None and name in function.__code__.co_names
+        for step in dis.get_instructions(function)
     )
+
+
+def _function(member: Any) -> FunctionType | None:
+    """The Python function behind a method, a property or a decorated method."""
+    member = getattr(member, "fget", member)
+    while hasattr(member, "__wrapped__"):
+        member = member.__wrapped__
+    member = getattr(member, "__func__", member)
+    return member if isinstance(member, FunctionType) else None
 
 
 def refuse(
