@@ -215,9 +215,9 @@ def settings_of(operation: Any) -> str:
         return ""
     try:
         config = without(operation.get_config(), (*_IGNORED, *_COUNTED))
-    except Exception:  # a user's get_config may raise anything
+        text = json.dumps(config, sort_keys=True, default=lambda v: type(v).__name__)
+    except Exception:  # a user's get_config may raise anything, or have any keys
         return ""
-    text = json.dumps(config, sort_keys=True, default=lambda v: type(v).__name__)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     activation = getattr(operation, "activation", None)
     name = getattr(activation, "__name__", "")

@@ -128,3 +128,23 @@ def test_other_connections_are_refused() -> None:
     assert "plan only: 'd': Add" in words
     assert "outputs float32(3,), reads a, b\n" in words
     assert words.endswith("outputs float32(3,), reads x, b")
+
+
+class WithTable(layers.Layer):
+    """Its configuration has keys that JSON has not, and that have no order."""
+
+    def call(self, x: Any) -> Any:
+        """Twice the input."""
+        return 2 * x
+
+    def get_config(self) -> dict[str, Any]:
+        """With the table."""
+        return super().get_config() | {"table": {(0, 1): 2, "a": 3}}
+
+
+def test_a_configuration_may_have_any_keys() -> None:
+    """The layer has no settings to compare; everything else is read."""
+    x = keras.Input((4,))
+    model = keras.Model(x, layers.Dense(3)(WithTable(name="table")(x)))
+
+    assert sn.read(model).call["table"].settings == ""
