@@ -23,7 +23,7 @@ from splitnet.tf.placement.overlay import lay_over
 from splitnet.tf.placement.placed import placed_of, placement
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
-from splitnet.tf.reading.clone import Clone, clone
+from splitnet.tf.reading.cloner import Clone, clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import Site, blueprint_of
 from splitnet.tf.workers.barrier import wait_for_workers

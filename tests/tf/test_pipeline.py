@@ -12,7 +12,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.timeline import Execution
-from splitnet.tf.internals.tf_api import partition_graphs, watch_graphs
+from splitnet.tf.internals.tf_api import watch_graphs
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import Case, assert_near, assert_same, classes, numbers
 from tests.tf.zoo.ways import chain
@@ -75,7 +75,7 @@ def test_gradients_are_summed_as_they_come() -> None:
     with watch_graphs() as found:
         placed.fit(X[:12], Y[:12], batch_size=12, verbose=0)
 
-    nodes = [node for graph in partition_graphs(found) for node in graph]
+    nodes = [node for graph in found for node in graph]
     widest = max(len(node.input) for node in nodes if node.op == "AddN")
     sums = [node for node in nodes if "gradient_sums" in node.attr["f"].func.name]
     assert len(sums) >= 5 * 3  # a function for what each stage made

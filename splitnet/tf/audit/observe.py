@@ -194,7 +194,7 @@ def _seen(
     names = Names(plan, placed, getattr(model, "optimizer", None))
     steps = [
         ExecutedStep(nodes, graphs, names, batch)
-        for nodes in tf_api.partition_graphs(functions)
+        for nodes in functions
         if any("sn-" in node.name for node in nodes)
     ]
     eager = model.compiled and model.run_eagerly

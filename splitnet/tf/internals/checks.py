@@ -2,12 +2,10 @@
 
 import dis
 from collections.abc import Sequence
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from splitnet.core.errors import ConfigError, listed
-
-__all__ = ["Needed", "is_there", "missing", "refuse"]
 
 Needed = Sequence[tuple[Any, tuple[str, ...]]]
 """Owners (modules or classes) with the names that splitnet reads of them."""
@@ -24,27 +22,23 @@ def missing(needed: Needed) -> list[str]:
 
 
 def is_there(owner: Any, name: str) -> bool:
-    """Whether a module or class has a name, or a method of the class sets it."""
+    """Whether a module or class has a name, or a method of the class sets it.
+
+    Methods are searched as bytecode: an installation may have no sources.
+    """
     if hasattr(owner, name):
         return True
-    if isinstance(owner, ModuleType):
-        return False
-    return any(
-        (step.opname, step.argval) == ("STORE_ATTR", name)
-        for kind in owner.__mro__
-        for function in map(_function, vars(kind).values())
-        if function is not None and name in function.__code__.co_names
-        for step in dis.get_instructions(function)
-    )
-
-
-def _function(member: Any) -> FunctionType | None:
-    """The Python function behind a method, a property or a decorated method."""
-    member = getattr(member, "fget", member)
-    while hasattr(member, "__wrapped__"):
-        member = member.__wrapped__
-    member = getattr(member, "__func__", member)
-    return member if isinstance(member, FunctionType) else None
+    members = [] if isinstance(owner, ModuleType) else owner.__mro__
+    for member in [value for kind in members for value in vars(kind).values()]:
+        member = getattr(member, "fget", member)  # of a property
+        while hasattr(member, "__wrapped__"):
+            member = member.__wrapped__
+        code = getattr(getattr(member, "__func__", member), "__code__", None)
+        if code is not None and name in code.co_names:
+            steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
+            if ("STORE_ATTR", name) in steps:
+                return True
+    return False
 
 
 def refuse(
@@ -55,8 +49,8 @@ def refuse(
     Raises:
         ConfigError: says which version is here, which are supported, and what to do.
     """
-    (low, high), package = supported, library.lower()
-    lowest, highest = (".".join(map(str, version)) for version in (low, high))
+    low, high = supported
+    lowest, highest = (".".join(map(str, version)) for version in supported)
     major, minor = (int(number) for number in here.split(".")[:2])
     if not low <= (major, minor) <= high:
         faults = [*faults, f"{library} {here} is outside {lowest} to {highest}"]
@@ -65,7 +59,7 @@ def refuse(
             listed(
                 f"splitnet cannot place models with {library} {here}; it is tested "
                 f"with {lowest} to {highest}. Try: pip install "
-                f"'{package}>={lowest},<{high[0]}.{high[1] + 1}'",
+                f"'{library.lower()}>={lowest},<{high[0]}.{high[1] + 1}'",
                 faults,
             )
         )

@@ -95,10 +95,9 @@ def nodes_of(model: Any) -> list[Any]:
 
 def producer(tensor: Any) -> Any:
     """The node that made a symbolic tensor; None for one that nothing made."""
-    inner = getattr(tensor, "_splitnet_node", None)
-    if inner is not None:
-        return inner
     history = getattr(tensor, "_keras_history", None)
+    if hasattr(tensor, "_splitnet_node"):
+        return tensor._splitnet_node
     if history is None or history.operation is None:
         return None
     return history.operation._inbound_nodes[history.node_index]
@@ -122,10 +121,9 @@ def functional_inside(model: Any) -> Any:
     return model._functional
 
 
-def standardized_inputs(model: Any, inputs: Any) -> list[Any]:
+def standardized_inputs(model: Any, inputs: Any) -> Any:
     """The inputs of a functional model as flat tensors of the types it takes."""
-    flat: list[Any] = model._standardize_inputs(inputs)
-    return flat
+    return model._standardize_inputs(inputs)
 
 
 # Layers --------------------------------------------------------------------------
@@ -161,10 +159,9 @@ def lambda_output_shape(layer: Any) -> Any:
     return layer._output_shape
 
 
-def moments_of(layer: Any) -> Callable[..., Any]:
+def moments_of(layer: Any) -> Any:
     """What computes mean and variance in a BatchNormalization."""
-    found: Callable[..., Any] = layer._moments
-    return found
+    return layer._moments
 
 
 @contextlib.contextmanager
@@ -232,16 +229,6 @@ def without_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_scratch_graph() -> Iterator[None]:
-    """Build layers in a graph that never runs, so that variables have no memory.
-
-    Slower than `without_values`; `drop_value` detaches the variables afterwards.
-    """
-    with tf.Graph().as_default():
-        yield
-
-
-@contextlib.contextmanager
 def with_values() -> Iterator[None]:
     """Make variables with memory of their own inside `without_values`."""
     outer = global_state.get_global_attribute("stateless_scope")
@@ -270,35 +257,24 @@ def needs_memory(error: Exception) -> bool:
     return isinstance(error, ValueError) and "in a stateless scope" in str(error)
 
 
-def drop_value(variable: Any) -> None:
-    """Take its memory from a variable that was made in another graph."""
-    variable._value = None
-    variable._initializer = _unknown_value
-
-
-def _unknown_value(shape: Any, dtype: Any = None) -> Any:
-    return tf.zeros(shape, dtype)
-
-
 def borrow_value(variable: Any, source: Any) -> None:
-    """Let a variable without memory have the value of `source`."""
-    variable._initializer = _value_of(source)
+    """Let a variable have the value of `source`, without memory if it has none yet."""
+    if has_value(variable):
+        variable.assign(source.value)
+    else:
+        variable._initializer = lambda *_, **__: tf.convert_to_tensor(source.value)
 
 
 def copy_value(variable: Any, source: Any) -> None:
     """Give a variable memory of its own, with the value `source` has or would have."""
-    initializer = _value_of(source) if has_value(source) else source._initializer
-    known = initializer is not _unknown_value
+    if has_value(source):
+        borrow_value(variable, source)
+    elif has_value(variable):
+        variable.assign(source._initializer(source.shape, dtype=source.dtype))
+    else:
+        variable._initializer = source._initializer
     if not has_value(variable):
-        variable._initializer = initializer if known else variable._initializer
         variable._deferred_initialize()
-    elif known:
-        variable.assign(initializer(source.shape, dtype=source.dtype))
-
-
-def _value_of(variable: Any) -> Callable[..., Any]:
-    """An initializer that returns the value of a variable."""
-    return lambda shape, dtype=None: tf.convert_to_tensor(variable.value)
 
 
 @contextlib.contextmanager
@@ -352,19 +328,17 @@ def forget_initial_epoch(model: Any) -> None:
 
 def compile_arguments(model: Any) -> dict[str, Any]:
     """What a model was compiled with; optimizer and metrics are made anew."""
+
+    def anew(value: Any) -> Any:
+        kinds = keras.metrics.Metric | keras.optimizers.Optimizer
+        if isinstance(value, kinds):
+            return type(value).from_config(value.get_config())
+        return value
+
     arguments = dict(model._compile_config.config)
-    optimizer = model.optimizer
-    if optimizer is not None:
-        arguments["optimizer"] = type(optimizer).from_config(optimizer.get_config())
+    arguments["optimizer"] = anew(model.optimizer) or arguments.get("optimizer")
     for key in ("metrics", "weighted_metrics"):
-        arguments[key] = keras.tree.map_structure(
-            lambda m: (
-                type(m).from_config(m.get_config())
-                if isinstance(m, keras.metrics.Metric)
-                else m
-            ),
-            arguments.get(key),
-        )
+        arguments[key] = keras.tree.map_structure(anew, arguments.get(key))
     return arguments
 
 

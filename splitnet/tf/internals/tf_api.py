@@ -188,10 +188,10 @@ def function_nodes(name: str) -> list[Any]:
 
 @contextlib.contextmanager
 def watch_graphs() -> Iterator[list[Any]]:
-    """Collect the partitioned graphs that TensorFlow instantiates in this block.
+    """Collect the functions that TensorFlow instantiates in this block.
 
-    The list is filled when the block ends. A function that ran before is not
-    instantiated again, so trace it anew.
+    The list is filled when the block ends, with the nodes of each function over all its
+    devices. A function that ran before is not instantiated again, so trace it anew.
     """
     context = tf_context.context()
     context.ensure_initialized()
@@ -202,12 +202,7 @@ def watch_graphs() -> Iterator[list[Any]]:
     finally:
         metadata = context.export_run_metadata()
         context.disable_graph_collection()
-        found.extend(metadata.function_graphs)
-
-
-def partition_graphs(function_graphs: list[Any]) -> list[list[Any]]:
-    """The nodes of each watched function, over all its devices."""
-    return [
-        [node for graph in function.partition_graphs for node in graph.node]
-        for function in function_graphs
-    ]
+        found += [
+            [node for graph in function.partition_graphs for node in graph.node]
+            for function in metadata.function_graphs
+        ]

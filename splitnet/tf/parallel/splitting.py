@@ -249,13 +249,13 @@ def _cut_alone(site: Site, count: int) -> None:
 
 def _without_memory(make: Any, act: Any) -> Any:
     """Run `act` on a new cloner where layers are made without values."""
-    for in_graph in (False, True):
-        trace = NetTrace(in_graph=in_graph)
+    for with_values in (False, True):
+        trace = NetTrace(with_values=with_values)
         trace.cloner = made = make()
         try:
             with trace.building():
                 return act(made)
         except ValueError as error:
-            if in_graph or not keras_api.needs_memory(error):
+            if with_values or not keras_api.needs_memory(error):
                 raise
     raise AssertionError

@@ -19,11 +19,10 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.rebuild import without
 from splitnet.tf.reading.traced import Size, Work, trace
 
-__all__ = ["UNKNOWN_EXTENT", "cost_of", "kept_tensors", "keras_class", "size_of"]
-
 _LOG = logging.getLogger("splitnet")
 UNKNOWN_EXTENT = 128
 """Stands for a dimension other than the batch that is open (None)."""
+_LOOKUPS = keras.layers.StringLookup | keras.layers.IntegerLookup
 _CPU_ONLY = frozenset(
     {"StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing"}
     | {"Eig", "CTCDecode"}
@@ -37,21 +36,12 @@ def size_of(tensor: Any, batch: int) -> Size:
         (UNKNOWN_EXTENT if axis else batch) if extent is None else int(extent)
         for axis, extent in enumerate(tensor.shape)
     )
-    dtype = tensor.dtype
-    if _is_encoded_lookup(tensor):  # Keras declares float32 and returns int64
-        dtype = "int64"
-    return Size(shape, dtype if isinstance(dtype, str) else dtype.name)
-
-
-def _is_encoded_lookup(tensor: Any) -> bool:
-    """Whether a lookup layer makes this tensor, as one-hot rows or counts."""
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
     node = keras_api.producer(tensor)
-    lookups = keras.layers.StringLookup | keras.layers.IntegerLookup
-    return (
-        node is not None
-        and isinstance(node.operation, lookups)
-        and node.operation.output_mode in ("one_hot", "multi_hot", "count")
-    )
+    lookup = node is not None and isinstance(node.operation, _LOOKUPS)
+    if lookup and node.operation.output_mode in ("one_hot", "multi_hot", "count"):
+        dtype = "int64"  # Keras declares float32
+    return Size(shape, dtype)
 
 
 def keras_class(operation: Any) -> str:
@@ -63,13 +53,6 @@ def keras_class(operation: Any) -> str:
     return next(cls.__name__ for cls in lineage if keras_api.from_keras(cls))
 
 
-def _holds_code(layer: Any) -> bool:
-    """Whether an attribute, such as an activation, is a function of somebody else's."""
-    codes = [value for value in vars(layer).values() if callable(value)]
-    kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
-    return not all(map(keras_api.from_keras, kinds))
-
-
 def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     """The cost of one call of a built layer, raw operation or model; nothing runs.
 
@@ -77,32 +60,40 @@ def cost_of(node: Any, batch: int, *, training: bool = True) -> Work:
     """
     if node.is_input:
         return Work()
+    operation = node.operation
     inputs = tuple(size_of(tensor, batch) for tensor in node.input_tensors)
     outputs = tuple(size_of(tensor, batch) for tensor in node.outputs)
-    operation = node.operation
-    work = _traced(node, inputs, outputs, training)
-    strings = any(size.dtype == "string" for size in (*inputs, *outputs))
+    own = getattr(operation, "variables", ())
+    sizes = (
+        *inputs,
+        *outputs,
+        *(Size(tuple(v.shape), str(v.dtype)) for v in own),
+    )
+    key = _key(node, sizes, training)
+    if key is None:
+        work = _trace(node, inputs, outputs, training)
+    else:  # equal calls of Keras' own layers are traced once
+        scaled = _SCALED.setdefault(key, Scaled())
+        work = scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
+    # A matrix product more for the gradient of each factor; other work once again.
+    # Inside a layer of layers, a product's input comes from another layer.
     inside = keras_api.sublayers(operation) or [operation]
+    trained = bool(getattr(operation, "trainable_weights", None))
+    factors = sum(size.differentiable for size in inputs) + trained
+    factors += trained and len(inside) > 1
+    strings = any(size.dtype == "string" for size in (*inputs, *outputs))
     return replace(
         work,
-        backward_flops=_backward_flops(operation, inputs, work),
+        backward_flops=min(factors, 2) * work.matrix_flops
+        + bool(factors) * work.other_flops,
         cpu_only=strings or any(keras_class(one) in _CPU_ONLY for one in inside),
     )
 
 
-def _backward_flops(operation: Any, inputs: Sequence[Size], work: Work) -> float:
-    """A product for the gradient of each factor of a product; other work once again.
+# Traces ----------------------------------------------------------------------------
 
-    Inside a layer of layers, a product's input comes from another layer.
-    """
-    trained = bool(getattr(operation, "trainable_weights", None))
-    factors = sum(size.differentiable for size in inputs) + trained
-    factors += trained and len(keras_api.sublayers(operation)) > 1
-    return min(factors, 2) * work.matrix_flops + bool(factors) * work.other_flops
-
-
-_BYTES = ("inner_bytes", "workspace_bytes", "early_bytes", "moved_bytes")
-_SUMS = ("matrix_flops", "other_flops", *_BYTES)
+_SUMS = ("matrix_flops", "other_flops", "inner_bytes", "workspace_bytes")
+_SUMS += ("early_bytes", "moved_bytes")
 _CHECKS = 2
 
 
@@ -116,117 +107,96 @@ class Scaled:
     """
 
     def __init__(self) -> None:
-        # (place of the leading 1, sizes and sums) in echelon form
-        self._rows: list[tuple[int, list[Fraction]]] = []
         self._known: dict[tuple[Size, ...], Work] = {}
-        self._like: Work | None = None
-        self._right = 0
-        self._linear = True
+        self._like: Work | None = None  # the first that was traced
+        # Sizes and sums in echelon form, each with the place of its leading 1.
+        self._rows: list[tuple[int, list[Fraction]]] = []
+        self._right = 0.0  # checks that a trace confirmed; negative: not linear
 
     def cost(self, sizes: tuple[Size, ...], trace: Callable[[], Work]) -> Work:
         """The cost of a call whose tensors have these sizes; traced if need be."""
-        if sizes not in self._known:
-            self._known[sizes] = self._combined(sizes, trace)
-        return self._known[sizes]
-
-    def _combined(self, sizes: Sequence[Size], trace: Callable[[], Work]) -> Work:
+        if sizes in self._known:
+            return self._known[sizes]
         counts = [1, *(size.elements for size in sizes)]
         rest = self._reduced([*counts, *[0] * len(_SUMS)])
         combined = not any(rest[: len(counts)])
         guess = self._guess([-value for value in rest[len(counts) :]])
-        if self._linear and combined and guess and self._right >= _CHECKS:
+        if combined and guess and self._right >= _CHECKS:
+            self._known[sizes] = guess
             return guess
-        work = trace()
-        self._like = self._like or work
-        if self._linear and combined:
-            self._right += 1
-            self._linear = guess == work
-        elif self._linear:
-            self._right = 0
-            self._linear = replace(work, **_sums(self._like)) == self._like
-            self._learn(counts, work)
+        work = self._known[sizes] = trace()
+        like = self._like = self._like or work
+        if combined:
+            self._right += 1 if guess == work else -math.inf
+        elif replace(work, **_sums(like)) == like:
+            self._right = min(self._right, 0.0)
+            row = self._reduced([*counts, *_sums(work).values()])
+            place = next(i for i, value in enumerate(row) if value)
+            self._rows.append((place, [value / row[place] for value in row]))
+        else:
+            self._right = -math.inf
         return work
 
     def _guess(self, sums: Sequence[Fraction]) -> Work | None:
         """The cost with these sums; None if no call can have them."""
-        if self._like is None or any(value < 0 for value in sums):
+        if self._like is None:
             return None
-        kinds = [type(value) for value in _sums(self._like).values()]
-        if any(kind is int and v.denominator != 1 for kind, v in zip(kinds, sums)):
-            return None
-        return replace(
-            self._like,
-            **{name: kind(v) for name, kind, v in zip(_SUMS, kinds, sums)},
-        )
-
-    def _learn(self, counts: list[int], work: Work) -> None:
-        row = self._reduced([*counts, *_sums(work).values()])
-        place = next(i for i, value in enumerate(row) if value)
-        self._rows.append((place, [value / row[place] for value in row]))
+        made = {
+            name: type(known)(value)
+            for (name, known), value in zip(_sums(self._like).items(), sums)
+        }
+        exact = all(value == made[name] >= 0 for name, value in zip(_SUMS, sums))
+        return replace(self._like, **made) if exact else None
 
     def _reduced(self, row: Sequence[float]) -> list[Fraction]:
         rest = list(map(Fraction, row))
         for place, known in self._rows:
-            factor = rest[place]
-            if factor:
+            if factor := rest[place]:
                 rest = [a - factor * b for a, b in zip(rest, known)]
         return rest
 
 
-def _sums(work: Work) -> dict[str, float]:
+def _sums(work: Work) -> dict[str, Any]:
     return {name: getattr(work, name) for name in _SUMS}
 
 
 _SCALED: dict[str, Scaled] = {}
 
 
-def _traced(
-    node: Any, inputs: Sequence[Size], outputs: Sequence[Size], training: bool
-) -> Work:
-    """The trace of a call; equal calls of Keras' own layers are traced once."""
-    operation = node.operation
-    inside = keras_api.sublayers(operation) or [operation]
-    known = all(map(keras_class, inside)) and not any(map(_holds_code, inside))
-    own = [
-        Size(tuple(v.shape), str(v.dtype)) for v in getattr(operation, "variables", ())
-    ]
-    sizes = (*inputs, *outputs, *own)
-    kind = _kind(node, sizes, training) if known else None
-    if kind is None:
-        return _trace(node, inputs, outputs, training)
-    scaled = _SCALED.setdefault(kind, Scaled())
-    return scaled.cost(sizes, lambda: _trace(node, inputs, outputs, training))
+def _key(node: Any, sizes: Sequence[Size], training: bool) -> str | None:
+    """What the cost depends on besides sizes.
 
-
-def _kind(node: Any, sizes: Sequence[Size], training: bool) -> str | None:
-    """What the cost depends on besides sizes; None if that cannot be written down."""
+    None if that cannot be written down: code of somebody else's, in a layer or as its
+    activation, or a configuration with functions or arrays.
+    """
     operation = node.operation
-    if isinstance(operation, keras.layers.Layer):
-        try:
-            config = operation.get_config()
-        except Exception:  # that of a layer inside may raise anything
+    for layer in keras_api.sublayers(operation) or [operation]:
+        codes = [value for value in vars(layer).values() if callable(value)]
+        kinds = [c if isinstance(c, FunctionType) else type(c) for c in codes]
+        if not keras_class(layer) or not all(map(keras_api.from_keras, kinds)):
             return None
-    else:
-        config = {k: v for k, v in vars(operation).items() if not k.startswith("_")}
-    trained = [v.trainable for v in getattr(operation, "variables", ())]
-    arguments = keras.tree.map_structure(
-        _shape_of, (node.arguments.args, node.arguments.kwargs)
-    )
-    broadcast = [(size.dtype, [n == 1 for n in size.shape]) for size in sizes]
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, keras.KerasTensor):
+            return "tensor"
+        return tuple(value.shape) if hasattr(value, "shape") else value
+
+    arguments = (node.arguments.args, node.arguments.kwargs)
     ignored = ("name", "seed", "build_config", "shared_object_id")
-    what = (without(config, ignored), trained, repr(arguments), broadcast, training)
     try:
-        text = json.dumps(what, sort_keys=True)
-    except TypeError:  # a function, or an array
+        config = {k: v for k, v in vars(operation).items() if not k.startswith("_")}
+        if isinstance(operation, keras.layers.Layer):
+            config = operation.get_config()
+        what = (
+            without(config, ignored),
+            [v.trainable for v in getattr(operation, "variables", ())],
+            repr(keras.tree.map_structure(shape, arguments)),
+            [(size.dtype, [n == 1 for n in size.shape]) for size in sizes],
+            training,
+        )
+        return f"{type(operation).__qualname__} {json.dumps(what, sort_keys=True)}"
+    except Exception:  # the get_config of a layer inside may raise anything
         return None
-    return f"{type(operation).__qualname__} {text}"
-
-
-def _shape_of(value: Any) -> Any:
-    """A placeholder for what is symbolic, of an array its shape."""
-    if isinstance(value, keras.KerasTensor):
-        return "tensor"
-    return tuple(value.shape) if hasattr(value, "shape") else value
 
 
 def _trace(
@@ -279,24 +249,18 @@ def kept_tensors(
     Several calls may keep one tensor. Its maker pays if its own backward pass reads it,
     and else the first that does. Views have their input's memory.
     """
-    source = _sources(calls)
+    memory: dict[int, Any] = {}  # the tensor whose memory a view shares
+    for node, work in calls:
+        if work.views and node.input_tensors:
+            first = node.input_tensors[0]
+            whole = memory.get(id(first), first)
+            memory |= {id(tensor): whole for tensor in node.outputs}
     kept: dict[int, tuple[int, int]] = {}
     for saves in ("saves_outputs", "saves_inputs"):
         for number, (node, work) in enumerate(calls):
             mine = node.outputs if saves == "saves_outputs" else node.input_tensors
             for place in getattr(work, saves):
-                tensor = source.get(id(mine[place]), mine[place])
+                tensor = memory.get(id(mine[place]), mine[place])
                 size = size_of(tensor, batch).bytes
                 kept.setdefault(id(tensor), (number, size))
     return kept
-
-
-def _sources(calls: Sequence[tuple[Any, Work]]) -> dict[int, Any]:
-    """The tensor whose memory a view shares, by the view's id."""
-    source: dict[int, Any] = {}
-    for node, work in calls:
-        if work.views and node.input_tensors:
-            first = node.input_tensors[0]
-            whole = source.get(id(first), first)
-            source |= {id(tensor): whole for tensor in node.outputs}
-    return source

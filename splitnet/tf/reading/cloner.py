@@ -7,40 +7,110 @@ rebuilt is used as it is.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError
+from splitnet.core.errors import DeclarationError, listed, warn
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.internals.keras_api import from_keras, needs_memory
+from splitnet.tf.internals.keras_api import from_keras, needs_memory, sublayers
+from splitnet.tf.reading.flatten import Blueprint, Flow, flow_of
 from splitnet.tf.reading.rebuild import (
     MODELS,
     NotRebuiltError,
-    SharedParts,
     carry_assets,
     check_alike,
     held_functions,
     rebuild,
+    share_parts,
 )
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["STEPS", "Cloner", "functional", "input_like"]
-
-# Attributes that Keras sets when a model is compiled, trained or called.
-_TRANSIENT = (
-    "history",
-    "loss",
-    "optimizer",
-    "stop_evaluating",
-    "stop_predicting",
-    "stop_training",
-)
-_OWN = ("_auto_config",)  # what __init__ was given: saved in place of the graph
 STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
-_KERAS = ("_compile", "_eval_epoch", "_saved_model", "_self_", "_splitnet", "_symbolic")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clone:
+    """A model over copies of a blueprint's layers.
+
+    `flow` is what it runs, node for node as the blueprint's; `nodes` has the model's
+    node of each of the blueprint's, by its id. `reused` says by name which layers are
+    the user's own, and why they could not be rebuilt.
+    """
+
+    model: Any
+    flow: Flow
+    nodes: dict[int, Any]
+    reused: dict[str, str]
+
+
+def clone(
+    blueprint: Blueprint,
+    device_of: Callable[[Any], str | None] | None = None,
+    *,
+    copy: bool = True,
+    move: bool = True,
+) -> Clone:
+    """Make the model of a blueprint anew, each layer under the device of its weights.
+
+    Weights have the values that the source's have or would be initialized with, and
+    its order, names and paths. Random states are left as they were found.
+
+    Args:
+        blueprint: the form of a source.
+        device_of: the TensorFlow device of a layer's weights; None or "" for that of
+            the nested model around it, or the default device.
+        copy: False to use the user's layers themselves.
+        move: whether the variables of layers that are used themselves go to their
+            devices; a placed model that has these layers would be moved too.
+
+    Raises:
+        DeclarationError: a layer hides variables, or has no values and no
+            configuration.
+    """
+    cloner = Cloner(device_of, copy=copy, originals=blueprint.originals)
+    with keras_api.random_states_kept():
+        model, nodes = cloner.model(blueprint.model)
+        for old, new in cloner.pairs():
+            if id(new) not in cloner.filled:
+                keras_api.copy_value(new, old)
+            if old.trainable != new.trainable:
+                new.trainable = old.trainable
+            keras_api.rename_variable(new, old.name, old.path)
+        cloner.carry_assets()
+    if move:
+        cloner.move_used()
+    flow = flow_of(model, blueprint.flow.nested)
+    for old, new in zip(blueprint.flow.nodes, flow.nodes, strict=True):
+        nodes.setdefault(id(old), new)
+    if cloner.reused:
+        warn(
+            listed(
+                "some layers cannot be rebuilt from their configuration, so the model "
+                "uses the very layers of its source"
+                + (", moved to their devices." if move else "."),
+                [f"{name}: {why}" for name, why in cloner.reused.items()],
+            )
+        )
+    return Clone(model, flow, nodes, cloner.reused)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copy:
+    """An operation and what runs in its place, made on a device.
+
+    `used` if that is the user's layer itself; `early` are the variables that the copy
+    of a layer which is not built had at once.
+    """
+
+    original: Any
+    copy: Any
+    device: str
+    used: bool
+    early: list[Any] | None
 
 
 class Cloner:
@@ -67,23 +137,16 @@ class Cloner:
         self.filled: set[int] = set()
         self._device_of, self._copying = device_of, copy
         self._originals = originals or {}
-        self._copies: dict[int, tuple[Any, Any]] = {}
-        self._made: set[int] = set()
-        self._used: dict[int, tuple[Any, str]] = {}
+        self._copies: dict[int, _Copy] = {}
+        self._shared: dict[int, tuple[Any, Any]] = {}
         self._checked: set[int] = set()
-        self._early: dict[int, list[tuple[Any, Any]]] = {}
-        self._shared = SharedParts()
-
-    # Operations
 
     def of(self, operation: Any) -> Any:
         """The copy of a layer, a nested model or a raw operation."""
-        if id(operation) in self._made:
-            return operation
         if id(operation) not in self._copies:
             with self._on(operation):
-                self._note(operation, self._copy(operation))
-        return self._copies[id(operation)][1]
+                self._copy(operation)
+        return self._copies[id(operation)].copy
 
     def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """Call the copy of an operation on symbolic tensors, under its device.
@@ -92,57 +155,51 @@ class Cloner:
         differ, the layer itself takes the copy's place.
         """
         with self._on(operation):
-            made = self._try(operation, args, kwargs)
-            if made is not None:
-                return made
+            copy = self.of(operation)
+            if not self._copies[id(operation)].used:
+                try:
+                    return self._call_copy(operation, copy, args, kwargs)
+                except NotRebuiltError as error:
+                    self._use(operation, str(error))
             with keras_api.with_values():
                 return self.of(operation)(*args, **kwargs)
 
-    def _try(self, operation: Any, args: Any, kwargs: Any) -> Any:
-        """What a copy returns; None if the original must be called."""
-        copy, source = self.of(operation), self._source(operation)
-        if id(copy) in self._used:
-            return None
-        rebuilt = _is_leaf(operation) and operation is not copy
-        known = rebuilt and source.built
+    def _call_copy(self, operation: Any, copy: Any, args: Any, kwargs: Any) -> Any:
+        """What a copy returns.
+
+        That of Keras' own layer is built with the values of its original at once; a
+        class of a user may look at values while it is built.
+
+        Raises:
+            NotRebuiltError: it does not do what its original does.
+        """
+        source, leaf = self._source(operation), _is_leaf(operation)
+        known = leaf and source.built
+        fills = (
+            self._device_of is not None
+            and leaf
+            and operation.built
+            and not copy.built
+            and all(map(from_keras, sublayers(operation)))
+            and not hasattr(operation, "adapt")
+            and not getattr(operation, "stateful", False)
+        )
         try:
-            with self._filled(operation, copy):
+            with keras_api.without_values() if fills else contextlib.nullcontext():
                 made = copy(*args, **kwargs)
-            if known and id(copy) not in self._checked:
-                check_alike(source, copy)
-                self._checked.add(id(copy))
-        except NotRebuiltError as error:
-            self._note(operation, self._use(operation, str(error)))
-            return None
         except Exception as error:  # whatever a user's layer raises
             if not known or from_keras(source) or needs_memory(error):
                 raise
             why = f"a copy cannot be called: {type(error).__name__}"
-            self._note(operation, self._use(operation, why))
-            return None
-        return made
-
-    @contextlib.contextmanager
-    def _filled(self, operation: Any, copy: Any) -> Iterator[None]:
-        """Build a copy of Keras' own layer with the values of its original at once.
-
-        A class of a user may look at values while it is built.
-        """
-        plain = (
-            self._device_of is not None
-            and _is_leaf(operation)
-            and operation.built
-            and not copy.built
-            and all(map(from_keras, keras_api.sublayers(operation)))
-            and not hasattr(operation, "adapt")
-            and not getattr(operation, "stateful", False)
-        )
-        with keras_api.without_values() if plain else contextlib.nullcontext():
-            yield
-        for old, new in zip(operation.variables, copy.variables) if plain else ():
+            raise NotRebuiltError(why) from error
+        for old, new in zip(operation.variables, copy.variables) if fills else ():
             if not keras_api.has_value(new):
                 keras_api.copy_value(new, old)
                 self.filled.add(id(new))
+        if known and id(copy) not in self._checked:
+            check_alike(source, copy)
+            self._checked.add(id(copy))
+        return made
 
     def replay(
         self, model: Any, inputs: Any, call: Callable[..., Any] | None = None
@@ -162,7 +219,10 @@ class Cloner:
             outputs = (call or self.call)(node.operation, args, kwargs)
             flat = keras.tree.flatten(outputs)
             tensors.update({id(old): new for old, new in zip(node.outputs, flat)})
-        _attach_masks(running, tensors)
+        for old in [tensor for node in running for tensor in node.outputs]:
+            mask = keras_api.mask_of(old)
+            if id(mask) in tensors:
+                keras_api.set_mask(tensors[id(old)], tensors[id(mask)])
         return keras.tree.map_structure(lambda t: tensors[id(t)], model.output), tensors
 
     def model(self, model: Any) -> tuple[Any, dict[int, Any]]:
@@ -170,7 +230,7 @@ class Cloner:
         inputs = keras.tree.map_structure(input_like, model.input)
         outputs, tensors = self.replay(model, inputs)
         made = functional(model, inputs, outputs, tensors, self.beside)
-        copies = {number: copy for number, (_, copy) in self._copies.items()}
+        copies = {number: one.copy for number, one in self._copies.items()}
         keras_api.order_layers(made, model, copies)
         nodes = [*map(keras_api.producer, model.inputs), *keras_api.nodes_of(model)]
         return made, {
@@ -191,81 +251,78 @@ class Cloner:
 
     def layers(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of (original, copy): layers, nested models and raw operations."""
-        yield from self._copies.values()
+        return ((one.original, one.copy) for one in self._copies.values())
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of (variable of an original, variable of its copy), each once."""
         seen: set[int] = set()
-        for original, copy in list(self._copies.values()):
-            if not _is_leaf(original) or original is copy or id(copy) in self._used:
+        for one in list(self._copies.values()):
+            if one.used or not _is_leaf(one.original):
                 continue
-            found = self._early.get(id(original), [])
-            if original.built:
-                found = list(zip(variables_of(original), variables_of(copy)))
-            for mine, its in found:
+            copies = variables_of(one.copy) if one.early is None else one.early
+            for mine, its in zip(variables_of(one.original), copies):
                 if id(its) not in seen:
                     seen.add(id(its))
                     yield mine, its
 
     def carry_assets(self) -> None:
         """Copy what layers keep besides variables: vocabularies, constants."""
-        for original, copy in self._copies.values():
-            source = self._source(original)
-            if _is_leaf(source) and source.built and source is not copy:
-                carry_assets(source, copy)
+        for one in self._copies.values():
+            source = self._source(one.original)
+            if not one.used and _is_leaf(source) and source.built:
+                carry_assets(source, one.copy)
 
     def move_used(self) -> None:
         """Move the variables of layers that are used as they are to their devices.
 
         What their functions have traced are the variables at their old place.
         """
-        if self._device_of is None:
-            return
-        for layer, device in list(self._used.values()):
+        used = [one for one in self._copies.values() if one.used]
+        for one in used if self._device_of is not None else ():
+            layer = one.copy
             for variable in [*variables_of(layer), *layer.metrics_variables]:
-                if device and not keras_api.lives_on(variable, device):
-                    keras_api.move_value(variable, device)
-            for one in keras_api.sublayers(layer):
-                tf_api.forget_traces(one, held_functions(one))
+                if one.device and not keras_api.lives_on(variable, one.device):
+                    keras_api.move_value(variable, one.device)
+            for inner in sublayers(layer):
+                tf_api.forget_traces(inner, held_functions(inner))
 
     # How single copies are made
 
-    def _copy(self, operation: Any) -> Any:
+    def _copy(self, operation: Any) -> None:
         if not isinstance(operation, keras.layers.Layer):
-            return keras_api.without_nodes(operation)
-        if not self._copying and self._has_values(operation):
-            return self._use(operation)
-        if isinstance(operation, keras.Sequential):
-            return self._copy_sequential(operation)
-        if isinstance(operation, keras_api.Functional):
-            return self.model(operation)[0]
-        known = self._shared.copy_of(operation)
-        return self._rebuilt(operation) if known is None else known
+            self._note(operation, keras_api.without_nodes(operation))
+        elif not self._copying and self._has_values(operation):
+            self._use(operation)
+        elif isinstance(operation, keras.Sequential):
+            first = []
+            if operation.built and operation.inputs:
+                first = [input_like(operation.inputs[0])]
+                self.replay(keras_api.functional_inside(operation), first[0])
+            layers = [self.of(layer) for layer in operation.layers]
+            copy = keras.Sequential([*first, *layers], name=operation.name)
+            copy.trainable = operation.trainable
+            self._note(operation, copy)
+        elif isinstance(operation, keras_api.Functional):
+            self._note(operation, self.model(operation)[0])
+        elif id(operation) in self._shared:
+            self._note(operation, self._shared[id(operation)][1])
+        else:
+            self._rebuild(operation)
 
-    def _rebuilt(self, layer: Any) -> Any:
+    def _rebuild(self, layer: Any) -> None:
         source = self._source(layer)
         try:
             copy = rebuild(source)
+            early = None if layer.built else variables_of(copy)
             if not source.built:
                 check_alike(source, copy)
-                mine, its = variables_of(source), variables_of(copy)
-                self._early[id(layer)] = list(zip(mine, its))
         except NotRebuiltError as error:
-            return self._use(layer, str(error))
-        self._shared.meet(layer, copy)
-        return copy
+            self._use(layer, str(error))
+            return
+        share_parts(layer, copy, self._shared)
+        self._note(layer, copy, early=early)
 
-    def _copy_sequential(self, model: Any) -> Any:
-        first = []
-        if model.built and model.inputs:
-            first = [input_like(model.inputs[0])]
-            self.replay(keras_api.functional_inside(model), first[0])
-        layers = [self.of(layer) for layer in model.layers]
-        copy = keras.Sequential([*first, *layers], name=model.name)
-        copy.trainable = model.trainable
-        return copy
-
-    def _use(self, layer: Any, why: str = "") -> Any:
+    def _use(self, layer: Any, why: str = "") -> None:
         """Use a layer as it is.
 
         Raises:
@@ -281,35 +338,33 @@ class Cloner:
             )
         if why:
             self.reused[source.name] = why
-        self._used[id(source)] = (source, self._device_at(layer))
+        self._note(layer, source, used=True)
         for one in source.layers if isinstance(source, MODELS) else ():
             if id(one) not in self._copies:
                 with self._on(one):
-                    self._note(one, self._use(one))
-        return source
+                    self._use(one)
+
+    def _note(
+        self,
+        original: Any,
+        copy: Any,
+        *,
+        used: bool = False,
+        early: list[Any] | None = None,
+    ) -> None:
+        device = tf_api.current_device() if self._device_of is not None else ""
+        self._copies[id(original)] = _Copy(original, copy, device, used, early)
 
     def _source(self, operation: Any) -> Any:
         return self._originals.get(id(operation), operation)
 
     def _has_values(self, layer: Any) -> bool:
         """Whether the layer that an operation stands for has, or will have, memory."""
-        variables = variables_of(self._source(layer))
-        return all(keras_api.has_value(variable) for variable in variables)
-
-    def _note(self, operation: Any, copy: Any) -> None:
-        self._copies[id(operation)] = (operation, copy)
-        self._made.add(id(copy))
+        return all(map(keras_api.has_value, variables_of(self._source(layer))))
 
     def _on(self, layer: Any) -> Any:
         device = self._device_of(layer) if self._device_of is not None else None
         return tf.device(device) if device else contextlib.nullcontext()
-
-    def _device_at(self, layer: Any) -> str:
-        """The device of a layer's weights, or of what surrounds it here."""
-        if self._device_of is None:
-            return ""
-        with self._on(layer):
-            return tf_api.current_device()
 
 
 def _is_leaf(operation: Any) -> bool:
@@ -329,16 +384,12 @@ def input_like(tensor: Any) -> Any:
     )
 
 
-def _attach_masks(nodes: list[Any], tensors: dict[int, Any]) -> None:
-    """Attach the copies of masks to new outputs as they are to old ones."""
-    for node in nodes:
-        for old in node.outputs:
-            mask = keras_api.mask_of(old)
-            if id(mask) in tensors:
-                keras_api.set_mask(tensors[id(old)], tensors[id(mask)])
+# Models of a user's class --------------------------------------------------------
 
-
-# Models of a user's class
+# Attributes that Keras sets when a model is compiled, trained or called.
+_TRANSIENT = ("history", "loss", "optimizer")
+_TRANSIENT += ("stop_evaluating", "stop_predicting", "stop_training")
+_KERAS = ("_compile", "_eval_epoch", "_saved_model", "_self_", "_splitnet", "_symbolic")
 
 
 def functional(
@@ -369,7 +420,13 @@ def functional(
         if isinstance(value, keras.KerasTensor):
             return known.get(id(value), value)
         if isinstance(value, keras.Variable):
-            return _copied(value)
+            with keras_api.with_values():
+                return keras.Variable(
+                    tf.identity(value.value),
+                    dtype=value.dtype,
+                    trainable=value.trainable,
+                    name=value.name,
+                )
         if isinstance(value, keras.metrics.Metric | keras.optimizers.Optimizer):
             with keras_api.with_values():
                 return type(value).from_config(value.get_config())
@@ -386,7 +443,8 @@ def functional(
         return value
 
     own = vars(model)
-    vars(made).update({name: own[name] for name in _OWN if name in own})
+    if "_auto_config" in own:  # what __init__ was given: saved in place of the graph
+        vars(made)["_auto_config"] = own["_auto_config"]
     for name, value in own.items():
         if name in vars(made) or name in _TRANSIENT or name.startswith(_KERAS):
             continue
@@ -394,13 +452,3 @@ def functional(
         if not hasattr(type(model), name) or (name in STEPS and bound):
             setattr(made, name, copied(value))
     return made
-
-
-def _copied(variable: Any) -> Any:
-    with keras_api.with_values():
-        return keras.Variable(
-            tf.identity(variable.value),
-            dtype=variable.dtype,
-            trainable=variable.trainable,
-            name=variable.name,
-        )

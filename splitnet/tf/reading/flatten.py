@@ -6,15 +6,15 @@ They are the calls that Keras would make inside it, with the same arguments.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 
+from splitnet.core.graph import Part
+from splitnet.core.net import Towers
 from splitnet.tf.internals import keras_api
-
-__all__ = ["Flow", "InnerNode", "flow_of", "inner_node", "is_sparse"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,35 @@ class Flow:
     nested: str
 
 
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One call: its name, its part, and the node of the model that it is."""
+
+    call: str
+    part: str
+    node: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blueprint:
+    """A functional model with the parts of its calls, in running order.
+
+    `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
+    parts that are replicated. `originals` are the user's layers, by the ids of the
+    layers without values that stand for them in `model`. `declared` says that the
+    parts are a net's branches.
+    """
+
+    name: str
+    model: Any
+    flow: Flow
+    parts: tuple[Part, ...]
+    sites: tuple[Site, ...]
+    towers: Mapping[str, Towers] = field(default_factory=dict)
+    originals: Mapping[int, Any] = field(default_factory=dict)
+    declared: bool = False
+
+
 def flow_of(
     model: Any, nested: str = "keep", *, inputs: Sequence[Any] | None = None
 ) -> Flow:
@@ -58,131 +87,95 @@ def flow_of(
         nested: "expand" to have the calls of nested models, "keep" to have each as one.
         inputs: symbolic tensors in place of the model's own, flat.
     """
-    walk = _Walk(expands=nested == "expand")
-    own = model.inputs
-    tensors = {id(old): new for old, new in zip(own, own if inputs is None else inputs)}
-    walk.follow(model, tensors)
-    return Flow(walk.nodes, [tensors[id(tensor)] for tensor in model.outputs], nested)
-
-
-class _Walk:
-    """One walk over a model and those inside it that are expanded."""
-
-    def __init__(self, *, expands: bool) -> None:
-        self.nodes: list[Any] = []
-        self._expands = expands
-        self._calls: Counter[str] = Counter()
+    nodes: list[Any] = []
+    times: Counter[str] = Counter()
 
     def follow(
-        self,
-        model: Any,
-        tensors: dict[int, Any],
-        path: str = "",
-        training: bool | None = None,
+        one: Any, tensors: dict[int, Any], path: str = "", training: Any = None
     ) -> None:
-        """Walk over the calls of a model that stands in an expanded one at `path`.
-
-        `tensors` maps its tensors to the flow's.
-        """
-        for node in keras_api.nodes_of(model):
-            inner = _inside(node.operation) if self._expands else None
-            same = all(tensors[id(t)] is t for t in node.input_tensors)
-            if inner is not None and _can_expand(node, inner, tensors):
-                made = self._expand(node, inner, tensors, path, training)
+        """Walk over a model that stands at `path`; `tensors` maps its to the flow's."""
+        for node in keras_api.nodes_of(one):
+            inner = _inside(node, tensors) if nested == "expand" else None
+            if inner is not None:
+                name = path + node.operation.name
+                times[name] += 1
+                below = name if times[name] == 1 else f"{name}@{times[name]}"
+                told = node.arguments.kwargs.get("training")
+                given = keras.tree.flatten(node.arguments.args[0])
+                local = {id(a): tensors[id(b)] for a, b in zip(inner.inputs, given)}
+                follow(inner, local, f"{below}/", training if told is None else told)
+                made = [local[id(tensor)] for tensor in inner.outputs]
             else:
-                kept = same and not path
-                one = node if kept else _inner_node(node, tensors, path, training)
-                self.nodes.append(one)
-                made = one.outputs
+                own = all(tensors[id(t)] is t for t in node.input_tensors) and not path
+                call = node if own else _moved(node, tensors, path, training)
+                nodes.append(call)
+                made = call.outputs
             tensors.update({id(old): new for old, new in zip(node.outputs, made)})
 
-    def _expand(
-        self,
-        node: Any,
-        inner: Any,
-        tensors: dict[int, Any],
-        path: str,
-        training: bool | None,
-    ) -> list[Any]:
-        name = path + node.operation.name
-        self._calls[name] += 1
-        if self._calls[name] > 1:
-            name = f"{name}@{self._calls[name]}"
-        told = node.arguments.kwargs.get("training")
-        given = keras.tree.flatten(node.arguments.args[0])
-        local = {id(old): tensors[id(new)] for old, new in zip(inner.inputs, given)}
-        self.follow(inner, local, f"{name}/", training if told is None else told)
-        return [local[id(tensor)] for tensor in inner.outputs]
+    own = model.inputs
+    tensors = {id(old): new for old, new in zip(own, own if inputs is None else inputs)}
+    follow(model, tensors)
+    return Flow(nodes, [tensors[id(tensor)] for tensor in model.outputs], nested)
 
 
-def _inside(operation: Any) -> Any:
-    """The functional model inside a nested one; None for what runs code of its own."""
-    kind = type(operation)
+def _inside(node: Any, tensors: Mapping[int, Any]) -> Any:
+    """The functional model whose calls can be run in the place of a call.
+
+    None for what runs code of its own, or changes its inputs first, by a cast, another
+    rank or a mask.
+    """
+    operation, dtype = node.operation, None
     if isinstance(operation, keras.Sequential):
-        base, inner = keras.Sequential, keras_api.functional_inside(operation)
+        base, dtype = keras.Sequential, operation.compute_dtype
+        inner = keras_api.functional_inside(operation)
     elif isinstance(operation, keras_api.Functional):
         base, inner = keras_api.Functional, operation
     else:
         return None
-    own = kind.call is not base.call or kind.__call__ is not base.__call__
-    return None if own else inner
-
-
-def _can_expand(node: Any, inner: Any, tensors: dict[int, Any]) -> bool:
-    """Whether the calls inside see just what the model is given: nothing is cast.
-
-    Else the model would change its inputs first, in ways that are its own.
-    """
+    kind = type(operation)
     args, kwargs = node.arguments.args, node.arguments.kwargs
-    if len(args) != 1 or any(name not in ("training", "mask") for name in kwargs):
-        return False
-    if not _own_mask(args[0], kwargs.get("mask")):
-        return False
-    given, wanted = keras.tree.flatten(args[0]), inner.inputs
-    if len(given) != len(wanted) or not _same_structure(args[0], inner.input):
-        return False
-    dtype = None
-    if isinstance(node.operation, keras.Sequential):
-        dtype = node.operation.compute_dtype
-    for old, new in zip(given, wanted):
-        if not isinstance(old, keras.KerasTensor):
-            return False
+    given = keras.tree.flatten(args[:1])
+    if (
+        inner is None
+        or kind.call is not base.call
+        or kind.__call__ is not base.__call__
+        or operation.activity_regularizer is not None
+        or len(args) != 1
+        or not {*kwargs} <= {"training", "mask"}
+        or not all(isinstance(one, keras.KerasTensor) for one in given)
+        or len(given) != len(inner.inputs)
+    ):
+        return None
+    zeros = [keras.tree.map_structure(lambda _: 0, s) for s in (args[0], inner.input)]
+    carried = {id(keras_api.mask_of(one)) for one in given}
+    masks = {id(one) for one in keras.tree.flatten(kwargs.get("mask"))}
+    if (len(given) > 1 and zeros[0] != zeros[1]) or masks - carried - {id(None)}:
+        return None
+    for old, wanted in zip(given, inner.inputs):
         actual = tensors[id(old)]
-        if len(actual.shape) != len(new.shape) or actual.sparse != new.sparse:
-            return False
         floating = keras.backend.is_float_dtype(actual.dtype)
-        if actual.dtype != new.dtype or (floating and dtype not in (None, new.dtype)):
-            return False
-    return node.operation.activity_regularizer is None
+        if (
+            len(actual.shape) != len(wanted.shape)
+            or actual.sparse != wanted.sparse
+            or actual.dtype != wanted.dtype
+            or (floating and dtype not in (None, wanted.dtype))
+        ):
+            return None
+    return inner
 
 
-def _own_mask(given: Any, mask: Any) -> bool:
-    """Whether a mask is what the inputs carry anyway, as Keras fills it in."""
-    masks = keras.tree.flatten(mask)
-    carried = [keras_api.mask_of(t) for t in keras.tree.flatten(given)]
-    return all(one is None or any(one is other for other in carried) for one in masks)
-
-
-def _same_structure(given: Any, wanted: Any) -> bool:
-    if isinstance(given, keras.KerasTensor):
-        return len(keras.tree.flatten(wanted)) == 1
-    one, other = (keras.tree.map_structure(lambda _: 0, s) for s in (given, wanted))
-    return bool(one == other)
-
-
-def _inner_node(
-    node: Any, tensors: dict[int, Any], path: str, training: bool | None
+def _moved(
+    node: Any, tensors: Mapping[int, Any], path: str, training: bool | None
 ) -> InnerNode:
     """The same call on the flow's tensors; its shapes anew if they differ."""
     operation = node.operation
     args, kwargs = node.arguments.fill_in(tensors)
-    told = {}
-    if training is not None and isinstance(operation, keras.layers.Layer):
-        told = {"training": training}
     specs = node.outputs
     if any(tensors[id(t)].shape != t.shape for t in node.input_tensors):
         specs = keras.tree.flatten(operation.compute_output_spec(*args, **kwargs))
-    arguments = keras_api.SymbolicArguments(*args, **kwargs | told)
+    if training is not None and isinstance(operation, keras.layers.Layer):
+        kwargs = kwargs | {"training": training}
+    arguments = keras_api.SymbolicArguments(*args, **kwargs)
     return inner_node(operation, specs, arguments, path)
 
 
@@ -212,13 +205,13 @@ def is_sparse(tensor: Any) -> bool:
     what is made of them. Sparse tensors begin at an input or a layer, or at an
     operation that was told to make them.
     """
-    seen: dict[int, None] = {}
+    seen: set[int] = set()
     ahead = [tensor]
     while ahead:
         one = ahead.pop()
         if not getattr(one, "sparse", False) or id(one) in seen:
             continue
-        seen[id(one)] = None
+        seen.add(id(one))
         node = keras_api.producer(one)
         if node is None or getattr(node.operation, "sparse", False):
             return True

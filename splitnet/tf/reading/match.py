@@ -6,40 +6,21 @@ refused with what differs.
 """
 
 import difflib
-import hashlib
-import json
 import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
-
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Call, Graph, Part
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, towers_in
-from splitnet.tf.internals import keras_api
-from splitnet.tf.reading.call_cost import size_of
-from splitnet.tf.reading.rebuild import without
-from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
-from splitnet.tf.reading.variables import variables_of
-
-__all__ = ["planned_blueprint", "planned_sites", "settings_of"]
+from splitnet.tf.reading.flatten import Blueprint, Site
+from splitnet.tf.reading.read import structure_of
+from splitnet.tf.reading.source import blueprint_of, sized
 
 _SAID = 12  # differences in an error
-_IGNORED = ("name", "seed", "trainable", "dtype", "build_config", "registered_name")
-_COUNTED = ("keras_tensor", "shared_object_id", "module", "batch_shape", "sparse")
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A call of a plan or of a model; `reads` are (number of a call, its output)."""
-
-    name: str
-    text: str
-    reads: list[tuple[int, int]]
 
 
 def planned_blueprint(source: Any, plan: Plan) -> Blueprint:
@@ -54,19 +35,23 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     Raises:
         DeclarationError: the plan was made from another model; says what differs.
     """
-    graph = plan.graph
-    whole = bool(towers_in(graph)) and not blueprint.towers
+    graph, towers = plan.graph, towers_in(plan.graph)
+    whole = bool(towers) and not blueprint.towers
     calls = fold(graph, bare=whole)
-    planned, here = _in_plan(calls, graph), _in_model(sized(blueprint).sites, graph)
+    source = structure_of(sized(blueprint), graph.batch)
+    # A plan does not have the connections inside of towers.
+    planned = _seen(calls, graph, connected=not towers)
+    here = _seen(source.calls, source, connected=not towers)
     faults = []
     if blueprint.declared and not whole:
-        towers = towers_in(graph)
         faults = _changes(
             _branches(graph.parts, towers), _branches(blueprint.parts, towers)
         )
     numbers = _same_structure(planned, here)
     if numbers is None:
-        faults += _differences(planned, here) or ["its calls are connected otherwise"]
+        faults += _changes(_lines(planned), _lines(here)) or [
+            "its calls are connected otherwise"
+        ]
     if faults:
         more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
         raise DeclarationError(
@@ -78,6 +63,33 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
         )
     nodes = [blueprint.sites[number].node for number in numbers or ()]
     return [Site(call.name, call.part, node) for call, node in zip(calls, nodes)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A call of a plan or of a model; `reads` are (number of a call, its output)."""
+
+    name: str
+    text: str
+    reads: list[tuple[int, int]]
+
+
+def _seen(calls: Sequence[Call], graph: Graph, *, connected: bool) -> list[_Seen]:
+    """What each call is and reads, whatever its batch."""
+    shapes = {weight.name: weight.shape for weight in graph.weights}
+    number = {call.name: i for i, call in enumerate(calls)}
+    reads: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for tensor in graph.tensors if connected else ():
+        reads[tensor.target].add((number[tensor.source], tensor.index))
+    found = []
+    for call in calls:
+        outputs = zip(call.output_dtypes, call.output_shapes)
+        made = ", ".join(f"{dtype}{tuple(shape[1:])}" for dtype, shape in outputs)
+        own = ", ".join(map(str, sorted(shapes[name] for name in call.weights)))
+        text = f"{f'{call.kind} {call.settings}'.rstrip()}, outputs {made}"
+        text += f", weights {own}" if own else ""
+        found.append(_Seen(call.name, text, sorted(reads[call.name])))
+    return found
 
 
 def _same_structure(
@@ -94,7 +106,7 @@ def _same_structure(
     found: list[int] = []
     for call, key in zip(planned, _downstream(planned)):
         wanted = sorted((found[source], index) for source, index in call.reads)
-        fitting = [n for n in waiting[key] if sorted(here[n].reads) == wanted]
+        fitting = [n for n in waiting[key] if here[n].reads == wanted]
         if not fitting:
             return None
         named = [n for n in fitting if here[n].name == call.name]
@@ -116,18 +128,14 @@ def _downstream(seen: Sequence[_Seen]) -> list[int]:
     return found
 
 
-def _differences(planned: Sequence[_Seen], here: Sequence[_Seen]) -> list[str]:
-    """The calls that either side has alone, named without their numbers."""
-
-    def lines(seen: Sequence[_Seen]) -> list[str]:
-        names = [re.sub(r"_\d+\b", "", one.name) for one in seen]
-        reads = [", ".join(names[source] for source, _ in one.reads) for one in seen]
-        return [
-            f"{name!r}: {one.text}" + (f", reads {given}" if given else "")
-            for name, one, given in zip(names, seen, reads)
-        ]
-
-    return _changes(lines(planned), lines(here))
+def _lines(seen: Sequence[_Seen]) -> list[str]:
+    """A line for each call, named without the numbers that Keras counts."""
+    names = [re.sub(r"_\d+\b", "", one.name) for one in seen]
+    reads = [", ".join(names[source] for source, _ in one.reads) for one in seen]
+    return [
+        f"{name!r}: {one.text}" + (f", reads {given}" if given else "")
+        for name, one, given in zip(names, seen, reads)
+    ]
 
 
 def _branches(parts: Sequence[Part], towers: Container[str]) -> list[str]:
@@ -149,76 +157,3 @@ def _changes(planned: list[str], here: list[str]) -> list[str]:
     sides = {"-": "in the plan only", "+": "in the model only"}
     changes = [*difflib.unified_diff(planned, here, n=0, lineterm="")]
     return [f"{sides[x[0]]}: {x[1:]}" for x in changes[2:] if x[0] in sides]
-
-
-def _in_plan(calls: Sequence[Call], graph: Graph) -> list[_Seen]:
-    """The calls of a plan, which does not have the connections inside of towers."""
-    shapes = {weight.name: weight.shape for weight in graph.weights}
-    number = {call.name: i for i, call in enumerate(calls)}
-    reads: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for tensor in () if towers_in(graph) else graph.tensors:
-        reads[tensor.target].add((number[tensor.source], tensor.index))
-    return [
-        _Seen(
-            call.name,
-            _text(
-                call.kind,
-                call.settings,
-                zip(call.output_dtypes, call.output_shapes),
-                [shapes[name] for name in call.weights],
-            ),
-            sorted(reads[call.name]),
-        )
-        for call in calls
-    ]
-
-
-def _in_model(sites: Sequence[Site], graph: Graph) -> list[_Seen]:
-    """The calls of a model, connected as far as those of a plan's graph are."""
-    number = {id(site.node): i for i, site in enumerate(sites)}
-    found = []
-    for site in sites:
-        node, operation = site.node, site.node.operation
-        sizes = [size_of(tensor, 1) for tensor in node.outputs]
-        text = _text(
-            type(operation).__name__,
-            settings_of(operation),
-            [(size.dtype, size.shape) for size in sizes],
-            [variable.shape for variable in variables_of(operation)],
-        )
-        given = () if towers_in(graph) else node.input_tensors
-        makers = {id(tensor): keras_api.producer(tensor) for tensor in given}
-        reads = {
-            (number[id(maker)], [id(t) for t in maker.outputs].index(key))
-            for key, maker in makers.items()
-        }
-        found.append(_Seen(site.call, text, sorted(reads)))
-    return found
-
-
-def _text(kind: str, settings: str, outputs: Any, weights: Sequence[Any]) -> str:
-    """What a call is, whatever its batch."""
-    made = ", ".join(f"{dtype}{tuple(shape[1:])}" for dtype, shape in outputs)
-    own = ", ".join(str(tuple(shape)) for shape in sorted(map(tuple, weights)))
-    kind = f"{kind} {settings}".rstrip()
-    return f"{kind}, outputs {made}" + (f", weights {own}" if own else "")
-
-
-def settings_of(operation: Any) -> str:
-    """The activation of a layer and a digest of its configuration; "" if unknown.
-
-    Names, seeds and types are left out: models that are built twice differ in them.
-    """
-    if not isinstance(operation, keras.layers.Layer):
-        return ""
-    if isinstance(operation, keras.Model | keras.layers.Lambda):
-        return ""
-    try:
-        config = without(operation.get_config(), (*_IGNORED, *_COUNTED))
-        text = json.dumps(config, sort_keys=True, default=lambda v: type(v).__name__)
-    except Exception:  # a user's get_config may raise anything, or have any keys
-        return ""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    activation = getattr(operation, "activation", None)
-    name = getattr(activation, "__name__", "")
-    return f"{name} #{digest}" if name else f"#{digest}"

@@ -4,6 +4,7 @@ Bodies are called on symbolic tensors, branch by branch; nothing is given memory
 """
 
 import contextlib
+import functools
 import inspect
 import re
 import weakref
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.graph import Part
@@ -24,8 +26,6 @@ from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.sharding.cut import cut_layer
 from splitnet.tf.sharding.heads import ATTENTION
 
-__all__ = ["NetTrace", "model_of", "trace_of"]
-
 _SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
 _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary()
 
@@ -33,8 +33,8 @@ _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary(
 def trace_of(net: Net, upto: int) -> "NetTrace":
     """The trace of a net with its branches up to number `upto`; each is called once.
 
-    Variables that are made from a value instead of an initializer need a graph of
-    their own; then the net is traced once more, in one.
+    Variables that are made from a value instead of an initializer need memory; then the
+    net is traced once more, with its values in the host's memory.
     """
     trace = _TRACES.setdefault(net, NetTrace())
     try:
@@ -42,7 +42,7 @@ def trace_of(net: Net, upto: int) -> "NetTrace":
     except ValueError as error:
         if not keras_api.needs_memory(error):
             raise
-        trace = _TRACES[net] = NetTrace(in_graph=True)
+        trace = _TRACES[net] = NetTrace(with_values=True)
         trace.follow(net, upto)
     return trace
 
@@ -54,12 +54,12 @@ class NetTrace:
     `part_of` maps a node's id to its branch's name.
     """
 
-    def __init__(self, *, in_graph: bool = False) -> None:
+    def __init__(self, *, with_values: bool = False) -> None:
         self.cloner = Cloner()
         self.results: list[Any] = []
         self.part_of: dict[int, str] = {}
         self.faults: list[str] = []
-        self._in_graph = in_graph
+        self._with_values = with_values
         self._known: dict[int, Any] = {}
         self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
 
@@ -72,80 +72,14 @@ class NetTrace:
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
         """Make layers whose variables have no memory, and no seeds of their own."""
-        scope = (
-            keras_api.in_scratch_graph if self._in_graph else keras_api.without_values
-        )
+        scope = keras_api.without_values
+        if self._with_values:
+            scope = functools.partial(tf.device, "/device:CPU:0")
         with keras_api.random_states_kept(), scope():
             yield
-        if self._in_graph:
-            for _, copy in self.cloner.layers():
-                for variable in getattr(copy, "variables", ()):
-                    keras_api.drop_value(variable)
         for old, new in self.cloner.pairs():
             if keras_api.has_value(old):
                 keras_api.borrow_value(new, old)
-
-    def _result(self, branch: Branch) -> Any:
-        if branch.kind == "input":
-            return self._input(branch)
-        inputs = self.look_up(branch.inputs)
-        if inputs is None or not branch.sources:
-            return None
-        try:
-            if branch.slices:
-                outputs = self._split(branch, inputs)
-            else:
-                outputs = self._apply(branch.body, inputs)
-        except SplitnetError as error:
-            return self._fail(branch, str(error))
-        except Exception as error:  # whatever a layer or a user's function raises
-            if not self._in_graph and keras_api.needs_memory(error):
-                raise
-            return self._fail(branch, _why(branch, inputs, error))
-        flat = keras.tree.flatten(outputs)
-        if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
-            return self._fail(
-                branch,
-                f"its body returned {outputs!r}; it must return a tensor, or a tuple, "
-                "list or dict of tensors.",
-            )
-        for node in _nodes_between(flat, self._known):
-            self.part_of.setdefault(id(node), branch.name)
-            self._learn(node.outputs)
-        return outputs
-
-    def _split(self, branch: Branch, inputs: Any) -> Any:
-        """The slices of a layer, each a part of its own, and their join."""
-        made, joined = cut_layer(
-            branch.body,
-            len(branch.slices),
-            inputs,
-            self.cloner,
-            lambda layer, given: _call(layer, layer.call, given),
-        )
-        for number, tensor in enumerate(made):
-            node = keras_api.producer(tensor)
-            self.part_of[id(node)] = tower_part(branch.name, number)
-        return joined
-
-    def _input(self, branch: Branch) -> Any:
-        try:
-            tensor = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
-        except Exception as error:  # Keras names what is wrong with shape or dtype
-            self.faults.append(
-                f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
-                f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
-            )
-            return None
-        self.part_of[id(keras_api.producer(tensor))] = branch.name
-        self._learn([tensor])
-        return tensor
-
-    def _learn(self, tensors: list[Any]) -> None:
-        self._known |= {id(tensor): tensor for tensor in tensors}
-
-    def _fail(self, branch: Branch, text: str) -> None:
-        self.faults.append(f"{branch.where}: {branch.kind} {branch.name!r}: {text}")
 
     def look_up(self, value: Any) -> Any:
         """Replace references by their tensors; None where one of them failed."""
@@ -177,6 +111,75 @@ class NetTrace:
                 return None
         return found
 
+    def _result(self, branch: Branch) -> Any:
+        """What a branch returns; None, and a fault, if it cannot be applied."""
+        if branch.kind == "input":
+            return self._input(branch)
+        inputs = self.look_up(branch.inputs)
+        if inputs is None or not branch.sources:
+            return None
+        who = f"{branch.where}: {branch.kind} {branch.name!r}"
+        try:
+            if branch.slices:
+                outputs = self._split(branch, inputs)
+            else:
+                outputs = self._apply(branch.body, inputs)
+        except SplitnetError as error:
+            self.faults.append(f"{who}: {error}")
+            return None
+        except Exception as error:  # whatever a layer or a user's function raises
+            if not self._with_values and keras_api.needs_memory(error):
+                raise
+            shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
+            reads = ""
+            if type(branch.body).__name__ in ATTENTION:
+                reads = (
+                    ". It reads [query, value], [query, value, key], or both by name"
+                )
+            self.faults.append(
+                f"{who}: its body cannot be applied to inputs of shape {shapes}: "
+                f"{type(error).__name__}: {first_line(error)}{reads}"
+            )
+            return None
+        flat = keras.tree.flatten(outputs)
+        if not flat or not all(isinstance(t, keras.KerasTensor) for t in flat):
+            self.faults.append(
+                f"{who}: its body returned {outputs!r}; it must return a tensor, or a "
+                "tuple, list or dict of tensors."
+            )
+            return None
+        for node in _nodes_between(flat, self._known):
+            self.part_of.setdefault(id(node), branch.name)
+            self._known |= {id(tensor): tensor for tensor in node.outputs}
+        return outputs
+
+    def _input(self, branch: Branch) -> Any:
+        try:
+            tensor = keras.Input(branch.shape, dtype=branch.dtype, name=branch.name)
+        except Exception as error:  # Keras names what is wrong with shape or dtype
+            self.faults.append(
+                f"{branch.where}: input {branch.name!r} with shape {branch.shape} and "
+                f"dtype {branch.dtype!r} cannot be: {first_line(error)}"
+            )
+            return None
+        self.part_of[id(keras_api.producer(tensor))] = branch.name
+        self._known[id(tensor)] = tensor
+        return tensor
+
+    def _split(self, branch: Branch, inputs: Any) -> Any:
+        """The slices of a layer, each a part of its own, and their join."""
+        made, joined = cut_layer(
+            branch.body,
+            len(branch.slices),
+            inputs,
+            self.cloner,
+            lambda layer, given: _call(layer, layer.call, given),
+        )
+        for number, tensor in enumerate(made):
+            node = keras_api.producer(tensor)
+            self.part_of[id(node)] = tower_part(branch.name, number)
+        return joined
+
     def _apply(self, body: Any, inputs: Any) -> Any:
         if isinstance(body, list | tuple):
             if not body:
@@ -196,19 +199,7 @@ class NetTrace:
                 f"its body is {body!r}; it must be a layer, a list of layers, a "
                 "keras.Model, or a function of symbolic tensors."
             )
-        return self._apply_function(body, inputs)
-
-    def _calls(self, operation: Any) -> Callable[..., Any]:
-        """A function that calls the copy of an operation."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self.cloner.call(operation, args, kwargs)
-
-        return call
-
-    def _apply_function(self, body: Any, inputs: Any) -> Any:
-        """Call a function once; a second branch with it repeats what it did."""
-        if id(body) in self._bodies:
+        if id(body) in self._bodies:  # a second branch repeats what the first did
             _, taken, nodes, outputs = self._bodies[id(body)]
             return _repeat(nodes, taken, inputs, outputs)
         with _redirected(held_layers(body), self._calls):
@@ -219,6 +210,10 @@ class NetTrace:
             self._bodies[id(body)] = (body, inputs, nodes, outputs)
         return outputs
 
+    def _calls(self, operation: Any) -> Callable[..., Any]:
+        """A function that calls the copy of an operation."""
+        return lambda *args, **kwargs: self.cloner.call(operation, args, kwargs)
+
 
 @contextlib.contextmanager
 def _redirected(
@@ -227,32 +222,30 @@ def _redirected(
     """While a function runs, calls of the layers that it holds go to their copies.
 
     Python looks for `__call__` on a class, so each of these objects is of a subclass
-    for the moment; no class of Keras is changed.
+    for the moment, and of its plain class again while it is copied; no class of Keras
+    is changed.
     """
+
+    def redirection(kind: type, call: Callable[..., Any]) -> type:
+        def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
+            own = type(self)
+            object.__setattr__(self, "__class__", kind)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                object.__setattr__(self, "__class__", own)
+
+        plain = {"__call__": redirected, "__module__": kind.__module__}
+        return type(kind.__name__, (kind,), plain)
+
     kinds = [type(layer) for layer in layers]
     for layer, kind in zip(layers, kinds):
-        redirected = _redirection(kind, calls(layer))
-        object.__setattr__(layer, "__class__", redirected)
+        object.__setattr__(layer, "__class__", redirection(kind, calls(layer)))
     try:
         yield
     finally:
         for layer, kind in zip(layers, kinds):
             object.__setattr__(layer, "__class__", kind)
-
-
-def _redirection(kind: type, call: Callable[..., Any]) -> type:
-    """A subclass whose objects are called by `call`, as objects of the plain class."""
-
-    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = type(self)
-        object.__setattr__(self, "__class__", kind)  # what is copied is the plain class
-        try:
-            return call(*args, **kwargs)
-        finally:
-            object.__setattr__(self, "__class__", own)
-
-    plain = {"__call__": redirected, "__module__": kind.__module__}
-    return type(kind.__name__, (kind,), plain)
 
 
 def _call(function: Any, signature: Any, inputs: Any) -> Any:
@@ -293,36 +286,22 @@ def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
 
 def _nodes_between(outputs: list[Any], known: Container[int]) -> list[Any]:
     """The nodes that lead from known tensors to these outputs, in running order."""
-    order: list[Any] = []
-    done: set[int] = set()
+    order: dict[int, Any] = {}
     stack = [(tensor, False) for tensor in reversed(outputs)]
     while stack:
         tensor, seen = stack.pop()
         node = keras_api.producer(tensor)
-        if node is None or id(tensor) in known:
+        if node is None or id(tensor) in known or id(node) in order:
             continue
         if seen:
-            if id(node) not in done:
-                done.add(id(node))
-                order.append(node)
-        elif id(node) not in done:
+            order[id(node)] = node
+        else:
             stack.append((tensor, True))
             stack += [(t, False) for t in reversed(node.input_tensors)]
-    return order
+    return list(order.values())
 
 
-def _why(branch: Branch, inputs: Any, error: Exception) -> str:
-    shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
-    reads = ""
-    if type(branch.body).__name__ in ATTENTION:
-        reads = ". It reads [query, value], [query, value, key], or both by name"
-    return (
-        f"its body cannot be applied to inputs of shape {shapes}: "
-        f"{type(error).__name__}: {first_line(error)}{reads}"
-    )
-
-
-# The model of all branches
+# The model of all branches -------------------------------------------------------
 
 
 def model_of(net: Net) -> tuple[Any, tuple[Part, ...], NetTrace]:
@@ -347,22 +326,15 @@ def model_of(net: Net) -> tuple[Any, tuple[Part, ...], NetTrace]:
         raise_faults(net.name, _name_clashes(reached))
         struct = inputs[0] if len(inputs) == 1 else inputs
         model = keras.Model(struct, outputs, name=_model_name(net.name))
-    parts = tuple(part for branch in net.branches for part in _parts(branch))
-    return model, parts, trace
-
-
-def _parts(branch: Branch) -> list[Part]:
-    """The part of a branch; of a split layer, a part for each slice and their join."""
-    own = Part(
-        branch.name, branch.kind, branch.on, branch.near, branch.apart, branch.where
-    )
-    if not branch.slices:
-        return [own]
-    slices = [
-        Part(tower_part(branch.name, i), "slice", on, where=branch.where)
-        for i, on in enumerate(branch.slices)
-    ]
-    return [*slices, replace(own, kind="merge")]
+    parts: list[Part] = []
+    for b in net.branches:
+        own = Part(b.name, b.kind, b.on, b.near, b.apart, b.where)
+        parts += [
+            Part(tower_part(b.name, i), "slice", on, where=b.where)
+            for i, on in enumerate(b.slices)
+        ]
+        parts.append(replace(own, kind="merge") if b.slices else own)
+    return model, tuple(parts), trace
 
 
 def _model_name(name: str) -> str:
@@ -375,24 +347,15 @@ def _outputs(net: Net, trace: NetTrace) -> Any:
     """The model's outputs; where names matter, each is named by its branch."""
     made = []
     for output in net.outputs:
-        tensor = trace.look_up(output.ref)
-        for one in keras.tree.flatten(tensor):
-            wanted = output.name
-            if wanted is None and len(net.outputs) > 1:
-                path = [output.ref.name, *map(str, output.ref.path)]
-                wanted = _model_name("_".join(path))
-            made.append(_called(one, wanted, trace, output.ref.name))
+        name = output.name
+        if name is None and len(net.outputs) > 1:
+            name = _model_name("_".join([output.ref.name, *map(str, output.ref.path)]))
+        for tensor in keras.tree.flatten(trace.look_up(output.ref)):
+            if name not in (None, keras_api.producer(tensor).operation.name):
+                tensor = keras.layers.Identity(name=name)(tensor)
+                trace.part_of[id(keras_api.producer(tensor))] = output.ref.name
+            made.append(tensor)
     return made[0] if len(made) == 1 else made
-
-
-def _called(tensor: Any, name: str | None, trace: NetTrace, part: str) -> Any:
-    """The tensor under another name, by an identity layer of its branch."""
-    node = keras_api.producer(tensor)
-    if name is None or node.operation.name == name:
-        return tensor
-    renamed = keras.layers.Identity(name=name)(tensor)
-    trace.part_of[id(keras_api.producer(renamed))] = part
-    return renamed
 
 
 def _cut_and_whole(net: Net, trace: NetTrace, nodes: list[Any]) -> list[str]:
@@ -400,8 +363,7 @@ def _cut_and_whole(net: Net, trace: NetTrace, nodes: list[Any]) -> list[str]:
     splits = [branch for branch in net.branches if branch.slices]
     users: dict[int, list[str]] = {}
     for node in nodes if splits else ():
-        layers = keras_api.sublayers(node.operation)
-        for layer in layers:
+        for layer in keras_api.sublayers(node.operation):
             users.setdefault(id(layer), []).append(trace.part_of.get(id(node), ""))
     faults = []
     for branch in splits:
@@ -420,11 +382,11 @@ def _cut_and_whole(net: Net, trace: NetTrace, nodes: list[Any]) -> list[str]:
 def _name_clashes(nodes: list[Any]) -> list[str]:
     """Two different layers of one name, which no model can save."""
     operations = {id(node.operation): node.operation for node in nodes}
-    names = [operation.name for operation in operations.values()]
+    names = Counter(operation.name for operation in operations.values())
     faults = [
         f"{n} different layers, inputs or outputs are named {name!r}; names are unique "
         "in a model."
-        for name, n in sorted(Counter(names).items())
+        for name, n in sorted(names.items())
         if n > 1
     ]
     return faults + [

@@ -1,7 +1,9 @@
 """Read a source as a graph: names, sizes and costs of every call; nothing runs."""
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import keras
@@ -14,13 +16,14 @@ from splitnet.core.plan import NESTED
 from splitnet.core.replication import batch_shares, expand
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.call_cost import cost_of, kept_tensors, size_of
-from splitnet.tf.reading.flatten import is_sparse
-from splitnet.tf.reading.match import settings_of
-from splitnet.tf.reading.source import Blueprint, Site, blueprint_of, sized
+from splitnet.tf.reading.flatten import Blueprint, Site, is_sparse
+from splitnet.tf.reading.rebuild import without
+from splitnet.tf.reading.source import blueprint_of, sized
 from splitnet.tf.reading.traced import Size, Work
 from splitnet.tf.reading.variables import tables_of, variables_of
 
-__all__ = ["fixed_batches", "graph_of", "read"]
+_IGNORED = ("name", "seed", "trainable", "dtype", "build_config", "registered_name")
+_COUNTED = ("keras_tensor", "shared_object_id", "module", "batch_shape", "sparse")
 
 
 def read(
@@ -71,14 +74,15 @@ def graph_of(blueprint: Blueprint, batch: int, *, training: bool = True) -> Grap
             "keras.Input(shape), without batch_shape= or batch_size=."
         )
     blueprint = sized(blueprint)
-    _check_towers(blueprint)
+    faults = dict.fromkeys(_unsplittable(blueprint))
+    raise_faults(blueprint.name, list(faults))
     counts = {
         max(1, n)
         for one in blueprint.towers.values()
         for n in batch_shares(batch, one.count)
     }
-    smaller = {n: _whole(blueprint, n, training) for n in sorted(counts)}
-    return expand(_whole(blueprint, batch, training), smaller, blueprint.towers)
+    smaller = {n: _priced(blueprint, n, training) for n in sorted(counts)}
+    return expand(_priced(blueprint, batch, training), smaller, blueprint.towers)
 
 
 def fixed_batches(source: Any) -> list[int]:
@@ -88,9 +92,8 @@ def fixed_batches(source: Any) -> list[int]:
     return [] if None in found else sorted(found)
 
 
-def _check_towers(blueprint: Blueprint) -> None:
-    """Refuse towers whose inputs or outputs cannot be split; says every fault."""
-    faults: list[str] = []
+def _unsplittable(blueprint: Blueprint) -> Iterator[str]:
+    """A fault for each input or output of towers that cannot be split by samples."""
     wheres = {part.name: part.where for part in blueprint.parts}
     readers: dict[int, set[str]] = {id(t): {""} for t in blueprint.flow.outputs}
     for site in blueprint.sites:
@@ -99,63 +102,62 @@ def _check_towers(blueprint: Blueprint) -> None:
     replicated = [site for site in blueprint.sites if site.part in blueprint.towers]
     inside = {id(tensor) for site in replicated for tensor in site.node.outputs}
     for site in replicated:
-        where = wheres[site.part]
+        where, operation = wheres[site.part], site.node.operation
         who = f"{where + ': ' if where else ''}towers {site.part!r}"
-        towers = blueprint.towers[site.part]
-        faults += [
-            f"{who}: {fault}" for fault in _unsplittable(site, towers, inside, readers)
-        ]
-    raise_faults(blueprint.name, list(dict.fromkeys(faults)))
-
-
-def _unsplittable(
-    site: Site, towers: Towers, inside: set[int], readers: Mapping[int, set[str]]
-) -> Iterator[str]:
-    operation, normalization = site.node.operation, keras.layers.BatchNormalization
-    for tensor in site.node.input_tensors:
-        if id(tensor) not in inside and is_sparse(tensor):
+        for tensor in site.node.input_tensors:
+            if id(tensor) not in inside and is_sparse(tensor):
+                yield (
+                    f"{who}: call {site.call!r} reads a sparse tensor, which cannot be "
+                    "split by samples; make it dense, or use net.branch."
+                )
+        for tensor in site.node.outputs:
+            outside = readers.get(id(tensor), set()) - {site.part}
+            if outside and (len(tensor.shape) == 0 or tensor.shape[0] is not None):
+                yield (
+                    f"{who}: call {site.call!r} gives a tensor of shape "
+                    f"{tuple(tensor.shape)}, whose first axis is not the batch, so the "
+                    "towers' outputs cannot be put together; use net.branch for it."
+                )
+        towers: Towers = blueprint.towers[site.part]
+        held = keras_api.sublayers(operation)[1:]
+        if towers.batch_norm == "synchronised" and any(
+            isinstance(layer, keras.layers.BatchNormalization) for layer in held
+        ):
             yield (
-                f"call {site.call!r} reads a sparse tensor, which cannot be split by "
-                "samples; make it dense, or use net.branch."
+                f"{who}: batch_norm='synchronised' cannot reach into "
+                f"{operation.name!r}, which holds a BatchNormalization of its own; "
+                "list its layers in the body, or say batch_norm='per_tower'."
             )
-    for tensor in site.node.outputs:
-        outside = readers.get(id(tensor), set()) - {site.part}
-        if outside and (len(tensor.shape) == 0 or tensor.shape[0] is not None):
-            yield (
-                f"call {site.call!r} gives a tensor of shape {tuple(tensor.shape)}, "
-                "whose first axis is not the batch, so the towers' outputs cannot be "
-                "put together; use net.branch for it."
-            )
-    held = keras_api.sublayers(operation)[1:]
-    if towers.batch_norm == "synchronised" and any(
-        isinstance(layer, normalization) for layer in held
-    ):
-        yield (
-            f"batch_norm='synchronised' cannot reach into {operation.name!r}, "
-            "which holds a BatchNormalization of its own; list its layers in the body, "
-            "or say batch_norm='per_tower'."
-        )
 
 
-def _whole(blueprint: Blueprint, batch: int, training: bool) -> Graph:
-    """The calls as they stand in the source, for one batch."""
+def _priced(blueprint: Blueprint, batch: int, training: bool) -> Graph:
+    costs = {
+        site.call: cost_of(site.node, batch, training=training)
+        for site in blueprint.sites
+    }
+    return structure_of(blueprint, batch, costs)
+
+
+def structure_of(
+    blueprint: Blueprint, batch: int, costs: Mapping[str, Work] | None = None
+) -> Graph:
+    """The calls as they stand in the source, for one batch; costs by call, or none."""
     sites = blueprint.sites
-    costs = [cost_of(site.node, batch, training=training) for site in sites]
-    kept = [cost.inner_bytes for cost in costs]
-    priced = [(site.node, cost) for site, cost in zip(sites, costs)]
-    for number, size in kept_tensors(priced, batch).values():
-        kept[number] += size
+    costs = costs or {site.call: Work() for site in sites}
+    kept = {name: work.inner_bytes for name, work in costs.items()}
+    works = [(site.node, costs[site.call]) for site in sites]
+    for number, size in kept_tensors(works, batch).values():
+        kept[sites[number].call] += size
     weights = _weights(sites)
-    calls = tuple(
-        _call(site, batch, cost, count, weights)
-        for site, cost, count in zip(sites, costs, kept)
-    )
     call_of = {id(site.node): site.call for site in sites}
     made = [call_of[id(keras_api.producer(t))] for t in blueprint.flow.outputs]
     return Graph(
         name=blueprint.name,
         batch=batch,
-        calls=calls,
+        calls=tuple(
+            _call(site, batch, costs[site.call], kept[site.call], weights)
+            for site in sites
+        ),
         tensors=_tensors(sites, call_of, costs, batch),
         weights=tuple(weights.values()),
         parts=blueprint.parts,
@@ -166,8 +168,8 @@ def _whole(blueprint: Blueprint, batch: int, training: bool) -> Graph:
 def _call(
     site: Site, batch: int, work: Work, kept: int, weights: Mapping[int, Weights]
 ) -> Call:
-    node, operation = site.node, site.node.operation
-    outputs = [size_of(tensor, batch) for tensor in node.outputs]
+    operation = site.node.operation
+    outputs = [size_of(tensor, batch) for tensor in site.node.outputs]
     keeps_output = len(work.saves_outputs) == len(outputs)
     some = () if keeps_output else work.saves_outputs
     return Call(
@@ -192,16 +194,32 @@ def _call(
         sequential_steps=work.sequential_steps,
         efficiency=work.efficiency,
         kernels=work.kernels,
-        settings=settings_of(operation),
+        settings=_settings_of(operation),
     )
 
 
-def _weights(sites: Sequence[Site]) -> dict[int, Weights]:
+def _settings_of(operation: Any) -> str:
+    """The activation of a layer and a digest of its configuration; "" if unknown.
+
+    Names, seeds and types are left out: models that are built twice differ in them.
+    """
+    known = isinstance(operation, keras.layers.Layer)
+    if not known or isinstance(operation, keras.Model | keras.layers.Lambda):
+        return ""
+    try:
+        config = without(operation.get_config(), (*_IGNORED, *_COUNTED))
+        text = json.dumps(config, sort_keys=True, default=lambda v: type(v).__name__)
+    except Exception:  # a user's get_config may raise anything, or have any keys
+        return ""
+    name = getattr(getattr(operation, "activation", None), "__name__", "")
+    return f"{name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip()
+
+
+def _weights(sites: tuple[Site, ...]) -> dict[int, Weights]:
     """Each variable by its id, named uniquely: by its path, and counted if need be."""
     found: dict[int, Weights] = {}
     taken: Counter[str] = Counter()
-    for site in sites:
-        operation = site.node.operation
+    for operation in [site.node.operation for site in sites]:
         for variable in variables_of(operation):
             if id(variable) in found:
                 continue
@@ -219,19 +237,19 @@ def _weights(sites: Sequence[Site]) -> dict[int, Weights]:
 
 
 def _tensors(
-    sites: Sequence[Site],
+    sites: tuple[Site, ...],
     call_of: Mapping[int, str],
-    costs: Sequence[Work],
+    costs: Mapping[str, Work],
     batch: int,
 ) -> tuple[Tensor, ...]:
     """An edge for each output that a call reads; kept if one of its reads keeps it."""
     found: dict[tuple[str, int, str], Tensor] = {}
-    for site, cost in zip(sites, costs):
+    for site in sites:
         for position, tensor in enumerate(site.node.input_tensors):
             maker = keras_api.producer(tensor)
             index = next(i for i, t in enumerate(maker.outputs) if t is tensor)
             size, key = size_of(tensor, batch), (call_of[id(maker)], index, site.call)
-            kept = position in cost.saves_inputs
+            kept = position in costs[site.call].saves_inputs
             found[key] = Tensor(
                 key[0],
                 site.call,

@@ -16,18 +16,6 @@ from splitnet.core.errors import DeclarationError, first_line
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.keras_api import from_keras, sublayers
 
-__all__ = [
-    "MODELS",
-    "NotRebuiltError",
-    "SharedParts",
-    "carry_assets",
-    "check_alike",
-    "held_functions",
-    "held_layers",
-    "rebuild",
-    "without",
-]
-
 MODELS = (keras.Sequential, keras_api.Functional)
 _SHARED = (keras.layers.Layer, keras.random.SeedGenerator)
 
@@ -46,8 +34,15 @@ def rebuild(layer: Any) -> Any:
     kind = type(layer)
     _refuse_hidden_variables(layer)
     try:
-        if isinstance(layer, keras.layers.Lambda):
-            clone = _lambda_again(layer)
+        if isinstance(layer, keras.layers.Lambda):  # no configuration has its function
+            clone = kind(
+                layer.function,
+                output_shape=keras_api.lambda_output_shape(layer),
+                mask=layer.mask,
+                arguments=layer.arguments,
+                name=layer.name,
+                dtype=keras.layers.Layer.get_config(layer).get("dtype"),
+            )
         else:
             classes = {type(one).__name__: type(one) for one in sublayers(layer)}
             with keras.saving.CustomObjectScope(classes):
@@ -59,44 +54,14 @@ def rebuild(layer: Any) -> Any:
             raise
         raise NotRebuiltError(f"{type(error).__name__}: {first_line(error)}") from error
     for one, other in zip(sublayers(layer), sublayers(clone)):
-        if type(one) is type(other):
-            _share_initializers(one, other)
+        for name, value in vars(one).items() if type(one) is type(other) else ():
+            # Each initializer draws its default seed when it is made.
+            if isinstance(value, keras.initializers.Initializer) and name in vars(
+                other
+            ):
+                vars(other)[name] = value
     clone.trainable = layer.trainable
     return clone
-
-
-def check_alike(layer: Any, clone: Any) -> None:
-    """Check that a built clone has the variables and settings of its original.
-
-    Raises:
-        NotRebuiltError: a shape or a setting differs.
-    """
-    mine, its = (
-        [(v.name, tuple(v.shape)) for v in x.variables] for x in (layer, clone)
-    )
-    if [shape for _, shape in mine] != [shape for _, shape in its]:
-        raise NotRebuiltError(
-            f"its variables are {_said(mine)}, the copy's {_said(its)}"
-        )
-    for one, other in zip(sublayers(layer), sublayers(clone)):
-        for name, value in _settings(one):
-            found = vars(other).get(name, value)
-            if type(found) is type(value) and found != value:
-                raise NotRebuiltError(f"{name} is {value!r}, in the copy {found!r}")
-
-
-def _said(variables: list[Any]) -> str:
-    return ", ".join(f"{name}{shape}" for name, shape in variables) or "none"
-
-
-def _settings(layer: Any) -> Iterator[tuple[str, Any]]:
-    """Plain attributes that a class which is not Keras' own has set."""
-    if from_keras(layer):
-        return
-    for name, value in vars(layer).items():
-        own = not name.startswith("_") and name not in ("built", "name", "trainable")
-        if own and isinstance(value, bool | int | float | str):
-            yield name, value
 
 
 def _refuse_hidden_variables(layer: Any) -> None:
@@ -106,14 +71,19 @@ def _refuse_hidden_variables(layer: Any) -> None:
         DeclarationError: names the layer and what hides them.
     """
     if isinstance(layer, keras.layers.Lambda):
-        hidden = _hidden_variables(layer.function)
+        hidden = [
+            getattr(value, "name", type(value).__name__)
+            for value in _reached(layer.function)
+            if not isinstance(value, keras.layers.Layer)
+            or not value.built
+            or value.variables
+        ]
         if hidden:
-            names = ", ".join(getattr(v, "name", type(v).__name__) for v in hidden)
             raise DeclarationError(
                 f"layer {layer.name!r} (Lambda) hides variables: its function uses "
-                f"{names}, which the model does not see, so they could be neither "
-                "placed, trained nor saved. Make it a branch body, or a Layer that "
-                "owns them."
+                f"{', '.join(hidden)}, which the model does not see, so they could be "
+                "neither placed, trained nor saved. Make it a branch body, or a Layer "
+                "that owns them."
             )
     own = [
         name
@@ -130,20 +100,6 @@ def _refuse_hidden_variables(layer: Any) -> None:
         )
 
 
-def _lambda_again(layer: Any) -> Any:
-    """A Lambda with the same function, which no configuration can carry."""
-    config = keras.layers.Layer.get_config(layer)
-    return type(layer)(
-        layer.function,
-        output_shape=keras_api.lambda_output_shape(layer),
-        mask=layer.mask,
-        arguments=layer.arguments,
-        name=layer.name,
-        dtype=config.get("dtype"),
-        trainable=layer.trainable,
-    )
-
-
 def without(config: Any, ignored: Container[str]) -> Any:
     """A configuration without these keys, at any depth."""
     if isinstance(config, dict):
@@ -153,11 +109,64 @@ def without(config: Any, ignored: Container[str]) -> Any:
     return tuple(without(list(config), ignored)) if type(config) is tuple else config
 
 
-def _share_initializers(layer: Any, clone: Any) -> None:
-    """Share initializers: each draws its default seed when it is made."""
-    for name, value in vars(layer).items():
-        if isinstance(value, keras.initializers.Initializer) and name in vars(clone):
-            vars(clone)[name] = value
+def check_alike(layer: Any, clone: Any) -> None:
+    """Check that a clone has the variables and settings of its original.
+
+    Settings are plain attributes that a class which is not Keras' own has set.
+
+    Raises:
+        NotRebuiltError: a shape or a setting differs.
+    """
+    mine, its = (
+        [(v.name, tuple(v.shape)) for v in one.variables] for one in (layer, clone)
+    )
+    if [shape for _, shape in mine] != [shape for _, shape in its]:
+        said = [", ".join(f"{n}{s}" for n, s in some) or "none" for some in (mine, its)]
+        raise NotRebuiltError(f"its variables are {said[0]}, the copy's {said[1]}")
+    for one, other in zip(sublayers(layer), sublayers(clone)):
+        for name, value in () if from_keras(one) else vars(one).items():
+            found = vars(other).get(name, value)
+            if (
+                isinstance(value, bool | int | float | str)
+                and not name.startswith("_")
+                and name not in ("built", "name", "trainable")
+                and type(found) is type(value)
+                and found != value
+            ):
+                raise NotRebuiltError(f"{name} is {value!r}, in the copy {found!r}")
+
+
+def share_parts(original: Any, copy: Any, known: dict[int, tuple[Any, Any]]) -> None:
+    """Let a copy hold the copies of the layers and seeds that its original holds.
+
+    A configuration says what a layer holds and not whether another holds the same: a
+    dense layer that is called, and is wrapped by `TimeDistributed` as well, would
+    become two. `known` has each original that was met, with its copy, by its id.
+    """
+    known[id(original)] = (original, copy)
+
+    def joined(one: Any, other: Any) -> Any:
+        """The copy of `one`: what was met, or `other`, which is met now."""
+        if type(one) is not type(other) or not isinstance(one, _SHARED):
+            return other
+        if isinstance(one, MODELS):
+            return other
+        if id(one) not in known:
+            share_parts(one, other, known)
+        return known[id(one)][1]
+
+    held = vars(copy)
+    for name, one in vars(original).items():
+        other = held.get(name)
+        if isinstance(one, list) and isinstance(other, list):
+            for i, pair in enumerate(zip(one, other)):
+                list.__setitem__(other, i, joined(*pair))  # untracked
+        elif isinstance(one, dict) and isinstance(other, dict):
+            for key in one:
+                if key in other:
+                    dict.__setitem__(other, key, joined(one[key], other[key]))
+        elif isinstance(one, _SHARED):
+            held[name] = joined(one, other)
 
 
 def carry_assets(layer: Any, clone: Any) -> None:
@@ -175,64 +184,9 @@ def carry_assets(layer: Any, clone: Any) -> None:
             clone.load_assets(folder)
 
 
-class SharedParts:
-    """The copies of layers, of what layers hold, and of seeds, one each.
-
-    A configuration says what a layer holds and not whether another holds the same: a
-    dense layer that is called, and is wrapped by `TimeDistributed` as well, would
-    become two.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Any]] = {}
-
-    def copy_of(self, original: Any) -> Any:
-        """The copy of a layer met alone or inside another; None if it was not met."""
-        return self._known.get(id(original), (None, None))[1]
-
-    def meet(self, original: Any, copy: Any) -> None:
-        """Remember a copy, and let it hold the copies of what its original holds."""
-        self._known[id(original)] = (original, copy)
-        held = vars(copy)
-        for name, one in vars(original).items():
-            other = held.get(name)
-            if isinstance(one, list) and isinstance(other, list):
-                for i, pair in enumerate(zip(one, other)):
-                    list.__setitem__(other, i, self._joined(*pair))  # untracked
-            elif isinstance(one, dict) and isinstance(other, dict):
-                for key in one:
-                    if key in other:
-                        dict.__setitem__(other, key, self._joined(one[key], other[key]))
-            elif isinstance(one, _SHARED):
-                held[name] = self._joined(one, other)
-
-    def _joined(self, one: Any, other: Any) -> Any:
-        """The copy of `one`: what was met, or `other`, which is met now."""
-        if type(one) is not type(other) or not isinstance(one, _SHARED):
-            return other
-        if isinstance(one, MODELS):
-            return other
-        known = self.copy_of(one)
-        if known is None:
-            self.meet(one, other)
-        return other if known is None else known
-
-
-# What a function reaches
+# What a function reaches ---------------------------------------------------------
 
 _STATEFUL = (keras.Variable, tf.Variable)
-_TRACED = (tf.types.experimental.PolymorphicFunction,)
-
-
-def _hidden_variables(function: Any) -> list[Any]:
-    """Variables, and layers with some, that a function reaches and no model sees."""
-
-    def wanted(value: Any) -> bool:
-        if isinstance(value, keras.layers.Layer):
-            return not value.built or bool(value.variables)
-        return True
-
-    return [value for value in _reached(function) if wanted(value)]
 
 
 def held_layers(function: Any) -> list[Any]:
@@ -246,7 +200,8 @@ def held_layers(function: Any) -> list[Any]:
 
 def held_functions(layer: Any) -> list[Any]:
     """The `tf.function`s that a layer keeps, also in lists, closures and the like."""
-    return list(_reached(list(vars(layer).values()), _TRACED))
+    held = list(vars(layer).values())
+    return list(_reached(held, (tf.types.experimental.PolymorphicFunction,)))
 
 
 def _reached(
@@ -290,13 +245,17 @@ def _held_by(value: Any) -> list[Any]:
 
 
 def _held_by_function(function: types.FunctionType) -> list[Any]:
+    """Its closure, its defaults, and the globals that it or code inside it names."""
     cells = []
     for cell in function.__closure__ or ():
         try:
             cells.append(cell.cell_contents)
         except ValueError:  # a name that is assigned later
             continue
-    names = [name for code in _codes(function.__code__) for name in code.co_names]
+    codes = [function.__code__]
+    for code in codes:  # grows by the functions that are written inside
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    names = [name for code in codes for name in code.co_names]
     named = [function.__globals__[n] for n in names if n in function.__globals__]
     for module in [one for one in named if isinstance(one, types.ModuleType)]:
         if not _is_framework(module):
@@ -307,11 +266,3 @@ def _held_by_function(function: types.FunctionType) -> list[Any]:
 def _is_framework(what: Any) -> bool:
     module = getattr(what, "__module__", None) or getattr(what, "__name__", "") or ""
     return module.partition(".")[0] in ("keras", "tensorflow", "numpy")
-
-
-def _codes(code: Any) -> Iterator[Any]:
-    """The code of a function and of those that are written inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)

@@ -7,63 +7,24 @@ itself. Both are read, matched with plans and cloned by the same code.
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from splitnet.core.errors import DeclarationError, listed
 from splitnet.core.graph import Part
-from splitnet.core.net import Net, Ref, Towers, raise_faults
+from splitnet.core.net import Net, Ref, raise_faults
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.call_cost import UNKNOWN_EXTENT
 from splitnet.tf.reading.cloner import STEPS
-from splitnet.tf.reading.flatten import Flow, flow_of, inner_node
+from splitnet.tf.reading.flatten import Blueprint, Site, flow_of, inner_node
 from splitnet.tf.reading.net import model_of, trace_of
-
-__all__ = [
-    "Blueprint",
-    "Site",
-    "blueprint_of",
-    "built_by",
-    "named",
-    "output_keys",
-    "resolved",
-    "sized",
-]
 
 _LOG = logging.getLogger("splitnet")
 _IMAGE_EXTENT = 224
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """One call: its name, its part, and the node of the model that it is."""
-
-    call: str
-    part: str
-    node: Any
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Blueprint:
-    """A functional model with the parts of its calls, in running order.
-
-    `flow` is what it runs, `sites` holds a site per call, inputs first; `towers` the
-    parts that are replicated. `originals` are the user's layers, by the ids of the
-    layers without values that stand for them in `model`. `declared` says that the
-    parts are a net's branches.
-    """
-
-    name: str
-    model: Any
-    flow: Flow
-    parts: tuple[Part, ...]
-    sites: tuple[Site, ...]
-    towers: Mapping[str, Towers] = field(default_factory=dict)
-    originals: Mapping[int, Any] = field(default_factory=dict)
-    declared: bool = False
 
 
 def blueprint_of(source: Any, nested: str = "keep") -> Blueprint:
@@ -103,6 +64,141 @@ def resolved(source: Any) -> Any:
     )
 
 
+def built_by(function: Callable[[], Any]) -> Any:
+    """What a function returns; variables of layers that it builds have no memory.
+
+    Those of a model that makes a variable from a value are in the host's memory.
+    """
+    try:
+        with keras_api.random_states_kept(), keras_api.without_values():
+            return function()
+    except ValueError as error:
+        if not keras_api.needs_memory(error):
+            raise
+    with keras_api.random_states_kept(), tf.device("/device:CPU:0"):
+        return function()
+
+
+def _of_net(net: Net) -> Blueprint:
+    model, parts, trace = model_of(net)
+    order = {part.name: i for i, part in enumerate(parts)}
+    flow = flow_of(model)
+    nodes = [*map(keras_api.producer, model.inputs), *flow.nodes]
+    nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
+    sites = named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
+    originals = {id(copy): old for old, copy in trace.cloner.layers()}
+    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
+    return Blueprint(
+        net.name, model, flow, parts, sites, towers, originals, declared=True
+    )
+
+
+def _of_model(source: Any, nested: str) -> Blueprint:
+    model = _functional_of(source)
+    flow = flow_of(model, nested)
+    nodes = [*map(keras_api.producer, model.inputs), *flow.nodes]
+    operations = [node.operation for node in nodes]
+    unbuilt = [one.name for one in operations if not getattr(one, "built", True)]
+    if unbuilt:
+        raise DeclarationError(
+            listed(
+                f"model {model.name!r} has layers that are not built.",
+                [f"layer {name!r} has no variables yet" for name in unbuilt],
+            )
+        )
+    sites = named([(None, node) for node in nodes], prefix=False)
+    parts = tuple(
+        Part(site.part, "input", ("cpu",))
+        if site.node.is_input
+        else Part(site.part, "branch", ("auto",))
+        for site in sites
+    )
+    return Blueprint(model.name, model, flow, parts, sites)
+
+
+def _functional_of(model: Any) -> Any:
+    """The functional form of a Keras model, over its own layers and nodes.
+
+    Raises:
+        DeclarationError: the model has no graph of calls to read, or its class has code
+            that the graph does not have.
+    """
+    kind = type(model)
+    if isinstance(model, keras.Sequential):
+        if not model.built or not model.inputs:
+            raise DeclarationError(
+                f"the Sequential model {model.name!r} is not built, so its shapes are "
+                "not known. Start it with keras.Input(shape), or call model.build()."
+            )
+        own = [
+            name
+            for name in STEPS
+            if getattr(kind, name) is not getattr(keras.Sequential, name)
+            or name in vars(model)
+        ]
+        if own:
+            raise DeclarationError(
+                f"the Sequential model {model.name!r} ({kind.__qualname__}) has "
+                f"{' and '.join(own)} of its own. Derive the class from keras.Model "
+                "and make it from (inputs, outputs); such a model keeps its steps when "
+                "placed."
+            )
+        return keras.Model(model.inputs, model.outputs, name=model.name)
+    if not isinstance(model, keras_api.Functional):
+        raise DeclarationError(
+            f"model {getattr(model, 'name', model)!r} ({kind.__qualname__}) is "
+            "subclassed: its calls are hidden in Python code. Build it as a functional "
+            "model, keras.Model(inputs, outputs), or declare a net with one branch for "
+            "each of its sublayers, which may be subclassed."
+        )
+    own = []
+    if kind.call is not keras_api.Functional.call:
+        own.append(f"{kind.__qualname__}.call")
+    if kind.__call__ is not keras.layers.Layer.__call__:
+        own.append(f"{kind.__qualname__}.__call__")
+    if "call" in vars(model) and "_splitnet" not in vars(model):
+        own.append("model.call")
+    if own:
+        raise DeclarationError(
+            f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
+            f"{' and '.join(own)} hides calls in Python code that its graph does not "
+            "have. Move that code into a layer of the graph, or declare a net with "
+            "this model as the body of a branch."
+        )
+    return model
+
+
+def named(pairs: Sequence[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
+    """Name each call for its layer; a second call of it is "name@2".
+
+    A call inside an expanded model is "model/name", one of a net "branch/name".
+    """
+    taken: Counter[str] = Counter()
+    sites = []
+    for part, node in pairs:
+        name = getattr(node, "path", "") + node.operation.name
+        if prefix and not node.is_input:
+            name = f"{part}/{name}"
+        taken[name] += 1
+        call = name if taken[name] == 1 else f"{name}@{taken[name]}"
+        sites.append(Site(call, call if part is None else part, node))
+    return tuple(sites)
+
+
+def output_keys(net: Net, ref: Ref) -> list[int | str] | None:
+    """The keys of what a reference stands for; None for a single tensor."""
+    trace = trace_of(net, upto=ref.number)
+    found = trace.look_up(ref)
+    if found is None:
+        raise_faults(net.name, [*net.faults(), *trace.faults])
+    if isinstance(found, dict):
+        return list(found)
+    return list(range(len(found))) if isinstance(found, list | tuple) else None
+
+
+# Dimensions that inputs leave open -----------------------------------------------
+
+
 def sized(blueprint: Blueprint) -> Blueprint:
     """The same calls, with a size for each dimension that the inputs leave open.
 
@@ -110,9 +206,14 @@ def sized(blueprint: Blueprint) -> Blueprint:
     """
     model = blueprint.model
     shapes = [_assumed(tuple(tensor.shape)) for tensor in model.inputs]
-    if shapes == [tuple(tensor.shape) for tensor in model.inputs]:
+    changed = [
+        (tensor, shape)
+        for tensor, shape in zip(model.inputs, shapes)
+        if tuple(tensor.shape) != shape
+    ]
+    if not changed:
         return blueprint
-    old = _input_nodes(model)
+    old = [keras_api.producer(tensor) for tensor in model.inputs]
     new = [
         inner_node(node.operation, [keras.KerasTensor(shape, t.dtype, sparse=t.sparse)])
         for node, t, shape in zip(old, model.inputs, shapes)
@@ -122,17 +223,14 @@ def sized(blueprint: Blueprint) -> Blueprint:
         flow = flow_of(model, blueprint.flow.nested, inputs=given)
     except Exception:  # whatever a layer raises that takes no such size
         return blueprint
-    _tell_assumed(
-        blueprint.name,
-        "; ".join(
-            f"{keras_api.producer(tensor).operation.name!r} {tuple(tensor.shape)} "
-            f"as {shape}"
-            for tensor, shape in zip(model.inputs, shapes)
-            if tuple(tensor.shape) != shape
-        ),
-    )
-    old, new = [*old, *blueprint.flow.nodes], [*new, *flow.nodes]
-    node_of = {id(a): b for a, b in zip(old, new, strict=True)}
+    said = [
+        f"{keras_api.producer(tensor).operation.name!r} {tuple(tensor.shape)} as "
+        f"{shape}"
+        for tensor, shape in changed
+    ]
+    _tell_assumed(blueprint.name, "; ".join(said))
+    pairs = zip([*old, *blueprint.flow.nodes], [*new, *flow.nodes], strict=True)
+    node_of = {id(one): other for one, other in pairs}
     sites = tuple(replace(s, node=node_of[id(s.node)]) for s in blueprint.sites)
     return replace(blueprint, flow=flow, sites=sites)
 
@@ -155,154 +253,3 @@ def _tell_assumed(name: str, sizes: str) -> None:
         name,
         sizes,
     )
-
-
-def output_keys(net: Net, ref: Ref) -> list[int | str] | None:
-    """The keys of what a reference stands for; None for a single tensor."""
-    trace = trace_of(net, upto=ref.number)
-    found = trace.look_up(ref)
-    if found is None:
-        raise_faults(net.name, [*net.faults(), *trace.faults])
-    if isinstance(found, dict):
-        return list(found)
-    if isinstance(found, list | tuple):
-        return list(range(len(found)))
-    return None
-
-
-def _functional_of(model: Any) -> Any:
-    """The functional form of a Keras model, over its own layers and nodes.
-
-    Raises:
-        DeclarationError: the model has no graph of calls to read.
-    """
-    if isinstance(model, keras.Sequential):
-        if not model.built or not model.inputs:
-            raise DeclarationError(
-                f"the Sequential model {model.name!r} is not built, so its shapes are "
-                "not known. Start it with keras.Input(shape), or call model.build()."
-            )
-        _check_steps(model)
-        return keras.Model(model.inputs, model.outputs, name=model.name)
-    if isinstance(model, keras_api.Functional):
-        _check_class(model)
-        return model
-    raise DeclarationError(
-        f"model {getattr(model, 'name', model)!r} ({type(model).__qualname__}) is "
-        "subclassed: its calls are hidden in Python code. Build it as a functional "
-        "model, keras.Model(inputs, outputs), or declare a net with one branch for "
-        "each of its sublayers, which may be subclassed."
-    )
-
-
-def _check_class(model: Any) -> None:
-    """Refuse a functional model whose class or instance has a `call` of its own."""
-    kind, own = type(model), []
-    if kind.call is not keras_api.Functional.call:
-        own.append(f"{kind.__qualname__}.call")
-    if kind.__call__ is not keras.layers.Layer.__call__:
-        own.append(f"{kind.__qualname__}.__call__")
-    if "call" in vars(model) and "_splitnet" not in vars(model):
-        own.append("model.call")
-    if own:
-        raise DeclarationError(
-            f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
-            f"{' and '.join(own)} hides calls in Python code that its graph does not "
-            "have. Move that code into a layer of the graph, or declare a net with "
-            "this model as the body of a branch."
-        )
-
-
-def _check_steps(model: Any) -> None:
-    """Refuse a Sequential model with steps of its own: its copy is functional."""
-    kind = type(model)
-    own = [
-        name
-        for name in STEPS
-        if getattr(kind, name) is not getattr(keras.Sequential, name)
-        or name in vars(model)
-    ]
-    if own:
-        raise DeclarationError(
-            f"the Sequential model {model.name!r} ({kind.__qualname__}) has "
-            f"{' and '.join(own)} of its own. Derive the class from keras.Model and "
-            "make it from (inputs, outputs); such a model keeps its steps when placed."
-        )
-
-
-def built_by(function: Callable[[], Any]) -> Any:
-    """What a function returns; variables of layers that it builds have no memory."""
-    try:
-        with keras_api.random_states_kept(), keras_api.without_values():
-            model = function()
-    except ValueError as error:
-        if not keras_api.needs_memory(error):
-            raise
-        with keras_api.random_states_kept(), keras_api.in_scratch_graph():
-            model = function()
-            for variable in getattr(model, "variables", ()):
-                keras_api.drop_value(variable)
-    return model
-
-
-def _of_net(net: Net) -> Blueprint:
-    model, parts, trace = model_of(net)
-    order = {part.name: i for i, part in enumerate(parts)}
-    flow = flow_of(model)
-    nodes = _input_nodes(model) + flow.nodes
-    nodes.sort(key=lambda node: order[trace.part_of[id(node)]])
-    sites = named([(trace.part_of[id(node)], node) for node in nodes], prefix=True)
-    originals = {id(copy): old for old, copy in trace.cloner.layers()}
-    towers = {b.name: b.towers for b in net.branches if b.towers is not None}
-    return Blueprint(
-        net.name, model, flow, parts, sites, towers, originals, declared=True
-    )
-
-
-def _of_model(source: Any, nested: str) -> Blueprint:
-    model = _functional_of(source)
-    flow = flow_of(model, nested)
-    nodes = _input_nodes(model) + flow.nodes
-    unbuilt = [
-        node.operation.name
-        for node in nodes
-        if not getattr(node.operation, "built", True)
-    ]
-    if unbuilt:
-        raise DeclarationError(
-            listed(
-                f"model {model.name!r} has layers that are not built.",
-                [f"layer {name!r} has no variables yet" for name in unbuilt],
-            )
-        )
-    sites = named([(None, node) for node in nodes], prefix=False)
-    parts = tuple(
-        Part(
-            site.part,
-            "input" if site.node.is_input else "branch",
-            ("cpu",) if site.node.is_input else ("auto",),
-        )
-        for site in sites
-    )
-    return Blueprint(model.name, model, flow, parts, sites)
-
-
-def _input_nodes(model: Any) -> list[Any]:
-    return [keras_api.producer(tensor) for tensor in model.inputs]
-
-
-def named(pairs: Sequence[tuple[str | None, Any]], *, prefix: bool) -> tuple[Site, ...]:
-    """Name each call for its layer; a second call of it is "name@2".
-
-    A call inside an expanded model is "model/name".
-    """
-    taken: Counter[str] = Counter()
-    sites = []
-    for part, node in pairs:
-        name = getattr(node, "path", "") + node.operation.name
-        if prefix and not node.is_input:
-            name = f"{part}/{name}"
-        taken[name] += 1
-        call = name if taken[name] == 1 else f"{name}@{taken[name]}"
-        sites.append(Site(call, call if part is None else part, node))
-    return tuple(sites)

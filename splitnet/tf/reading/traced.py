@@ -13,15 +13,13 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
-
-__all__ = ["Size", "Work", "trace"]
 
 _VIEWS = {"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "EnsureShape"}
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "BroadcastGradientArgs"}
@@ -45,6 +43,8 @@ _CLASSES = {
     **dict.fromkeys({"Conv2D", "Conv3D"} | _GRADIENTS, "convolution"),
     "DepthwiseConv2dNative": "depthwise",
 }
+_PRODUCTS = ("convolution", "depthwise", "product")  # classes, see core/costs.py
+_MORE = ("other", "moved")
 _FLOPS = {
     **dict.fromkeys(["Exp", "Expm1", "Log", "Log1p", "Tanh", "Sigmoid", "Erf"], 4),
     **dict.fromkeys(["Sin", "Cos", "Tan"], 4),
@@ -137,59 +137,53 @@ def trace(
         with scope:
             results = tf.nest.flatten(call(*given), expand_composites=True)
         stop = len(graph.get_operations())
-        trained = [t for t, v in zip(states, variables) if v.trainable]
         ends = [t for t in results if t.dtype.is_floating]
         incoming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in ends]
-        sources = [
-            [t for t in some if t.dtype.is_floating] for some in (given, trained)
-        ]
-        returned, learned = _gradients(ends, sources, incoming)
-        gradients = returned + learned
+        trained = [t for t, v in zip(states, variables) if v.trainable]
+        returned, learned = _gradients(ends, [given, trained], incoming)
     operations = graph.get_operations()
     needed = _needed(results)
     forward = [op for op in operations[start:stop] if id(op) in needed]
-    needed = _needed(gradients)
+    needed = _needed(returned + learned)
     backward = [op for op in operations[stop:] if id(op) in needed]
-    counted = _count(forward, graph)
     inputs, outputs, inner = _saved(given, states, results, forward, backward)
-    apart = [*given, *states, *learned, *inner]
-    ahead = _peak(forward, apart, [], results) - sum(map(_bytes, results))
-    behind = _peak(backward, [*apart, *results], incoming, returned)
-    kept = sum(map(_bytes, inner)) + sum(
-        _pushed_bytes(op) for op in forward if id(op) in needed
-    )
+    pushed = sum(_pushed_bytes(op) for op in forward if id(op) in needed)
+    elsewhere = [*given, *states, *learned, *inner]
+    ahead = _peak(forward, elsewhere, [], results) - sum(map(_bytes, results))
+    behind = _peak(backward, [*elsewhere, *results], incoming, returned)
+    count = _count(forward, graph)
+    matrix = sum(count[name] for name in _PRODUCTS)
+    largest = max(_PRODUCTS, key=count.__getitem__)
     return Work(
-        matrix_flops=counted.matrix,
-        other_flops=counted.other,
+        matrix_flops=float(matrix),
+        other_flops=float(count["other"]),
         saves_inputs=inputs,
         saves_outputs=outputs,
-        inner_bytes=kept,
+        inner_bytes=sum(map(_bytes, inner)) + pushed,
         workspace_bytes=max(ahead, behind, 0),
         early_bytes=_early_bytes(backward, incoming),
-        moved_bytes=counted.moved,
+        moved_bytes=float(count["moved"]),
         views=bool(given and results) and all(_root(t) is given[0] for t in results),
-        sequential_steps=max(1, counted.steps),
-        efficiency=counted.efficiency,
-        kernels=counted.kernels,
+        sequential_steps=max(1, count["steps"]),
+        efficiency=largest if matrix > count["other"] else "",
+        kernels=count["kernels"],
     )
 
 
 def _gradients(
     targets: Sequence[Any], sources: Sequence[Sequence[Any]], incoming: Sequence[Any]
 ) -> list[list[Any]]:
-    """Gradients for each group of sources; none if an operation has no gradient.
+    """Gradients for each group of sources, where those of the targets are `incoming`.
 
-    Those of the targets are `incoming`.
+    None of them if an operation has no gradient.
     """
-    if not targets or not any(sources):
-        return [[] for _ in sources]
+    groups = [[t for t in some if t.dtype.is_floating] for some in sources]
+    flat = [t for some in groups for t in some]
     try:
-        found = iter(
-            tf.gradients(targets, [t for some in sources for t in some], incoming)
-        )
+        found = iter(tf.gradients(targets, flat, incoming) if targets and flat else ())
     except LookupError:
-        return [[] for _ in sources]
-    made = [[one for _, one in zip(some, found)] for some in sources]
+        found = iter(())
+    made = [[one for _, one in zip(some, found)] for some in groups]
     return [
         tf.nest.flatten([g for g in some if g is not None], expand_composites=True)
         for some in made
@@ -211,57 +205,38 @@ def _needed(results: Sequence[Any]) -> set[int]:
 # FLOPs, bytes and kernels --------------------------------------------------------
 
 
-@dataclass
-class _Counted:
-    """Sums over operations. `steps` are iterations that wait for each other."""
+def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
+    """Sums over operations: loops by their length, branches by the most expensive.
 
-    products: Counter[str] = field(default_factory=Counter)
-    other: float = 0.0
-    moved: float = 0.0
-    kernels: int = 0
-    steps: int = 0
-
-    @property
-    def matrix(self) -> float:
-        """FLOPs of products of every class."""
-        return float(sum(self.products.values()))
-
-    @property
-    def efficiency(self) -> str:
-        """The class that most FLOPs belong to; see `core/costs.py`."""
-        if self.matrix <= self.other:
-            return ""
-        return max(self.products, key=lambda name: self.products[name])
-
-    def add(self, other: "_Counted", times: int = 1) -> None:
-        """Add what runs `times` times."""
-        for name, flops in other.products.items():
-            self.products[name] += times * flops
-        self.other += times * other.other
-        self.moved += times * other.moved
-        self.kernels += times * other.kernels
-        self.steps += times * other.steps
-
-
-def _count(operations: Sequence[Any], graph: Any) -> _Counted:
-    """Sum over operations: loops by their length, branches by the most expensive."""
-    found = _Counted()
+    FLOPs of each class of `_PRODUCTS` and "other" ones, bytes "moved", "kernels", and
+    "steps": iterations that wait for each other.
+    """
+    found: Counter[str] = Counter()
     for op in operations:
         if op.type in _CALLS | _BRANCHES | _LOOPS:
             bodies = [_count(b.get_operations(), b) for b in _bodies(op, graph)]
-            worst = max(bodies, key=lambda one: one.matrix + one.other + one.moved)
+            worst = max(
+                bodies, key=lambda one: sum(one[n] for n in (*_PRODUCTS, *_MORE))
+            )
+            times = 1
             if op.type in _LOOPS:
-                worst.steps = max(worst.steps, _cells(op, graph))
-            found.add(worst, _length(op) if op.type in _LOOPS else 1)
+                times = _length(op)
+                worst["steps"] = max(worst["steps"], _cells(op, graph))
+            for name, amount in worst.items():
+                found[name] += times * amount
         elif op.type not in _NO_KERNEL:
-            found.kernels += 1
+            found["kernels"] += 1
             read = op.inputs[1:] if op.type in _GATHERS else op.inputs
             again = op.outputs if op.type in _GATHERS else ()  # rows, not the table
-            found.moved += sum(_bytes(t) for t in (*read, *again, *op.outputs))
+            found["moved"] += sum(_bytes(t) for t in (*read, *again, *op.outputs))
             if flops := _matrix_flops(op):
-                found.products[_CLASSES.get(op.type, "product")] += int(flops)
+                found[_CLASSES.get(op.type, "product")] += flops
             elif op.type not in _MOVES:
-                found.other += _other_flops(op)
+                # per element of the outputs, or of what a reduction reads
+                size = sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
+                if size and op.inputs:
+                    size = max(size, _elements(op.inputs[0]))
+                found["other"] += _FLOPS.get(op.type, 1) * size
     return found
 
 
@@ -269,14 +244,6 @@ def _cells(loop: Any, graph: Any) -> int:
     """Stacked cells in an iteration: each multiplies its input, and then its state."""
     inside = [op for body in _bodies(loop, graph) for op in body.get_operations()]
     return max(1, sum(op.type in _MATMULS for op in inside) // 2)
-
-
-def _other_flops(op: Any) -> float:
-    """FLOPs per element of the outputs, or of what a reduction reads."""
-    written = sum(_elements(t) for t in op.outputs if t.dtype.is_floating)
-    if written and op.inputs:
-        written = max(written, _elements(op.inputs[0]))
-    return float(_FLOPS.get(op.type, 1) * written)
 
 
 def _bodies(op: Any, graph: Any) -> Iterator[Any]:
@@ -298,49 +265,39 @@ def _length(op: Any) -> int:
             limit = less.inputs[1]
             if limit.op.name in places:
                 limit = op.inputs[places[limit.op.name]]
-            if (value := _static(limit)) > 0:
-                limits.append(value)
+            if limit.op.type == "Max":
+                limit = limit.op.inputs[0]
+            value = tf.get_static_value(limit)
+            if value is not None and value.ndim == 0 and value > 0:
+                limits.append(int(value))
     return min(limits, default=1)
 
 
-def _static(tensor: Any) -> int:
-    """The value of an integer scalar that is known while tracing, else 0."""
-    if tensor.op.type == "Max":
-        tensor = tensor.op.inputs[0]
-    value = tf.get_static_value(tensor)
-    return int(value) if value is not None and value.ndim == 0 else 0
-
-
-def _matrix_flops(op: Any) -> float:
+def _matrix_flops(op: Any) -> int:
     """Two per multiply-add of a matrix product or convolution, 0 for anything else."""
     kind = op.type
     if kind in _MATMULS:
         flag = "transpose_a" if kind == "MatMul" else "adj_x"
         left = op.inputs[0].shape
         common = left[-2] if op.get_attr(flag) else left[-1]
-        return 2.0 * _elements(op.outputs[0]) * common
+        return int(2 * _elements(op.outputs[0]) * common)
     if kind in _GRADIENTS or kind in ("Conv2D", "Conv3D"):
         kernel = op.inputs[1].shape
         made = op.inputs[2] if kind in _GRADIENTS else op.outputs[0]
-        return 2.0 * _elements(made) * math.prod(kernel[:-1])
+        return 2 * _elements(made) * math.prod(kernel[:-1])
     if kind == "DepthwiseConv2dNative":
-        return 2.0 * _elements(op.outputs[0]) * math.prod(op.inputs[1].shape[:2])
-    if kind == "Einsum" and len(op.inputs) == 2:
-        shapes = [tuple(t.shape) for t in op.inputs]
-        return _einsum_flops(op.get_attr("equation").decode(), shapes)
-    return 0.0
-
-
-def _einsum_flops(equation: str, shapes: Sequence[tuple[int, ...]]) -> float:
-    """Two per element of the space that all letters span together."""
-    extent: dict[str, int] = {}
-    for letters, shape in zip(equation.partition("->")[0].split(","), shapes):
+        return 2 * _elements(op.outputs[0]) * math.prod(op.inputs[1].shape[:2])
+    if kind != "Einsum" or len(op.inputs) != 2:
+        return 0
+    extent: dict[str, int] = {}  # of the space that all letters span together
+    equation = op.get_attr("equation").decode()
+    for letters, tensor in zip(equation.partition("->")[0].split(","), op.inputs):
         before, dots, after = letters.strip().replace(" ", "").partition("...")
-        broad = len(shape) - len(before) - len(after) if dots else 0
+        broad = len(tensor.shape) - len(before) - len(after) if dots else 0
         names = [*before, *(f"...{i - broad}" for i in range(broad)), *after]
-        for name, length in zip(names, shape):
+        for name, length in zip(names, tensor.shape):
             extent[name] = max(extent.get(name, 1), length)
-    return 2.0 * math.prod(extent.values())
+    return 2 * math.prod(extent.values())
 
 
 # Memory --------------------------------------------------------------------------
@@ -378,18 +335,17 @@ def _pushed_bytes(op: Any) -> int:
     """Bytes that a loop pushes on lists for its gradient, all iterations together."""
     if op.type not in _LOOPS:
         return 0
-    pushed = [
+    return _length(op) * sum(
         _bytes(inner.inputs[1])
         for body in _bodies(op, op.graph)
         for inner in body.get_operations()
         if inner.type == "TensorListPushBack"
-    ]
-    return sum(pushed) * _length(op)
+    )
 
 
 def _peak(
     operations: Sequence[Any],
-    apart: Sequence[Any],
+    elsewhere: Sequence[Any],
     given: Sequence[Any],
     returned: Sequence[Any],
 ) -> int:
@@ -399,13 +355,13 @@ def _peak(
     reads any more.
 
     Args:
-        operations: In the order in which they run.
-        apart: Tensors that count elsewhere.
-        given: Tensors that are there when they begin.
-        returned: Tensors that stay from when they are made.
+        operations: in the order in which they run.
+        elsewhere: tensors that count elsewhere.
+        given: tensors that are there when they begin.
+        returned: tensors that stay from when they are made.
     """
     last = {id(_root(t)): op for op in operations for t in op.inputs}
-    free = {id(_root(t)) for t in apart}
+    free = {id(_root(t)) for t in elsewhere}
     kept = {id(_root(t)) for t in returned}
     freed: dict[int, list[int]] = {}
     now = most = start = sum(map(_bytes, given))
@@ -448,22 +404,22 @@ def _early_bytes(backward: Sequence[Any], incoming: Sequence[Any]) -> int:
 def _root(tensor: Any) -> Any:
     """The tensor whose memory this one shares, also if it only passes a loop."""
     while True:
-        if tensor.op.type in _VIEWS:
-            tensor = tensor.op.inputs[0]
-        elif tensor.op.type in _LOOPS and _passes(tensor):
-            tensor = tensor.op.inputs[tensor.value_index]
+        op = tensor.op
+        if op.type in _VIEWS:
+            tensor = op.inputs[0]
+        elif op.type in _LOOPS and _passes(tensor):
+            tensor = op.inputs[tensor.value_index]
         else:
             return tensor
 
 
 def _passes(tensor: Any) -> bool:
     """Whether a loop returns this output from its input as it is."""
-    for body in _bodies(tensor.op, tensor.op.graph):
-        end = body.outputs[tensor.value_index]
-        while end.op.type in _VIEWS:
-            end = end.op.inputs[0]
-        return end is body.inputs[tensor.value_index]
-    return False
+    body = next(_bodies(tensor.op, tensor.op.graph))
+    end = body.outputs[tensor.value_index]
+    while end.op.type in _VIEWS:
+        end = end.op.inputs[0]
+    return end is body.inputs[tensor.value_index]
 
 
 def _elements(tensor: Any) -> int:

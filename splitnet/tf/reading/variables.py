@@ -7,10 +7,6 @@ import keras
 
 from splitnet.tf.internals import keras_api
 
-__all__ = ["states_of", "tables_of", "variables_of", "weights_of"]
-
-_HOLDERS = (list, tuple, dict)
-
 
 def variables_of(operation: Any) -> list[Any]:
     """All variables of a layer or model, each once; none for a raw operation.
@@ -19,9 +15,16 @@ def variables_of(operation: Any) -> list[Any]:
     the states of a stateful recurrence are no one's weights, but they have a device.
     """
     found = {id(v): v for v in getattr(operation, "variables", ())}
+
+    def gather(values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, keras.Variable):
+                found.setdefault(id(value), value)
+            elif isinstance(value, list | tuple | dict):
+                gather(value.values() if isinstance(value, dict) else value)
+
     for layer in keras_api.sublayers(operation):
-        public = (v for name, v in vars(layer).items() if not name.startswith("_"))
-        _gather(public, found)
+        gather(value for name, value in vars(layer).items() if not name.startswith("_"))
     return list(found.values())
 
 
@@ -45,12 +48,3 @@ def tables_of(operation: Any) -> list[Any]:
     if not isinstance(operation, keras.layers.Embedding):
         return []
     return [v for v in operation.variables if v.name == "embeddings"]
-
-
-def _gather(values: Iterable[Any], found: dict[int, Any]) -> None:
-    """Add the variables among what attributes hold, lists in lists included."""
-    for value in values:
-        if isinstance(value, keras.Variable):
-            found.setdefault(id(value), value)
-        elif isinstance(value, _HOLDERS):
-            _gather(value.values() if isinstance(value, dict) else value, found)

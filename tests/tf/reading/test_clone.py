@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.reading.clone import Clone, clone
+from splitnet.tf.reading.cloner import Clone, clone
 from splitnet.tf.reading.source import blueprint_of
 
 ONE, TWO = "/device:CPU:1", "/device:CPU:2"
