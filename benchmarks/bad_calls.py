@@ -393,7 +393,6 @@ def broken_files(draw, folder):
     from splitnet.core.costs import load_costs
     from splitnet.core.graph import Graph
     from splitnet.core.serialization import decode, load_json
-    from splitnet.planner.workloads import plan_workload, workload_of
 
     paths, values = saved(folder)
     box = sn.Cluster.of("2*gpu", "cpu")
@@ -408,9 +407,7 @@ def broken_files(draw, folder):
             box,
             {"*": "cpu:0"},
         ),
-        "workload": lambda path: plan_workload(
-            load_json(path, "workload", workload_of), time_limit=0.01
-        ),
+        "workload": lambda path: sn.plan(*sn.read_workload(path), time_limit=0.01),
         "cluster": lambda path: sn.score(graph, sn.Cluster.load(path), {"*": "gpu:0"}),
     }
     number = 0

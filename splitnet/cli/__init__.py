@@ -1,5 +1,3 @@
 """The command line; see `app`."""
 
-from splitnet.cli.app import main
-
-__all__ = ["main"]
+from splitnet.cli.app import main as main

@@ -7,7 +7,6 @@ error, 130 interrupted. TensorFlow is imported inside the commands that need it.
 import io
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -23,8 +22,6 @@ from splitnet import __version__
 from splitnet.cli.console import say
 from splitnet.cli.options import spelled_out
 from splitnet.core.errors import AuditError, InfeasibleError, SplitnetError
-
-__all__ = ["command", "main"]
 
 DONE, NO, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -159,13 +156,10 @@ command = typer.main.get_command(_app)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    began = time.perf_counter()
-    if argv is None:
-        began -= time.process_time()  # the command began when Python did
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may know ASCII only
     try:
-        command.main(args=argv, prog_name="splitnet", obj=began)
+        command.main(args=argv, prog_name="splitnet")
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
             raise

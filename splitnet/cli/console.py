@@ -10,15 +10,6 @@ from typing import Any
 
 from splitnet.core.cluster import Cluster
 
-__all__ = [
-    "import_tensorflow",
-    "local_devices",
-    "progress",
-    "say",
-    "show_json",
-    "show_rows",
-]
-
 
 def say(text: str) -> None:
     """Print a message for the person at the terminal, not for a program."""

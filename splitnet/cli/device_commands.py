@@ -5,7 +5,8 @@ import runpy
 import statistics
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from splitnet.cli.options import (
     MACHINE,
     SEARCH,
     TARGET_HELP,
+    AllowRemote,
     Json,
     StandIns,
     Table,
@@ -43,43 +45,46 @@ from splitnet.core.errors import (
     listed,
 )
 from splitnet.core.serialization import write_cluster
-from splitnet.core.settings import OPTIONS, Setting, Settings, config_file, resolve
-
-__all__ = ["audit", "bench", "config", "demo", "devices", "measure", "run"]
-
-_HEADS = ("device", "model", "free", "total", "busy", "speed", "used by", "reaches")
-_NO_DETAILS: dict[str, Any] = {
-    "model": "",
-    "capability": "",
-    "memory_bytes": None,
-    "busy": None,
-    "watts": None,
-    "used_by": [],
-    "links": [],
-}
+from splitnet.core.settings import OPTIONS, Setting, config_file, resolve
 
 
-def devices(
-    stand_ins: StandIns = 0,
-    json_: Json = False,
-) -> int:
+def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
     """List the devices of this machine: memory, use, links."""
     rows = _device_rows(stand_ins)
     if json_:
         show_json(rows)
-    else:
-        show_rows(_HEADS, [_device_line(row) for row in rows])
+        return 0
+    lines = []
+    for row in rows:
+        model = row["model"] or row["target"]
+        if row["stand_in"]:
+            model = f"stand-in: {row['target']}"
+        if row["capability"]:
+            model += f" (cc {row['capability']})"
+        total, busy = row["memory_bytes"], row["busy"]
+        users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
+        lines.append(
+            (
+                row["name"],
+                model,
+                format_bytes(row["free_bytes"]),
+                "-" if total is None else format_bytes(total),
+                "-" if busy is None else f"{busy:.0%}",
+                f"{format_count(row['flops_per_second'])}FLOP/s",
+                ", ".join(users) or "-",
+                ", ".join(f"gpu:{i}" for i in row["links"]) or "-",
+            )
+        )
+    heads = ("device", "model", "free", "total", "busy", "speed", "used by", "reaches")
+    show_rows(heads, lines)
     return 0
 
 
 def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
     cluster = local_devices(stand_ins)
-    from splitnet.tf.runtime.devices import gpu_details, host_details
-    from splitnet.tf.runtime.nvml import cards
+    from splitnet.tf.runtime.devices import Details, details_of
 
-    details = {} if stand_ins else gpu_details(cards())
-    host = host_details()
-    details |= {device.name: host for device in cluster if device.kind == "cpu"}
+    details = details_of(cluster)
     return [
         {
             "name": device.name,
@@ -88,40 +93,31 @@ def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
             "stand_in": device.stand_in,
             "free_bytes": device.memory_bytes,
             "flops_per_second": device.flops_per_second,
-            **details.get(device.name, _NO_DETAILS),
+            **asdict(details.get(device.name, Details())),
         }
         for device in cluster
     ]
 
 
-def _device_line(row: dict[str, Any]) -> list[str]:
-    if row["stand_in"]:
-        model = f"stand-in: {row['target']}"
-    else:
-        model = row["model"] or row["target"]
-    users = [f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"]]
-    return [
-        row["name"],
-        f"{model} (cc {row['capability']})" if row["capability"] else model,
-        format_bytes(row["free_bytes"]),
-        "-" if row["memory_bytes"] is None else format_bytes(row["memory_bytes"]),
-        "-" if row["busy"] is None else f"{row['busy']:.0%}",
-        f"{format_count(row['flops_per_second'])}FLOP/s",
-        ", ".join(users) or "-",
-        ", ".join(f"gpu:{i}" for i in row["links"]) or "-",
-    ]
-
-
 def config(
     check: Annotated[
-        bool,
-        Option("--check", help="Check the settings against this machine."),
+        bool, Option("--check", help="Check the settings against this machine.")
     ] = False,
 ) -> int:
     """Show every runtime setting with its value and its origin."""
     settings = resolve({}, os.environ, Path.cwd())
-    notes = _check_here(settings) if check else ()
-    rows = [(s.name, _value(s), _origin(s), OPTIONS[s.name].about) for s in settings]
+    notes: tuple[str, ...] = ()
+    if check:
+        import_tensorflow()
+        from splitnet.tf.runtime.configure import check_settings
+
+        found = check_settings(settings)
+        notes = found.notes
+        if found.faults:
+            raise ConfigError(
+                listed("the settings do not suit this machine.", found.faults)
+            )
+    rows = [(s.name, *_value_and_origin(s), OPTIONS[s.name].about) for s in settings]
     show_rows(("option", "value", "origin", "meaning"), rows)
     path = config_file(os.environ, Path.cwd())
     print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
@@ -130,32 +126,15 @@ def config(
     return 0
 
 
-def _check_here(settings: Settings) -> tuple[str, ...]:
-    """Refuse what this machine cannot do; return what has no effect or is set twice."""
-    import_tensorflow()
-    from splitnet.tf.runtime.configure import check_settings
-
-    found = check_settings(settings)
-    if found.faults:
-        raise ConfigError(
-            listed("the settings do not suit this machine.", found.faults)
-        )
-    return found.notes
-
-
-def _value(setting: Setting) -> str:
-    if setting.value is None:
-        return "TensorFlow's own"
-    if setting.name == "visible" and isinstance(setting.value, tuple):
-        return ",".join(map(str, setting.value)) or "none"
-    if setting.name == "memory_limit" and isinstance(setting.value, int):
-        return format_bytes(setting.value)
-    return str(setting.value)
-
-
-def _origin(setting: Setting) -> str:
+def _value_and_origin(setting: Setting) -> tuple[str, str]:
+    value = "TensorFlow's own" if setting.value is None else str(setting.value)
+    if isinstance(setting.value, tuple):  # visible GPUs
+        value = ",".join(map(str, setting.value)) or "none"
+    elif setting.name == "memory_limit" and setting.value is not None:
+        value = format_bytes(setting.value)
     origin = "default" if setting.origin == "default" else setting.source
-    return f"{origin}, set aside: {setting.set_aside}" if setting.set_aside else origin
+    set_aside = f", set aside: {setting.set_aside}" if setting.set_aside else ""
+    return value, origin + set_aside
 
 
 _SETTINGS: Table = {
@@ -198,14 +177,12 @@ def run(
     if settings["cpu_threads"]:
         # Read when a library is loaded, which is before any setting is applied.
         os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
+    command = [script, *(arguments or ())]
     if workers is not None:
-        command = [script, *(arguments or ())]
         return supervise(command, workers, max_restarts=max_restarts)
     import_tensorflow(level="2")
-    from splitnet.tf.runtime.configure import configure
-
-    configure()
-    sys.argv = [script, *(arguments or ())]
+    sn.configure()
+    sys.argv = command
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
     return 0
@@ -228,9 +205,7 @@ def measure(
             help="Measure the links of this cluster file instead, and keep them in it.",
         ),
     ] = None,
-    allow_remote: Annotated[
-        bool, Option("--allow-remote", help="With --links: join hosts over a network.")
-    ] = False,
+    allow_remote: AllowRemote = False,
 ) -> int:
     """Measure calls and links on this machine, for `plan --costs`."""
     if links is not None:
@@ -260,20 +235,20 @@ def _measure_links(file: Path, allow_remote: bool) -> int:
     alike = {d.name: kinds.index((d.host, d.kind)) for d in cluster}
     found = measure_links(cluster, alike, typical_bytes=2**22)
     write_cluster(replace(cluster, links=found), file)
-    first = {(alike[x.source], alike[x.target]): x for x in reversed(found)}
-    show_rows(
-        ("from", "to", "bandwidth", "latency"),
-        [
-            (
+    shown: dict[tuple[int, int], tuple[str, ...]] = {}
+    for link in found:
+        ends = alike[link.source], alike[link.target]
+        if ends[0] <= ends[1]:
+            speed = f"{format_bytes(link.bytes_per_second)}/s"
+            row = (
                 link.source,
                 link.target,
-                f"{format_bytes(link.bytes_per_second)}/s",
+                speed,
                 format_seconds(link.latency_seconds),
             )
-            for (low, high), link in sorted(first.items())
-            if low <= high
-        ],
-    )
+            shown.setdefault(ends, row)
+    rows = [row for _, row in sorted(shown.items())]
+    show_rows(("from", "to", "bandwidth", "latency"), rows)
     print(f"kept in {file}")
     return 0
 
@@ -371,21 +346,21 @@ def bench(
     ratios = [one / other for one, other in zip(*seconds)][1:]  # the first is traced
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
     alone, taken = (statistics.median(times[1:]) for times in seconds)
-    figures = {
-        "one_device_seconds": alone,
-        "plan_seconds": taken,
-        "predicted_seconds": made.seconds,
-        "times_faster": ratio,
-        "middle_half": [low, high],
-    }
     if json_:
-        show_json(figures)
+        show_json(
+            {
+                "one_device_seconds": alone,
+                "plan_seconds": taken,
+                "predicted_seconds": made.seconds,
+                "times_faster": ratio,
+                "middle_half": [low, high],
+            }
+        )
         return 0
+    predicted = format_seconds(made.seconds)
     print(f"{source.name}: batch {made.batch}, median of {steps} training steps")
     print(f"one device  {format_seconds(alone)}")
-    print(
-        f"as planned  {format_seconds(taken)}, predicted {format_seconds(made.seconds)}"
-    )
+    print(f"as planned  {format_seconds(taken)}, predicted {predicted}")
     print(f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}")
     if any(device.stand_in for device in made.cluster):
         print("stand-ins share one thread pool: they show placement, not speed")
@@ -393,17 +368,15 @@ def bench(
 
 
 def _source_and_plan(
-    target: str, options: Table, plan: str | None
+    target: str, options: Mapping[str, Any], plan: str | None
 ) -> "tuple[Any, sn.Plan]":
     """A model with a saved plan, or with a plan that is searched."""
     check_target(target)
     if not plan:
         source, cluster = opened(target, None, options, runs=True)
         return source, planned(source, cluster, search_options(options))[0]
-    if {n for n, value in options.items() if value is not None} - {
-        "stand_ins",
-        "optimizer",
-    }:
+    given = {name for name, value in options.items() if value is not None}
+    if given - {"stand_ins", "optimizer"}:
         raise DeclarationError(
             "--plan has its own machine and options; beside it give --stand-ins, "
             "--optimizer and --loss alone."
@@ -414,7 +387,7 @@ def _source_and_plan(
     return load_source(target), made
 
 
-def _compiled(model: Any, options: Table, loss: str) -> Any:
+def _compiled(model: Any, options: Mapping[str, Any], loss: str) -> Any:
     if not model.compiled:
         model.compile(options["optimizer"] or "adam", loss)
     return model

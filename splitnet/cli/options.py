@@ -6,6 +6,7 @@ as `**options: Annotated[Any, TABLE]`; an option that was not given is None.
 
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +36,14 @@ TargetName = Annotated[str, Argument(metavar="TARGET", help=TARGET_HELP)]
 SavedPlan = Annotated[str, Argument(metavar="PLAN.json", help="A saved plan.")]
 Json = Annotated[bool, Option("--json", help="Machine-readable output.")]
 Inference = Annotated[bool, Option("--inference", help="Forward pass only.")]
+AllowRemote = Annotated[
+    bool, Option("--allow-remote", help="Allow a network that others can reach.")
+]
 StandIns = Annotated[
     int, Option(metavar="N", min=0, help="Use N CPU devices here in place of GPUs.")
 ]
 Table = Mapping[str, Any]
+_MODELS = (".keras", ".h5")
 
 
 def _option(kind: Any, metavar: str | None, text: str, **limits: Any) -> Any:
@@ -124,43 +129,34 @@ def spelled_out(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def search_options(options: Table) -> dict[str, Any]:
-    """The options of `SEARCH` that were given, by the library's names.
-
-    Raises:
-        DeviceError: a pin that is none.
-        DeclarationError: a number of slices that is none.
-    """
+    """The options of `SEARCH` that were given, by the library's names."""
     given = {n: options[n] for n in SEARCH if options.get(n) is not None}
-    if slices := given.pop("split", []):
-        given["split"] = {} if slices == ["none"] else _counted(slices)
-    texts = given.pop("pin", [])
-    if texts == ["as_built"]:
-        return given | {"pins": "as_built"}
-    pins: dict[str, Any] = {}
-    for text in texts:
-        pattern, equals, device = text.rpartition("=")
-        if not equals or not pattern or not device:
-            raise DeviceError(
-                f"--pin {text!r}: write a name or pattern, = and a device, such as "
-                "'block1_*=gpu:0'; several in order of preference: 'head=gpu:1,cpu'."
-            )
-        devices = device.split(",")
-        pins[pattern] = devices if len(devices) > 1 else device
-    return given | ({"pins": pins} if pins else {})
+    slices, pins = given.pop("split", []), given.pop("pin", [])
+    if slices:
+        remedy = "write a layer, = and a number of slices, such as 'wide=2', or none"
+        pairs = _pairs("--split", [] if slices == ["none"] else slices, r"\d+", remedy)
+        given["split"] = {layer: int(count) for layer, count in pairs}
+    if pins == ["as_built"]:
+        given["pins"] = "as_built"
+    elif pins:
+        remedy = (
+            "write a name or pattern, = and a device, such as 'block1_*=gpu:0'; "
+            "several in order of preference: 'head=gpu:1,cpu'"
+        )
+        lists = [(n, on.split(",")) for n, on in _pairs("--pin", pins, ".+", remedy)]
+        given["pins"] = {name: on if on[1:] else on[0] for name, on in lists}
+    return given
 
 
-def _counted(slices: Sequence[str]) -> dict[str, int]:
-    """How many slices each layer is cut into, of texts LAYER=N."""
-    found = {}
-    for text in slices:
-        layer, _, count = text.rpartition("=")
-        if not layer or not count.isdecimal():
-            raise DeclarationError(
-                f"--split {text!r}: write a layer, = and a number of slices, such as "
-                "'wide=2', or none."
-            )
-        found[layer] = int(count)
-    return found
+def _pairs(
+    option: str, texts: Sequence[str], right: str, remedy: str
+) -> list[tuple[str, str]]:
+    """The two sides of each text LEFT=RIGHT."""
+    matches = [re.fullmatch(f"(.+)=({right})", text) for text in texts]
+    for text, match in zip(texts, matches):
+        if match is None:
+            raise DeclarationError(f"{option} {text!r}: {remedy}.")
+    return [(match[1], match[2]) for match in matches if match]
 
 
 def device_list(options: Table) -> str | None:
@@ -171,12 +167,8 @@ def device_list(options: Table) -> str | None:
     return None if cluster.endswith(".toml") else cluster
 
 
-def machine_of(options: Table) -> Cluster | None:
-    """The cluster that the options of `MACHINE` describe; None if there are none.
-
-    Raises:
-        DeviceError: there is no such machine, or the options describe two.
-    """
+def _machine_of(options: Table) -> Cluster | None:
+    """The cluster that the options of `MACHINE` describe; None if there are none."""
     if sum(bool(options[name]) for name in ("cluster", "gpus", "stand_ins")) > 1:
         raise DeviceError(
             "--cluster, --gpus and --stand-ins name different machines; give one "
@@ -184,26 +176,20 @@ def machine_of(options: Table) -> Cluster | None:
         )
     figures = {name: options[name] for name in ("preset", "memory", "link")}
     names = device_list(options)
-    if names is None and any(figures.values()):
+    if names is not None:
+        return Cluster.of(*filter(str.strip, names.split(",")), **figures)
+    if any(figures.values()):
         raise DeviceError(
             "--preset, --memory and --link belong to --gpus or to a list: "
             "--cluster '2*gpu,cpu'."
         )
     if options["stand_ins"]:
         return local_devices(options["stand_ins"])
-    if names is None:
-        file = options["cluster"]
-        return None if file is None else Cluster.load(file)
-    return Cluster.of(*filter(str.strip, names.split(",")), **figures)
+    return options["cluster"] and Cluster.load(options["cluster"])
 
 
 def saved(target: str) -> Any:
-    """The `Plan` or `Workload` that a JSON file holds; None for what is imported.
-
-    Raises:
-        DeclarationError: it cannot be found.
-        PlanFileError: a JSON file that is neither.
-    """
+    """The `Plan` or `Workload` that a JSON file holds; None for what is imported."""
 
     def build(values: Any) -> Any:
         found = set(values) if isinstance(values, dict) else set()
@@ -231,23 +217,15 @@ def opened(
 ) -> tuple[Any, Cluster]:
     """What to plan and for which machine; of a saved file the source is a `Graph`.
 
-    Args:
-        target: what was named.
-        held: what its file holds, of `saved`.
-        options: those of `MACHINE`, and the batch.
-        runs: whether the model will run; otherwise one that a function builds needs no
-            memory for weights, unless pins follow its variables.
-
-    Raises:
-        DeclarationError: another batch than that of a saved file.
-        DeviceError: there is no machine, or there are two.
+    `held` is what `saved` found in the file. Unless the model `runs`, one that a
+    function builds needs no memory for weights, unless pins follow its variables.
     """
     if options["batch"] is not None and held is not None:
         raise DeclarationError(
             f"{target!r} has its own batch; leave --batch out, or name the program of "
             "the model."
         )
-    cluster = machine_of(options)
+    cluster = _machine_of(options)
     if held is None:
         # The machine first: stand-ins must be made before a program builds layers.
         cluster = cluster or local_devices()
@@ -263,21 +241,17 @@ def opened(
 
 
 def check_target(target: str) -> None:
-    """Name a program or model that cannot be found, before TensorFlow is imported.
-
-    Raises:
-        DeclarationError: it is no file, no module, or nothing of the kind.
-    """
+    """Name a program or model that cannot be found, before TensorFlow is imported."""
     if target.endswith(".json"):
         raise DeclarationError(
             f"this command runs a model, and the JSON file {target!r} has none; name "
             "the model or its program."
         )
-    place, colon, name = target.rpartition(":")
-    file = target if target.endswith((".keras", ".h5")) else place
-    if file is place and not (colon and place and name.isidentifier()):
+    place, _, name = target.rpartition(":")
+    file = target if target.endswith(_MODELS) else place
+    if file is place and not (place and name.isidentifier()):
         raise DeclarationError(f"cannot tell what {target!r} is. Give {TARGET_HELP}")
-    if file.endswith((".keras", ".h5", ".py")):
+    if file.endswith((*_MODELS, ".py")):
         if not Path(file).is_file():
             raise DeclarationError(f"there is no file {file!r}.")
         return
@@ -294,64 +268,44 @@ def load_source(target: str, *, empty: bool = False) -> Any:
     """The Net, model or Graph that a program or a saved model has.
 
     If `empty`, weights of a model that a function builds get no memory.
-
-    Raises:
-        DeclarationError: there is none, or it is something else.
     """
     import_tensorflow()
-    with progress(f"loading {target}"):
-        return _loaded(target, empty)
+    import keras
 
-
-def _loaded(target: str, empty: bool) -> Any:
-    if target.endswith((".keras", ".h5")):
-        return _saved_model(target)
+    kinds = sn.Net | sn.Graph | keras.Model
     place, _, name = target.rpartition(":")
-    try:
-        value = _named(_module(place), name, place)
-        if not _is_source(value) and callable(value):
-            from splitnet.tf.reading.source import built_by
+    with progress(f"loading {target}"):
+        try:
+            if target.endswith(_MODELS):
+                return keras.models.load_model(target)
+            module = _module(place)
+            if not hasattr(module, name):
+                names = [n for n, v in vars(module).items() if isinstance(v, kinds)]
+                known = f" It has: {', '.join(names)}." if names else ""
+                raise DeclarationError(f"{place!r} has no name {name!r}.{known}")
+            value = getattr(module, name)
+            if callable(value) and not isinstance(value, kinds):
+                from splitnet.tf.reading.source import built_by
 
-            value = built_by(value) if empty else value()
-    except SplitnetError:
-        raise
-    except Exception as error:  # the program of the user may raise anything
-        where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-        raise DeclarationError(
-            f"{target!r} raised {type(error).__name__}: {error}\n{where}"
-        ) from None
-    if not _is_source(value):
+                value = built_by(value) if empty else value()
+        except SplitnetError:
+            raise
+        except Exception as error:  # the program of the user may raise anything
+            if target.endswith(_MODELS):
+                raise DeclarationError(
+                    f"Keras cannot load {target!r}: {error}\nFor a model with layers "
+                    "of its own, name the program that has them: file.py:name."
+                ) from None
+            where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+            raise DeclarationError(
+                f"{target!r} raised {type(error).__name__}: {error}\n{where}"
+            ) from None
+    if not isinstance(value, kinds):
         raise DeclarationError(
             f"{target!r} is neither a Net, a Keras model nor a Graph, nor a function "
             f"without arguments that returns one. Found: {type(value).__name__}."
         )
     return value
-
-
-def _named(module: ModuleType, name: str, place: str) -> Any:
-    if hasattr(module, name):
-        return getattr(module, name)
-    names = [n for n, v in vars(module).items() if _is_source(v)]
-    known = f" It has: {', '.join(names)}." if names else ""
-    raise DeclarationError(f"{place!r} has no name {name!r}.{known}")
-
-
-def _is_source(value: Any) -> bool:
-    import keras
-
-    return isinstance(value, sn.Net | sn.Graph | keras.Model)
-
-
-def _saved_model(path: str) -> Any:
-    import keras
-
-    try:
-        return keras.models.load_model(path)
-    except (ValueError, TypeError, OSError) as error:
-        raise DeclarationError(
-            f"Keras cannot load {path!r}: {error}\nFor a model with layers of its own, "
-            "name the program that has them: file.py:name."
-        ) from None
 
 
 def _module(place: str) -> ModuleType:

@@ -5,9 +5,9 @@ import math
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 import splitnet as sn
 from splitnet.cli.console import progress, show_json
@@ -29,11 +29,6 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.serialization import read_json
 
-if TYPE_CHECKING:
-    from splitnet.planner.workloads import Workload
-
-__all__ = ["draw", "estimate", "plan", "planned", "report", "score", "simulate"]
-
 # Beyond these the largest batch is not searched for, or not searched further.
 _MOST_CALLS = 2_000
 _MOST_BATCH = 2**20
@@ -44,7 +39,6 @@ Other = Annotated[
 
 
 def plan(
-    context: Context,
     target: TargetName = "",
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE", help="Save the plan here.")
@@ -70,10 +64,6 @@ def plan(
     search = search_options(options) | ({"training": False} if inference else {})
     if held is not None and old is None:
         search = {"objective": "throughput"} | search
-        alone = not out and not any(options[name] for name in MACHINE)
-        if json_ and alone and _is_for_figures(search):
-            show_json(_workload_figures(held, search, context.obj))
-            return 0
     made, seconds = planned(*opened(target, held, options), search)
     if other:
         old = sn.load_plan(other)
@@ -104,13 +94,12 @@ def planned(
     began = time.perf_counter()
     written = format_bytes if options.get("objective") == "memory" else format_seconds
     with progress("planning", total=1.0) as advance:
-        made = sn.plan(
-            source,
-            cluster,
-            on_progress=lambda share, best: advance(share, f"best {written(best)}"),
-            **options,
-        )
-        advance(1.0, f"best {written(made.value)}")
+
+        def show(share: float, best: float) -> None:
+            advance(share, f"best {written(best)}")
+
+        made = sn.plan(source, cluster, on_progress=show, **options)
+        show(1.0, made.value)
     return made, time.perf_counter() - began
 
 
@@ -118,14 +107,8 @@ def _largest_batch(plan: "sn.Plan") -> int | None:
     """The largest batch that fits this placement; None if the search takes long."""
     if len(plan.graph.calls) > _MOST_CALLS or plan.objective == "throughput":
         return None
-    return sn.largest_batch(
-        plan.graph,
-        plan.cluster,
-        device_of=plan.device_of,
-        optimizer=plan.optimizer,
-        training=plan.training,
-        most=_MOST_BATCH,
-    )
+    how = {"optimizer": plan.optimizer, "training": plan.training, "most": _MOST_BATCH}
+    return sn.largest_batch(plan.graph, plan.cluster, device_of=plan.device_of, **how)
 
 
 def _say_assumed(options: Table) -> None:
@@ -190,7 +173,19 @@ def score(
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
         given = given["device_of"]
     if not (held is None or isinstance(held, sn.Plan)):
-        return _score_workload(held, given, json_)
+        from splitnet.planner.workloads import score_split
+
+        split = score_split(held, given)
+        load = split.max_load if math.isfinite(split.max_load) else None
+        # JSON has no infinity.
+        figures = {"throughput": load, **asdict(split)}
+        del figures["max_load"]
+        if json_:
+            show_json(figures)
+        else:
+            for name, value in figures.items():
+                print(f"{name:11} {json.dumps(value)}")
+        return 1 if split.violations else 0
     source, cluster = opened(target, held, options)
     began = time.perf_counter()
     costing = search_options(options) | ({"training": False} if inference else {})
@@ -249,10 +244,7 @@ def simulate(
 def draw(
     plan: SavedPlan,
     out: Annotated[
-        Path,
-        Option(
-            "--out", "-o", metavar="FILE", help="The file: .svg, .png, .pdf or .dot."
-        ),
+        Path, Option("--out", "-o", metavar="FILE", help=".svg, .png, .pdf or .dot.")
     ] = Path("placement.svg"),
     other: Other = None,
     timeline: Annotated[
@@ -281,59 +273,3 @@ def report(
         sn.report(made, out)
     print(str(out))
     return 0
-
-
-def _is_for_figures(options: dict[str, Any]) -> bool:
-    """Whether `_workload_figures` takes all of these options."""
-    known = {"objective", "contiguity", "time_limit", "seed"}
-    return options.keys() <= known and options["objective"] == "throughput"
-
-
-def _workload_figures(
-    workload: "Workload", options: dict[str, Any], began: float
-) -> dict[str, Any]:
-    """Plan a workload for maximum load; reading the file counts against the limit.
-
-    A `Plan` of 100,000 nodes takes longer to make than to search; a program that asks
-    for figures alone needs none.
-    """
-    from splitnet.core.plan import PlanOptions
-    from splitnet.planner.workloads import plan_workload
-
-    given = PlanOptions(**options)
-    with progress("planning", total=1.0) as advance:
-        found = plan_workload(
-            workload,
-            contiguity=given.contiguity or "free",
-            time_limit=max(0.0, given.time_limit - (time.perf_counter() - began)),
-            seed=given.seed,
-            on_progress=lambda share, value: advance(share, f"best {value:.4g}"),
-        )
-    return {
-        "objective": "throughput",
-        "value": found.value,
-        "bound": found.bound,
-        "gap": max(0.0, 1.0 - found.bound / found.value) if found.value > 0 else 0.0,
-        "seconds": round(time.perf_counter() - began, 3),
-        "device_of": {str(key): name for key, name in found.device_of.items()},
-    }
-
-
-def _score_workload(workload: "Workload", placement: Any, json_: bool) -> int:
-    """Check a split of a workload; exit code 1 if it breaks a rule."""
-    from splitnet.planner.workloads import score_split
-
-    scored = score_split(workload, placement)
-    load = scored.max_load if math.isfinite(scored.max_load) else None
-    figures = {
-        "throughput": load,  # JSON has no infinity
-        "convex": scored.convex,
-        "pipeline": scored.pipeline,
-        "violations": list(scored.violations),
-    }
-    if json_:
-        show_json(figures)
-    else:
-        for name, value in figures.items():
-            print(f"{name:11} {json.dumps(value)}")
-    return 1 if scored.violations else 0

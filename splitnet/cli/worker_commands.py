@@ -3,23 +3,17 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from splitnet.cli.console import say, show_rows
+from splitnet.cli.options import AllowRemote
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import ConfigError, parse_bytes
 
-__all__ = ["health", "join", "supervise", "up", "worker"]
-
-AllowRemote = Annotated[
-    bool, Option("--allow-remote", help="Allow a network that others can reach.")
-]
 MemoryLimit = Annotated[
     str | None, Option(metavar="SIZE", help="Memory limit of each worker: '2 GB'.")
 ]
@@ -73,7 +67,6 @@ def worker(
         say(f"cluster of {len(where.hosts)} hosts: {job.origin}")
     if index is None:
         raise ConfigError("which worker is this? Name its number: --index K.")
-
     if allow_remote:
         say(_EXPOSED)
     limit = None
@@ -119,12 +112,11 @@ def up(
     ) as started:
         if program:
             started.report_ends(say)
-            return _run(program, _environment(started.file))
+            return _run(program, _environment(started.file))[0]
         print(f"{len(started.processes)} workers are ready: {started.file}")
         print(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
         print(f"in it: sn.connect(sn.Cluster.load({str(started.file)!r}))")
-        print("Ctrl-C ends them.")
-        sys.stdout.flush()
+        print("Ctrl-C ends them.", flush=True)
         try:
             ended = started.wait()
         except KeyboardInterrupt:
@@ -144,7 +136,7 @@ def join(
     if not program:
         raise ConfigError("name a command: splitnet cluster join PID -- COMMAND ...")
     enter(pid)
-    return _run(program, os.environ)
+    return _run(program, os.environ)[0]
 
 
 def supervise(program: list[str], workers: int, *, max_restarts: int) -> int:
@@ -160,8 +152,8 @@ def supervise(program: list[str], workers: int, *, max_restarts: int) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
     with local_workers(workers) as started:
         for restart in range(1, max_restarts + 2):
-            began, signals = time.monotonic(), []
-            code = _run(program, _environment(started.file), signals)
+            began = time.monotonic()
+            code, signals = _run(program, _environment(started.file))
             if code == 0 or signals or restart > max_restarts:
                 break
             after = f"after {time.monotonic() - began:.0f} s"
@@ -175,7 +167,7 @@ def supervise(program: list[str], workers: int, *, max_restarts: int) -> int:
     return code
 
 
-def _environment(cluster_file: Path) -> dict[str, str]:
+def _environment(cluster_file: object) -> dict[str, str]:
     """For a program with workers of this machine, which is in no job of many hosts."""
     from splitnet.tf.workers.resolve import JOB_VARIABLES
     from splitnet.tf.workers.start import CLUSTER_VARIABLE
@@ -184,23 +176,20 @@ def _environment(cluster_file: Path) -> dict[str, str]:
     return kept | {CLUSTER_VARIABLE: str(cluster_file)}
 
 
-def _run(
-    program: list[str], environ: Mapping[str, str], signals: list[int] | None = None
-) -> int:
-    """Run a program, pass signals on to it, and return its exit code.
+def _run(program: list[str], environ: Mapping[str, str]) -> tuple[int, list[int]]:
+    """Run a program and pass signals on to it; its exit code, and those signals.
 
-    It ends when this process does, even if that is killed. The signals that came are
-    added to `signals`.
+    It ends when this process does, even if that is killed.
     """
     from splitnet.tf.workers.network_namespace import end_with_parent
 
     running: list[subprocess.Popen[bytes]] = []
+    signals: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
         if not running:
             raise KeyboardInterrupt
-        if signals is not None:
-            signals.append(number)
+        signals.append(number)
         if number != signal.SIGINT or not _in_foreground():
             running[0].send_signal(number)
 
@@ -215,7 +204,7 @@ def _run(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return code if code >= 0 else 128 - code  # as shells report signals
+    return (code if code >= 0 else 128 - code), signals  # as shells report signals
 
 
 def _in_foreground() -> bool:

@@ -7,7 +7,7 @@ says which node is on which device. Times are in the file's unit (milliseconds).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, floor, fsum, inf
 from pathlib import Path
@@ -19,20 +19,16 @@ import numpy as np
 from msgspec import Meta, field
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.errors import InfeasibleError, PlanFileError, listed
+from splitnet.core.errors import PlanFileError, listed
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
-from splitnet.planner.bounds import lower_bound
-from splitnet.planner.engine.solve import solve
 from splitnet.planner.problem import Problem, is_contiguous, load_problem, loads
 
 __all__ = [
     "Node",
     "SplitScore",
     "Workload",
-    "WorkloadPlan",
     "graph_of_workload",
-    "plan_workload",
     "read_workload",
     "score_split",
     "workload_of",
@@ -174,53 +170,6 @@ def _cycle_faults(edges: Iterable[tuple[int, int]]) -> list[str]:
         return []
     ids = [source for source, _ in nx.find_cycle(graph)]
     return [f"edges form a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadPlan:
-    """A device per node id, the maximum load, and a lower bound of it."""
-
-    device_of: Mapping[int, str]
-    value: float
-    bound: float
-
-
-def plan_workload(
-    workload: Workload,
-    *,
-    contiguity: str = "free",
-    time_limit: float = 5.0,
-    seed: int = 0,
-    on_progress: Callable[[float, float], None] | None = None,
-) -> WorkloadPlan:
-    """Search the split of least maximum load, without a graph or a simulation.
-
-    Raises:
-        InfeasibleError: nothing fits.
-    """
-    problem = workload_problem(workload)
-    found = solve(
-        problem,
-        objective="throughput",
-        contiguity=contiguity,
-        time_limit=time_limit,
-        seed=seed,
-        on_progress=on_progress,
-    )
-    if not found.feasible:
-        raise InfeasibleError(
-            f"the workload {workload.name!r} fits in no split: its nodes need "
-            f"{fsum(node.size_bytes for node in workload.nodes):.6g} bytes, and "
-            f"{workload.accelerators} accelerators have {workload.memory_bytes:.6g} "
-            f"each, with {workload.cpus} CPU cores beside them."
-        )
-    names = workload.devices
-    device_of = {
-        node.id: names[found.assignment[group]]
-        for node, group in zip(workload.nodes, workload.groups)
-    }
-    bound = max(found.bound, lower_bound(problem, "throughput"))
-    return WorkloadPlan(device_of, found.value, min(bound, found.value))
 
 
 def workload_problem(workload: Workload, *, classes: bool = True) -> Problem:

@@ -26,7 +26,7 @@ from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.cloner import Clone, clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import Site, blueprint_of
-from splitnet.tf.workers.barrier import wait_for_workers
+from splitnet.tf.workers.connect import wait_for_workers
 
 __all__ = ["emit", "plan_of", "unplace"]
 

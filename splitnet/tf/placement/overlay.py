@@ -27,7 +27,7 @@ from splitnet.tf.placement.optimizer import place_optimizer
 from splitnet.tf.placement.part_function import run_node, running
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
 from splitnet.tf.placement.run import Run, device_of
-from splitnet.tf.workers.barrier import add_barrier
+from splitnet.tf.workers.connect import add_barrier
 
 __all__ = ["lay_over", "marked", "placement_scope"]
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from splitnet.core.cluster import Device
-from splitnet.tf.workers.barrier import wait_for_workers
+from splitnet.tf.workers.connect import wait_for_workers
 
 __all__ = ["empty_step", "finish", "seconds_of"]
 

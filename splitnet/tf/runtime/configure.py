@@ -16,17 +16,6 @@ from splitnet.core.settings import Settings, resolve
 from splitnet.tf.runtime.logging import log_filter
 from splitnet.tf.runtime.nvml import cards
 
-__all__ = [
-    "apply_settings",
-    "check_settings",
-    "configure",
-    "cpu_devices",
-    "current",
-    "force_cpu",
-    "make_cpu_devices",
-    "started",
-]
-
 MIB = 2**20
 # A CUDA context takes memory beside the limit that TensorFlow keeps; without a reserve
 # two jobs of one half each would not fit one card.

@@ -6,6 +6,8 @@ Finding devices starts nothing and claims no memory.
 import os
 import platform
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,25 @@ from splitnet.tf.runtime.configure import (
 from splitnet.tf.runtime.logging import import_frameworks, log_filter
 from splitnet.tf.runtime.nvml import Card, cards
 
-__all__ = ["gpu_details", "host_details", "host_memory_bytes", "local_cluster"]
-
 _MOST_STAND_INS = 256
 # Free memory of a card before TensorFlow claimed its own share, in bytes.
 _free_before: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What is known of a device that a plan need not know; `busy` is a share, 0 to 1.
+
+    `used_by` pairs a process id with its bytes, `links` counts GPUs reached directly.
+    """
+
+    model: str = ""
+    capability: str = ""
+    memory_bytes: int | None = None
+    busy: float | None = None
+    watts: float | None = None
+    used_by: tuple[tuple[int, int], ...] = ()
+    links: tuple[int, ...] = ()
 
 
 def local_cluster(stand_in_gpus: int = 0) -> Cluster:
@@ -63,7 +79,8 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
         return _stand_ins(stand_in_gpus)
     count = cpu_devices()
     share = host_memory_bytes() // count
-    return Cluster((*_real_gpus(), *(_cpu(i, share) for i in range(count))))
+    gpus = [device for device, _ in _real_gpus()]
+    return Cluster((*gpus, *(_cpu(i, share) for i in range(count))))
 
 
 def _stand_ins(count: int) -> Cluster:
@@ -81,51 +98,45 @@ def _stand_ins(count: int) -> Cluster:
     if tf.config.get_visible_devices("GPU") and not started():
         tf.config.set_visible_devices([], "GPU")
     share = host_memory_bytes() // (count + 1)
-    targets = {f"gpu:{i}": f"/device:CPU:{i + 1}" for i in range(count)}
     gpus = [
-        Device.of(name, memory=share, target=target, stand_in=True)
-        for name, target in targets.items()
+        Device.of(
+            f"gpu:{i}", memory=share, target=f"/device:CPU:{i + 1}", stand_in=True
+        )
+        for i in range(count)
     ]
     return Cluster((*gpus, _cpu(0, share)))
 
 
-def _real_gpus() -> list[Device]:
+def _real_gpus() -> Iterator[tuple[Device, Details]]:
     """A device for each GPU, or for each logical GPU of one that is divided."""
     import tensorflow as tf
 
-    known = cards()
-    devices: list[Device] = []
+    known, count = cards(), 0
     for gpu in tf.config.get_visible_devices("GPU"):
-        name, card, _ = _details_of(gpu, known)
+        told = tf.config.experimental.get_device_details(gpu)
+        model = str(told.get("device_name", ""))
+        index = tf.config.list_physical_devices("GPU").index(gpu)
+        card = next((card for card in known if card.index == index), None)
+        if card is not None and model and card.name != model:
+            # The driver may count cards in another order than TensorFlow does.
+            card = next((other for other in known if other.name == model), card)
+        capability = ".".join(map(str, told.get("compute_capability", ())))
+        facts = ("memory_bytes", "busy", "watts", "used_by", "links")
+        of_driver = {name: getattr(card, name) for name in facts if card}
+        details = Details(model, capability, **of_driver)
         for part in tf.config.get_logical_device_configuration(gpu) or [None]:
-            memory = _gpu_memory(part, card, name)
-            number = f"gpu:{len(devices)}"
-            devices.append(Device.of(number, memory=memory, preset=_preset(name)))
-    return devices
+            memory = _gpu_memory(part, card, model)
+            name, preset = f"gpu:{count}", _preset(model)
+            yield Device.of(name, memory=memory, preset=preset), details
+            count += 1
 
 
-def _details_of(gpu: Any, known: tuple[Card, ...]) -> tuple[str, Card | None, str]:
-    """Model, driver's card and compute capability of one of TensorFlow's GPUs.
-
-    The driver may count cards in another order than TensorFlow does.
-    """
-    import tensorflow as tf
-
-    details = tf.config.experimental.get_device_details(gpu)
-    name = str(details.get("device_name", ""))
-    index = tf.config.list_physical_devices("GPU").index(gpu)
-    card = next((card for card in known if card.index == index), None)
-    if card is not None and name and card.name != name:
-        card = next((other for other in known if other.name == name), card)
-    return name, card, ".".join(map(str, details.get("compute_capability", ())))
-
-
-def _gpu_memory(part: Any, card: Card | None, name: str) -> int | str:
+def _gpu_memory(part: Any, card: Card | None, model: str) -> int | str:
     """Bytes that may be planned with: the limit, what is free, or the model's size."""
     if part is not None and part.memory_limit:
         return int(part.memory_limit) * MIB
     if card is None:
-        return PRESETS[_preset(name)][0]
+        return PRESETS[_preset(model)][0]
     if not started():
         _free_before[card.uuid] = card.free_bytes
     own = sum(used for pid, used in card.used_by if pid == os.getpid())
@@ -172,40 +183,16 @@ def _cgroup_bytes(file: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def gpu_details(known: tuple[Card, ...]) -> dict[str, dict[str, Any]]:
-    """Model, memory, use and links of each real GPU, by device name."""
-    import tensorflow as tf
+def details_of(cluster: Cluster) -> dict[str, Details]:
+    """Details of each real GPU and of the processor, by device name.
 
-    found: dict[str, dict[str, Any]] = {}
-    for gpu in tf.config.get_visible_devices("GPU"):
-        name, card, capability = _details_of(gpu, known)
-        row = {
-            "model": name,
-            "capability": capability,
-            "memory_bytes": card.memory_bytes if card else None,
-            "busy": card.busy if card else None,
-            "watts": card.watts if card else None,
-            "used_by": [list(pair) for pair in card.used_by] if card else [],
-            "links": list(card.links) if card else [],
-        }
-        for _ in tf.config.get_logical_device_configuration(gpu) or [None]:
-            found[f"gpu:{len(found)}"] = row
-    return found
-
-
-def host_details() -> dict[str, Any]:
-    """Model, memory and use of the processor, which all CPU devices share.
-
-    Takes 0.1 s, over which the use is measured.
+    Takes 0.1 s, over which the use of the processor is measured.
     """
-    limit = _cgroup_bytes("memory.max")
-    total = psutil.virtual_memory().total
-    return {
-        "model": platform.processor() or platform.machine(),
-        "capability": "",
-        "memory_bytes": total if limit is None else min(total, limit),
-        "busy": psutil.cpu_percent(interval=0.1) / 100,
-        "watts": None,
-        "used_by": [],
-        "links": [],
-    }
+    limit, total = _cgroup_bytes("memory.max"), psutil.virtual_memory().total
+    host = Details(
+        model=platform.processor() or platform.machine(),
+        memory_bytes=total if limit is None else min(total, limit),
+        busy=psutil.cpu_percent(interval=0.1) / 100,
+    )
+    found = {device.name: host for device in cluster.of_kind("cpu")}
+    return found | {device.name: details for device, details in _real_gpus()}

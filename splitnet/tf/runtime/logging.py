@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["hide_remarks", "import_frameworks", "log_filter"]
-
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _STAMP = re.compile(r"(?:\d{4}-\d\d-\d\d [\d:.]+: )?([IWE])(?:\d{4})? ")
 _HEADS = (

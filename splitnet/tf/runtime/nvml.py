@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Card", "cards"]
-
 
 @dataclass(frozen=True, slots=True)
 class Card:

@@ -1,25 +1,32 @@
-"""Join this program to workers, and check their health while it trains.
+"""Join this program to workers, check their health, and wait for what they still do.
 
 TensorFlow ends a step at once if a worker dies, and waits without limit if one hangs.
 So a thread asks every worker for its state, and closes the connections to one that does
 not answer: the step then ends with an error as well.
+
+TensorFlow sends operations outside of functions to a worker and does not wait; a
+function reaches the worker by another way. After `set_weights`, `load_weights` or a
+callback that restores weights, a step could so run on the old values, or on none. So
+each step of a model that uses workers waits for those operations first.
 """
 
+import functools
 import logging
 import os
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, WorkerError, listed
+from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
-from splitnet.tf.workers.barrier import check_before_waiting, parts_of
 from splitnet.tf.workers.health import (
     Health,
     bypass_proxy,
@@ -32,12 +39,11 @@ from splitnet.tf.workers.health import (
 from splitnet.tf.workers.resolve import job_of
 from splitnet.tf.workers.serve import VERSION_MARK, check_network, check_port, spec_of
 
-__all__ = ["Connection", "connect"]
-
 _LOGGER = logging.getLogger("splitnet")
 _PATIENCE = 2  # requests without an answer before a worker counts as lost
 _LONG_SECONDS = 8.0  # for a second answer, before work is refused
 _joined: list["Connection"] = []
+_plans: weakref.WeakKeyDictionary[Any, Plan] = weakref.WeakKeyDictionary()
 
 
 class Connection:
@@ -71,8 +77,7 @@ class Connection:
                 name = found.host.name
                 missed[name] = missed[name] + 1 if found.state != "healthy" else 0
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
-                    waited = found.seconds * min(missed[name], _PATIENCE)
-                    self._lost[name] = replace(found, seconds=waited)
+                    self._lost[name] = replace(found, seconds=found.seconds * _PATIENCE)
                     close_connections(found.host.address)
 
     def __enter__(self) -> "Connection":
@@ -91,10 +96,10 @@ class Connection:
         """
         if error is not None and is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            parts = {name: parts_of(name) for name in bad}
+            parts = {name: _parts_of(name) for name in bad}
             raise WorkerError(failure_message(bad, parts, error)) from error
 
-    def check(self, ask: bool) -> None:
+    def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost.
 
         Args:
@@ -152,7 +157,9 @@ def connect(
             _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), origin)
     workers = _checked_workers(cluster)
     check_network(allow_remote=allow_remote)
-    again = _check_time(cluster)
+    again = started()
+    if again:
+        _check_same(cluster)
     bypass_proxy(cluster.hosts)
     _wait_for(workers, usual if wait_seconds is None else wait_seconds)
     client = next(host for host in cluster.hosts if host.name == CLIENT)
@@ -172,11 +179,73 @@ def connect(
                 spec, job_name="client", task_index=0, protocol="grpc"
             )
     _check_versions(workers, tf)
-    for old in again:
+    for old in _joined:
         old.close()
     _joined[:] = [Connection(cluster, origin, watch_seconds)]
-    check_before_waiting(_joined[0].check)
     return _joined[0]
+
+
+def wait_for_workers(*, ask: bool = False) -> None:
+    """Wait until workers have done what they were asked outside of any function.
+
+    TensorFlow would wait for a lost worker without limit, so that is checked first: if
+    `ask`, by asking all workers now.
+
+    Raises:
+        WorkerError: a worker is lost.
+    """
+    if not started():
+        return
+    for connection in _joined:
+        connection.check(ask=ask)
+    from splitnet.tf.internals.tf_api import wait_for_eager_operations
+
+    wait_for_eager_operations()
+
+
+def add_barrier(model: Any, plan: Plan) -> None:
+    """Let each step of a model wait for workers first, if it uses some.
+
+    Costs a call to each worker a step.
+    """
+    if any(plan.cluster[name].host for name in plan.device_of.values()):
+        _plans[model] = plan
+        for kind in ("train", "test", "predict"):
+            _wait_first(model, f"{kind}_function")
+
+
+def _wait_first(model: Any, name: str) -> None:
+    """Add the wait to the step functions that Keras makes and keeps as `name`."""
+    make: Callable[..., Any] = getattr(model, f"make_{name}")
+
+    @functools.wraps(make)
+    def making(*args: Any, **kwargs: Any) -> Any:
+        wait_for_workers(ask=True)
+        make(*args, **kwargs)
+        run = getattr(model, name)
+        if run is None or hasattr(run, "_waits"):
+            return run
+
+        @functools.wraps(run)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            wait_for_workers()
+            return run(*args, **kwargs)
+
+        vars(waiting)["_waits"] = True
+        setattr(model, name, waiting)
+        return waiting
+
+    vars(model)[f"make_{name}"] = making
+
+
+def _parts_of(host: str) -> str:
+    """The parts of all models on each device of a host, for a message."""
+    found: dict[str, dict[str, None]] = {}
+    for plan in _plans.values():
+        for part, name in plan.device_of.items():
+            if plan.cluster[name].host == host:
+                found.setdefault(name, {})[part] = None
+    return "; ".join(f"{name} ran {', '.join(ps)}" for name, ps in found.items())
 
 
 def _workers_of(cluster: Cluster) -> tuple[Host, ...]:
@@ -210,47 +279,43 @@ def _checked_workers(cluster: Cluster) -> tuple[Host, ...]:
     return workers
 
 
-def _check_time(cluster: Cluster) -> list[Connection]:
-    """The connection before, if any; nothing else may have started TensorFlow."""
-    if not started():
-        return []
-    if _joined and _joined[0].cluster.hosts == cluster.hosts:
-        return list(_joined)
-    if _joined:
+def _check_same(cluster: Cluster) -> None:
+    """TensorFlow has started: only the cluster that was joined before can be joined."""
+    if not _joined:
+        raise ConfigError(
+            "too late to join a cluster: TensorFlow has already started. Call "
+            "sn.connect(cluster) before the first layer, tensor or dataset is made; "
+            "in a notebook, restart the kernel first."
+        )
+    if _joined[0].cluster.hosts != cluster.hosts:
         raise ConfigError(
             "this program has joined another cluster; TensorFlow can join one only."
         )
-    raise ConfigError(
-        "too late to join a cluster: TensorFlow has already started. Call "
-        "sn.connect(cluster) before the first layer, tensor or dataset is made; "
-        "in a notebook, restart the kernel first."
-    )
 
 
-def _wait_for(workers: Iterable[Host], seconds: float) -> None:
+def _wait_for(workers: tuple[Host, ...], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         left = deadline - time.monotonic()
-        limit = min(max(left, 0.2), 2.0)
-        bad = [h for h in probe(workers, timeout_seconds=limit) if h.state != "healthy"]
+        found = probe(workers, timeout_seconds=min(max(left, 0.2), 2.0))
+        bad = [health.words for health in found if health.state != "healthy"]
         if not bad:
             return
         if left <= 0:
             raise WorkerError(
                 listed(
-                    f"{len(bad)} of {len(tuple(workers))} workers did not answer "
-                    f"within {seconds:.0f} s. Start them with `splitnet worker "
-                    "--cluster FILE --index K`, or look at the addresses in [hosts].",
-                    [health.words for health in bad],
+                    f"{len(bad)} of {len(workers)} workers did not answer within "
+                    f"{seconds:.0f} s. Start them with `splitnet worker --cluster FILE "
+                    "--index K`, or look at the addresses in [hosts].",
+                    bad,
                 )
             )
-        time.sleep(min(0.1, max(left, 0.0)))
+        time.sleep(min(0.1, left))
 
 
 def _check_versions(workers: Iterable[Host], tf: Any) -> None:
     """Read each worker's version of TensorFlow from its process name."""
     faults = []
-    mine = f"{VERSION_MARK}{tf.__version__}"[:15]
     for worker in workers:
         with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
             name = tf.io.read_file("/proc/self/comm").numpy().decode().strip()
@@ -260,11 +325,9 @@ def _check_versions(workers: Iterable[Host], tf: Any) -> None:
                 "TensorFlow is not known.",
                 stacklevel=3,
             )
-        elif name != mine:
-            faults.append(
-                f"{worker.name} ({worker.address}) has TensorFlow "
-                f"{name.removeprefix(VERSION_MARK)}"
-            )
+        elif name != f"{VERSION_MARK}{tf.__version__}"[:15]:
+            version = name.removeprefix(VERSION_MARK)
+            faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
     if faults:
         raise ConfigError(
             listed(

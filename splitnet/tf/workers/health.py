@@ -10,26 +10,20 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from splitnet.core.cluster import Host
-from splitnet.core.errors import listed
-
-__all__ = [
-    "Health",
-    "bypass_proxy",
-    "close_connections",
-    "failure_message",
-    "is_about_workers",
-    "lost_message",
-    "probe",
-]
+from splitnet.core.errors import first_line, listed
 
 _NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
-_STATUS = "/tensorflow.WorkerService/GetStatus"
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
+_REASONS = {
+    "unresponsive": ": no answer for {seconds:.1f} s; the process hangs or is stopped, "
+    "or the network does",
+    "unreachable": ": no worker listens there; it died, was not started, or the "
+    "address is wrong",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +37,19 @@ class Health:
     @property
     def words(self) -> str:
         """The state as a clause of a message."""
-        where = f"{self.host.name} ({self.host.address}) is {self.state}"
-        if self.state == "unresponsive":
-            return (
-                f"{where}: no answer for {self.seconds:.1f} s; the process hangs or is "
-                "stopped, or the network does"
-            )
-        if self.state == "unreachable":
-            return (
-                f"{where}: no worker listens there; it died, was not started, or the "
-                "address is wrong"
-            )
-        return where
+        reason = _REASONS.get(self.state, "").format(seconds=self.seconds)
+        return f"{self.host.name} ({self.host.address}) is {self.state}{reason}"
 
 
 def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> tuple[Health, ...]:
     """Ask all these workers at once for their state, within the time limit."""
     import grpc
 
-    began = time.monotonic()
-    asked: list[tuple[Host, Any, Any]] = []
+    began, asked = time.monotonic(), []
     for host in hosts:
-        channel = grpc.insecure_channel(
-            host.address, options=[("grpc.enable_http_proxy", 0)]
-        )
-        ask = channel.unary_unary(_STATUS)
+        no_proxy = [("grpc.enable_http_proxy", 0)]
+        channel = grpc.insecure_channel(host.address, options=no_proxy)
+        ask = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
         asked.append((host, channel, ask.future(b"", timeout=timeout_seconds)))
     found = []
     for host, channel, answer in asked:
@@ -121,17 +103,13 @@ def failure_message(
 ) -> str:
     """Message about a step that `error` ended; `parts` is what `bad` workers ran."""
     if bad:
-        return listed(
-            f"the step ended because a worker failed. {_remedy(bad)}",
-            [
-                f"{health.words}. {parts[name]}".rstrip(". ")
-                for name, health in bad.items()
-            ],
-        )
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        words = [f"{bad[name].words}. {parts[name]}".rstrip(". ") for name in bad]
+        headline = f"the step ended because a worker failed. {_remedy(bad)}"
+        return listed(headline, words)
     return (
         "the step ended because a worker was lost; all of them are healthy now, so one "
-        f"was restarted and what it held is gone ({first[:200]}). {_remedy(bad)}"
+        f"was restarted and what it held is gone ({first_line(error)[:200]}). "
+        f"{_remedy(bad)}"
     )
 
 

@@ -18,14 +18,6 @@ import psutil
 
 from splitnet.core.errors import ConfigError
 
-__all__ = [
-    "ADVICE",
-    "end_with_parent",
-    "enter",
-    "isolate",
-    "open_interfaces",
-]
-
 _DIE_WITH_PARENT = 1
 _NEW_NET, _NEW_USER = 0x40000000, 0x10000000
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 0x1
@@ -42,11 +34,8 @@ def open_interfaces() -> tuple[str, ...]:
 
     Without any, this program's network is private.
     """
-    return tuple(
-        name
-        for name, state in psutil.net_if_stats().items()
-        if name != "lo" and state.isup
-    )
+    states = psutil.net_if_stats().items()
+    return tuple(name for name, state in states if name != "lo" and state.isup)
 
 
 def isolate() -> None:
@@ -62,10 +51,10 @@ def isolate() -> None:
     if not open_interfaces():
         return
     threads = psutil.Process().num_threads()
-    if not os.path.isdir("/proc/self/ns") or threads != 1:
-        why = (
-            "only Linux has them" if threads == 1 else f"{threads} threads run already"
-        )
+    if threads > 1 or not os.path.isdir("/proc/self/ns"):
+        why = "only Linux has them"
+        if threads > 1:
+            why = f"{threads} threads run already"
         raise ConfigError(
             f"cannot make a private network for workers: {why}. Do it before "
             f"numpy, Keras or TensorFlow is imported. {ADVICE}"
@@ -75,7 +64,13 @@ def isolate() -> None:
         if _call("unshare", _NEW_NET):
             if error := _call("unshare", _NEW_NET | _NEW_USER):
                 raise OSError(error, os.strerror(error))
-            _keep_identity(user, group)
+            # The same user inside, so that files keep their owners.
+            for file, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
+                Path("/proc/self", file).write_text(text, encoding="ascii")
         _set_up("lo")
     except OSError as error:
         raise ConfigError(
@@ -121,13 +116,6 @@ def _call(name: str, *arguments: int) -> int:
     if function is None:
         return 38  # ENOSYS
     return ctypes.get_errno() if function(*arguments) else 0
-
-
-def _keep_identity(user: int, group: int) -> None:
-    """Be the same user inside, so that files keep their owners."""
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
 
 
 def _set_up(interface: str) -> None:

@@ -15,8 +15,6 @@ from splitnet.core.cluster import CLIENT, PRESETS, Cluster, Host, Link
 from splitnet.core.errors import ConfigError
 from splitnet.tf.workers.start import CLUSTER_VARIABLE
 
-__all__ = ["JOB_VARIABLES", "Job", "job_of"]
-
 JOB_VARIABLES = ("TF_CONFIG", "SLURM_JOB_ID", "SPLITNET_STATEFUL_SET")
 """Each stands for a job of many hosts, in the order in which they are asked."""
 _PORT = 2222  # the client's; workers listen at the next ones

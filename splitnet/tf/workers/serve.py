@@ -21,17 +21,6 @@ from splitnet.tf.workers.network_namespace import (
     open_interfaces,
 )
 
-__all__ = [
-    "READY",
-    "VERSION_MARK",
-    "check_network",
-    "check_port",
-    "limit_memory",
-    "serve",
-    "spec_of",
-    "worker_of",
-]
-
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 READY = b"ready"  # then, if memory is limited, the bytes that are left of it
 
@@ -56,7 +45,14 @@ def serve(
         ConfigError: the network is not private, the worker's port is in use, or the
             cluster has no such worker.
     """
-    me = worker_of(cluster, index)
+    workers = {h.task: h for h in cluster.hosts if h.job == "worker"}
+    if index not in workers:
+        names = [host.name for host in workers.values()]
+        known = ", ".join(names) or "none; add a [hosts] table"
+        raise ConfigError(
+            f"the cluster has no worker {index}. Workers with an address: {known}."
+        )
+    me = workers[index]
     if owned:  # ends even if the owner is killed, or this process is stopped
         end_with_parent()
         threading.Thread(target=_watch_owner, daemon=True).start()
@@ -99,15 +95,13 @@ def limit_memory(count: int) -> int:
         ConfigError: the program holds more than that already.
     """
     held = psutil.Process().memory_info()
-    resident, reserved = held.rss, held.data
-    left = count - resident
+    left = count - held.rss
     if left <= 0:
         raise ConfigError(
             f"a memory limit of {format_bytes(count)} leaves nothing: TensorFlow's "
-            f"server alone holds {format_bytes(resident)}. Allow more."
+            f"server alone holds {format_bytes(held.rss)}. Allow more."
         )
-    allowed = reserved + left
-    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+    resource.setrlimit(resource.RLIMIT_DATA, (held.data + left, held.data + left))
     return left
 
 
@@ -125,22 +119,6 @@ def spec_of(hosts: Iterable[Host]) -> Any:
     return tf.train.ClusterSpec(jobs)
 
 
-def worker_of(cluster: Cluster, index: int) -> Host:
-    """The worker of that number.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    workers = [host for host in cluster.hosts if host.job == "worker"]
-    found = next((host for host in workers if host.task == index), None)
-    if found is None:
-        known = ", ".join(h.name for h in workers) or "none; add a [hosts] table"
-        raise ConfigError(
-            f"the cluster has no worker {index}. Workers with an address: {known}."
-        )
-    return found
-
-
 def check_port(host: Host) -> None:
     """Refuse a port that another process listens on.
 
@@ -153,14 +131,13 @@ def check_port(host: Host) -> None:
         try:
             plug.bind(("", port))  # as TensorFlow does: on every interface
         except OSError as error:
-            whose = (
-                "another program has joined this cluster, or uses the port. End it"
-                if host.job == "client"
-                else "another worker or program uses the port. End it"
-            )
+            whose = "another worker or program"
+            if host.job == "client":
+                whose = "another program has joined this cluster, or"
             raise ConfigError(
                 f"{host.name} cannot listen at {host.address} ({error.strerror}): "
-                f"{whose}, or give {host.name} another address in [hosts]."
+                f"{whose} uses the port. End it, or give {host.name} another address "
+                "in [hosts]."
             ) from None
 
 
@@ -170,15 +147,13 @@ def check_network(*, allow_remote: bool) -> None:
     Raises:
         ConfigError: names the open interfaces, what they expose, and what to do.
     """
-    interfaces = open_interfaces()
     allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
-    if allowed or not interfaces:
-        return
-    raise ConfigError(
-        "TensorFlow listens on every interface, without a password, and whoever "
-        "reaches it can run what they like here. This machine can be reached over "
-        f"{', '.join(interfaces)}. {ADVICE}"
-    )
+    if not allowed and (interfaces := open_interfaces()):
+        raise ConfigError(
+            "TensorFlow listens on every interface, without a password, and whoever "
+            "reaches it can run what they like here. This machine can be reached over "
+            f"{', '.join(interfaces)}. {ADVICE}"
+        )
 
 
 def _watch_owner() -> None:

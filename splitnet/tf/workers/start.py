@@ -8,27 +8,24 @@ import os
 import random
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
 from splitnet.core.errors import ConfigError, DeviceError, listed, parse_bytes
 from splitnet.core.serialization import write_cluster
+from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
 from splitnet.tf.workers.network_namespace import isolate
 from splitnet.tf.workers.serve import READY
-
-__all__ = ["CLUSTER_VARIABLE", "LocalWorkers", "local_workers"]
 
 CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
 _MOST_WORKERS = 64
@@ -59,17 +56,14 @@ class LocalWorkers:
         Raises:
             ConfigError: it does not start.
         """
-        _end([self.processes[index]])
-        self.processes[index] = _start(self.processes[index].args)
-        _wait([self.processes[index]], self.file.parent)
+        old = self.processes[index]
+        _end([old])
+        self.processes[index] = _start(old.args, self._log(index))
+        self._room([index])
 
     def start_again(self, index: int) -> str:
         """Start a worker again, or leave it out of the cluster; what was done."""
-        ended = (
-            f"worker {index} does not answer"
-            if self.processes[index].poll() is None
-            else self._ended(index)
-        )
+        ended = self._ended(index) or f"worker {index} does not answer"
         try:
             self.restart(index)
         except ConfigError as fault:
@@ -81,9 +75,9 @@ class LocalWorkers:
     def wait(self) -> str:
         """Wait until one of them ends by itself; which, how, and its last lines."""
         while True:
-            for index, process in enumerate(self.processes):
-                if process.poll() is not None:
-                    return self._ended(index)
+            for index in range(len(self.processes)):
+                if ended := self._ended(index):
+                    return ended
             time.sleep(0.5)
 
     def report_ends(self, tell: Callable[[str], None]) -> None:
@@ -96,11 +90,6 @@ class LocalWorkers:
 
         threading.Thread(target=watch, daemon=True).start()
 
-    def _ended(self, index: int) -> str:
-        code = self.processes[index].returncode
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        return f"worker {index} ended {how}: {_last_words(self.file.parent, index)}"
-
     def stop(self) -> None:
         """End all workers, also those that hang; harmless when done twice."""
         self._stopping = True
@@ -110,13 +99,53 @@ class LocalWorkers:
     def __enter__(self) -> "LocalWorkers":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
+
+    def _room(self, indices: Iterable[int]) -> dict[str, int]:
+        """Wait until these workers are ready; the bytes that limited ones have.
+
+        Raises:
+            ConfigError: one ended, or said nothing in time; with its last words.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        faults: list[str] = []
+        room: dict[str, int] = {}
+        for index in indices:
+            process = self.processes[index]
+            left = max(deadline - time.monotonic(), 0.0)
+            said, _, _ = select.select([process.stdout], [], [], left)
+            words = process.stdout.readline().split() if said else []
+            if words[:1] == [READY]:
+                room |= {f"worker:{index}": int(count) for count in words[1:]}
+            elif said:
+                process.wait()
+                faults.append(self._ended(index))
+            else:
+                log = self._last_words(index)
+                faults.append(f"worker {index} is not ready in time: {log}")
+        if faults:
+            raise ConfigError(listed("workers do not start.", faults))
+        return room
+
+    def _ended(self, index: int) -> str:
+        """How a worker ended and what it wrote last; "" while it runs."""
+        code = self.processes[index].poll()
+        if code is None:
+            return ""
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        return f"worker {index} ended {how}: {self._last_words(index)}"
+
+    def _log(self, index: int) -> Path:
+        return self.file.parent / f"worker-{index}.log"
+
+    def _last_words(self, index: int) -> str:
+        try:
+            text = self._log(index).read_text(errors="replace")
+        except OSError:
+            text = ""
+        lines = text.strip().splitlines()[-8:]
+        return "\n    ".join(lines) or "nothing in its log"
 
 
 def local_workers(
@@ -155,12 +184,11 @@ def local_workers(
         isolate()
     hide_remarks()
     cores = sorted(os.sched_getaffinity(0))
-    cluster = _cluster(count, len(cores) if not pin else 1, limit)
-    folder = Path(tempfile.mkdtemp(prefix="splitnet-"))
-    file = folder / "cluster.toml"
-    write_cluster(cluster, file)
+    cluster = _cluster(count, 1 if pin else len(cores), limit)
+    file = Path(tempfile.mkdtemp(prefix="splitnet-"), "cluster.toml")
     workers = LocalWorkers(cluster, file, [])
     try:
+        write_cluster(cluster, file)
         for index in range(count):
             command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
             command += ["--index", str(index), "--cluster", str(file)]
@@ -168,10 +196,10 @@ def local_workers(
             command += ["--threads", str(threads)] if threads else []
             command += ["--memory", str(limit)] if limit else []
             command += ["--allow-remote"] if allow_remote else []
-            workers.processes.append(_start(command))
-        left = _wait(workers.processes, folder)
+            workers.processes.append(_start(command, workers._log(index)))
+        room = workers._room(range(count))
         devices = [
-            replace(device, memory_bytes=left.get(device.host, device.memory_bytes))
+            replace(device, memory_bytes=room.get(device.host, device.memory_bytes))
             for device in cluster
         ]
         workers.cluster = replace(cluster, devices=tuple(devices))
@@ -183,18 +211,18 @@ def local_workers(
 
 
 def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
-    from splitnet.tf.runtime.devices import host_memory_bytes
-
+    """The client and its workers, with equal shares of this machine's memory."""
     share = host_memory_bytes() // (count + 1)
     preset = "CPU core" if cores == 1 else "cpu"
-    names = ["cpu:0", *(f"worker:{i}/cpu:0" for i in range(count))]
-    ports = _free_ports(count + 1)
-    hosts = [Host(CLIENT, f"127.0.0.1:{ports[0]}")]
-    hosts += [Host(f"worker:{i}", f"127.0.0.1:{ports[i + 1]}") for i in range(count)]
-    devices = [
-        Device.of(name, memory=(limit or share) if i else share, preset=preset)
-        for i, name in enumerate(names)
-    ]
+    devices = [Device.of("cpu:0", memory=share, preset=preset)]
+    hosts = []
+    for name, port in zip(
+        (CLIENT, *(f"worker:{i}" for i in range(count))), _free_ports(count + 1)
+    ):
+        hosts.append(Host(name, f"127.0.0.1:{port}"))
+        if name != CLIENT:
+            memory = limit or share
+            devices.append(Device.of(f"{name}/cpu:0", memory=memory, preset=preset))
     return Cluster(tuple(devices), (_LINK,), tuple(hosts))
 
 
@@ -213,68 +241,24 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     if "--core" in command:  # one thread computes: no need for more heaps
         environment.setdefault("MALLOC_ARENA_MAX", "1")
-    folder = Path(command[command.index("--cluster") + 1]).parent
-    with open(_log(folder, _index(command)), "wb") as log:
+    with log.open("wb") as written:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=written,
             env=environment,
             start_new_session=True,  # Ctrl-C is its owner's to handle
         )
 
 
-def _index(command: Sequence[str]) -> int:
-    return int(command[command.index("--index") + 1])
-
-
-def _log(folder: Path, index: int) -> Path:
-    return folder / f"worker-{index}.log"
-
-
-def _last_words(folder: Path, index: int) -> str:
-    """The last lines of a worker's log."""
-    try:
-        lines = _log(folder, index).read_text(errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return "\n    ".join(lines[-8:]) or "nothing in its log"
-
-
-def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> dict[str, int]:
-    """Wait until every worker says that it is ready; the bytes that limited ones have.
-
-    Raises:
-        ConfigError: one ended, or said nothing in time; with its last words.
-    """
-    deadline = time.monotonic() + _START_SECONDS
-    faults: list[str] = []
-    room: dict[str, int] = {}
-    for process in processes:
-        index = _index(process.args)
-        pipe = process.stdout
-        assert pipe is not None
-        left = max(deadline - time.monotonic(), 0.0)
-        ready, _, _ = select.select([pipe], [], [], left)
-        words = pipe.readline().split() if ready else []
-        if words[:1] == [READY]:
-            room |= {f"worker:{index}": int(count) for count in words[1:]}
-            continue
-        how = f"ended with code {process.wait()}" if ready else "is not ready in time"
-        faults.append(f"worker {index} {how}: {_last_words(folder, index)}")
-    if faults:
-        raise ConfigError(listed("workers do not start.", faults))
-    return room
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -284,5 +268,5 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()

@@ -274,18 +274,16 @@ def test_stand_ins_hide_real_gpus(machine: Machine) -> None:
     assert all(d.stand_in for d in cluster.of_kind("gpu"))
 
 
-def test_gpu_details_tell_what_a_plan_need_not_know(machine: Machine) -> None:
+def test_details_tell_what_a_plan_need_not_know(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Model, capability, use and links, for `splitnet devices`."""
     known = (card(0, busy=0.25, used_by=((42, GIB),), links=(1,)), card(1))
+    monkeypatch.setattr(runtime, "cards", lambda: known)
 
-    details = runtime.gpu_details(known)
+    details = runtime.details_of(runtime.local_cluster())
 
-    assert details["gpu:0"] == {
-        "model": "NVIDIA A100-SXM4-80GB",
-        "capability": "8.0",
-        "memory_bytes": 80 * GIB,
-        "busy": 0.25,
-        "watts": None,
-        "used_by": [[42, GIB]],
-        "links": [1],
-    }
+    assert details["gpu:0"] == runtime.Details(
+        "NVIDIA A100-SXM4-80GB", "8.0", 80 * GIB, 0.25, None, ((42, GIB),), (1,)
+    )
+    assert details["cpu:0"].memory_bytes > 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from splitnet.cli import main
 from splitnet.core.cluster import Cluster
@@ -136,7 +137,7 @@ def test_manifest_is_valid_and_admits_its_pods_only(
         *("--gpus-per-node", "4", "--preset", "A100", "--", "python", "train.py"),
         capsys=capsys,
     )
-    documents = [json.loads(one) for one in text.split("---\n")[1:]]
+    documents = list(yaml.safe_load_all(text))
 
     for document in documents:
         kubernetes_validate.validate(document, "1.30", strict=True)
@@ -332,7 +333,7 @@ def test_pods_of_the_manifest_train(
         *("--", sys.executable, "train.py"),
         capsys=capsys,
     )
-    documents = [json.loads(one) for one in text.split("---\n")[1:]]
+    documents = list(yaml.safe_load_all(text))
     names = ("train-client", "train-worker-0", "train-worker-1")
     hosts = [f"10.0.0.{k} {name}.train" for k, name in enumerate(names, 1)]
     for name, text in {

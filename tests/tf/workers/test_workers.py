@@ -14,12 +14,7 @@ from splitnet.core.errors import ConfigError, DeviceError, WorkerError
 from splitnet.core.serialization import hosts_from, write_cluster
 from splitnet.tf.workers import connect, network_namespace, serve, start
 from splitnet.tf.workers.health import failure_message, probe
-from splitnet.tf.workers.serve import (
-    check_network,
-    check_port,
-    limit_memory,
-    worker_of,
-)
+from splitnet.tf.workers.serve import check_network, check_port, limit_memory
 from tests.tf.story import story
 
 
@@ -262,11 +257,12 @@ def test_isolate_says_which_part_the_system_refuses(
 ) -> None:
     """Some systems make a user namespace and then refuse to give it any rights."""
 
-    def refuse(user: int, group: int) -> None:
-        raise PermissionError(1, "Operation not permitted")
+    class Refusing:
+        def __init__(self, *parts: str) -> None:
+            raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(network_namespace, "open_interfaces", lambda: ("eth0",))
-    monkeypatch.setattr(network_namespace, "_keep_identity", refuse)
+    monkeypatch.setattr(network_namespace, "Path", Refusing)
     monkeypatch.setattr(
         network_namespace, "_call", lambda name, flags: int(flags == 0x40000000)
     )
@@ -285,7 +281,7 @@ def test_worker_of_names_the_workers_there_are() -> None:
     )
 
     with pytest.raises(ConfigError, match=r"no worker 3.*worker:0"):
-        worker_of(cluster, 3)
+        serve.serve(cluster, 3)
 
 
 def test_hosts_report_every_fault_at_once() -> None:
@@ -324,15 +320,16 @@ def test_failures_without_a_lost_worker_say_so() -> None:
     words = failure_message({}, {}, RuntimeError("no remote_handle\nand more"))
 
     assert "all of them are healthy now" in words
-    assert "(no remote_handle). Join again, sn.connect(cluster)" in words
+    assert "(no remote_handle and more). Join again, sn.connect(cluster)" in words
 
 
 def test_workers_that_do_not_start_are_named(tmp_path: Path) -> None:
     """With how they ended and what they wrote last; an impossible number is refused."""
     (tmp_path / "worker-0.log").write_text("out of order\n")
-    command = [sys.executable, "-c", "raise SystemExit(3)", "--index", "0"]
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    workers = start.LocalWorkers(Cluster.of("cpu"), tmp_path / "a.toml", [process])
     with process, pytest.raises(ConfigError, match="worker 0 ended with code 3: out"):
-        start._wait([process], tmp_path)
+        workers._room([0])
     with pytest.raises(DeviceError, match="workers are 1 to 64 on one machine"):
         start.local_workers(0)
