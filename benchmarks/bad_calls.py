@@ -128,7 +128,7 @@ def api_calls(draw, folder):
     dense = layers.Dense(3)
     search = {"objective": "latency", "pins": None, "missing": "warn", "costs": None}
     search |= {"optimizer": "adam", "time_limit": 0.05, "effort": 9, "training": True}
-    search |= {"contiguity": "free", "seed": 1, "cut_penalty": 0.1, "parts": None}
+    search |= {"contiguity": "free", "seed": 1, "cut_penalty": 0.1, "regroup": False}
     search |= {"batch": 8, "nested": "keep", "on_progress": None}
     cost = {name: search[name] for name in ("batch", "objective", "costs", "optimizer")}
     out = folder / "out"

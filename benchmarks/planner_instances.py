@@ -20,7 +20,7 @@ from pathlib import Path
 from splitnet.core.cluster import Cluster, Device
 from splitnet.core.graph import Graph
 from splitnet.planner.engine.solve import warm_up
-from splitnet.planner.planner import default_parts, find_plan
+from splitnet.planner.planner import find_plan
 
 from planner_scale import lanes  # isort: skip
 
@@ -96,14 +96,13 @@ def main() -> None:
         graph = graph_of(name, options.folder)
         for machine in options.machines:
             cluster = MACHINES[machine]
-            parts = default_parts(cluster) if name in MODELS else None
             for seconds in options.seconds:
                 for seed in range(options.seeds):
                     began = time.perf_counter()
                     plan = find_plan(
                         graph,
                         cluster,
-                        parts=parts,
+                        regroup=name in MODELS,
                         time_limit=seconds,
                         effort=options.effort,
                         seed=seed,

@@ -20,8 +20,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import solve
-from splitnet.planner.problem import Problem, load_problem, loads
+from splitnet.planner.problem import Problem, load_problem
 
 LINE = "{workload:44} {seed:>4} {value:12.6g} {above:>8} {bound:12.6g} {seconds:6.2f}"
 

@@ -149,12 +149,10 @@ def drawn_cuts(space, devices):
 def row(sn, graph, gpus, share):
     """One line: a model on a cluster."""
     from splitnet.core.plan import PlanOptions
-    from splitnet.planner.planner import default_parts
     from splitnet.planner.strategies.auto import Choice
     from splitnet.planner.strategies.candidates import choose
 
     box = sn.Cluster.of(f"{gpus}*gpu", "cpu", preset="A100", link="25 GB/s")
-    parts = default_parts(box)
     if share < 1:
         whole = sn.score(graph, box, {"*": "gpu:0"}).memory["gpu:0"].total
         box = replace(
@@ -164,7 +162,7 @@ def row(sn, graph, gpus, share):
                 for d in box
             ),
         )
-    options = PlanOptions(strategy="auto", parts=parts, time_limit=2.0)
+    options = PlanOptions(strategy="auto", regroup=True, time_limit=2.0)
     began = time.perf_counter()
     choice = Choice(graph, box, options, {})
     took = time.perf_counter() - began

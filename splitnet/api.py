@@ -68,9 +68,9 @@ def plan(
             only a free plan fits.
         seed: of the random moves of the search, 0.
         cut_penalty: share of the objective traded for fewer device crossings, 0.02.
-        parts: about how many parts the calls of a Keras model are grouped into. None
-            means six per device that is not a CPU, at least 12 and at most 48. The
-            branches of a `Net` and the parts of a `Graph` stay as declared.
+        regroup: whether calls are placed one by one, and those that then run together
+            are the parts of the plan. So it is with a Keras model, whatever is given;
+            the branches of a `Net` and the parts of a `Graph` stay whole unless True.
         nested: models inside a Keras model: "expand" or "keep"; see `read`.
         on_progress: called with the share of the search done, 0 to 1, and the best
             value so far.
@@ -127,7 +127,7 @@ def compare_strategies(
         DeclarationError: it is neither, or options are wrong.
     """
     if isinstance(source, Plan):
-        from splitnet.planner.strategies.compare import compare_plan
+        from splitnet.planner.strategies.candidates import compare_plan
 
         if cluster is not None or options:
             raise DeclarationError(
@@ -151,16 +151,12 @@ def _read(
         from splitnet.tf.runtime.devices import local_cluster
 
         cluster = local_cluster()
-    graph, pins, parts = source, options.pins, None
+    graph, pins = source, options.pins
     if not isinstance(source, Graph):
         from splitnet.tf.reading.read import read
 
         how = {"nested": options.nested, "training": options.training}
         graph = read(source, options.batch, **how)
-    if not isinstance(source, Net | Graph):
-        from splitnet.planner.planner import default_parts
-
-        parts = options.parts or default_parts(cluster)
     if pins == "as_built":
         from splitnet.tf.placement.as_built import pins_as_built
 
@@ -169,7 +165,12 @@ def _read(
         from splitnet.planner.plan_file import load_plan
 
         pins = load_plan(Path(pins))
-    known = replace(options, costs=costs_of(options.costs), pins=pins, parts=parts)
+    known = replace(
+        options,
+        costs=costs_of(options.costs),
+        pins=pins,
+        regroup=options.regroup or not isinstance(source, Net | Graph),
+    )
     return graph, cluster, known
 
 

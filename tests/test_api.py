@@ -20,7 +20,6 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
         ("batch", 0, "batch= must be a whole number, 1 or more. Received: 0"),
         ("batch", True, "batch= must be a whole number, 1 or more. Received: True"),
         ("seed", 1.5, "seed= must be a whole number. Received: 1.5"),
-        ("parts", -1, "parts= must be a whole number, 1 or more"),
         ("time_limit", inf, "time_limit= must be a finite number"),
         ("time_limit", nan, "time_limit= must be a finite number"),
         ("time_limit", -1.0, "time_limit= must be a finite number"),

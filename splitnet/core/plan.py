@@ -71,7 +71,7 @@ class PlanOptions:
     contiguity: Annotated[str, CONTIGUITIES] | None = None
     seed: int = 0
     cut_penalty: Annotated[float, Meta(ge=0, lt=1)] = 0.02
-    parts: Positive | None = None
+    regroup: bool = False
     nested: Annotated[str, NESTED] = "expand"
     on_progress: Callable[[float, float], None] | None = None
     strategy: Annotated[str, ("auto",)] | None = None
@@ -128,7 +128,7 @@ if TYPE_CHECKING:
         contiguity: str | None
         seed: int
         cut_penalty: float
-        parts: int | None
+        regroup: bool
         nested: str
         on_progress: Callable[[float, float], None] | None
         strategy: str | None

@@ -17,19 +17,7 @@ from splitnet.core.plan import (
 from splitnet.planner.constraints import near_groups
 from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
-from splitnet.planner.strategies.compare import compare_plan
-
-__all__ = [
-    "Alternative",
-    "Comparison",
-    "Explanation",
-    "alternatives",
-    "compare",
-    "explain",
-    "other_devices",
-    "reason_text",
-    "with_verdict",
-]
+from splitnet.planner.strategies.candidates import compare_plan
 
 _MOST_PLAYS = 400_000
 """Calls that may be simulated to find advice: a second or two."""

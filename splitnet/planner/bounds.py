@@ -23,8 +23,6 @@ from splitnet.planner.problem import Problem, equivalent_devices
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
 
-__all__ = ["CriticalPath", "cost_per_device", "lower_bound"]
-
 _MOST_GROUPS, _MOST_NODES = 50, 300
 """Size of a problem for the program, and nodes of its branch and bound."""
 

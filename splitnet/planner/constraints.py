@@ -19,18 +19,6 @@ from splitnet.core.graph import Graph, Part, names_of
 from splitnet.core.net import preferences
 from splitnet.core.plan import DeviceOf, Fallback, Plan
 
-__all__ = [
-    "Constraint",
-    "Group",
-    "Pins",
-    "fallbacks_of",
-    "near_groups",
-    "pins_of",
-    "requests_of",
-    "resolve",
-    "select",
-]
-
 On = str | Sequence[str]
 Pins = Mapping[str, On] | Callable[[Part], On | None] | Plan
 
@@ -42,7 +30,7 @@ class Constraint:
     `reason` is a `Placement.reason`, or "" where the planner is free to choose.
     `unavailable` is the requested device that cannot be used, and `detail` says why and
     what is used instead. `preferred` are the devices of the first request that is
-    available.
+    available; a substitute has none.
     """
 
     part: str
@@ -69,10 +57,10 @@ class Group:
 def resolve(
     graph: Graph,
     cluster: Cluster,
+    load_of: Callable[[str, str], float],
     *,
     pins: Pins | None = None,
     missing: str = "fallback",
-    load_of: Callable[[str, str], float] | None = None,
     whole_lists: bool = False,
 ) -> tuple[dict[str, Constraint], list[Group]]:
     """Turn requests into devices of this cluster, part by part and group by group.
@@ -80,10 +68,10 @@ def resolve(
     Args:
         graph: Its parts carry the declared requests.
         cluster: The available devices.
+        load_of: Seconds that a part takes on a device, to find the least loaded.
         pins: Names or patterns -> `on=`, or a function of the part; see `requests_of`.
         missing: What to do if no requested device is available: "fallback" (a
             substitute, recorded), "warn" (the same, with a warning) or "error".
-        load_of: Seconds that a part takes on a device, to find the least loaded.
         whole_lists: Allow every device of a preference list, not only the first that is
             available. Used when the first is full.
 
@@ -100,7 +88,7 @@ def resolve(
     members = near_groups(graph)
     if not whole_lists:
         _report_missing(found, cluster, missing)
-        found = _choose_substitutes(cluster, found, members, load_of)
+        _choose_substitutes(cluster, found, members, load_of)
     return found, _groups(graph, found, members)
 
 
@@ -115,33 +103,36 @@ def requests_of(
         DeclarationError: pins of another type, or as `select`.
         DeviceError: an impossible device name.
     """
-    requests = {
-        part.name: (_devices("part", part.name, part.on), False) for part in graph.parts
-    }
     if isinstance(pins, DeviceOf):
         pins = pins.plan
     if isinstance(pins, Plan):
         pins = pins_of(pins, graph)
-    if pins is None:
-        return requests
+    chosen: dict[str, On | None] = {}
     if callable(pins):
         chosen = {part.name: pins(part) for part in graph.parts}
-        named = {name: name for name, on in chosen.items() if on is not None}
-    elif isinstance(pins, Mapping):
+        key_of = {name: name for name, on in chosen.items() if on is not None}
+    elif isinstance(pins, Mapping | None):
         at_home = {p.name for p in graph.parts if p.kind == "input"}
-        chosen = {
-            key: on
-            for key, on in pins.items()
+        chosen.update(
+            (key, on)
+            for key, on in (pins or {}).items()
             if key not in at_home or not str(on).startswith("cpu")
-        }
-        named = select(graph, chosen)
+        )
+        key_of = select(graph, chosen)
     else:
         raise DeclarationError(
             "pins= must be a table of patterns, such as {'block1_*': 'gpu:0'}, a "
             f"function of a part, or a plan or its file. Received: {pins!r}."
         )
-    for part, key in named.items():
-        requests[part] = (_devices("pin", key, chosen[key] or ()), True)
+    requests = {}
+    for part in graph.parts:
+        key = key_of.get(part.name)
+        try:
+            on = part.on if key is None else chosen[key] or ()
+            requests[part.name] = preferences(on), key is not None
+        except DeviceError as error:
+            what = f"part {part.name!r}" if key is None else f"pin {key!r}"
+            raise DeviceError(f"{what}: {error}") from None
     return requests
 
 
@@ -227,13 +218,6 @@ def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> 
     return f"pattern {key!r} matches no part, call or layer; {hint}"
 
 
-def _devices(what: str, name: str, on: On) -> tuple[str, ...]:
-    try:
-        return preferences(on)
-    except DeviceError as error:
-        raise DeviceError(f"{what} {name!r}: {error}") from None
-
-
 def pins_of(plan: Plan, graph: Graph) -> Callable[[Part], str | None]:
     """The devices of another plan as pins: of its parts, or else of its calls.
 
@@ -242,12 +226,11 @@ def pins_of(plan: Plan, graph: Graph) -> Callable[[Part], str | None]:
     Raises:
         DeclarationError: the plan has names that the graph does not have.
     """
-    mine = [part.name for part in graph.parts if part.kind != "input"]
+    mine = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
     table = dict(plan.device_of)
-    if not all(name in table for name in mine):
+    if not mine.keys() <= table.keys():
         table = {call.name: table[call.part] for call in plan.graph.calls}
-    names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
-    faults = [_unknown(graph, names, name) for name in table if name not in graph.part]
+    faults = [_unknown(graph, mine, name) for name in table if name not in graph.part]
     if faults:
         raise DeclarationError(
             listed(f"the plan of {plan.graph.name!r} cannot be kept.", faults[:12])
@@ -275,8 +258,7 @@ def near_groups(graph: Graph) -> list[tuple[str, ...]]:
     """Parts bound by near=, in order of declaration."""
     bound = nx.utils.UnionFind([part.name for part in graph.parts])
     for part in graph.parts:
-        for other in part.near:
-            bound.union(part.name, other)
+        bound.union(part.name, *part.near)
     members: dict[str, list[str]] = {}
     for part in graph.parts:
         members.setdefault(bound[part.name], []).append(part.name)
@@ -291,72 +273,54 @@ def _constraint(
     pinned: bool,
     whole_lists: bool,
 ) -> Constraint:
-    """What the first available request allows, before near= is considered."""
+    """What the requests of one part allow, before near= is considered."""
     requested = ", ".join(on)
     if part.kind == "input":
         return Constraint(part.name, requested, (cluster.home.name,), "input")
-    meanings = [(name, *_meaning(cluster, name, pinned, part.kind)) for name in on]
-    available = [meaning for meaning in meanings if meaning[1]]
+    meant = {
+        name: tuple(d.name for d in (cluster if name == "auto" else same))
+        for name in on
+        for same in [cluster.of_kind(name) if name in KINDS else ()]
+    }
+    for name in on:
+        if name not in KINDS and name in cluster:
+            meant[name] = (name,)
+    available = [name for name in on if meant[name]]
     if not available:
-        return _with_kernels(graph, cluster, part, _substituted(cluster, part, on))
-    name, first, reason = available[0]
+        kind = on[0] if is_kind(on[0]) else on[0].rpartition("/")[2].partition(":")[0]
+        same = tuple(device.name for device in cluster.of_kind(kind))
+        detail = f"{on[0]} is not available; a {kind} with enough memory is used"
+        if not same:
+            same, detail = (cluster.home.name,), f"there is no {kind} available"
+        one = Constraint(part.name, requested, same, "fallback", on[0], detail)
+        return _with_kernels(graph, cluster, one)
+    first, reason = meant[available[0]], ""
+    if available[0] in KINDS and len(first) == 1:
+        default = part.kind == "merge" and not pinned and available[0] == "cpu"
+        reason = "merge" if default else "preference"
+    elif available[0] not in (*KINDS, "auto"):
+        reason = "pin"
     allowed = first
     if whole_lists:
-        allowed = tuple(
-            dict.fromkeys(d for _, devices, _ in available for d in devices)
-        )
+        allowed = tuple(dict.fromkeys(d for name in available for d in meant[name]))
         reason = reason if allowed == first else ""
     one = Constraint(part.name, requested, allowed, reason, preferred=first)
-    if meanings[0] is not available[0]:
-        detail = f"{on[0]} is not available; {name} is next in the list"
+    if available[0] != on[0]:
+        detail = f"{on[0]} is not available; {available[0]} is next in the list"
         one = replace(one, reason="fallback", unavailable=on[0], detail=detail)
-    return _with_kernels(graph, cluster, part, one)
+    return _with_kernels(graph, cluster, one)
 
 
-def _meaning(
-    cluster: Cluster, name: str, pinned: bool, kind: str
-) -> tuple[tuple[str, ...], str]:
-    """The devices that one request means on this cluster, and the reason it gives."""
-    if name == "auto":
-        return tuple(device.name for device in cluster), ""
-    if name in KINDS:
-        same = tuple(device.name for device in cluster.of_kind(name))
-        default = kind == "merge" and not pinned and name == "cpu"
-        return same, ("merge" if default else "preference") if len(same) == 1 else ""
-    return ((name,) if name in cluster else ()), "pin"
-
-
-def _substituted(cluster: Cluster, part: Part, on: tuple[str, ...]) -> Constraint:
-    """No requested device is available: use one of the same kind, else the CPU."""
-    requested, first = ", ".join(on), on[0]
-    kind = first if is_kind(first) else first.rpartition("/")[2].partition(":")[0]
-    same = tuple(device.name for device in cluster.of_kind(kind))
-    if not same:
-        detail = f"there is no {kind} available"
-        home = (cluster.home.name,)
-        return Constraint(part.name, requested, home, "fallback", first, detail)
-    return Constraint(
-        part.name,
-        requested,
-        same,
-        "fallback",
-        first,
-        f"{first} is not available; a {kind} with enough memory is used",
-    )
-
-
-def _with_kernels(
-    graph: Graph, cluster: Cluster, part: Part, one: Constraint
-) -> Constraint:
+def _with_kernels(graph: Graph, cluster: Cluster, one: Constraint) -> Constraint:
     """A call without a GPU kernel keeps its part on a CPU."""
-    bound = [call for call in graph.calls_of[part.name] if call.cpu_only]
-    if not bound:
+    bound = next((call for call in graph.calls_of[one.part] if call.cpu_only), None)
+    if bound is None:
         return one
     cpus = tuple(device.name for device in cluster.of_kind("cpu"))
     if not cpus:
         raise DeviceError(
-            f"part {part.name!r} has a call without a GPU kernel ({bound[0].name}, "
-            f"{bound[0].kind}), and there is no CPU among "
+            f"part {one.part!r} has a call without a GPU kernel ({bound.name}, "
+            f"{bound.kind}), and there is no CPU among "
             f"{', '.join(d.name for d in cluster)}. Add 'cpu' to the cluster."
         )
     kept = tuple(name for name in one.allowed if name in cpus)
@@ -364,7 +328,7 @@ def _with_kernels(
     if kept and not wants_gpu:
         reason = one.reason or "no kernel"
         return replace(one, allowed=kept, reason=reason, preferred=())
-    detail = f"{bound[0].kind} {bound[0].name!r} has no GPU kernel"
+    detail = f"{bound.kind} {bound.name!r} has no GPU kernel"
     first = one.requested.partition(", ")[0] if wants_gpu else ""
     return Constraint(one.part, one.requested, kept or cpus, "no kernel", first, detail)
 
@@ -373,20 +337,16 @@ def _report_missing(
     found: Mapping[str, Constraint], cluster: Cluster, missing: str
 ) -> None:
     """Refuse, or warn, where none of the requested devices is available."""
-    if missing == "fallback":
-        return
     available = ", ".join(device.name for device in cluster)
     gone = [c for c in found.values() if c.reason == "fallback" and not c.preferred]
     if gone and missing == "error":
-        faults = [f"part {c.part!r} requests {c.requested}" for c in gone]
-        raise DeviceError(
-            listed(
-                f"not every requested device is available (available: {available}). "
-                "Change on=, or use missing='fallback'.",
-                faults,
-            )
+        headline = (
+            f"not every requested device is available (available: {available}). "
+            "Change on=, or use missing='fallback'."
         )
-    if gone:
+        faults = [f"part {c.part!r} requests {c.requested}" for c in gone]
+        raise DeviceError(listed(headline, faults))
+    if gone and missing == "warn":
         parts = ", ".join(f"{c.part} ({c.unavailable})" for c in gone)
         warn(
             f"requested devices are not available; substitutes are used for: {parts}. "
@@ -398,44 +358,35 @@ def _choose_substitutes(
     cluster: Cluster,
     found: dict[str, Constraint],
     members: Sequence[tuple[str, ...]],
-    load_of: Callable[[str, str], float] | None,
-) -> dict[str, Constraint]:
+    seconds: Callable[[str, str], float],
+) -> None:
     """Give each missing device one substitute: the least loaded device of its kind.
 
-    Parts that requested the same device stay together.
+    Parts that requested the same device stay together, near what near= binds to them.
     """
-    seconds = load_of or (lambda part, device: 1.0)
     load = {device.name: 0.0 for device in cluster}
-    group = {name: parts for parts in members for name in parts}
-    for one in found.values():
-        if len(one.allowed) == 1:
-            load[one.allowed[0]] += seconds(one.part, one.allowed[0])
+    near = {name: parts for parts in members for name in parts}
     waiting: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for one in found.values():
         substituted = one.reason == "fallback" and not one.preferred
-        if substituted and len(one.allowed) > 1 and not is_kind(one.unavailable):
+        if len(one.allowed) == 1:
+            load[one.allowed[0]] += seconds(one.part, one.allowed[0])
+        elif substituted and not is_kind(one.unavailable):
             waiting.setdefault((one.unavailable, one.allowed), []).append(one.part)
-    result = dict(found)
+    before = dict(found)
     for (device, allowed), parts in waiting.items():
-        fixed = [
-            found[other].allowed[0]
-            for part in parts
-            for other in group[part]
-            if len(found[other].allowed) == 1 and found[other].allowed[0] in allowed
-        ]
+        neighbours = [before[other].allowed for part in parts for other in near[part]]
+        fixed = [one[0] for one in neighbours if len(one) == 1 and one[0] in allowed]
         substitute = fixed[0] if fixed else min(allowed, key=load.__getitem__)
         kind = substitute.rpartition("/")[2].partition(":")[0]
         detail = f"{device} is not available; the least loaded {kind} is used"
         for part in parts:
             load[substitute] += seconds(part, substitute)
-            result[part] = replace(found[part], allowed=(substitute,), detail=detail)
-    return result
+            found[part] = replace(found[part], allowed=(substitute,), detail=detail)
 
 
 def _groups(
-    graph: Graph,
-    found: Mapping[str, Constraint],
-    members: Sequence[tuple[str, ...]],
+    graph: Graph, found: Mapping[str, Constraint], members: Sequence[tuple[str, ...]]
 ) -> list[Group]:
     """Intersect what the members of each group may use; nothing left is a conflict."""
     number = {name: i for i, parts in enumerate(members) for name in parts}
@@ -451,7 +402,14 @@ def _groups(
                 )
     groups = []
     for i, parts in enumerate(members):
-        allowed = _common(graph, found, parts)
+        everyone = [found[p].allowed for p in parts]
+        # A merge's default device yields to near=.
+        firm = [
+            found[p].allowed
+            for p in parts
+            if graph.part[p].kind != "merge" or found[p].reason != "merge"
+        ]
+        allowed = _in_all(everyone) or _in_all(firm)
         if not allowed:
             wants = "; ".join(f"{p!r} on {', '.join(found[p].allowed)}" for p in parts)
             faults.append(f"near= binds parts that cannot share a device: {wants}")
@@ -468,19 +426,6 @@ def _groups(
     return groups
 
 
-def _common(
-    graph: Graph, found: Mapping[str, Constraint], parts: Sequence[str]
-) -> tuple[str, ...]:
-    """Devices that all members may use; a merge's default device yields to near=."""
-    everyone = [found[p].allowed for p in parts]
-    firm = [
-        found[p].allowed
-        for p in parts
-        if not (graph.part[p].kind == "merge" and found[p].reason == "merge")
-    ]
-    for lists in (everyone, firm):
-        if lists:
-            common = tuple(d for d in lists[0] if all(d in other for other in lists))
-            if common:
-                return common
-    return ()
+def _in_all(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    first = lists[0] if lists else ()
+    return tuple(name for name in first if all(name in other for other in lists))

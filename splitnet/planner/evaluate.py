@@ -16,12 +16,12 @@ from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Constraint, Group, select
+from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.partitioning import functions, in_functions, request_keys
 from splitnet.planner.problem import (
     Functions,
     Problem,
     equivalent_devices,
-    loads,
     problem_of,
 )
 from splitnet.simulator.microbatch import (
@@ -33,18 +33,6 @@ from splitnet.simulator.microbatch import (
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
 from splitnet.simulator.units import Grouping
-
-__all__ = [
-    "Evaluation",
-    "Evaluator",
-    "default_groups",
-    "evaluator_of",
-    "free_groups",
-    "placed",
-    "reasons_of",
-    "requests_in",
-    "score",
-]
 
 _MOST_PLAYS = 15_000
 """Units that may be simulated to tell the reasons of placements apart."""
@@ -66,7 +54,8 @@ class Evaluator:
     """One graph on one cluster under one objective; evaluates any placement of it.
 
     The simulator runs a step of parts: all inputs of a part at its start, all outputs
-    at its end.
+    at its end. With `regroup` the parts are single calls, and what runs are the
+    functions that a placement makes of them: see `as_run`.
     """
 
     graph: Graph
@@ -76,6 +65,7 @@ class Evaluator:
     optimizer: str = "adam"
     training: bool = True
     execution: Execution = Execution()
+    regroup: bool = False
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, options: PlanOptions) -> "Evaluator":
@@ -87,17 +77,13 @@ class Evaluator:
             options.costs or Roofline(),
             optimizer_name(options.optimizer),
             options.training,
+            regroup=options.regroup,
         )
 
     @cached_property
     def step(self) -> StepGraph:
         """The step of the parts at once, before anything is placed."""
-        return self._step("parts")
-
-    @cached_property
-    def call_step(self) -> StepGraph:
-        """The step of single calls."""
-        return self._step("calls")
+        return self._step("calls" if self.regroup else "parts")
 
     def _step(
         self,
@@ -138,19 +124,26 @@ class Evaluator:
         step = self._steps[again]
         return in_schedule(step, pipeline) if step.microbatches > 1 else step
 
-    def as_functions(
+    def as_run(
         self, device_of: Mapping[str, str]
-    ) -> tuple["Evaluator", dict[str, str]]:
-        """The functions that run for a placement of calls, and their devices."""
-        graph, where = in_functions(self.graph, self.call_step, device_of)
-        return replace(self, graph=graph), where
+    ) -> tuple["Evaluator", Mapping[str, str]]:
+        """The parts that run for a placement, with their devices.
 
-    def problem_of_calls(self, groups: Sequence[Group]) -> Problem:
-        """As `problem_of` for a graph with a part per call, which run as functions."""
+        They are the parts of the graph, or the functions that its calls make.
+        """
+        if not self.regroup:
+            return self, device_of
+        where = {call.name: device_of[call.part] for call in self.graph.calls}
+        graph, functions_on = in_functions(self.graph, self.step, where)
+        return replace(self, graph=graph, regroup=False), functions_on
+
+    def problem_of(self, groups: Sequence[Group]) -> Problem:
+        """The placement problem of some groups of parts, without a cut penalty."""
+        number = {part: i for i, group in enumerate(groups) for part in group.parts}
 
         def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
-            units = functions(self.graph, self.call_step, devices)
-            step = self._step(units, self.call_step)
+            units = functions(self.graph, self.step, devices)
+            step = self._step(units, self.step)
             return step, [devices[calls[0]] for calls in units.calls]
 
         rule = Functions(
@@ -158,23 +151,12 @@ class Evaluator:
             np.array([device.part_seconds for device in self.cluster], np.float64),
             step_of,
         )
-        return self.problem_of(groups, self.call_step, rule)
-
-    def problem_of(
-        self,
-        groups: Sequence[Group],
-        step: StepGraph | None = None,
-        rule: Functions | None = None,
-    ) -> Problem:
-        """The placement problem of some groups of parts, without a cut penalty."""
-        step = step or self.step
-        number = {part: i for i, group in enumerate(groups) for part in group.parts}
         return problem_of(
-            step,
+            self.step,
             self.cluster,
             groups,
-            group_of_unit=[number[part] for part in step.parts],
-            functions=rule,
+            group_of_unit=[number[part] for part in self.step.parts],
+            functions=rule if self.regroup else None,
         )
 
     @cached_property
@@ -303,9 +285,7 @@ def score(
     options: PlanOptions | None = None,
     **changes: Any,
 ) -> Plan:
-    """As `splitnet.score`, of a graph; with `parts`, of one with a part per call.
-
-    Then the functions that run are the parts of the plan.
+    """As `splitnet.score`, of a graph; with `regroup`, of one with a part per call.
 
     Raises:
         DeclarationError: names that are not there, or parts that are left out.
@@ -317,11 +297,11 @@ def score(
     table: Any = device_of
     if isinstance(device_of, Plan):
         graph, table = _as_planned(graph, device_of), dict(device_of.device_of)
-    full = _full_placement(graph, cluster, table)
+    full: Mapping[str, str] = _full_placement(graph, cluster, table)
     evaluator = Evaluator.of(graph, cluster, options)
-    if options.parts and not isinstance(device_of, Plan):
-        where = {call.name: full[call.part] for call in graph.calls}
-        evaluator, full = evaluator.as_functions(where)
+    if not isinstance(device_of, Plan):  # whose parts are functions already
+        evaluator, full = evaluator.as_run(full)
+    evaluator = replace(evaluator, regroup=False)
     plan = evaluator.plan(
         tuple(
             Placement(p.name, full[p.name], ", ".join(p.on), "given")
@@ -330,6 +310,21 @@ def score(
     )
     bound = lower_bound(evaluator_of(plan).problem, plan.objective)
     return replace(plan, strategy="given", bound=min(bound, plan.value))
+
+
+def executed(plan: Plan, execution: Execution) -> Plan:
+    """The plan run another way, simulated anew; micro-batches have no lower bound."""
+    if execution == plan.execution:
+        return plan
+    made = replace(evaluator_of(plan), execution=execution).plan(plan.placements)
+    return replace(
+        plan,
+        execution=execution,
+        memory=made.memory,
+        timeline=made.timeline,
+        value=made.value,
+        bound=min(plan.bound, made.value) if execution.microbatches == 1 else 0.0,
+    )
 
 
 def _as_planned(graph: Graph, plan: Plan) -> Graph:

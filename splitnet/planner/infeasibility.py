@@ -18,8 +18,6 @@ from splitnet.planner.engine.solve import solve
 from splitnet.planner.evaluate import Evaluator, placed
 from splitnet.simulator.microbatch import largest_true, scaled_graph
 
-__all__ = ["fits_somewhere", "infeasible_error"]
-
 _TRY_SECONDS, _HARD_SECONDS = 0.3, 1.0
 """How long a placement that fits is looked for, and how long where it is worth more."""
 _REMEDY_SECONDS = 6.0
@@ -34,13 +32,8 @@ def fits_somewhere(
     evaluator: Evaluator, pins: Pins | None = None, *, seconds: float = _TRY_SECONDS
 ) -> bool:
     """Whether a placement that fits is found in a moment."""
-    _, groups = resolve(
-        evaluator.graph,
-        evaluator.cluster,
-        pins=pins,
-        load_of=evaluator.load,
-        whole_lists=True,
-    )
+    graph, cluster = evaluator.graph, evaluator.cluster
+    _, groups = resolve(graph, cluster, evaluator.load, pins=pins, whole_lists=True)
     problem = evaluator.problem_of(groups)
     need, room = problem.graph.size_bytes, problem.graph.capacity_bytes
     number = {device.name: i for i, device in enumerate(evaluator.cluster)}

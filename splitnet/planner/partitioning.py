@@ -1,9 +1,7 @@
 r"""Calls brought to parts: convex sets of calls, named as a person would name them.
 
-A Keras model that nobody declared comes with a part per call. Before a search its calls
-are clustered along the model's own seams: where all data passes through one tensor a
-chain can be cut, and what runs side by side between two cuts are parallel branches.
-After a search on calls, the functions that run on the devices are the parts:
+A Keras model that nobody declared comes with a part per call. After a search on calls,
+the functions that run on the devices are the parts:
 
     gpu:0   a - b - c . . . f - g      parts: {a, b} {c} {f, g} on gpu:0
                  \         /                  {d, e} on gpu:1
@@ -15,45 +13,20 @@ device needs its output. Every part is convex: the graph of the parts has no cyc
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import TypeVar
 
 import networkx as nx
 
-from splitnet.core.graph import Call, Graph
-from splitnet.planner.constraints import Pins, requests_of
+from splitnet.core.graph import Graph
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.units import Grouping
 
-__all__ = [
-    "bind_shared_weights",
-    "clusters",
-    "functions",
-    "in_functions",
-    "is_convex",
-    "is_pipeline",
-    "request_keys",
-    "running_order",
-    "with_requests",
-]
-
 T = TypeVar("T", bound=Hashable)
 D = TypeVar("D", bound=Hashable)
-
-
-def with_requests(graph: Graph, pins: Pins | None) -> Graph:
-    """Write pins into the parts.
-
-    Raises:
-        DeclarationError: as `requests_of`.
-    """
-    on = requests_of(graph, pins)
-    return replace(
-        graph, parts=tuple(replace(p, on=on[p.name][0]) for p in graph.parts)
-    )
 
 
 def bind_shared_weights(graph: Graph) -> Graph:
@@ -65,59 +38,6 @@ def bind_shared_weights(graph: Graph) -> Graph:
                 near.setdefault(other, {})[users[0]] = None
     parts = (replace(p, near=(*p.near, *near.get(p.name, ()))) for p in graph.parts)
     return replace(graph, parts=tuple(parts))
-
-
-def clusters(graph: Graph, most: int, seconds: Callable[[Call], float]) -> Graph:
-    """Merge the calls of a graph with a part per call into at most about `most` parts.
-
-    Calls with different requests, and inputs, stay apart, so pins can make more parts
-    than `most`. Parts that share weights are bound by near=. Neighbours in a running
-    order that ends branches are merged, first what is a chain, last what runs side by
-    side: several devices are for that. Linear but for sorting.
-
-    Args:
-        graph: A part per call; the requests (`on`) of the parts are kept.
-        most: About how many parts to make; at least 1.
-        seconds: The weight of a call, to make parts of like weight.
-    """
-    index = {call.name: i for i, call in enumerate(graph.calls)}
-    before: list[set[int]] = [set() for _ in index]
-    after: list[dict[int, None]] = [{} for _ in index]
-    for tensor in graph.tensors:
-        before[index[tensor.target]].add(index[tensor.source])
-        after[index[tensor.source]][index[tensor.target]] = None
-    key, weight = request_keys(graph), [seconds(call) for call in graph.calls]
-    level = [0] * len(key)  # the most changes of key on any path to a call
-    for call, sources in enumerate(before):
-        for source in sources:
-            level[call] = max(level[call], level[source] + (key[source] != key[call]))
-    inputs = [graph.part[call.part].kind == "input" for call in graph.calls]
-    # Every edge stays on its level or leads to a higher one, so this order may run.
-    order = sorted(running_order(before, after), key=lambda i: (level[i], key[i]))
-    pieces = [
-        _Piece(
-            *([i], weight[i], (level[i], key[i]), not inputs[i]),
-            *({i}, before[i], set(after[i])),
-        )
-        for i in order
-    ]
-    most, whole = max(most, 1), sum(weight)
-    limit = whole / most / 4 or whole  # not 0 by underflow
-    while sum(piece.free for piece in pieces) > most and limit < whole:
-        limit *= 2
-        for joins in (_Piece.is_continued, _Piece.is_read, _Piece.is_beside):
-            pieces = _merged(pieces, limit, joins)
-    while sum(piece.free for piece in pieces) > most:
-        pairs = [
-            (left.weight + right.weight, i)
-            for i, (left, right) in enumerate(pairwise(pieces))
-            if left.is_beside(right)
-        ]
-        if not pairs:
-            break
-        _, i = min(pairs)
-        pieces[i].merge(pieces.pop(i + 1))
-    return _regrouped(graph, [piece.calls for piece in pieces])
 
 
 def running_order(
@@ -138,58 +58,6 @@ def running_order(
             if not waiting[reader]:
                 ready.append(reader)
     return order
-
-
-@dataclass(slots=True)
-class _Piece:
-    """Calls that will be one part; only `free` pieces of one mark are merged.
-
-    `reads` and `readers` are calls outside. Two pieces that stand next to each other in
-    a running order can always be one part.
-    """
-
-    calls: list[int]
-    weight: float
-    mark: Hashable
-    free: bool
-    inside: set[int]
-    reads: set[int]
-    readers: set[int]
-
-    def is_beside(self, right: "_Piece") -> bool:
-        """Whether the next piece in the order may be merged into this one."""
-        return self.free and right.free and self.mark == right.mark
-
-    def is_read(self, right: "_Piece") -> bool:
-        """Whether the next piece, besides, reads from this one."""
-        return self.is_beside(right) and not right.reads.isdisjoint(self.inside)
-
-    def is_continued(self, right: "_Piece") -> bool:
-        """Whether this piece is read by the next alone, which reads no other."""
-        chain = self.readers <= right.inside and right.reads <= self.inside
-        return self.is_beside(right) and chain
-
-    def merge(self, right: "_Piece") -> None:
-        """Take the calls of the next piece."""
-        self.calls += right.calls
-        self.weight += right.weight
-        self.reads = self.reads | (right.reads - self.inside)
-        self.readers = (self.readers - right.inside) | right.readers
-        self.inside |= right.inside
-
-
-def _merged(
-    pieces: Sequence[_Piece], limit: float, joins: Callable[[_Piece, _Piece], bool]
-) -> list[_Piece]:
-    """Merge each piece into its left neighbour while the two weigh at most `limit`."""
-    kept: list[_Piece] = []
-    for piece in pieces:
-        light = kept and kept[-1].weight + piece.weight <= limit
-        if light and joins(kept[-1], piece):
-            kept[-1].merge(piece)
-        else:
-            kept.append(piece)
-    return kept
 
 
 def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
@@ -228,16 +96,25 @@ def in_functions(
 ) -> tuple[Graph, dict[str, str]]:
     """The graph with a part per function, and the device of each part.
 
+    Its calls keep their order, so the first call with a weight stays the same one: its
+    part is the home of the weight.
+
     Args:
         graph: A part per call.
         step: Its step, with a unit per call.
         device_of: The device of each call.
     """
-    device = [device_of[call] for call in step.names]
-    names = {name: i for i, name in enumerate(dict.fromkeys(device))}
-    units = functions(graph, step, [names[d] for d in device])
-    parted = _regrouped(graph, units.calls)
-    return parted, {call.part: device_of[call.name] for call in parted.calls}
+    number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
+    pieces = functions(graph, step, [number[device_of[c]] for c in step.names]).calls
+    names = _names(graph, pieces)
+    part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
+    parts = tuple(
+        replace(graph.part[graph.calls[piece[0]].part], name=name, near=())
+        for name, piece in zip(names, pieces)
+    )
+    calls = tuple(replace(one, part=part_of[i]) for i, one in enumerate(graph.calls))
+    parted = bind_shared_weights(replace(graph, calls=calls, parts=parts))
+    return parted, {call.part: device_of[call.name] for call in calls}
 
 
 def request_keys(graph: Graph) -> list[int]:
@@ -249,22 +126,6 @@ def request_keys(graph: Graph) -> list[int]:
     ]
     number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return [number[key] for key in keys]
-
-
-def _regrouped(graph: Graph, pieces: Sequence[Sequence[int]]) -> Graph:
-    """The graph with a part per piece.
-
-    Its calls keep their order, so the first call with a weight stays the same one: its
-    part is the home of the weight.
-    """
-    names = _names(graph, pieces)
-    part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
-    parts = [
-        replace(graph.part[graph.calls[piece[0]].part], name=name, near=())
-        for name, piece in zip(names, pieces)
-    ]
-    calls = [replace(call, part=part_of[i]) for i, call in enumerate(graph.calls)]
-    return bind_shared_weights(replace(graph, calls=tuple(calls), parts=tuple(parts)))
 
 
 def _names(graph: Graph, pieces: Sequence[Sequence[int]]) -> list[str]:

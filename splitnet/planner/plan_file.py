@@ -22,11 +22,8 @@ from splitnet.core.plan import Fallback, Placement, Plan, PlanOptions
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.evaluate import score
-from splitnet.planner.strategies.compare import executed
+from splitnet.planner.evaluate import executed, score
 from splitnet.simulator.microbatch import execution_of
-
-__all__ = ["load_plan", "plan_from_dict", "plan_to_dict", "save_plan"]
 
 VERSION = 1
 

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import Roofline
 from splitnet.core.errors import InfeasibleError
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import (
@@ -27,34 +26,19 @@ from splitnet.planner.constraints import (
     Group,
     Pins,
     fallbacks_of,
+    requests_of,
     resolve,
 )
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
+from splitnet.planner.engine.load_graph import Ints, cut_size
 from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import Evaluator, placed, reasons_of
 from splitnet.planner.infeasibility import infeasible_error
-from splitnet.planner.partitioning import (
-    bind_shared_weights,
-    clusters,
-    with_requests,
-)
+from splitnet.planner.partitioning import bind_shared_weights
 from splitnet.planner.problem import (
-    Ints,
     Problem,
-    cut_size,
     equivalent_devices,
 )
-
-__all__ = [
-    "Found",
-    "NothingFitsError",
-    "default_parts",
-    "find_plan",
-    "in_clusters",
-    "plan_graph",
-    "plan_of",
-    "search",
-]
 
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
@@ -78,8 +62,8 @@ def plan_graph(
     Args:
         graph: What runs; `splitnet.read` makes it.
         cluster: The machine.
-        options: See `splitnet.plan`. With `parts`, the graph has a part per call, and
-            the plan has about so many parts; otherwise the graph's parts are placed.
+        options: See `splitnet.plan`. With `regroup`, the graph has a part per call, and
+            the functions that run are the parts of the plan.
         **changes: Single options by name, which beat `options`.
 
     Raises:
@@ -103,25 +87,6 @@ def find_plan(
         return plan_of(search(graph, cluster, options), options)
     except NothingFitsError as fault:
         raise fault.explained() from None
-
-
-def default_parts(cluster: Cluster) -> int:
-    """Into how many parts the calls of a model are merged that declares none."""
-    return min(max(6 * len(cluster.of_kind("gpu")), 12), 48)
-
-
-def in_clusters(graph: Graph, cluster: Cluster, options: PlanOptions) -> Graph:
-    """The calls of an undeclared model in few parts, which keep the pins."""
-    most = options.parts or default_parts(cluster)
-    base = with_requests(graph, options.pins)
-    fast = max(cluster, key=lambda device: device.flops_per_second)
-    costs = options.costs or Roofline()
-
-    def seconds(call: Call) -> float:
-        ahead = costs.forward_seconds(call, fast)
-        return ahead + costs.backward_seconds(call, fast)
-
-    return clusters(base, most, seconds)
 
 
 @dataclass(frozen=True)
@@ -157,8 +122,8 @@ def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
     Raises:
         NothingFitsError: nothing fits.
     """
-    began, sums = monotonic(), options.objective != "latency"
-    if options.parts is not None and sums and options.contiguity is None:
+    began = monotonic()
+    if options.regroup and options.objective != "latency" and not options.contiguity:
         convex = replace(options, contiguity="convex")
         with suppress(NothingFitsError):  # as where pins ask for a return
             return _search(graph, cluster, convex, began)
@@ -189,25 +154,44 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
     )
 
 
+def pinned(graph: Graph, options: PlanOptions) -> tuple[Graph, PlanOptions]:
+    """What to place: calls that are regrouped carry pins and stay with their weights.
+
+    Raises:
+        DeclarationError: as `requests_of`.
+    """
+    if not options.regroup:
+        return graph, options
+    on = requests_of(graph, options.pins)
+    parts = tuple(replace(part, on=on[part.name][0]) for part in graph.parts)
+    graph = bind_shared_weights(replace(graph, parts=parts))
+    return graph, replace(options, pins=None)
+
+
 def _search(
     graph: Graph, cluster: Cluster, options: PlanOptions, began: float
 ) -> Found:
-    """Search first requests; where they are full, whole preference lists.
-
-    With `parts` single calls are placed, and the functions that then run are the parts.
-    """
-    if options.parts is not None:
-        graph = bind_shared_weights(with_requests(graph, options.pins))
-        options = replace(options, pins=None)
+    """Search first requests; where they are full, whole preference lists."""
+    graph, options = pinned(graph, options)
     evaluator = Evaluator.of(graph, cluster, options)
-    first, whole = (_resolved(evaluator, options, lists) for lists in (False, True))
+
+    def resolved(
+        one: Evaluator, whole_lists: bool
+    ) -> tuple[dict[str, Constraint], list[Group]]:
+        return resolve(
+            one.graph,
+            cluster,
+            one.load,
+            pins=options.pins,
+            missing=options.missing,
+            whole_lists=whole_lists,
+        )
+
+    first, whole = (resolved(evaluator, lists) for lists in (False, True))
     shares = [1.0] if first[1] == whole[1] else [_FIRST_SHARE, 1 - _FIRST_SHARE]
     for lists, share in enumerate(shares):
         constraints, groups = whole if lists else first
-        parted = options.parts is not None
-        problem = (evaluator.problem_of_calls if parted else evaluator.problem_of)(
-            groups
-        )
+        problem = evaluator.problem_of(groups)
         # What follows the search takes about as long as what comes before it.
         around = 2 * (monotonic() - began)
         seconds = max(0.2 * options.time_limit, options.time_limit - around)
@@ -215,29 +199,15 @@ def _search(
         if solution.feasible:
             break
         began = monotonic()
-    names = [device.name for device in evaluator.cluster]
-    device_of = placed(groups, (names[device] for device in solution.assignment))
-    if options.parts is not None:
-        where = {call.name: device_of[call.part] for call in graph.calls}
-        evaluator, device_of = evaluator.as_functions(where)
-        constraints, groups = _resolved(evaluator, options, bool(lists))
+    names = [device.name for device in cluster]
+    wanted = (names[device] for device in solution.assignment)
+    evaluator, device_of = evaluator.as_run(placed(groups, wanted))
+    if options.regroup:
+        constraints, groups = resolved(evaluator, bool(lists))
     found = Found(evaluator, constraints, groups, device_of, solution)
     if not solution.feasible:
         raise NothingFitsError(found, options.pins)
     return found
-
-
-def _resolved(
-    evaluator: Evaluator, options: PlanOptions, whole_lists: bool
-) -> tuple[dict[str, Constraint], list[Group]]:
-    return resolve(
-        evaluator.graph,
-        evaluator.cluster,
-        pins=options.pins,
-        missing=options.missing,
-        load_of=evaluator.load,
-        whole_lists=whole_lists,
-    )
 
 
 def _solved(

@@ -27,8 +27,6 @@ from splitnet.planner.engine.load_graph import (
     LoadGraph,
     bytes_per_device,
     contracted,
-    cut_size,
-    loads,
     rows_of,
 )
 from splitnet.planner.partitioning import is_convex, running_order
@@ -36,21 +34,6 @@ from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import Edge
-
-__all__ = [
-    "Floats",
-    "Functions",
-    "Ints",
-    "Problem",
-    "contract",
-    "cut_size",
-    "device_line",
-    "equivalent_devices",
-    "is_contiguous",
-    "load_problem",
-    "loads",
-    "problem_of",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

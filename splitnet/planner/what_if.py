@@ -22,23 +22,19 @@ from splitnet.planner.analysis import (
     with_verdict,
 )
 from splitnet.planner.constraints import fallbacks_of, near_groups, resolve
+from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import step_seconds
-from splitnet.planner.evaluate import Evaluator, evaluator_of, requests_in, score
+from splitnet.planner.evaluate import (
+    Evaluator,
+    evaluator_of,
+    executed,
+    requests_in,
+    score,
+)
 from splitnet.planner.infeasibility import fits_somewhere
-from splitnet.planner.planner import find_plan, in_clusters
-from splitnet.planner.problem import loads
-from splitnet.planner.strategies.compare import executed
+from splitnet.planner.planner import find_plan, pinned
 from splitnet.simulator.event_loop import Traffic, run_step
 from splitnet.simulator.microbatch import execution_of, largest_true, scaled_graph
-
-__all__ = [
-    "Sensitivity",
-    "heaviest_moves",
-    "largest_batch",
-    "relocate",
-    "sensitivity",
-    "simulate",
-]
 
 _SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
@@ -291,9 +287,6 @@ def largest_batch(
         DeclarationError: a placement that misses a part, or a limit below 1.
     """
     options = options or PlanOptions()
-    if options.parts and device_of is None:
-        graph = in_clusters(graph, cluster, options)
-        options = replace(options, pins=None)
     known = device_of.plan if isinstance(device_of, DeviceOf) else device_of
     how = known.execution if isinstance(known, Plan) else Execution()
 
@@ -304,8 +297,9 @@ def largest_batch(
             plan = score(one, cluster, device_of, options)
             plan = executed(plan, replace(how, microbatches=most_pieces))
             return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
-        evaluator = Evaluator.of(one, cluster, options)
-        return fits_somewhere(evaluator, options.pins, seconds=_SECONDS_PER_BATCH)
+        whole, placing = pinned(one, options)
+        evaluator = Evaluator.of(whole, cluster, placing)
+        return fits_somewhere(evaluator, placing.pins, seconds=_SECONDS_PER_BATCH)
 
     return largest_true(fits, most)
 
@@ -321,10 +315,8 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
     constraints, groups = resolve(
-        plan.graph,
-        cluster,
+        *(plan.graph, cluster, evaluator.load),
         pins=lambda part: None if part.kind == "input" else plan.device_of[part.name],
-        load_of=evaluator.load,
     )
     device_of = {part: group.allowed[0] for group in groups for part in group.parts}
     again = {

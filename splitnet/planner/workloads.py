@@ -22,18 +22,8 @@ from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import PlanFileError, listed
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
-from splitnet.planner.problem import Problem, is_contiguous, load_problem, loads
-
-__all__ = [
-    "Node",
-    "SplitScore",
-    "Workload",
-    "graph_of_workload",
-    "read_workload",
-    "score_split",
-    "workload_of",
-    "workload_problem",
-]
+from splitnet.planner.engine.load_graph import loads
+from splitnet.planner.problem import Problem, is_contiguous, load_problem
 
 _MOST_FAULTS = 20
 _UNLIMITED_BYTES = 1 << 60

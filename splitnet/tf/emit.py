@@ -11,7 +11,7 @@ import tensorflow as tf
 from splitnet.core.errors import PlanFileError, warn
 from splitnet.core.plan import Plan
 from splitnet.core.replication import tower_part, towers_in, weights_part
-from splitnet.planner.strategies.compare import executed
+from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.lowering import check_execution, lay_out

@@ -12,8 +12,8 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
 from splitnet.core.replication import towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.planner.evaluate import executed
 from splitnet.planner.strategies.candidates import choose
-from splitnet.planner.strategies.compare import executed
 from splitnet.view.diagram import diagram_of
 from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
 

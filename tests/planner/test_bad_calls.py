@@ -31,7 +31,7 @@ OPTIONS = {
     "contiguity": ["line", []],
     "seed": [None, 1.5],
     "cut_penalty": [NAN, -1, 1, None],
-    "parts": [0, "a"],
+    "regroup": [2, "a"],
     "nested": [3, None],
     "on_progress": [3],
 }

@@ -255,14 +255,14 @@ def test_a_range_of_calls_is_a_name() -> None:
 
 def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
     """As `device_of` of a plan, the plan itself, or its table by names."""
-    plan = find_plan(CALLS, BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"}, parts=2)
+    plan = find_plan(CALLS, BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"}, regroup=True)
     assert list(plan.device_of) == ["x", "c0 .. c1", "c2 .. c3"]
     assert plan.device_of["c2"] == plan["c2"].device == "gpu:1"
 
     for pins in (plan, plan.device_of, dict(plan.device_of)):
-        again = find_plan(CALLS, BOX, pins=pins, parts=2)
+        again = find_plan(CALLS, BOX, pins=pins, regroup=True)
         assert again.device_of == plan.device_of
-        scored = score(CALLS, BOX, pins, parts=2)
+        scored = score(CALLS, BOX, pins, regroup=True)
         assert scored.device_of == plan.device_of
         assert scored.value == plan.value
 
@@ -270,7 +270,7 @@ def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
 def test_a_call_without_a_kernel_says_so() -> None:
     """Not that somebody preferred the CPU."""
     calls = tuple(replace(c, cpu_only=c.name == "c1") for c in CALLS.calls)
-    plan = find_plan(replace(CALLS, calls=calls), BOX, parts=4)
+    plan = find_plan(replace(CALLS, calls=calls), BOX, regroup=True)
 
     assert plan["c1"].reason == "no kernel"
     assert plan["c1"].requested == "auto"

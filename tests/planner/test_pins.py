@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 
 import splitnet as sn
-from splitnet.planner.partitioning import clusters
+from splitnet.planner.evaluate import score
 from tests.zoo import chain
 
 CLUSTER = sn.Cluster.of("2*gpu", "cpu", memory="16 GiB")
 
 
-def grouped(parts: int) -> sn.Graph:
-    """A chain of eight calls in some parts."""
-    return clusters(chain(8), parts, lambda call: 1.0)
+def grouped(*ends: int) -> sn.Graph:
+    """A chain of eight calls in parts that begin so."""
+    where = {f"c{i}": f"gpu:{sum(i >= end for end in ends) % 2}" for i in range(8)}
+    return score(chain(8), CLUSTER, where, regroup=True).graph
 
 
 def test_a_plan_file_edited_by_hand_is_kept(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_a_wrong_name_in_a_plan_file_is_told_with_a_suggestion(tmp_path: Path) -
 
 def test_a_plan_of_other_parts_is_kept_call_by_call() -> None:
     """Parts of one call each are where the part of that call was."""
-    plan = sn.plan(grouped(3), CLUSTER)
+    plan = sn.plan(grouped(3, 6), CLUSTER)
     again = sn.plan(chain(8), CLUSTER, pins=plan)
     where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
 
@@ -57,7 +58,7 @@ def test_comparison_of_other_parts_tells_runs_of_calls() -> None:
     """Calls that moved side by side stand on one line."""
     graph = chain(8)
     before = sn.plan(graph, CLUSTER, pins={"*": "gpu:0"})
-    after = sn.plan(grouped(2), CLUSTER, pins=lambda part: "gpu:1")
+    after = sn.plan(grouped(4), CLUSTER, pins=lambda part: "gpu:1")
     calls = [c.name for c in graph.calls if graph.part[c.part].kind != "input"]
     moved = before.compare(after).moved
 

@@ -10,8 +10,8 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
+from splitnet.planner.evaluate import executed
 from splitnet.planner.plan_file import load_plan, plan_from_dict, plan_to_dict
-from splitnet.planner.strategies.compare import executed
 from tests.planner.quick import plan_graph
 from tests.simulator.small import Seconds
 from tests.zoo import diamond, random_dag, two_towers

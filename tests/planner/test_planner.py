@@ -247,14 +247,14 @@ def test_an_interrupt_is_raised():
 
 
 @pytest.mark.parametrize("time_limit", [0.0, 1.0])
-@pytest.mark.parametrize("parts", [None, 24])
+@pytest.mark.parametrize("regroup", [False, True])
 def test_a_chain_of_blocks_does_not_cross_devices_for_next_to_nothing(
-    parts, time_limit
+    regroup, time_limit
 ):
     """The cut penalty holds for declared parts as for the calls of a model."""
     box = Cluster.of("8*gpu", "cpu")
     alone = score(chain(24), box, {"*": "gpu:0"})
-    plan = find_plan(chain(24), box, parts=parts, time_limit=time_limit)
+    plan = find_plan(chain(24), box, regroup=regroup, time_limit=time_limit)
     used = {device for part, device in plan.device_of.items() if part != "x"}
 
     assert len(used) == 1 or plan.value < 0.98 * alone.value
@@ -350,10 +350,12 @@ def test_calls_are_judged_by_the_functions_that_run(memory: str) -> None:
     graph = graph_of("blocks", calls, edges)
     cluster = Cluster.of("2*gpu", "cpu", memory=memory, link="12 GB/s")
 
-    plan = plan_graph(graph, cluster, parts=12, effort=300_000, time_limit=30.0, seed=1)
+    plan = plan_graph(
+        graph, cluster, regroup=True, effort=300_000, time_limit=30.0, seed=1
+    )
 
     where = {one.name: plan.device_of[one.part] for one in plan.graph.calls}
-    as_run = score(graph, cluster, where, parts=12)
+    as_run = score(graph, cluster, where, regroup=True)
     assert as_run.seconds == pytest.approx(plan.seconds)
     assert all(as_run.memory[d.name].total <= d.memory_bytes for d in cluster)
     assert plan.transfers

@@ -6,7 +6,8 @@ import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Execution
-from splitnet.planner.strategies.compare import compare_plan, executed
+from splitnet.planner.evaluate import executed
+from splitnet.planner.strategies.candidates import compare_plan
 from tests.planner.quick import find_plan, plan_graph
 from tests.zoo import chain
 

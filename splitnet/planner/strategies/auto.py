@@ -14,16 +14,8 @@ from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import resolve
 from splitnet.planner.evaluate import Evaluator
-from splitnet.planner.partitioning import bind_shared_weights, with_requests
-from splitnet.planner.planner import (
-    Found,
-    NothingFitsError,
-    in_clusters,
-    plan_of,
-    search,
-)
-from splitnet.planner.strategies.candidates import Candidate, Trial, choose
-from splitnet.planner.strategies.compare import compared
+from splitnet.planner.planner import Found, NothingFitsError, pinned, plan_of, search
+from splitnet.planner.strategies.candidates import Candidate, Trial, choose, compared
 from splitnet.planner.strategies.placements import (
     Placed,
     Space,
@@ -37,8 +29,6 @@ from splitnet.planner.strategies.splits import (
     slices_to_try,
 )
 from splitnet.simulator.microbatch import scaled_graph
-
-__all__ = ["Choice", "choices", "plan_placement", "plan_strategy", "strategies_of"]
 
 _STAGES_SHARE = 0.4
 """Of the time limit, in addition to it: for stages of equal work."""
@@ -183,25 +173,16 @@ class Choice:
         self.cluster, self.options = cluster, options
         free: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
         self._plain = replace(options, **free)
-        parted = options.parts is not None
-        coarse = in_clusters(graph, cluster, options) if parted else graph
-        self._pins = None if parted else options.pins
-        evaluator = Evaluator.of(coarse, cluster, self._plain)
+        whole, placing = pinned(graph, self._plain)
+        self._pins = placing.pins
+        evaluator = Evaluator.of(whole, cluster, placing)
         _, groups = resolve(
-            coarse,
-            cluster,
+            *(whole, cluster, evaluator.load),
             pins=self._pins,
             missing=options.missing,
-            load_of=evaluator.load,
         )
-        calls = bind_shared_weights(with_requests(graph, options.pins))
-        self._calls = Evaluator.of(calls, cluster, self._plain) if parted else None
         self.space = Space(
-            evaluator,
-            groups,
-            obstacles_of(graph) | dict(obstacles),
-            options,
-            self._regrouped if parted else None,
+            evaluator, groups, obstacles_of(graph) | dict(obstacles), options
         )
         _check(self.space)
         self._refused: NothingFitsError | None = None
@@ -210,39 +191,28 @@ class Choice:
         self._trial = Trial(self.space, time.monotonic() + seconds)
         self.found: list[Candidate] = list(self._trial.candidates(known))
 
-    def _regrouped(self, device_of: Mapping[str, str]) -> Placed:
-        """The functions that run where clusters of calls are placed so."""
-        return self._functions(self.space.evaluator.graph, device_of)
-
-    def _functions(self, graph: Graph, device_of: Mapping[str, str]) -> Placed:
-        """The functions that run where the parts of a graph of all calls are placed."""
-        assert self._calls is not None
-        where = {call.name: device_of[call.part] for call in graph.calls}
-        return self._calls.as_functions(where)
-
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with stages of equal work."""
-        known, plain = [], self._plain
         try:
-            self._best = _fitting(graph, self.cluster, plain)
-            known.append(self._of_whole_batch(self._best))
+            self._best = _fitting(graph, self.cluster, self._plain)
+            known = [self._of_whole_batch(self._best)]
         except NothingFitsError as fault:
-            self._best, self._refused = fault.found, fault
-        if len(self.space.counts) > 1 or self.space.counts[0] > 1:
-            if self._refused is not None or self._is_tight():
-                graph = scaled_graph(graph, max(1, graph.batch // _PIECES))
-                with suppress(NothingFitsError):
-                    known.append(
-                        self._of_whole_batch(search(graph, self.cluster, plain))
-                    )
-            busiest = replace(
-                plain,
-                objective="throughput",
-                contiguity="pipeline",
-                time_limit=_STAGES_SHARE * plain.time_limit,
-            )
+            self._best, self._refused, known = fault.found, fault, []
+        if tuple(self.space.counts) == (1,):
+            return known
+        busiest = replace(
+            self._plain,
+            objective="throughput",
+            contiguity="pipeline",
+            time_limit=_STAGES_SHARE * self._plain.time_limit,
+        )
+        tries = [(graph, busiest)]
+        if self._refused is not None or self._is_tight():
+            share = scaled_graph(graph, max(1, graph.batch // _PIECES))
+            tries.insert(0, (share, self._plain))
+        for one, options in tries:
             with suppress(NothingFitsError):
-                known.append(self._of_whole_batch(search(graph, self.cluster, busiest)))
+                known.append(self._of_whole_batch(search(one, self.cluster, options)))
         return known
 
     def _is_tight(self) -> bool:
@@ -258,9 +228,11 @@ class Choice:
 
     def _of_whole_batch(self, found: Found) -> Placed:
         """A placement that was searched, maybe for a share of the batch."""
-        if self._calls is None:
-            return self.space.evaluator, found.device_of
-        return self._functions(found.evaluator.graph, found.device_of)
+        evaluator = self.space.evaluator
+        if not evaluator.regroup:
+            return evaluator, found.device_of
+        calls = zip(evaluator.graph.calls, found.evaluator.graph.calls)
+        return evaluator.as_run({a.part: found.device_of[b.part] for a, b in calls})
 
     def plan(self) -> Plan:
         """The plan of the strategy that is chosen."""
@@ -269,10 +241,8 @@ class Choice:
             raise self._refusal()
         graph, plain = one.evaluator.graph, one.execution.microbatches == 1
         constraints, groups = resolve(
-            graph,
-            self.cluster,
+            *(graph, self.cluster, one.evaluator.load),
             pins=self._pins if graph is self.space.evaluator.graph else None,
-            load_of=one.evaluator.load,
         )
         known = self._best.solution
         bound = known.bound if plain and one.towers == 1 else 0.0

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from splitnet.core.graph import Graph
-from splitnet.core.plan import Strategy
-from splitnet.core.replication import as_one_part, towers_in
+from splitnet.core.plan import Plan, Strategy, StrategyComparison
+from splitnet.core.replication import as_one_part, collapse, towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
-from splitnet.planner.evaluate import Evaluation, Evaluator
+from splitnet.planner.evaluate import (
+    Evaluation,
+    Evaluator,
+    default_groups,
+    evaluator_of,
+)
 from splitnet.planner.strategies.placements import (
     Placed,
     Space,
@@ -23,16 +27,11 @@ from splitnet.planner.strategies.placements import (
     device_counts,
     groups_of,
     may_move,
+    obstacles_of,
     stages,
     workers_of,
 )
 from splitnet.simulator.microbatch import recomputed_parts, stage_count
-
-__all__ = [
-    "Candidate",
-    "Trial",
-    "choose",
-]
 
 _GAIN = 0.01
 """Of the step: more micro-batches that gain less are the last that are tried."""
@@ -97,7 +96,11 @@ class Candidate:
         """One of `_KINDS`."""
         graph = self.evaluator.graph
         parts = {c.part for c in graph.calls if not c.cpu_only}
-        free = [p for p in parts if not may_move(graph, p) and not _holds(graph, p)]
+        free = [
+            p
+            for p in parts
+            if not may_move(graph, p) and graph.part[p].kind != "weights"
+        ]
         if len({self.device_of[part] for part in free}) < 2:
             return "one device"
         if self.towers > 1:
@@ -190,19 +193,15 @@ class Trial:
                 placed = space.placed([device] * len(space.groups))
                 if placed is not None:
                     yield from self._executions(placed)
-            yield from self._staged()
+            workers = workers_of(evaluator.cluster)
+            for count in reversed(device_counts(len(workers))):
+                several = stages(space, workers[:count])
+                yield from self._first_that_fits("pipeline", several)
             for placed in known:
                 if not self._is_late():
                     yield from self._executions(placed)
         if space.options.towers != 1 and "towers" not in space.obstacles:
             yield from self._towers()
-
-    def _staged(self) -> Iterator[Candidate]:
-        """Parts in their order on some devices."""
-        workers = workers_of(self.space.evaluator.cluster)
-        for count in reversed(device_counts(len(workers))):
-            several = stages(self.space, workers[:count])
-            yield from self._first_that_fits("pipeline", several)
 
     def _towers(self) -> Iterator[Candidate]:
         """The whole model on each of some devices, or its stages on some groups."""
@@ -216,38 +215,26 @@ class Trial:
         ]
         if asked or not workers:
             return
-        most = min(len(workers), graph.batch)
-        one = replace(evaluator, graph=as_one_part(graph))
-        name, home = one.graph.parts[-1].name, evaluator.cluster.home.name
-        there = dict.fromkeys((p.name for p in graph.parts), home)
-        whole = one, there | {name: workers[0]}
-        counts = (
-            device_counts(most)
-            if space.options.towers is None
-            else [space.options.towers]
-        )
-        for count in reversed(counts):
-            groups = groups_of(workers[:count], 1)
-            for at in dict.fromkeys((home, workers[0])):
-                yield from self._first_that_fits("towers", [copied(whole, groups, at)])
-        for size in reversed(
-            device_counts(len(workers) // (space.options.towers or 2))
-        ):
-            groups = groups_of(workers, size)[
-                : min(space.options.towers or most, graph.batch)
-            ]
-            if len(groups) < max(2, space.options.towers or 2):
-                continue
-            for where in (home, None):
-                yield from self._first_that_fits("towers", self._copies(groups, where))
-
-    def _copies(
-        self, groups: Sequence[Sequence[str]], home: str | None
-    ) -> Iterator[Placed]:
-        """Stages on the first group, copied to the others."""
-        for placed in stages(self.space, groups[0]):
-            if placed is not None:
-                yield copied(placed, groups, home)
+        home, fixed = evaluator.cluster.home.name, space.options.towers
+        one = replace(evaluator, graph=as_one_part(graph), regroup=False)
+        at_home = {part.name: home for part in graph.parts}
+        whole = one, at_home | {one.graph.parts[-1].name: workers[0]}
+        for size in [1, *reversed(device_counts(len(workers) // (fixed or 2)))]:
+            groups = groups_of(workers, size)[: min(fixed or len(workers), graph.batch)]
+            counts = device_counts(len(groups)) if size == 1 else [len(groups)]
+            for count in reversed(counts if fixed is None else [fixed]):
+                if not 2 <= count <= len(groups):
+                    continue
+                for at in dict.fromkeys((home, workers[0] if size == 1 else None)):
+                    firsts: Iterable[Placed | None] = [whole]
+                    if size > 1:
+                        firsts = stages(space, groups[0])
+                    copies = (
+                        copied(first, groups[:count], at)
+                        for first in firsts
+                        if first is not None
+                    )
+                    yield from self._first_that_fits("towers", copies)
 
     def _first_that_fits(
         self, kind: str, several: Iterable[Placed | None]
@@ -260,7 +247,7 @@ class Trial:
                 return
             evaluator, device_of = placed
             best = self._best.get(kind, inf)
-            if evaluator.busiest(device_of) > (1 + _AS_GOOD) * best:
+            if best < inf and evaluator.busiest(device_of) > (1 + _AS_GOOD) * best:
                 return
             tried = list(self._executions(placed))
             yield from tried
@@ -274,68 +261,96 @@ class Trial:
 
     def _executions(self, placed: Placed) -> Iterator[Candidate]:
         """The ways to run a placement: more micro-batches as long as they gain."""
-        space = self.space
+        schedule = self.space.options.schedule
         depth = stage_count(placed[0].graph, placed[1])
         last: Candidate | None = None
-        best: Candidate | None = None
-        for count in space.counts:
+        tried: list[Candidate] = []
+        for count in self.space.counts:
             if last is not None and last.fits and depth < 2:
                 return
-            schedule = space.options.schedule or (
-                SCHEDULES[1] if count > 1 else SCHEDULES[0]
-            )
-            one = self._fitted(placed, Execution(count, schedule))
+            order = SCHEDULES[0] if count == 1 else SCHEDULES[1]
+            one = self._fitted(placed, Execution(count, schedule or order))
             yield one
             if (not one.fits and one.is_full) or self._is_late():
                 return
-            if count > 1 and (best is None or _rank(one) < _rank(best)):
-                best = one
+            if count > 1:
+                tried.append(one)
             plain = last is not None and last.fits and not one.execution.recompute
             if plain and last is not None and one.seconds > (1 - _GAIN) * last.seconds:
                 break
             last = one
-        if best is not None and space.options.schedule is None and depth > 1:
+        if tried and schedule is None and depth > 1:
+            best = min(tried, key=lambda one: (not one.fits, one.seconds))
             count = best.execution.microbatches
             yield self._fitted(placed, Execution(count, SCHEDULES[0]))
 
     def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
         """The placement run so, recomputing on devices that are full; then on all."""
         evaluator, device_of = placed
-        cluster = evaluator.cluster
-        everywhere = tuple(device.name for device in cluster)
-        if self.space.options.recompute:
-            execution = replace(execution, recompute=everywhere)
-
-        def run(one: Execution) -> Candidate:
-            judge = replace(evaluator, execution=one)
+        options, again = self.space.options, execution.recompute
+        if options.recompute:
+            again = tuple(device.name for device in evaluator.cluster)
+        while True:
+            execution = replace(execution, recompute=again)
+            judge = replace(evaluator, execution=execution)
             found = judge.evaluate(device_of)
-            return Candidate(judge, device_of, found, self.space.options.split or {})
-
-        made = run(execution)
-        fixed = self.space.options.recompute is not None or not evaluator.training
-        while not made.fits and not fixed:
-            held = made.found.memory
+            made = Candidate(judge, device_of, found, options.split or {})
+            if made.fits:
+                best = self._best.get(made.kind, inf)
+                self._best[made.kind] = min(best, made.seconds)
+            if made.fits or options.recompute is not None or not evaluator.training:
+                return made
             again = tuple(
                 d.name
-                for d in cluster
-                if d.name in made.execution.recompute
-                or held[d.name].total > d.memory_bytes
+                for d in evaluator.cluster
+                if d.name in again or found.memory[d.name].total > d.memory_bytes
             )
-            execution = replace(execution, recompute=again)
-            if not recomputed_parts(evaluator.graph, device_of, execution):
-                break
-            fixed = again == made.execution.recompute
-            made = run(execution)
-        if made.fits:
-            best = self._best.get(made.kind, inf)
-            self._best[made.kind] = min(best, made.seconds)
-        return made
+            fuller = replace(execution, recompute=again)
+            parts = recomputed_parts(evaluator.graph, device_of, fuller)
+            if again == execution.recompute or not parts:
+                return made
 
 
-def _holds(graph: Graph, part: str) -> bool:
-    """Whether a part is the weights of towers, which run elsewhere."""
-    return graph.part[part].kind == "weights"
+def compare_plan(plan: Plan) -> StrategyComparison:
+    """Compare the ways to run a plan's model on its cluster, with the plan's costs.
+
+    Nothing is searched: a pipeline keeps the plan's devices, or cuts the calls in their
+    order into stages of even work. Towers are of the whole model, over the first two,
+    three ... GPUs (where there is one at most, the devices beside the first), with
+    weights on the CPU or on the first of them.
+    """
+    whole = collapse(plan.graph)
+    mine = replace(evaluator_of(plan), objective="latency")
+    free = replace(mine, graph=whole, execution=Execution())
+    space = Space(free, default_groups(whole, plan.cluster), obstacles_of(whole))
+    own = Candidate(mine, plan.device_of, mine.evaluate(plan.device_of))
+    known = (replace(mine, execution=Execution()), plan.device_of)
+    others = [c for c in Trial(space).candidates([known]) if c.kind != "placement"]
+    kind = "towers and branches" if towers_in(plan.graph) else "branches"
+    used = ", ".join(own.devices[:6])
+    rows = [
+        own.row("plan", f"emit(source, plan): {kind} on {used}"),
+        *(one.row() for one in _best_of_each_kind(others)),
+    ]
+    return StrategyComparison(
+        tuple(sorted(rows, key=lambda s: (not s.fits, s.seconds)))
+    )
 
 
-def _rank(one: Candidate) -> tuple[bool, float]:
-    return not one.fits, one.seconds
+def compared(
+    found: Sequence[Candidate], chosen: Candidate | None
+) -> StrategyComparison:
+    """The best candidate of each kind; of the chosen one's kind, that one."""
+    best = [
+        chosen if chosen is not None and one.kind == chosen.kind else one
+        for one in _best_of_each_kind(found)
+    ]
+    rows = sorted((one.row() for one in best), key=lambda s: (not s.fits, s.seconds))
+    return StrategyComparison(tuple(rows), chosen.kind if chosen is not None else "")
+
+
+def _best_of_each_kind(found: Iterable[Candidate]) -> list[Candidate]:
+    best: dict[str, Candidate] = {}
+    for one in sorted(found, key=lambda c: (not c.fits, c.seconds)):
+        best.setdefault(one.kind, one)
+    return list(best.values())

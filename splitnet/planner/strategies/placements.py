@@ -1,9 +1,10 @@
 """Placements that strategies start from: stages of even work, towers of stages."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Roofline
@@ -21,25 +22,11 @@ from splitnet.core.replication import (
 )
 from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator, placed
+from splitnet.planner.partitioning import running_order
 from splitnet.simulator.microbatch import ScaledCosts, scaled_graph
 
-__all__ = [
-    "DeviceTable",
-    "Placed",
-    "Space",
-    "copied",
-    "device_counts",
-    "groups_of",
-    "may_move",
-    "obstacles_of",
-    "stages",
-    "workers_of",
-]
-
-DeviceTable = Mapping[str, str]
-Placed = tuple[Evaluator, DeviceTable]
+Placed = tuple[Evaluator, Mapping[str, str]]
 """What evaluates a placement of the parts of its graph, and the placement."""
-
 
 _MICROBATCHES = (1, 2, 4, 8, 16, 32)
 _OF_BATCH = ("BatchNormalization", "SpectralNormalization")
@@ -51,15 +38,13 @@ class Space:
     """What may be chosen: devices of each group of parts, and what `options` leave.
 
     `obstacles` say why the model cannot be cut into "microbatches" or copied into
-    "towers". `regrouped` gives the parts that run for a placement, where those of the
-    evaluator's graph are for planning only.
+    "towers".
     """
 
     evaluator: Evaluator
     groups: Sequence[Group]
     obstacles: Mapping[str, str] = field(default_factory=dict)
     options: PlanOptions = PlanOptions()
-    regrouped: Callable[[DeviceTable], Placed] | None = None
 
     @property
     def counts(self) -> Sequence[int]:
@@ -80,9 +65,7 @@ class Space:
         for group, device in zip(self.groups, where):
             if any(where[other] == device for other in group.apart):
                 return None
-        if self.regrouped is not None:
-            return self.regrouped(device_of)
-        return self.evaluator, device_of
+        return self.evaluator.as_run(device_of)
 
 
 def obstacles_of(graph: Graph) -> dict[str, str]:
@@ -138,52 +121,70 @@ def device_counts(most: int) -> list[int]:
 
 
 def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
-    """A stage of parts on each device: even work first, then even memory."""
-    evaluator = space.evaluator
-    graph = evaluator.graph
-    running = dict.fromkeys(call.part for call in graph.calls)
+    """A stage of parts on each device: even work first, then even memory.
+
+    Copies overlap with work: a stage takes as long as the longer of its work and what
+    crosses its ends (Harlap et al., PipeDream, 2018).
+    """
+    evaluator, step = space.evaluator, space.evaluator.step
+    after: list[dict[int, None]] = [{} for _ in step.parts]
+    before: list[set[int]] = [set() for _ in step.parts]
+    for edge in step.edges:
+        for reader in edge.readers:
+            after[edge.source][reader] = None
+            before[reader].add(edge.source)
+    running = dict.fromkeys(step.parts[u] for u in running_order(before, after))
     order = {part: i for i, part in enumerate(running)}
-    inner = [
-        (min(order[part] for part in group.parts if part in order), i)
+    first = {
+        i: min(order[part] for part in group.parts if part in order)
         for i, group in enumerate(space.groups)
         if any(part in order for part in group.parts)
-        and any(graph.part[part].kind != "input" for part in group.parts)
-    ]
-    line = [i for _, i in sorted(inner)]
+        and any(evaluator.graph.part[part].kind != "input" for part in group.parts)
+    }
+    line = sorted(first, key=first.__getitem__)
     if len(line) < len(workers):
         return
     parts = [space.groups[i].parts for i in line]
-    work = _shares(sum(evaluator.load(p, workers[0]) for p in each) for each in parts)
-    held = _shares(evaluator.need(each).total for each in parts)
+    place = {part: at for at, own in enumerate(parts) for part in own}
+    link = evaluator.costs.link(workers[0], workers[-1], evaluator.cluster)
+    crossing = np.zeros(len(line) + 1)  # seconds of the tensors across each cut
+    for edge in step.edges:
+        units = (edge.source, *edge.readers)
+        ends = [place.get(step.parts[unit], -1) for unit in units]
+        if ends[0] >= 0:
+            crossing[ends[0] + 1 : max(ends) + 1] += edge.bytes / link.bytes_per_second
+    work = np.array([sum(evaluator.load(p, workers[0]) for p in own) for own in parts])
+    held = np.array([float(evaluator.need(own).total) for own in parts])
+    total = work.sum() or 1.0
     for mix in (0.0, 0.5, 1.0):
-        both = [(1 - mix) * a + mix * b for a, b in zip(work, held)]
-        cut = _even(both, len(workers))
+        both = (1 - mix) * work / total + mix * held / (held.sum() or 1)
+        cut = _even(both, (1 - mix) * crossing / total, len(workers))
         wanted = [evaluator.cluster.home.name] * len(space.groups)
-        for place, i in enumerate(line):
-            wanted[i] = workers[sum(place >= start for start in cut)]
+        for at, i in enumerate(line):
+            wanted[i] = workers[sum(at >= start for start in cut)]
         yield space.placed(wanted)
 
 
-def _shares(values: Iterable[float]) -> list[float]:
-    found = list(values)
-    return [value / (sum(found) or 1) for value in found]
-
-
-def _even(weights: Sequence[float], count: int) -> tuple[int, ...]:
+def _even(
+    weights: npt.ArrayLike, crossing: npt.ArrayLike, count: int
+) -> tuple[int, ...]:
     """Where to cut a line into stages so that the heaviest is lightest. O(n^2 count).
 
-    >>> _even([3, 1, 1, 1, 2, 2], 3)
-    (1, 4)
+    A stage weighs what is in it, or what crosses one of its ends, if that is more.
+
+    >>> _even([3, 1, 1, 1, 2, 2], [0] * 7, 3), _even([2, 2, 2], [0, 5, 1, 0], 2)
+    ((1, 4), (2,))
     """
     sums = np.concatenate(([0.0], np.cumsum(weights)))
     work = sums[None, :] - sums[:, None]  # of the items from a row's to a column's
+    work = np.maximum(work, np.maximum.outer(crossing, crossing))
     work[np.tril_indices(len(sums))] = np.inf  # no stage is empty
     heaviest, starts = work[0], []
     for _ in range(count - 1):
         each = np.maximum(heaviest[:, None], work)
         starts.append(each.argmin(axis=0))
         heaviest = each.min(axis=0)
-    cut = [len(weights)]
+    cut = [len(sums) - 1]
     for start in reversed(starts):
         cut.append(int(start[cut[-1]]))
     return tuple(reversed(cut[1:]))

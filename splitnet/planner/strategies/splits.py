@@ -11,8 +11,6 @@ from splitnet.core.plan import Plan, PlanOptions
 from splitnet.planner.constraints import requests_of
 from splitnet.planner.strategies.placements import device_counts, workers_of
 
-__all__ = ["Limits", "Slices", "layers_too_large", "slices_of", "slices_to_try"]
-
 Slices = Mapping[str, Sequence[str]]
 """The devices of a layer's slices, by its name."""
 

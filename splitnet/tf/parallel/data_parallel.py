@@ -14,8 +14,8 @@ from splitnet.core.graph import Graph, Part
 from splitnet.core.net import BATCH_NORMS, Towers, preferences
 from splitnet.core.plan import Plan, PlanOptions
 from splitnet.core.replication import split_layers, towers_in
+from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph
-from splitnet.planner.strategies.compare import executed
 from splitnet.planner.strategies.placements import groups_of, workers_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.placement.placed import Placed, placed_of

@@ -9,8 +9,9 @@ import numpy as np
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.planner.constraints import Group
+from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import value_of
-from splitnet.planner.problem import Problem, cut_size, load_problem, problem_of
+from splitnet.planner.problem import Problem, load_problem, problem_of
 from splitnet.simulator.step_graph import step_graph
 
 

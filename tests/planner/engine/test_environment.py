@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from splitnet.planner.bounds import lower_bound
+from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
-from splitnet.planner.problem import cut_size
 from tests.planner.engine.problems import best_of_all, random_loads, step_problem
 
 WITHOUT_FOLDERS = """

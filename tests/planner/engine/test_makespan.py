@@ -53,9 +53,9 @@ def calls_problem(seed: int) -> Problem:
     skips = (t for t in graph.tensors if draw.random() < 0.3)
     tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
     graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
-    options = PlanOptions(training=seed % 4 != 3)
+    options = PlanOptions(training=seed % 4 != 3, regroup=True)
     evaluator = Evaluator.of(graph, box, options)
-    return evaluator.problem_of_calls(free_groups(graph, box))
+    return evaluator.problem_of(free_groups(graph, box))
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -8,8 +8,9 @@ import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.planner.constraints import Group
+from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
-from splitnet.planner.problem import Problem, cut_size, problem_of
+from splitnet.planner.problem import Problem, problem_of
 from splitnet.simulator.step_graph import step_graph
 from tests.planner.engine.problems import (
     best_of_all,
