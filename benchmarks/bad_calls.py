@@ -149,7 +149,7 @@ def api_calls(draw, folder):
         (declare, "output"): {"verb": "output", "ref": "left", "name": "o"},
         sn.Device.of: {"name": "gpu:0", "memory": "1 GiB", "speed": 1e12}
         | {"bandwidth": None, "overhead": 0, "preset": "A100", "target": None},
-        sn.Device: {"name": "cpu:0", "kind": "cpu", "target": "/device:CPU:0"}
+        sn.Device: {"name": "cpu:0", "target": "/device:CPU:0"}
         | {"memory_bytes": 9, "flops_per_second": 1e9, "bytes_per_second": 1e9},
         sn.Link: {"source": "gpu:0", "target": "cpu:0", "bytes_per_second": 1e9}
         | {"latency_seconds": 0.0, "gap_seconds": None},

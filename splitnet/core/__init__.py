@@ -7,8 +7,6 @@ Methods of values, such as `Plan.save`, need functions of packages above this on
 from importlib import import_module
 from typing import Any
 
-__all__ = ["HOOKS", "hook"]
-
 HOOKS: dict[str, str] = {}
 """Name -> "package.module:function"."""
 

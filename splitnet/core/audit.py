@@ -14,18 +14,6 @@ from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
 
-__all__ = [
-    "Audit",
-    "Finding",
-    "Observation",
-    "Row",
-    "TOLERATED_BYTES",
-    "SeenCopy",
-    "SeenOp",
-    "SeenVariable",
-    "audit_of",
-]
-
 ASPECTS = ("forward", "backward", "variables", "slots", "updates", "transfers")
 _PHASES = ("forward", "backward", "update")
 TOLERATED_BYTES = 64

@@ -8,7 +8,7 @@ Annotations that cannot be evaluated, because they name Keras, are not checked.
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
 from os import PathLike
@@ -20,24 +20,13 @@ from msgspec import Meta
 
 from splitnet.core.errors import DeclarationError, SplitnetError, listed, shown
 
-__all__ = [
-    "Amount",
-    "Count",
-    "Positive",
-    "Rate",
-    "Seconds",
-    "Width",
-    "check_fields",
-    "checked",
-    "faults_of",
-]
-
 Count = Annotated[int, Meta(ge=0, le=2**60)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0, le=1e30)]
 Rate = Annotated[float, Meta(ge=1, le=1e30)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Width = Annotated[int, Meta(ge=1, le=10_000)]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _NAMES: dict[Any, str] = {
     int: "a whole number",
@@ -63,10 +52,9 @@ _SOURCES = {
     "Measured": "costs, from splitnet.measure(source, cluster)",
 }
 _LARGEST = {int: 2**63, float: 1e308}
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def fits(value: object, kind: Any) -> bool:
+def fits(value: Any, kind: Any) -> bool:
     """Whether a value is of an annotated type; unknown types fit anything.
 
     >>> fits(3, int), fits(True, int), fits(3, float | None), fits(0, Positive)
@@ -74,45 +62,29 @@ def fits(value: object, kind: Any) -> bool:
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return fits(value, arguments[0]) and _within(value, arguments[1])
+        kind, limits = arguments
+        if not fits(value, kind):
+            return False
+        if isinstance(limits, tuple):
+            return value in limits
+        return (
+            (limits.ge is None or value >= limits.ge)
+            and (limits.le is None or value <= limits.le)
+            and (limits.lt is None or value < limits.lt)
+        )
     if origin in (Union, UnionType):
         return any(fits(value, one) for one in arguments)
-    if kind is None or kind is NoneType:
-        return value is None
     if kind in (int, float):
-        types = (int,) if kind is int else (int, float)
-        number = isinstance(value, types) and not isinstance(value, bool)
-        return number and abs(value) < _LARGEST[kind]  # type: ignore[arg-type]  # a number
-    if origin is tuple or kind is tuple:
-        items = arguments[0] if arguments[1:] == (...,) else Any
-        return isinstance(value, tuple) and all(fits(one, items) for one in value)
-    if origin is Sequence:
-        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-            return False
-        return all(fits(one, arguments[0]) for one in value)
-    if origin in (Mapping, dict):
-        return isinstance(value, Mapping)
-    if origin is Callable or kind is Callable:
-        return callable(value)
+        number = isinstance(value, int if kind is int else int | float)
+        return number and not isinstance(value, bool) and abs(value) < _LARGEST[kind]
     kind = origin or kind
-    if (
-        kind is Any
-        or not isinstance(kind, type)
-        or getattr(kind, "_is_protocol", False)
-    ):
+    protocol = getattr(kind, "_is_protocol", False)
+    if kind is Any or protocol or not isinstance(kind, type):
         return True
+    if kind is Sequence or arguments[1:] == (...,):
+        several = isinstance(value, kind) and not isinstance(value, str | bytes)
+        return several and all(fits(one, arguments[0]) for one in value)
     return isinstance(value, kind)
-
-
-def _within(value: Any, limits: Meta | tuple[str, ...]) -> bool:
-    """Whether a value is in a range, or one of some."""
-    if isinstance(limits, tuple):
-        return value in limits
-    return (
-        (limits.ge is None or value >= limits.ge)
-        and (limits.le is None or value <= limits.le)
-        and (limits.lt is None or value < limits.lt)
-    )
 
 
 def words(kind: Any) -> str:
@@ -137,18 +109,10 @@ def words(kind: Any) -> str:
         if sum(one in _SOURCES.values() for one in arguments) > 1:
             arguments = tuple(one.partition(",")[0] for one in arguments)
         first = ", ".join(arguments[:-1])
-        comma = "," if "," in first else ""
-        return f"{first}{comma} or {arguments[-1]}"
+        return f"{first}{',' if ',' in first else ''} or {arguments[-1]}"
     kind = origin or kind
     name = _NAMES.get(kind) or str(getattr(kind, "__name__", kind))
     return _SOURCES.get(name, name)
-
-
-def faults_of(values: Mapping[str, object], kinds: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with named values, one text for each."""
-    for name, value in values.items():
-        if name in kinds and not fits(value, kinds[name]):
-            yield f"{name}= must be {words(kinds[name])}. Received: {shown(value)}"
 
 
 def check_fields(
@@ -162,9 +126,7 @@ def check_fields(
         SplitnetError: an `error` with every fault of type, or else with all of `more`.
     """
     given = {field.name: getattr(value, field.name) for field in fields(value)}
-    kinds = _kinds(type(value).__init__)
-    name = type(value).__name__
-    _raise(name, list(faults_of(given, kinds)) or list(more), error)
+    _check(type(value).__name__, given, type(value).__init__, more, error)
 
 
 def checked(function: Function) -> Function:
@@ -174,14 +136,13 @@ def checked(function: Function) -> Function:
         DeclarationError: with every argument that does not fit, or that is unknown.
     """
     signature = inspect.signature(function)
-    if signature.parameters:
-        signature = _named(signature)
-    name = function.__qualname__
-    single = {
-        parameter.name
-        for parameter in signature.parameters.values()
-        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    }
+    parameters = list(signature.parameters.values())
+    if parameters and get_origin(parameters[-1].annotation) is Unpack:
+        (table,) = get_args(parameters.pop().annotation)  # its names for `**` (PEP 692)
+        parameters += inspect.signature(table).parameters.values()
+        signature = signature.replace(parameters=parameters)
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    single = {n for n, one in signature.parameters.items() if one.kind not in several}
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -191,28 +152,30 @@ def checked(function: Function) -> Function:
             unknown = next((one for one in named if one not in single), "")
             near = difflib.get_close_matches(unknown, single, n=1)
             hint = f" Did you mean {near[0]}=?" if near else ""
+            name = function.__qualname__
             raise DeclarationError(f"{name}: {error}.{hint}") from None
-        given = {n: value for n, value in given.items() if n in single}
-        _raise(name, list(faults_of(given, _kinds(function))))
+        given = {name: value for name, value in given.items() if name in single}
+        _check(function.__qualname__, given, function)
         return function(*arguments, **named)
 
     call.__signature__ = signature  # type: ignore[attr-defined]  # help() reads it
     return call  # type: ignore[return-value]  # of the same signature
 
 
-def _named(signature: inspect.Signature) -> inspect.Signature:
-    """A signature with the names of `**options: Unpack[Some]` spelled out (PEP 692)."""
-    *before, last = [*signature.parameters.values()]
-    if get_origin(last.annotation) is not Unpack:
-        return signature
-    (table,) = get_args(last.annotation)
-    options = inspect.signature(table).parameters.values()
-    return signature.replace(parameters=[*before, *options])
-
-
-def _raise(
-    name: str, faults: list[str], error: type[SplitnetError] = DeclarationError
+def _check(
+    name: str,
+    values: Mapping[str, object],
+    function: Callable[..., Any],
+    more: Iterable[str] = (),
+    error: type[SplitnetError] = DeclarationError,
 ) -> None:
+    """Check values against the annotations of a function's arguments."""
+    kinds = _kinds(function)
+    faults = [
+        f"{name}= must be {words(kinds[name])}. Received: {shown(value)}"
+        for name, value in values.items()
+        if name in kinds and not fits(value, kinds[name])
+    ] or list(more)
     if len(faults) == 1:
         raise error(f"{name}: {faults[0]}.")
     if faults:

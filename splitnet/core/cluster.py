@@ -1,7 +1,7 @@
 """Machines as plain data: devices, links between them, and hosts."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,25 +13,10 @@ from splitnet.core.errors import (
     DeviceError,
     SplitnetError,
     listed,
-    parse_bytes,
     parse_quantity,
     repeated,
     shown,
 )
-
-__all__ = [
-    "CLIENT",
-    "KINDS",
-    "PRESETS",
-    "Cluster",
-    "Device",
-    "Host",
-    "Link",
-    "default_link",
-    "device_name",
-    "is_kind",
-    "tensorflow_name",
-]
 
 KINDS = ("gpu", "cpu")
 
@@ -65,7 +50,7 @@ _HALF_SPEED = {"V100": 62 / 13, "T4": 32 / 5}
 
 # Seconds lost per call of a function: 6 to 9 us for a `tf.function` that does nothing
 # inside another, TensorFlow 2.21 on a CPU. GPUs: the same host, not measured.
-PART_SECONDS = {"gpu": 10e-6, "cpu": 10e-6}
+PART_SECONDS = 10e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +65,6 @@ class Device:
     """
 
     name: str
-    kind: str
     target: str
     memory_bytes: Count
     flops_per_second: Rate
@@ -94,12 +78,15 @@ class Device:
         check_fields(self, self._name_faults(), DeviceError)
 
     def _name_faults(self) -> Iterator[str]:
-        if device_name(self.name) != self.name or is_kind(self.name):
+        if device_name(self.name) != self.name or self.name in KINDS:
             yield f"its name must be {device_name(self.name)!r}"
-        if self.kind != self.name.rpartition("/")[2].partition(":")[0]:
-            yield f"{self.name!r} cannot be of kind {self.kind!r}"
         if self.target != tensorflow_name(device_name(self.target)):
             yield f"TensorFlow has no device {self.target!r}"
+
+    @property
+    def kind(self) -> str:
+        """Its kind: "gpu" or "cpu"."""
+        return self.name.rpartition("/")[2].partition(":")[0]
 
     @property
     def host(self) -> str:
@@ -142,35 +129,33 @@ class Device:
             'gpu:1'
         """
         name = device_name(name)
-        if is_kind(name):
-            name = f"{name}:0"
+        name = f"{name}:0" if name in KINDS else name
         kind = name.rpartition("/")[2].partition(":")[0]
-        wanted = kind if preset is None else preset
-        if wanted not in PRESETS:
+        preset = kind if preset is None else preset
+        if preset not in PRESETS:
             raise DeviceError(
-                f"there is no preset {wanted!r}. Known: {', '.join(PRESETS)}."
+                f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}."
             )
-        usual = PRESETS[wanted]
-        given = (memory, speed, bandwidth, overhead)
-        of = f"of {name}"
-        values = [own if own is not None else one for own, one in zip(given, usual)]
-        return cls(
-            name=name,
-            kind=kind,
-            target=tensorflow_name(name) if target is None else target,
-            memory_bytes=parse_bytes(values[0], f"memory {of}"),
-            flops_per_second=parse_quantity(values[1], f"speed {of}", "FLOP/s"),
-            bytes_per_second=parse_quantity(values[2], f"bandwidth {of}", "B/s"),
-            call_seconds=parse_quantity(values[3], f"overhead {of}", "s"),
-            stand_in=stand_in,
-            part_seconds=PART_SECONDS[kind],
-            half_speed=_HALF_SPEED.get(wanted, 2.0) if speed is None else 2.0,
+        size, flops, moved, call = (
+            parse_quantity(usual if own is None else own, f"{what} of {name}", unit)
+            for what, unit, own, usual in zip(
+                ("memory", "speed", "bandwidth", "overhead"),
+                ("B", "FLOP/s", "B/s", "s"),
+                (memory, speed, bandwidth, overhead),
+                PRESETS[preset],
+            )
         )
-
-
-def is_kind(name: str) -> bool:
-    """Whether a name means any device of a kind."""
-    return name in KINDS
+        return cls(
+            name,
+            tensorflow_name(name) if target is None else target,
+            round(size),
+            flops,
+            moved,
+            call,
+            stand_in=stand_in,
+            part_seconds=PART_SECONDS,
+            half_speed=_HALF_SPEED.get(preset, 2.0) if speed is None else 2.0,
+        )
 
 
 def device_name(text: object) -> str:
@@ -237,11 +222,9 @@ class Link:
     gap_seconds: Seconds | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, self._gap_faults(), DeviceError)
-
-    def _gap_faults(self) -> Iterator[str]:
+        check_fields(self, error=DeviceError)
         if self.gap > self.latency_seconds:
-            yield "gap_seconds= must be at most latency_seconds="
+            raise DeviceError("Link: gap_seconds= must be at most latency_seconds=.")
 
     def seconds(self, count: float) -> float:
         """The time that `count` bytes take, in seconds."""
@@ -277,7 +260,6 @@ class Host:
         return self.name.partition(":")[0]
 
 
-_DEFAULT_LINK = ("12 GB/s", "10 us")
 _MANY = re.compile(r"\s*(\d+)\s*\*\s*(\S+)\s*")
 _MOST_DEVICES = 4096
 
@@ -347,15 +329,13 @@ class Cluster:
         """
         faults: list[str] = []
         devices: list[Device] = []
-        taken: set[str] = set()
-        gpu = {"memory": memory, "speed": speed, "preset": preset}
-        for name in names:
+        gpu: dict[str, Any] = {"memory": memory, "speed": speed, "preset": preset}
+        for text in names:
             try:
-                for one in _expanded(name, taken):
-                    taken.add(one)
-                    is_gpu = "gpu" in one.rpartition("/")[2]
-                    how: Any = gpu if is_gpu else {"memory": cpu_memory}
-                    devices.append(Device.of(one, **how))
+                for name in _expanded(text, {device.name for device in devices}):
+                    is_gpu = "gpu" in name.rpartition("/")[2]
+                    how = gpu if is_gpu else {"memory": cpu_memory}
+                    devices.append(Device.of(name, **how))
             except SplitnetError as error:
                 faults.append(str(error))
         try:
@@ -389,17 +369,15 @@ class Cluster:
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
-        """A line for a prompt."""
         names = [device.name for device in self.devices]
-        shown = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
-        return f"<Cluster of {len(names)}: {shown}>"
+        more = " ..." if len(names) > 8 else ""
+        return f"<Cluster of {len(names)}: {', '.join(names[:8])}{more}>"
 
     def __iter__(self) -> Iterator[Device]:
         """The devices, in order of declaration."""
         return iter(self.devices)
 
     def __len__(self) -> int:
-        """How many devices there are."""
         return len(self.devices)
 
     def __contains__(self, name: object) -> bool:
@@ -438,8 +416,8 @@ class Cluster:
         Raises:
             DeviceError: no such device or host here, or nothing is left.
         """
-        hosts = {device.host for device in self.devices}
-        gone = {n if n in [*hosts] else self[n].name for n in names}
+        hosts = [device.host for device in self.devices]
+        gone = {name if name in hosts else self[name].name for name in names}
         kept = [d for d in self.devices if not gone & {d.name, d.host}]
         ends = {*(device.name for device in kept), "*"}
         links = tuple(x for x in self.links if ends >= {x.source, x.target})
@@ -452,39 +430,31 @@ class Cluster:
 
     def link(self, source: str, target: str) -> Link:
         """The link between two different devices."""
-        ends = self._by_ends
         for key in ((source, target), (source, "*"), ("*", target), ("*", "*")):
-            if key in ends:
-                return ends[key]
+            if key in self._by_ends:
+                return self._by_ends[key]
         return default_link(None, None)
 
 
-def _expanded(text: object, taken: set[str]) -> list[str]:
+def _expanded(text: object, taken: Collection[str]) -> list[str]:
     """Expand "4*gpu" to gpu:0..3, the first free numbers; "gpu" to the first free."""
-    if not isinstance(text, str):
-        return [device_name(text)]
-    many = _MANY.fullmatch(text)
+    many = _MANY.fullmatch(text) if isinstance(text, str) else None
     count, name = (int(many[1]), many[2]) if many else (1, text)
     if not 1 <= count <= _MOST_DEVICES:
         raise DeviceError(f"{text!r}: the count must be between 1 and {_MOST_DEVICES}.")
-    host, _, last = name.strip().rpartition("/")
-    kind = last.lower()
-    if not is_kind(kind) and not many:
+    host, _, kind = str(name).strip().lower().rpartition("/")
+    if kind not in KINDS:
+        if many:
+            raise DeviceError(f"{text!r}: write a kind after the *, as in '4*gpu'.")
         return [device_name(name)]
-    if not is_kind(kind):
-        raise DeviceError(f"{text!r}: write a kind after the *, as in '4*gpu'.")
     prefix = device_name(f"{host}/{kind}:0").rpartition("/")[0] + "/" if host else ""
     free = (f"{prefix}{kind}:{i}" for i in range(_MOST_DEVICES + len(taken)))
-    new = [one for one in free if one not in taken]
-    return new[:count]
+    return [one for one in free if one not in taken][:count]
 
 
 def default_link(bandwidth: object, latency: object) -> Link:
     """The link between every two devices; None takes a usual figure."""
-    speed, delay = _DEFAULT_LINK
-    return Link(
-        "*",
-        "*",
-        parse_quantity(speed if bandwidth is None else bandwidth, "link", "B/s"),
-        parse_quantity(delay if latency is None else latency, "latency", "s"),
-    )
+    bandwidth = "12 GB/s" if bandwidth is None else bandwidth
+    latency = "10 us" if latency is None else latency
+    speed = parse_quantity(bandwidth, "link", "B/s")
+    return Link("*", "*", speed, parse_quantity(latency, "latency", "s"))

@@ -5,29 +5,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable
-
-__all__ = [
-    "AuditError",
-    "ConfigError",
-    "DeclarationError",
-    "DeviceError",
-    "InfeasibleError",
-    "PlanFileError",
-    "SplitnetError",
-    "WorkerError",
-    "first_line",
-    "format_bytes",
-    "format_count",
-    "format_seconds",
-    "listed",
-    "parse_bytes",
-    "parse_quantity",
-    "repeated",
-    "shown",
-    "warn",
-]
-
+from collections.abc import Iterable, Mapping
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_USERS = ("splitnet.", "keras.", "tensorflow.", "contextlib")
@@ -114,18 +92,18 @@ def shown(value: object) -> str:
     return f"{text} ({type(value).__name__})"
 
 
-_PREFIXES = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_BINARY = {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40, "PI": 2**50}
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_SCALES = {
-    unit: {f"{prefix}{name}": scale for name in names for prefix, scale in known}
-    for unit, names, known in (
-        ("B", ("B",), (_PREFIXES | _BINARY).items()),
-        ("B/s", ("B/S",), (_PREFIXES | _BINARY).items()),
-        ("FLOP/s", ("FLOP/S", "FLOPS"), _PREFIXES.items()),
-    )
-} | {"s": {name.upper(): scale for name, scale in _SECONDS.items()}}
-_EXAMPLES = {"B": "16 GiB", "B/s": "25 GB/s", "FLOP/s": "19.5 TFLOP/s", "s": "10 us"}
+_DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+_PREFIXES = _DECIMAL | {f"{one}i": 1024.0**n for n, one in enumerate("kmgtp", 1)}
+# Unit -> an example of it, and its spellings in lower case with their scales.
+_UNITS: Mapping[str, tuple[str, Mapping[str, float]]] = {
+    "B": ("16 GiB", {f"{one}b": scale for one, scale in _PREFIXES.items()}),
+    "B/s": ("25 GB/s", {f"{one}b/s": scale for one, scale in _PREFIXES.items()}),
+    "FLOP/s": (
+        "19.5 TFLOP/s",
+        {f"{p}{n}": s for p, s in _DECIMAL.items() for n in ("flop/s", "flops")},
+    ),
+    "s": ("10 us", {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}),
+}
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s\d]*)\s*")
 
 
@@ -143,33 +121,26 @@ def parse_quantity(value: object, what: str, unit: str) -> float:
     >>> parse_quantity("25 GB/s", "link", "B/s"), parse_quantity("10 ms", "wait", "s")
     (25000000000.0, 0.01)
     """
-    example = _EXAMPLES[unit]
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise DeviceError(
-            f"{what} must be a number or a text such as {example!r}. "
-            f"Received: {shown(value)}."
-        )
-    if isinstance(value, int | float):
-        number = value if abs(value) < 1e30 else math.inf
-    else:
+    example, scales = _UNITS[unit]
+    fault, number = "", math.nan
+    if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None:
-            raise DeviceError(
-                f"{what} must look like {example!r}. Received: {shown(value)}."
-            )
-        scale = _SCALES[unit].get(match[2].upper()) if match[2] else 1
-        if scale is None:
-            raise DeviceError(
-                f"{what} has an unknown unit {match[2]!r} in {value!r}. Write it as "
-                f"{example!r}."
-            )
-        number = float(match[1]) * scale
-    if not math.isfinite(number) or number < 0:
-        raise DeviceError(
-            f"{what} must be finite and not negative. Received: {shown(value)}."
-        )
-    if number == 0 and unit.endswith("/s"):
-        raise DeviceError(f"{what} must be more than zero. Received: {shown(value)}.")
+            fault = f"must look like {example!r}"
+        elif match[2] and match[2].lower() not in scales:
+            fault = f"has an unknown unit {match[2]!r}; write it as {example!r}"
+        else:
+            number = float(match[1]) * scales.get(match[2].lower(), 1.0)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = value
+    else:
+        fault = f"must be a number or a text such as {example!r}"
+    if not fault and not 0 <= number < 1e30:
+        fault = "must be finite and not negative"
+    elif number == 0 and unit.endswith("/s"):
+        fault = "must be more than zero"
+    if fault:
+        raise DeviceError(f"{what} {fault}. Received: {shown(value)}.")
     return number
 
 
@@ -188,7 +159,8 @@ def format_bytes(count: float) -> str:
     >>> [format_bytes(n) for n in (0, 512, 1536, 18.2 * 2**30)]
     ['0 B', '512 B', '1.50 KiB', '18.2 GiB']
     """
-    return _format(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    scales = {f"{one}iB": 1024.0**n for n, one in enumerate("KMGTP", 1)}
+    return _scaled(count, scales) or f"{count:.0f} B"
 
 
 def format_count(count: float) -> str:
@@ -197,17 +169,8 @@ def format_count(count: float) -> str:
     >>> [format_count(n) for n in (0, 999, 1_500, 7.75e9)]
     ['0', '999', '1.50 K', '7.75 G']
     """
-    return _format(count, 1000, ("", "K", "M", "G", "T", "P")).strip()
-
-
-def _format(count: float, step: int, units: tuple[str, ...]) -> str:
-    scale = 0
-    while count >= step * 0.9995 and scale < len(units) - 1:
-        count /= step
-        scale += 1
-    if scale == 0:
-        return f"{count:.0f} {units[0]}"
-    return f"{_three_figures(count)} {units[scale]}"
+    scales = {one: 1000.0**n for n, one in enumerate("KMGTP", 1)}
+    return _scaled(count, scales) or f"{count:.0f}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -216,11 +179,15 @@ def format_seconds(seconds: float) -> str:
     >>> [format_seconds(t) for t in (0, 2.5e-6, 0.0123, 4.2)]
     ['0 s', '2.50 us', '12.3 ms', '4.20 s']
     """
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
-        if seconds / scale >= 0.9995:
-            return f"{_three_figures(seconds / scale)} {unit}"
-    return "0 s" if seconds == 0 else f"{seconds:.2g} s"
+    scales = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+    return _scaled(seconds, scales) or f"{seconds:.2g} s"
 
 
-def _three_figures(value: float) -> str:
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+def _scaled(value: float, scales: dict[str, float]) -> str:
+    """Three significant figures in the largest unit that is reached, "" if none is."""
+    for unit, scale in reversed(scales.items()):
+        count = value / scale
+        if count >= 0.9995:
+            decimals = 2 if count < 9.995 else 1 if count < 99.95 else 0
+            return f"{count:.{decimals}f} {unit}"
+    return ""

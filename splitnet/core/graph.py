@@ -16,8 +16,6 @@ from msgspec import Meta
 from splitnet.core.checks import Amount, Count, Positive, check_fields
 from splitnet.core.errors import DeclarationError, listed, repeated
 
-__all__ = ["Call", "Graph", "Part", "Tensor", "Weights", "names_of", "parts_called"]
-
 _MOST_BYTES = 2**58
 _MOST_STEPS = 10**6
 Kernels = Literal[

@@ -17,17 +17,6 @@ from splitnet.core import hook
 from splitnet.core.cluster import device_name
 from splitnet.core.errors import DeclarationError, DeviceError, listed, repeated
 
-__all__ = [
-    "BATCH_NORMS",
-    "Branch",
-    "Net",
-    "Ref",
-    "Towers",
-    "preferences",
-    "raise_faults",
-    "refs_in",
-]
-
 BATCH_NORMS = ("per_tower", "synchronised")
 On = str | list[str] | tuple[str, ...]
 _NO_NAME = re.compile(r"[/\x00-\x1f\x7f-\x9f\ud800-\udfff]")

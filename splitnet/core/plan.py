@@ -21,25 +21,6 @@ from splitnet.core.errors import PlanFileError, format_bytes, format_seconds, sh
 from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 
-__all__ = [
-    "CONTIGUITIES",
-    "MISSING",
-    "NESTED",
-    "OBJECTIVES",
-    "DeviceOf",
-    "Fallback",
-    "Memory",
-    "Placement",
-    "Plan",
-    "PlanArguments",
-    "PlanOptions",
-    "Strategy",
-    "StrategyComparison",
-    "Verdict",
-    "value_text",
-]
-
-
 OBJECTIVES = ("latency", "throughput", "memory")
 MISSING = ("fallback", "warn", "error")
 CONTIGUITIES = ("free", "convex", "pipeline")

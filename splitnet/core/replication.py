@@ -15,23 +15,6 @@ from math import prod
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.net import BATCH_NORMS, Towers
 
-__all__ = [
-    "JOINS",
-    "MOMENTS",
-    "as_one_part",
-    "batch_shares",
-    "broadcast_inputs",
-    "collapse",
-    "expand",
-    "fold",
-    "microbatch_growth",
-    "named_for",
-    "split_layers",
-    "tower_part",
-    "towers_in",
-    "weights_part",
-]
-
 _SUMMED = (
     *("output_bytes", "moved_bytes", "activation_bytes", "workspace_bytes"),
     *("early_bytes", "forward_flops", "backward_flops"),

@@ -38,19 +38,6 @@ from splitnet.core.errors import (
     shown,
 )
 
-__all__ = [
-    "decode",
-    "encode",
-    "hosts_from",
-    "load_cluster",
-    "load_json",
-    "read_json",
-    "read_toml",
-    "write_bytes",
-    "write_cluster",
-    "write_json",
-]
-
 Value = TypeVar("Value")
 
 _MOST_BYTES = 1 << 30

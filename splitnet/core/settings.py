@@ -26,16 +26,6 @@ from splitnet.core.errors import (
 )
 from splitnet.core.serialization import read_toml
 
-__all__ = [
-    "ENVIRONMENT_PREFIX",
-    "OPTIONS",
-    "Option",
-    "Setting",
-    "Settings",
-    "config_file",
-    "resolve",
-]
-
 ENVIRONMENT_PREFIX = "SPLITNET_"
 
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import networkx as nx
 
-from splitnet.core.cluster import KINDS, Cluster, is_kind
+from splitnet.core.cluster import KINDS, Cluster
 from splitnet.core.errors import DeclarationError, DeviceError, listed, warn
 from splitnet.core.graph import Graph, Part, names_of
 from splitnet.core.net import preferences
@@ -287,7 +287,7 @@ def _constraint(
             meant[name] = (name,)
     available = [name for name in on if meant[name]]
     if not available:
-        kind = on[0] if is_kind(on[0]) else on[0].rpartition("/")[2].partition(":")[0]
+        kind = on[0] if on[0] in KINDS else on[0].rpartition("/")[2].partition(":")[0]
         same = tuple(device.name for device in cluster.of_kind(kind))
         detail = f"{on[0]} is not available; a {kind} with enough memory is used"
         if not same:
@@ -371,7 +371,7 @@ def _choose_substitutes(
         substituted = one.reason == "fallback" and not one.preferred
         if len(one.allowed) == 1:
             load[one.allowed[0]] += seconds(one.part, one.allowed[0])
-        elif substituted and not is_kind(one.unavailable):
+        elif substituted and one.unavailable not in KINDS:
             waiting.setdefault((one.unavailable, one.allowed), []).append(one.part)
     before = dict(found)
     for (device, allowed), parts in waiting.items():

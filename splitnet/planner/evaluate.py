@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from splitnet.core.cluster import Cluster, device_name, is_kind
+from splitnet.core.cluster import KINDS, Cluster, device_name
 from splitnet.core.costs import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
-from splitnet.core.plan import DeviceOf, Memory, Placement, Plan, PlanOptions
-from splitnet.core.timeline import Execution
+from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
+from splitnet.core.timeline import Execution, Memory
 from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Constraint, Group, select
 from splitnet.planner.engine.load_graph import loads
@@ -363,7 +363,7 @@ def _full_placement(
 def _device(cluster: Cluster, name: str) -> str:
     """A device by any spelling; a kind means its first."""
     kind = device_name(name)
-    same = cluster.of_kind(kind) if is_kind(kind) else ()
+    same = cluster.of_kind(kind) if kind in KINDS else ()
     return same[0].name if same else cluster[name].name
 
 

@@ -12,7 +12,7 @@ from time import monotonic
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError, format_bytes
 from splitnet.core.graph import Part
-from splitnet.core.plan import Memory
+from splitnet.core.timeline import Memory
 from splitnet.planner.constraints import Constraint, Group, Pins, requests_of, resolve
 from splitnet.planner.engine.solve import solve
 from splitnet.planner.evaluate import Evaluator, placed

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.core.plan import Memory
+from splitnet.core.timeline import Memory
 from splitnet.simulator.event_loop import StepRun
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (

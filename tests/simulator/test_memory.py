@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.costs import VIEWS
-from splitnet.core.plan import Memory
+from splitnet.core.timeline import Memory
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
