@@ -173,7 +173,7 @@ def run(
     # Variables, so that child processes of the script see the settings too.
     for name, value in settings.items():
         if value is not None:
-            os.environ[OPTIONS[name].variable] = str(value)
+            os.environ[f"SPLITNET_{name.upper()}"] = str(value)
     if settings["cpu_threads"]:
         # Read when a library is loaded, which is before any setting is applied.
         os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])

@@ -13,9 +13,10 @@ import secrets
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from errno import EACCES
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -42,8 +43,6 @@ Value = TypeVar("Value")
 
 _MOST_BYTES = 1 << 30
 _MOST_DEPTH = 64
-_MOST_NUMBER = 1e30
-_MOST_WHOLE = 2**60
 _MOST_LETTERS = 10_000
 _MOST_FAULTS = 8
 _HOST_NAME = re.compile(r"([a-z]\w*)(?::(\d{1,4}))?")
@@ -85,10 +84,8 @@ def read_json(path: str | Path, what: str) -> Any:
             raise ValueError(f"a table has the key {twice[0]!r} twice")
         return dict(pairs)
 
-    def parse(text: str) -> Any:
-        return json.loads(text, parse_constant=refused, object_pairs_hook=table)
-
-    return _parsed(path, what, "JSON", parse)
+    parse = partial(json.loads, parse_constant=refused, object_pairs_hook=table)
+    return _read(path, what, "JSON", parse)
 
 
 def read_toml(path: str | Path, what: str) -> dict[str, Any]:
@@ -97,17 +94,20 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     Raises:
         PlanFileError: not a regular file, too large, or not TOML.
     """
-    values: dict[str, Any] = _parsed(path, what, "TOML", tomllib.loads)
+    values: dict[str, Any] = _read(path, what, "TOML", tomllib.loads)
     return values
 
 
-def _parsed(
+def _read(
     path: str | Path, what: str, language: str, parse: Callable[[str], Any]
 ) -> Any:
     name = f"the {what} {str(path)!r}"
     try:
-        text = _content(path).decode("utf-8")
-        values = parse(text)
+        status = os.stat(path)
+        _check_regular(status.st_mode)  # a pipe would never end
+        if status.st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        values = parse(Path(path).read_text("utf-8"))
     except UnicodeDecodeError:
         reason = "it is not UTF-8 text"
     except RecursionError:
@@ -117,64 +117,41 @@ def _parsed(
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     else:
-        faults = _value_faults(values)
+        faults = [*islice(_value_faults(values), _MOST_FAULTS)]
         if not faults:
             return values
+        faults = [_CONTROL.sub("?", fault) for fault in faults]
         raise PlanFileError(listed(f"cannot load {name}.", faults))
     raise PlanFileError(f"cannot load {name}: {reason}.")
 
 
-def _content(path: str | Path) -> bytes:
-    """The bytes of a regular file; never waits for a FIFO or reads without end."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"it is {_kind_of_file(status.st_mode)}, not a file")
-        if status.st_size > _MOST_BYTES:
-            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-        return file.read(_MOST_BYTES)
+def _check_regular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
+        other = "a device, a socket or a link that leads nowhere"
+        raise ValueError(f"it is {kinds.get(stat.S_IFMT(mode), other)}, not a file")
 
 
-def _kind_of_file(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    if stat.S_ISFIFO(mode):
-        return "a pipe"
-    return "a device, a socket or a link that leads nowhere"
-
-
-def _value_faults(values: Any) -> list[str]:
+def _value_faults(value: Any, path: str = "", depth: int = 0) -> Iterator[str]:
     """Numbers and texts that no value can have, and nesting beyond all use."""
-    faults: list[str] = []
-    todo: list[tuple[Any, str, int]] = [(values, "", 0)]
-    while todo and len(faults) < _MOST_FAULTS:
-        value, path, depth = todo.pop()
-        if isinstance(value, str):
-            if _CONTROL.search(value):
-                faults.append(f"{path}: control characters in {shown(value)}")
-            elif len(value) > _MOST_LETTERS:
-                faults.append(f"{path}: a text of {len(value)} characters")
-        elif isinstance(value, bool) or value is None:
-            continue
-        elif isinstance(value, int | float):
-            most = _MOST_WHOLE if isinstance(value, int) else _MOST_NUMBER
-            if not abs(value) <= most:
-                faults.append(f"{path}: the number is out of range")
-        elif depth >= _MOST_DEPTH:
-            faults.append(f"{path}: nested too deeply")
-        elif isinstance(value, Mapping):
-            todo += [(key, f"{path} (a key)", depth) for key in value]
-            todo += [
-                (inner, f"{path}.{key}" if path else str(key), depth + 1)
-                for key, inner in reversed(list(value.items()))
-            ]
-        elif isinstance(value, list | tuple):
-            todo += [
-                (inner, f"{path}[{i}]", depth + 1)
-                for i, inner in reversed(list(enumerate(value)))
-            ]
-    return [_CONTROL.sub("?", fault) for fault in faults]
+    if isinstance(value, str):
+        if _CONTROL.search(value):
+            yield f"{path}: control characters in {shown(value)}"
+        elif len(value) > _MOST_LETTERS:
+            yield f"{path}: a text of {len(value)} characters"
+    elif isinstance(value, int | float):
+        if not abs(value) <= (2**60 if isinstance(value, int) else 1e30):
+            yield f"{path}: the number is out of range"
+    elif isinstance(value, dict | list) and depth >= _MOST_DEPTH:
+        yield f"{path}: nested too deeply"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _value_faults(key, f"{path} (a key)")
+            inside = f"{path}.{key}" if path else str(key)
+            yield from _value_faults(inner, inside, depth + 1)
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _value_faults(inner, f"{path}[{i}]", depth + 1)
 
 
 def decode(values: object, kind: type[Value], where: str = "") -> Value:
@@ -282,38 +259,32 @@ def write_bytes(content: bytes, path: str | Path, what: str) -> None:
     Raises:
         PlanFileError: the place is not a regular file, or cannot be written to.
     """
+    beside = None
     try:
-        _replace(Path(os.path.realpath(path)), content)
-    except (OSError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PlanFileError(
-            f"cannot write the {what} {str(path)!r}: {reason}. Name a file in a folder "
-            "that exists and may be written to."
-        ) from None
-
-
-def _replace(target: Path, content: bytes) -> None:
-    mode = None
-    if os.path.lexists(target):
-        mode = target.lstat().st_mode
-        if not stat.S_ISREG(mode):
-            raise ValueError(f"it is {_kind_of_file(mode)}, not a file")
-        if not os.access(target, os.W_OK):
-            raise PermissionError(EACCES, "it is write-protected")
-    beside = target.with_name(f".{secrets.token_hex(12)}.part")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    handle = os.open(beside, flags, 0o666)  # less the umask
-    try:
-        with open(handle, "wb") as file:
+        target = Path(os.path.realpath(path))
+        mode = target.lstat().st_mode if os.path.lexists(target) else None
+        if mode is not None:
+            _check_regular(mode)
+            if not os.access(target, os.W_OK):
+                raise ValueError("it is write-protected")
+        beside = target.with_name(f".{secrets.token_hex(12)}.part")
+        with open(beside, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:
             os.chmod(beside, stat.S_IMODE(mode))
         os.replace(beside, target)
-    except BaseException:  # nothing is left beside, even when interrupted
-        beside.unlink(missing_ok=True)
-        raise
+    except (OSError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PlanFileError(
+            f"cannot write the {what} {str(path)!r}: {reason}. Name a file in a folder "
+            "that exists and may be written to."
+        ) from None
+    finally:  # nothing is left beside, even when interrupted
+        if beside is not None:
+            with suppress(OSError):
+                beside.unlink()
 
 
 # Clusters: TOML that a person wrote.

@@ -18,7 +18,6 @@ from msgspec import Meta
 from splitnet.core.checks import Count, Positive, words
 from splitnet.core.errors import (
     ConfigError,
-    PlanFileError,
     SplitnetError,
     listed,
     parse_bytes,
@@ -26,7 +25,12 @@ from splitnet.core.errors import (
 )
 from splitnet.core.serialization import read_toml
 
-ENVIRONMENT_PREFIX = "SPLITNET_"
+_ORIGINS = ("default", "file", "environment", "code")
+# Variables of splitnet that are no settings; the second line is of a job's hosts.
+_OTHER_VARIABLES = (
+    "CONFIG CLUSTER WORKLOADS ALLOW_REMOTE CLIENT GPUS_PER_HOST GPU_PRESET "
+    "PORT SERVICE STATEFUL_SET WORKERS"
+)
 
 
 def _parser(kind: Any) -> Callable[[object], object]:
@@ -43,12 +47,11 @@ def _parser(kind: Any) -> Callable[[object], object]:
 
 _flag = _parser(bool)
 _count = _parser(Positive)
-_share = _parser(Annotated[float, Meta(ge=0.001, le=1)])
 
 
-def _amount(value: object) -> int:
+def _memory(value: object) -> int:
     try:
-        count = parse_bytes(value, "memory")
+        count = parse_bytes(value)
     except SplitnetError:
         count = 0
     if count < 2**20:
@@ -56,13 +59,13 @@ def _amount(value: object) -> int:
     return count
 
 
-def _visible(value: object) -> tuple[int, ...] | None:
+def _gpus(value: object) -> tuple[int, ...] | None:
     """The indices of GPUs; "all" is None, "none" is ()."""
     if isinstance(value, str):
-        words = {"all": None, "none": (), "": ()}
-        if value.strip().lower() in words:
-            return words[value.strip().lower()]
-        value = [part.strip() for part in value.split(",")]
+        text = value.strip().lower()
+        if text in ("all", "none", ""):
+            return None if text == "all" else ()
+        value = text.split(",")
     items = list(value) if isinstance(value, list | tuple | range) else [value]
     try:
         indices = msgspec.convert(items, tuple[Count, ...], strict=False)
@@ -77,16 +80,10 @@ def _visible(value: object) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A runtime setting: its name, how its value is read, and what it means."""
+    """A runtime setting: how its value is read, and what it means."""
 
-    name: str
     parse: Callable[[object], object]
     about: str
-
-    @property
-    def variable(self) -> str:
-        """Its environment variable."""
-        return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
     def is_flag(self) -> bool:
@@ -94,42 +91,35 @@ class Option:
         return self.parse is _flag
 
 
-_TABLE = (
-    (
-        "visible",
-        _visible,
+OPTIONS: Mapping[str, Option] = {
+    "visible": Option(
+        _gpus,
         "which GPUs to use, counted under CUDA_VISIBLE_DEVICES: '0,1', all, none",
     ),
-    ("memory_growth", _flag, "take GPU memory as it is needed; all visible GPUs alike"),
-    ("memory_limit", _amount, "memory of each GPU that may be used: '4 GiB'"),
-    ("memory_fraction", _share, "as a share of each card: 0.5 (needs nvidia-ml-py)"),
-    ("logical_gpus", _count, "cut each GPU into so many; needs a limit or fraction"),
-    ("cpu_devices", _count, "how many CPU devices; stand-ins for GPUs are of them"),
-    (
-        "cpu_threads",
-        _count,
-        "threads within an operation, and across unless said otherwise",
+    "memory_growth": Option(
+        _flag, "take GPU memory as it is needed; all visible GPUs alike"
     ),
-    ("inter_op_threads", _count, "threads across operations"),
-    (
-        "soft_placement",
-        _flag,
-        "may TensorFlow silently use another device if one is missing",
+    "memory_limit": Option(_memory, "memory of each GPU that may be used: '4 GiB'"),
+    "memory_fraction": Option(
+        _parser(Annotated[float, Meta(ge=0.001, le=1)]),
+        "as a share of each card: 0.5 (needs nvidia-ml-py)",
     ),
-    ("log_placement", _flag, "a line of TensorFlow's for every op"),
-    ("determinism", _flag, "the same bits in every run; slower"),
-)
-OPTIONS: Mapping[str, Option] = {row[0]: Option(*row) for row in _TABLE}
-
-FILE_VARIABLE = "SPLITNET_CONFIG"
-# Variables that are splitnet's and no settings; the second row is of a job's hosts.
-_OTHER_VARIABLES = (
-    f"{FILE_VARIABLE} SPLITNET_CLUSTER SPLITNET_WORKLOADS "
-    "SPLITNET_ALLOW_REMOTE SPLITNET_CLIENT SPLITNET_GPUS_PER_HOST SPLITNET_GPU_PRESET "
-    "SPLITNET_PORT SPLITNET_SERVICE SPLITNET_STATEFUL_SET SPLITNET_WORKERS"
-).split()
-ORIGINS = ("default", "file", "environment", "code")
-
+    "logical_gpus": Option(
+        _count, "cut each GPU into so many; needs a limit or fraction"
+    ),
+    "cpu_devices": Option(
+        _count, "how many CPU devices; stand-ins for GPUs are of them"
+    ),
+    "cpu_threads": Option(
+        _count, "threads within an operation, and across unless said otherwise"
+    ),
+    "inter_op_threads": Option(_count, "threads across operations"),
+    "soft_placement": Option(
+        _flag, "may TensorFlow silently use another device if one is missing"
+    ),
+    "log_placement": Option(_flag, "a line of TensorFlow's for every op"),
+    "determinism": Option(_flag, "the same bits in every run; slower"),
+}
 
 # Pairs that cannot both be: TensorFlow refuses them with a bare ValueError.
 _CLASHES = (
@@ -144,14 +134,15 @@ _CLASHES = (
 class Setting:
     """An option's value and where it comes from.
 
-    `source` is the variable, the file or the call that said it; `set_aside` says why a
-    value that was given does not count.
+    `origin` is "default", "file", "environment" or "code"; `source` is the variable,
+    the file or the call that said it; `set_aside` says why a value that was given does
+    not count.
     """
 
     name: str
-    value: object
-    origin: str
-    source: str
+    value: object = None
+    origin: str = "default"
+    source: str = "TensorFlow"
     set_aside: str = ""
 
 
@@ -159,20 +150,20 @@ class Setting:
 class Settings:
     """Every option, resolved."""
 
-    all: tuple[Setting, ...]
+    all: Mapping[str, Setting]
 
     def __getitem__(self, name: str) -> object:
         """The value that counts: None where TensorFlow's own is left."""
-        setting = self.of(name)
+        setting = self.all[name]
         return None if setting.set_aside else setting.value
 
     def __iter__(self) -> Iterator[Setting]:
         """The settings, in the order of `OPTIONS`."""
-        return iter(self.all)
+        return iter(self.all.values())
 
     def of(self, name: str) -> Setting:
         """One setting with its origin."""
-        return next(setting for setting in self.all if setting.name == name)
+        return self.all[name]
 
 
 def resolve(
@@ -189,38 +180,42 @@ def resolve(
         ConfigError: unknown names, impossible values and contradictions, all at once.
     """
     faults: list[str] = []
-    found: dict[str, Setting] = {}
-    for origin, rows in (
-        ("file", _from_file(environ, folder, faults)),
-        (
-            "environment",
-            [
-                (name.removeprefix(ENVIRONMENT_PREFIX).lower(), environ[name], name)
-                for name in sorted(environ)
-                if name.startswith(ENVIRONMENT_PREFIX) and name not in _OTHER_VARIABLES
-            ],
-        ),
-        ("code", [(name, value, "sn.configure") for name, value in code.items()]),
-    ):
-        for name, value, source in rows:
-            if name not in OPTIONS:
-                faults.append(_unknown(name, source))
-                continue
-            try:
-                parsed = OPTIONS[name].parse(value)
-            except (ValueError, SplitnetError) as error:
-                faults.append(f"{name} {error}. Received: {value!r} ({source}).")
-                continue
-            found[name] = Setting(name, parsed, origin, source)
+    path = config_file(environ, folder)
+    table: Mapping[str, object] = {}
+    try:
+        table = _table_of(path) if path else {}
+    except SplitnetError as error:
+        faults.append(str(error))
+    variables = [
+        name
+        for name in sorted(environ)
+        if name.startswith("SPLITNET_") and name[9:] not in _OTHER_VARIABLES.split()
+    ]
+    given = [
+        *((name, value, "file", path and path.name) for name, value in table.items()),
+        *((n[9:].lower(), environ[n], "environment", n) for n in variables),
+        *((name, value, "code", "sn.configure") for name, value in code.items()),
+    ]
+    found = {name: Setting(name) for name in OPTIONS}
+    for name, value, origin, source in given:
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            faults.append(
+                f"there is no setting {name!r} ({source}).{hint} Known: "
+                f"{', '.join(OPTIONS)}"
+            )
+            continue
+        try:
+            parsed = OPTIONS[name].parse(value)
+        except (ValueError, SplitnetError) as error:
+            faults.append(f"{name} {error}. Received: {value!r} ({source}).")
+        else:
+            found[name] = Setting(name, parsed, origin, str(source))
     faults += _resolve_conflicts(found)
     if faults:
         raise ConfigError(listed("invalid runtime settings.", faults))
-    return Settings(
-        tuple(
-            found.get(name, Setting(name, None, "default", "TensorFlow"))
-            for name in OPTIONS
-        )
-    )
+    return Settings(found)
 
 
 def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
@@ -228,79 +223,60 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
 
     `SPLITNET_CONFIG` names another.
     """
-    if environ.get(FILE_VARIABLE):
-        return Path(environ[FILE_VARIABLE])
+    if environ.get("SPLITNET_CONFIG"):
+        return Path(environ["SPLITNET_CONFIG"])
     for place in (folder, *folder.parents):
         if (place / "splitnet.toml").is_file():
             return place / "splitnet.toml"
-        if _has_settings(place / "pyproject.toml"):
-            return place / "pyproject.toml"
+        project = place / "pyproject.toml"
+        try:
+            text = project.read_text("utf-8") if project.is_file() else ""
+        except (OSError, ValueError):
+            continue
+        try:
+            tool = tomllib.loads(text).get("tool")
+            known = isinstance(tool, dict) and "splitnet" in tool
+        except (ValueError, RecursionError):  # to be read, and refused with its fault
+            known = "[tool.splitnet]" in text
+        if known:
+            return project
     return None
 
 
-def _has_settings(project: Path) -> bool:
-    """Whether a project file has a table for splitnet, however TOML spells it."""
-    text = ""
-    try:
-        if project.is_file():
-            text = project.read_text(encoding="utf-8")
-        tool = tomllib.loads(text).get("tool")
-    except (OSError, ValueError, RecursionError):
-        return "[tool.splitnet]" in text
-    return isinstance(tool, dict) and "splitnet" in tool
-
-
-def _from_file(
-    environ: Mapping[str, str], folder: Path, faults: list[str]
-) -> list[tuple[str, object, str]]:
-    path = config_file(environ, folder)
-    if path is None:
-        return []
-    try:
-        table = read_toml(path, "settings file")
-    except PlanFileError as error:
-        faults.append(str(error))
-        return []
+def _table_of(path: Path) -> Mapping[str, object]:
+    """The settings of a file, values as they are."""
+    table: object = read_toml(path, "settings file")
     if path.name == "pyproject.toml":
-        tool = table.get("tool")
-        table = tool.get("splitnet", {}) if isinstance(tool, dict) else {}
+        for key in ("tool", "splitnet"):
+            table = table.get(key, {}) if isinstance(table, dict) else {}
     if not isinstance(table, dict):
-        faults.append(f"tool.splitnet ({path.name}) must be a table, not {table!r}")
-        return []
-    return [(name, value, path.name) for name, value in table.items()]
+        raise ConfigError(f"tool.splitnet ({path.name}) must be a table, not {table!r}")
+    return table
 
 
-def _unknown(name: str, source: str) -> str:
-    close = difflib.get_close_matches(name, OPTIONS, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"there is no setting {name!r} ({source}).{hint} Known: {', '.join(OPTIONS)}"
-
-
-def _resolve_conflicts(found: dict[str, Setting]) -> list[str]:
+def _resolve_conflicts(found: dict[str, Setting]) -> Iterator[str]:
     """Resolve conflicts: the stronger origin wins, equal ones are a fault."""
 
     def counts(name: str) -> bool:
-        return name in found and bool(found[name].value) and not found[name].set_aside
+        return bool(found[name].value) and not found[name].set_aside
 
-    faults = []
     for pair in _CLASHES:
         if not all(map(counts, pair)):
             continue
         one, other = (found[name] for name in pair)
         if one.origin == other.origin:
-            faults.append(
+            yield (
                 f"{one.name} ({one.source}) and {other.name} ({other.source}) cannot "
                 "both be set; TensorFlow takes one of them for a GPU. Drop one"
             )
             continue
-        weak, strong = sorted((one, other), key=lambda s: ORIGINS.index(s.origin))
+        weak, strong = sorted((one, other), key=lambda s: _ORIGINS.index(s.origin))
         reason = f"{strong.name} of the {strong.origin} counts instead"
         found[weak.name] = replace(weak, set_aside=reason)
     sized = counts("memory_limit") or counts("memory_fraction")
-    if counts("logical_gpus") and found["logical_gpus"].value != 1 and not sized:
-        cut = found["logical_gpus"]
-        faults.append(
+    cut = found["logical_gpus"]
+    if counts("logical_gpus") and cut.value != 1 and not sized:
+        yield (
             f"logical_gpus={cut.value} ({cut.source}) needs the memory of each: set "
             "memory_limit='4 GiB', or memory_fraction"
         )
-    return faults

@@ -101,7 +101,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path, message in (
-        (tmp_path, "Is a directory"),
+        (tmp_path, "it is a folder, not a file"),
         (tmp_path / "pipe", "it is a pipe, not a file"),
         (Path("/dev/zero"), "it is a device"),
         (tmp_path / "link", "No such file"),
