@@ -5,7 +5,7 @@ a graph of layers could have a cycle. Weights are stored once, however many call
 them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
@@ -19,13 +19,7 @@ from splitnet.core.errors import DeclarationError, listed, repeated
 _MOST_BYTES = 2**58
 _MOST_STEPS = 10**6
 Kernels = Literal[
-    "",
-    "product",
-    "convolution",
-    "depthwise",
-    "gather",
-    "recurrence",
-    "element-wise",
+    "", "product", "convolution", "depthwise", "gather", "recurrence", "element-wise"
 ]
 """Classes of kernels; "" where the kind of a call tells."""
 
@@ -154,18 +148,13 @@ class Graph:
             DeclarationError: with every fault found.
         """
         check_fields(self)
-        faults = [*_name_faults(self), *_reference_faults(self)]
-        if _bytes_of(self) > _MOST_BYTES:
-            faults.append("its tensors and weights have more than 2**58 bytes together")
-        if not faults:
-            faults = [*_output_faults(self), *_cycle_faults(self)]
+        faults = list(_faults(self)) or _cycle_faults(self)
         if faults:
             raise DeclarationError(
                 listed(f"the graph of {self.name!r} is broken.", faults)
             )
 
     def __repr__(self) -> str:
-        """A line for a prompt."""
         return (
             f"<Graph {self.name!r}: batch {self.batch}, {len(self.parts)} parts, "
             f"{len(self.calls)} calls, {sum(w.bytes for w in self.weights):,} bytes of "
@@ -216,9 +205,42 @@ class Graph:
         return graph
 
 
-def _bytes_of(graph: Graph) -> int:
-    """All bytes that its calls, tensors and weights name."""
-    own = sum(
+def _faults(graph: Graph) -> Iterator[str]:
+    """Names that are repeated or missing, outputs that are not there, and the size."""
+    for what, its in (
+        ("call", graph.calls),
+        ("part", graph.parts),
+        ("weight", graph.weights),
+    ):
+        for name in repeated(one.name for one in its):
+            yield f"{what} {name!r} is repeated"
+    for call in graph.calls:
+        if call.part not in graph.part:
+            yield f"call {call.name!r} is of part {call.part!r}, which does not exist"
+        for name in call.weights:
+            if name not in graph.weight:
+                yield f"call {call.name!r} uses weight {name!r}, which does not exist"
+        shapes, dtypes = len(call.output_shapes), len(call.output_dtypes)
+        if shapes and shapes != dtypes:
+            yield f"call {call.name!r} has {shapes} output shapes and {dtypes} dtypes"
+    for tensor in graph.tensors:
+        head = f"tensor {tensor.source} -> {tensor.target}: there is no"
+        for end in (tensor.source, tensor.target):
+            if end not in graph.call:
+                yield f"{head} call {end!r}"
+        source = graph.call.get(tensor.source)
+        if source and tensor.index >= (len(source.output_shapes) or 64):
+            yield f"{head} output {tensor.index}"
+    for part in graph.parts:
+        for other in (*part.near, *part.apart):
+            if other not in graph.part:
+                yield f"part {part.name!r} names {other!r}, which is not a part"
+    for name in graph.outputs:
+        if name not in graph.call:
+            yield f"output {name!r} is not a call"
+    size = sum(tensor.bytes for tensor in graph.tensors)
+    size += sum(weights.bytes for weights in graph.weights)
+    size += sum(
         call.output_bytes
         + call.activation_bytes
         + call.workspace_bytes
@@ -226,66 +248,8 @@ def _bytes_of(graph: Graph) -> int:
         + call.size_bytes
         for call in graph.calls
     )
-    own += sum(tensor.bytes for tensor in graph.tensors)
-    return own + sum(weight.bytes for weight in graph.weights)
-
-
-def _name_faults(graph: Graph) -> list[str]:
-    names = {
-        "call": [call.name for call in graph.calls],
-        "part": [part.name for part in graph.parts],
-        "weight": [weight.name for weight in graph.weights],
-    }
-    return [
-        f"{what} {name!r} is repeated"
-        for what, its in names.items()
-        for name in repeated(its)
-    ]
-
-
-def _reference_faults(graph: Graph) -> list[str]:
-    calls, parts, weights = graph.call, graph.part, graph.weight
-    faults = []
-    for call in graph.calls:
-        if call.part not in parts:
-            faults.append(
-                f"call {call.name!r} is of part {call.part!r}, which does not exist"
-            )
-        faults += [
-            f"call {call.name!r} uses weight {name!r}, which does not exist"
-            for name in call.weights
-            if name not in weights
-        ]
-    for tensor in graph.tensors:
-        faults += [
-            f"tensor {tensor.source} -> {tensor.target}: there is no call {end!r}"
-            for end in (tensor.source, tensor.target)
-            if end not in calls
-        ]
-    for part in graph.parts:
-        faults += [
-            f"part {part.name!r} names {other!r}, which is not a part"
-            for other in (*part.near, *part.apart)
-            if other not in parts
-        ]
-    return faults + [
-        f"output {name!r} is not a call" for name in graph.outputs if name not in calls
-    ]
-
-
-def _output_faults(graph: Graph) -> list[str]:
-    """Calls of other dtypes than shapes, and tensors that no call has."""
-    faults = [
-        f"call {call.name!r} has {len(call.output_shapes)} output shapes and "
-        f"{len(call.output_dtypes)} dtypes"
-        for call in graph.calls
-        if call.output_shapes and len(call.output_dtypes) != len(call.output_shapes)
-    ]
-    return faults + [
-        f"tensor {tensor.source} -> {tensor.target}: there is no output {tensor.index}"
-        for tensor in graph.tensors
-        if not 0 <= tensor.index < (len(graph.call[tensor.source].output_shapes) or 64)
-    ]
+    if size > _MOST_BYTES:
+        yield "its tensors and weights have more than 2**58 bytes together"
 
 
 def _cycle_faults(graph: Graph) -> list[str]:

@@ -8,7 +8,6 @@ is first read.
 import os
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -76,8 +75,7 @@ class Ref:
         return len(self.keys())
 
     def __bool__(self) -> bool:
-        """A reference is always true; counting its outputs would need Keras."""
-        return True
+        return True  # counting its outputs would need Keras
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +130,14 @@ class Net:
         self.branches: list[Branch] = []
         self.outputs: list[_Output] = []
         self._faults: list[str] = []
-        self._check_name(name, "a net", not_first="_-")
+        self._check_name(name, "a net", scope=True)
 
     def input(self, name: str, shape: Any, dtype: str = "float32") -> Ref:
         """Declare a model input, as `keras.Input`: the shape goes without the batch."""
-        known = isinstance(shape, Sequence) and not isinstance(shape, str | bytes)
-        sizes = tuple(shape) if known else ()
-        if not known:
+        sizes: tuple[Any, ...] = ()
+        if isinstance(shape, Sequence) and not isinstance(shape, str | bytes):
+            sizes = tuple(shape)
+        else:
             self._fault(f"input {name!r}: the shape must be a tuple such as (28, 28).")
         wrong = [n for n in sizes if n is not None and (type(n) is not int or n < 0)]
         if wrong:
@@ -261,7 +260,7 @@ class Net:
     def output(self, ref: Any, name: str | None = None) -> None:
         """Declare a model output; its name is the branch's unless given."""
         if name is not None:
-            self._check_name(name, "an output", not_first="_-")
+            self._check_name(name, "an output", scope=True)
             name = str(name)
         if not refs_in(ref):
             self._fault(f"net.output takes what a branch returned. Received: {ref!r}.")
@@ -278,7 +277,7 @@ class Net:
             *_repeated_names(self.branches, "names are unique in a net"),
             *_repeated_names(self.outputs, "names of outputs are unique"),
             *self._unused(),
-            *_conflicts(self.branches),
+            *_conflicts({branch.name: branch for branch in self.branches}),
         ]
 
     def _unused(self) -> Iterator[str]:
@@ -332,8 +331,10 @@ class Net:
         )
         self._own(branch.sources, f"branch {branch.name!r}")
         if kind in ("branch", "split", "towers") and not branch.sources:
-            name = f"{kind} {branch.name!r}"
-            self._fault(f"{name} reads nothing; give it what net.input returned.")
+            self._fault(
+                f"{kind} {branch.name!r} reads nothing; give it what net.input "
+                "returned."
+            )
         self.branches.append(branch)
         return Ref(self, branch.name, len(self.branches) - 1)
 
@@ -356,14 +357,6 @@ class Net:
             )
         return places
 
-    def _own(self, refs: list[Ref], who: str) -> None:
-        for ref in refs:
-            if ref.net is not self:
-                self._fault(
-                    f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; "
-                    "declare it in this one."
-                )
-
     def _preferences(self, name: str, on: Any) -> tuple[str, ...]:
         try:
             return preferences(on)
@@ -372,20 +365,28 @@ class Net:
             return ("auto",)
 
     def _names(self, name: str, refs: Any, word: str) -> tuple[str, ...]:
-        found = refs_in(refs)
-        if refs is not None and not found:
+        if refs is not None and not refs_in(refs):
             self._fault(
                 f"branch {name!r}: {word}= takes what a branch returned. Received: "
                 f"{refs!r}."
             )
-        self._own(found, f"branch {name!r}")
-        return tuple(ref.name for ref in found if ref.net is self)
+        return tuple(ref.name for ref in self._own(refs_in(refs), f"branch {name!r}"))
 
-    def _check_name(self, name: Any, what: str, *, not_first: str = "") -> None:
+    def _own(self, refs: list[Ref], who: str) -> list[Ref]:
+        """Those of this net; others are faults."""
+        for ref in refs:
+            if ref.net is not self:
+                self._fault(
+                    f"{who} uses {ref.name!r} of another net, {ref.net.name!r}; "
+                    "declare it in this one."
+                )
+        return [ref for ref in refs if ref.net is self]
+
+    def _check_name(self, name: Any, what: str, *, scope: bool = False) -> None:
         """Names of models and outputs are scopes of TensorFlow's graphs."""
         named = isinstance(name, str) and name.strip() and not _NO_NAME.search(name)
-        if not named or name[0] in not_first:
-            begin = " that does not begin with '_' or '-'" if not_first else ""
+        if not named or scope and name[0] in "_-":
+            begin = " that does not begin with '_' or '-'" if scope else ""
             self._fault(
                 f"{what} needs a name of printable characters without '/'{begin}. "
                 f"Received: {name!r}."
@@ -399,7 +400,6 @@ class Net:
         return str(hook("net_svg")(self))
 
     def __repr__(self) -> str:
-        """A line for a prompt."""
         counts = f"{len(self.branches)} branches, {len(self.outputs)} outputs"
         return f"<Net {self.name!r}: {counts}>"
 
@@ -457,26 +457,23 @@ def _repeated_names(things: Sequence[Branch | _Output], unique: str) -> Iterator
             )
 
 
-def _conflicts(branches: Sequence[Branch]) -> Iterator[str]:
+def _conflicts(named: Mapping[str, Branch]) -> Iterator[str]:
     """Conflicts of `near`, which binds branches into groups, with pins and `apart`."""
-    named = {branch.name: branch for branch in branches}
     group = {name: name for name in named}
     for branch in named.values():
         for near in branch.near:
             old, new = group[branch.name], group[near]
             group = {name: new if one == old else one for name, one in group.items()}
-    pins: dict[str, dict[str, Branch]] = defaultdict(dict)
+    pins: dict[str, Branch] = {}  # group -> the first of it with a pin
     for branch in named.values():
         if len(branch.on) == 1 and ":" in branch.on[0]:
-            pins[group[branch.name]].setdefault(branch.on[0], branch)
-    for devices in pins.values():
-        first, *others = devices.values()
-        for other in others:
-            yield (
-                f"{other.where}: branch {other.name!r} is on {other.on[0]}, but near= "
-                f"binds it to {first.name!r}, which is on {first.on[0]} (at "
-                f"{first.where})."
-            )
+            first = pins.setdefault(group[branch.name], branch)
+            if first.on != branch.on:
+                yield (
+                    f"{branch.where}: branch {branch.name!r} is on {branch.on[0]}, but "
+                    f"near= binds it to {first.name!r}, which is on {first.on[0]} (at "
+                    f"{first.where})."
+                )
     for branch in named.values():
         for name in branch.apart:
             head = f"{branch.where}: branch {branch.name!r} must be apart from {name!r}"
@@ -484,5 +481,5 @@ def _conflicts(branches: Sequence[Branch]) -> Iterator[str]:
             if mine == its:
                 where = named[name].where
                 yield f"{head} (at {where}), but near= binds them to one device."
-            elif next(iter(pins[mine]), "mine") == next(iter(pins[its]), "its"):
-                yield f"{head}, but both are on {next(iter(pins[mine]))}."
+            elif mine in pins and its in pins and pins[mine].on == pins[its].on:
+                yield f"{head}, but both are on {pins[mine].on[0]}."

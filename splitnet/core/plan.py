@@ -67,17 +67,19 @@ class PlanOptions:
 
     def _faults(self) -> Iterator[str]:
         """What the types of the fields do not say."""
-        file = isinstance(self.costs, str | PathLike | None)
-        if not (file or hasattr(self.costs, "forward_seconds")):
+        costs, pins = self.costs, self.pins
+        if not isinstance(costs, str | PathLike | None) and not hasattr(
+            costs, "forward_seconds"
+        ):
             yield (
                 "costs= must be a cost model, the file of one, or None. Received: "
-                f"{shown(self.costs)}"
+                f"{shown(costs)}"
             )
-        table = isinstance(self.pins, Mapping | Plan | str | PathLike | None)
-        if not (table or callable(self.pins)):
+        table = isinstance(pins, Mapping | Plan | str | PathLike | None)
+        if not table and not callable(pins):
             yield (
                 "pins= must be a table of patterns, a function of a part, a plan or "
-                f"its file, 'as_built', or None. Received: {shown(self.pins)}"
+                f"its file, 'as_built', or None. Received: {shown(pins)}"
             )
         given = [name for name in FIXED if getattr(self, name) is not None]
         if self.strategy is None and given:
@@ -194,15 +196,6 @@ class StrategyComparison:
         """The fastest that fits; if none does, the fastest."""
         return self.all[0]
 
-    def line(self) -> str:
-        """All strategies in one line, fastest first."""
-        fit = {True: "", False: " (does not fit)"}
-        said = ", ".join(
-            f"{one.kind} {format_seconds(one.seconds)}{fit[one.fits]}"
-            for one in self.all
-        )
-        return f"{said}. {self.best.kind} is fastest: {self.best.reason}"
-
     def __getitem__(self, kind: str) -> Strategy:
         """The best strategy of a kind.
 
@@ -283,14 +276,34 @@ class Verdict:
 
     def __str__(self) -> str:
         """The verdict in a few lines."""
-        lines = [self._headline(), f"{self._details()}."]
+        facts = [
+            f"{format_bytes(self.transfer_bytes)} transferred per step, devices idle "
+            f"{self.idle:.0%} of it"
+        ]
+        if self.bound > 0 and self.value > 0:
+            gap = max(0.0, 1 - self.bound / self.value)
+            low = value_text(self.objective, self.bound, long=False)
+            proof = f"lower bound {low} (gap {gap:.0%})"
+            facts.append("optimal under these constraints" if gap < 5e-4 else proof)
+        if self.ended_by_clock:
+            facts.append("the time limit ended the search")
+        if self.objective != "memory" and not self.measured:
+            facts.append("times are estimated, not measured")
+        lines = [self._headline(), f"{'; '.join(facts)}."]
         if self.strategies is not None:
-            lines.append(f"strategies: {self.strategies.line()}.")
             best = self.strategies.best
+            times = [
+                f"{one.kind} {format_seconds(one.seconds)}"
+                f"{'' if one.fits else ' (does not fit)'}"
+                for one in self.strategies.all
+            ]
+            lines.append(
+                f"strategies: {', '.join(times)}. {best.kind} is fastest: "
+                f"{best.reason}."
+            )
             if best.kind in ("towers", "pipeline") and best.seconds < 0.98 * self.value:
                 lines.append(f"faster than this plan: {best.how}.")
-        lines += [f"advice: {line}" for line in self.advice]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"advice: {line}" for line in self.advice)])
 
     __repr__ = __str__  # what a prompt or a notebook shows
 
@@ -303,31 +316,13 @@ class Verdict:
         alone = value_text(self.objective, self.single_device_value, long=False)
         one = f"{self.single_device} alone ({alone})"
         times = self.speed_up or 1.0
-        bytes_count = self.objective == "memory"
+        memory = self.objective == "memory"
         if not self.worth_distributing:
-            worse = "more" if bytes_count else "slower"
-            lost = f"{1 / times - 1:.0%} {worse} than {one}"
-            return f"{mine}, {lost}; not worth distributing."
+            worse = f"{1 / times - 1:.0%} {'more' if memory else 'slower'} than {one}"
+            return f"{mine}, {worse}; not worth distributing."
         if times < 1.005:
             return f"{mine}; no gain over {one}."
-        better = "less" if bytes_count else "faster"
-        return f"{mine}, {times:.2f} times {better} than {one}."
-
-    def _details(self) -> str:
-        found = (
-            f"{format_bytes(self.transfer_bytes)} transferred per step, devices idle "
-            f"{self.idle:.0%} of it"
-        )
-        if self.bound > 0 and self.value > 0:
-            gap = max(0.0, 1 - self.bound / self.value)
-            low = value_text(self.objective, self.bound, long=False)
-            proof = f"lower bound {low} (gap {gap:.0%})"
-            found += f"; {'optimal under these constraints' if gap < 5e-4 else proof}"
-        if self.ended_by_clock:
-            found += "; the time limit ended the search"
-        if self.objective == "memory" or self.measured:
-            return found
-        return f"{found}; times are estimated, not measured"
+        return f"{mine}, {times:.2f} times {'less' if memory else 'faster'} than {one}."
 
 
 def value_text(objective: str, value: float, *, long: bool = True) -> str:
@@ -336,12 +331,9 @@ def value_text(objective: str, value: float, *, long: bool = True) -> str:
     >>> value_text("throughput", 0.012), value_text("memory", 2048, long=False)
     ('12.0 ms on the busiest device', '2.00 KiB')
     """
-    unit = {
-        "throughput": " on the busiest device",
-        "memory": " on the fullest device",
-    }
-    written = format_bytes(value) if objective == "memory" else format_seconds(value)
-    return written + (unit.get(objective, " a step") if long else "")
+    units = {"throughput": " on the busiest device", "memory": " on the fullest device"}
+    text = format_bytes(value) if objective == "memory" else format_seconds(value)
+    return text + units.get(objective, " a step") if long else text
 
 
 class DeviceOf(dict[str, str]):
@@ -352,7 +344,6 @@ class DeviceOf(dict[str, str]):
         self.plan = plan
 
     def __missing__(self, name: str) -> str:
-        """The device of the one part with that call or layer."""
         parts = parts_called(self.plan.graph, name)
         if len(parts) != 1:
             raise KeyError(name)
@@ -470,10 +461,10 @@ class Plan:
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
-        """A line for a prompt."""
         used = list(dict.fromkeys(self.device_of.values()))
-        more = " ..." if len(used) > 6 else ""
+        devices = ", ".join(used[:6]) + (" ..." if len(used) > 6 else "")
         runs = f"{self.execution}, " if str(self.execution) else ""
-        parts = f"{len(self.placements)} parts on {', '.join(used[:6])}{more}"
-        step = f"{runs}{format_seconds(self.seconds)} a step"
-        return f"<Plan of {self.graph.name!r}: {parts}, {step}>"
+        return (
+            f"<Plan of {self.graph.name!r}: {len(self.placements)} parts on {devices}, "
+            f"{runs}{format_seconds(self.seconds)} a step>"
+        )

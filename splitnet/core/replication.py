@@ -8,21 +8,16 @@ weights are; "enc/0", "enc/1" and so on, one per tower; and "enc", which joins t
 outputs. So towers are planned, simulated, drawn and audited like everything else.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from math import prod
 
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.net import BATCH_NORMS, Towers
 
-_SUMMED = (
-    *("output_bytes", "moved_bytes", "activation_bytes", "workspace_bytes"),
-    *("early_bytes", "forward_flops", "backward_flops"),
-)
-
 JOINS = ("HeadSum", "SideBySide")
 """Kinds of calls that make one layer's output of its slices'."""
-
 MOMENTS = "Moments"
 """Kind of the calls that compute the moments of a batch that towers share."""
 
@@ -55,11 +50,9 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
         if "towers" not in options:
             continue
         home = graph.part.get(weights_part(part.name))
+        numbers = range(int(options["towers"]))
         found[part.name] = Towers(
-            tuple(
-                graph.part[tower_part(part.name, i)].on
-                for i in range(int(options["towers"]))
-            ),
+            tuple(graph.part[tower_part(part.name, i)].on for i in numbers),
             home.on if home else ("cpu",),
             options.get("batch_norm", BATCH_NORMS[0]),
             tuple(filter(None, options.get("broadcast", "").split("\n"))),
@@ -69,10 +62,9 @@ def towers_in(graph: Graph) -> dict[str, Towers]:
 
 def broadcast_inputs(graph: Graph) -> set[str]:
     """The input parts that towers read whole and nothing else reads."""
-    split: set[str] = set()
-    whole: set[str] = set()
     towers = towers_in(graph)
     names = {tower_part(n, i): n for n, one in towers.items() for i in range(one.count)}
+    split, whole = set[str](), set[str]()
     for tensor in graph.tensors:
         source = graph.call[tensor.source].part
         reader = names.get(graph.call[tensor.target].part)
@@ -124,41 +116,45 @@ def expand(
 
 
 class _Expansion:
-    """State of one expansion."""
+    """State of one expansion: of which calls there are several, and what joins them."""
 
     def __init__(
         self, graph: Graph, smaller: Mapping[int, Graph], towers: Mapping[str, Towers]
     ) -> None:
         self.whole, self.towers = graph, towers
-        self.parts = {
+        self.shares = {
             name: [smaller[max(1, n)] for n in batch_shares(graph.batch, one.count)]
             for name, one in towers.items()
         }
-        self.joined = {
-            t.source
-            for t in graph.tensors
-            if self._of(t.source) and not self._aligned(t)
-        } | {name for name in graph.outputs if self._of(name)}
-        self.join_of = {
-            name: f"{graph.call[name].part}/join{'' if i == 0 else f'@{i + 1}'}"
-            for part in towers
-            for i, name in enumerate(
-                c.name for c in graph.calls_of[part] if c.name in self.joined
-            )
-        }
-        # A synchronised BatchNormalization -> the calls with the moments of each share,
-        # and last, at home, of the batch.
-        self.moments = {
-            call.name: [
-                *(f"{_inside(call.name, part, i)}/moments" for i in range(one.count)),
-                f"{weights_part(part)}/{call.name.removeprefix(f'{part}/')}/moments",
-            ]
-            for part, one in towers.items()
-            for call in graph.calls_of[part]
-            if one.batch_norm == "synchronised"
-            and call.kind == "BatchNormalization"
-            and call.weights
-        }
+        self.part = {c.name: c.part for c in graph.calls if c.part in towers}
+        joined = {t.source for t in graph.tensors if not self._aligned(t)}
+        self.join_of: dict[str, str] = {}
+        for part in towers:
+            names = (call.name for call in graph.calls_of[part])
+            ends = [n for n in names if n in joined or n in graph.outputs]
+            for i, name in enumerate(ends):
+                self.join_of[name] = f"{part}/join{f'@{i + 1}' if i else ''}"
+        # A synchronised BatchNormalization -> calls that compute the moments of each
+        # share, and, the last, from these at home those of the batch.
+        self.moments: dict[str, list[Call]] = {}
+        for name, part in self.part.items():
+            call, count = graph.call[name], towers[part].count
+            synchronised = towers[part].batch_norm == "synchronised"
+            if synchronised and call.kind == "BatchNormalization" and call.weights:
+                size = graph.weight[call.weights[0]]
+                one = Call(
+                    "",
+                    "",
+                    MOMENTS,
+                    output_shapes=((2, *size.shape),),
+                    output_dtypes=(size.dtype,),
+                    output_bytes=2 * size.bytes,
+                )
+                places = [tower_part(part, i) for i in range(count)]
+                self.moments[name] = [
+                    replace(one, name=f"{_inside(name, part, to)}/moments", part=to)
+                    for to in (*places, weights_part(part))
+                ]
 
     def graph(self) -> Graph:
         """The expanded graph."""
@@ -170,156 +166,120 @@ class _Expansion:
             outputs=tuple(self.join_of.get(n, n) for n in self.whole.outputs),
         )
 
-    def _of(self, call: str) -> str:
-        """The towers' name that a call belongs to, or ""."""
-        part = self.whole.call[call].part
-        return part if part in self.towers else ""
-
     def _aligned(self, tensor: Tensor) -> bool:
-        """Whether tower i of the source feeds tower i of the target directly."""
-        source, target = self._of(tensor.source), self._of(tensor.target)
-        if not source or not target:
-            return False
-        return source == target or (
-            self.towers[source].count == self.towers[target].count
+        """Whether no join is between: tower i of the source feeds that of the target.
+
+        Or whether the source is no call of towers at all.
+        """
+        source, target = self.part.get(tensor.source), self.part.get(tensor.target)
+        if source is None or source == target:
+            return True
+        return (
+            target is not None
+            and self.towers[source].count == self.towers[target].count
             and source not in self.towers[target].broadcast
         )
 
-    def _parts(self) -> Iterable[Part]:
+    def _parts(self) -> Iterator[Part]:
         for part in self.whole.parts:
             if part.name not in self.towers:
                 yield part
                 continue
-            one = self.towers[part.name]
-            if any(call.weights for call in self.whole.calls_of[part.name]):
-                yield Part(
-                    weights_part(part.name), "weights", one.weights_on, where=part.where
-                )
+            name, one = part.name, self.towers[part.name]
+            if any(call.weights for call in self.whole.calls_of[name]):
+                home = weights_part(name)
+                yield Part(home, "weights", one.weights_on, where=part.where)
             for i, on in enumerate(one.on):
-                yield Part(tower_part(part.name, i), "tower", on, where=part.where)
+                yield Part(tower_part(name, i), "tower", on, where=part.where)
             options = [("towers", str(one.count)), ("batch_norm", one.batch_norm)]
             if one.broadcast:
                 options.append(("broadcast", "\n".join(one.broadcast)))
             yield replace(part, kind="merge", options=tuple(options))
 
-    def _calls(self) -> Iterable[Call]:
+    def _calls(self) -> Iterator[Call]:
         begun: set[str] = set()
         for call in self.whole.calls:
-            name = self._of(call.name)
-            if not name:
+            if call.name not in self.part:
                 yield call
                 continue
-            if name not in begun:
-                begun.add(name)
-                yield from self._weights(name)
-            yield from self._moments(call, name)
-            for i, smaller in enumerate(self.parts[name]):
-                yield replace(
-                    smaller.call[call.name],
-                    name=_inside(call.name, name, i),
-                    part=tower_part(name, i),
+            if call.part not in begun:
+                begun.add(call.part)
+                its = (c.weights for c in self.whole.calls_of[call.part])
+                if used := tuple(dict.fromkeys(chain.from_iterable(its))):
+                    home = weights_part(call.part)
+                    yield Call(f"{home}/hold", home, "Weights", weights=used)
+            yield from self.moments.get(call.name, ())
+            for i, smaller in enumerate(self.shares[call.part]):
+                to = tower_part(call.part, i)
+                name = _inside(call.name, call.part, to)
+                yield replace(smaller.call[call.name], name=name, part=to)
+            if call.name in self.join_of:
+                yield Call(
+                    self.join_of[call.name],
+                    call.part,
+                    "Concatenate",
+                    output_shapes=call.output_shapes,
+                    output_dtypes=call.output_dtypes,
+                    output_bytes=call.output_bytes,
+                    moved_bytes=2.0 * call.output_bytes,
                 )
-            if call.name in self.joined:
-                yield self._join(call)
 
-    def _weights(self, name: str) -> Iterable[Call]:
-        calls = self.whole.calls_of[name]
-        used = tuple(dict.fromkeys(w for call in calls for w in call.weights))
-        if used:
-            part = weights_part(name)
-            yield Call(f"{part}/hold", part, "Weights", weights=used)
-
-    def _moments(self, call: Call, name: str) -> Iterable[Call]:
-        """Mean and variance of each share, and from these of the batch, at home."""
-        places = [tower_part(name, i) for i in range(self.towers[name].count)]
-        its = self.moments.get(call.name, ())
-        for one, part in zip(its, (*places, weights_part(name)), strict=False):
-            size = self.whole.weight[call.weights[0]]
-            yield Call(
-                one,
-                part,
-                MOMENTS,
-                output_shapes=((2, *size.shape),),
-                output_dtypes=(size.dtype,),
-                output_bytes=2 * size.bytes,
-            )
-
-    def _meeting(self, tensor: Tensor, name: str) -> Iterable[Tensor]:
-        """The moments that go home from each tower, and come back, for a tensor."""
-        *towers, home = self.moments[tensor.target]
-        size = self.whole.weight[self.whole.call[tensor.target].weights[0]]
-        shape, size_bytes = (2, *size.shape), 2 * size.bytes
-        for i, one in enumerate(towers):
-            into = _inside(tensor.target, name, i)
-            yield Tensor(one, home, 0, shape, size.dtype, size_bytes)
-            yield Tensor(home, into, 0, shape, size.dtype, size_bytes)
-
-    def _join(self, call: Call) -> Call:
-        return Call(
-            self.join_of[call.name],
-            call.part,
-            "Concatenate",
-            output_shapes=call.output_shapes,
-            output_dtypes=call.output_dtypes,
-            output_bytes=call.output_bytes,
-            moved_bytes=2.0 * call.output_bytes,
-        )
-
-    def _tensors(self) -> Iterable[Tensor]:
+    def _tensors(self) -> Iterator[Tensor]:
         for number, tensor in enumerate(self.whole.tensors):
-            source, target = self._of(tensor.source), self._of(tensor.target)
-            if source and not self._aligned(tensor):
-                yield from self._to_join(tensor, source)
+            source, target = self.part.get(tensor.source), self.part.get(tensor.target)
+            from_part = self.whole.call[tensor.source].part
+            if not self._aligned(tensor):
+                yield from self._to_join(tensor.source, tensor.index)
                 tensor = replace(tensor, source=self.join_of[tensor.source])
-                source = ""
-            if not target:
+                source = None
+            if target is None:
                 yield tensor
                 continue
-            from_part = self.whole.call[self.whole.tensors[number].source].part
-            broadcast = from_part in self.towers[target].broadcast
-            for i, smaller in enumerate(self.parts[target]):
-                share = tensor if broadcast else smaller.tensors[number]
-                if source:
-                    share = replace(share, source=_inside(tensor.source, source, i))
-                else:
-                    share = replace(share, source=tensor.source)
-                yield replace(share, target=_inside(tensor.target, target, i))
-                if tensor.target in self.moments:
-                    moments = self.moments[tensor.target][i]
-                    yield replace(share, target=moments, kept=False)
-            if tensor.target in self.moments:
-                yield from self._meeting(tensor, target)
+            moments = self.moments.get(tensor.target, [])
+            for i, smaller in enumerate(self.shares[target]):
+                whole = from_part in self.towers[target].broadcast
+                share = tensor if whole else smaller.tensors[number]
+                start = tensor.source
+                if source is not None:
+                    start = _inside(start, source, tower_part(source, i))
+                into = _inside(tensor.target, target, tower_part(target, i))
+                share = replace(share, source=start, target=into)
+                yield share
+                if moments:
+                    yield replace(share, target=moments[i].name, kept=False)
+            for i, one in enumerate(moments[:-1]):
+                home, into = moments[-1], tower_part(target, i)
+                yield _whole_output(one, home.name)
+                yield _whole_output(home, _inside(tensor.target, target, into))
         for name in self.whole.outputs:
-            part = self._of(name)
-            if part:
-                call = self.whole.call[name]
-                for index, shape in enumerate(call.output_shapes):
-                    one = Tensor(name, name, index, shape, call.output_dtypes[index])
-                    yield from self._to_join(one, part)
+            if name in self.part:
+                for index in range(len(self.whole.call[name].output_shapes)):
+                    yield from self._to_join(name, index)
 
-    def _to_join(self, tensor: Tensor, part: str) -> Iterable[Tensor]:
+    def _to_join(self, name: str, index: int) -> Iterator[Tensor]:
         """What the towers send to be joined; bytes by the calls' own outputs."""
-        for i, smaller in enumerate(self.parts[part]):
-            call = smaller.call[tensor.source]
-            shape = call.output_shapes[tensor.index]
-            whole = sum(_count(s) for s in call.output_shapes) or 1
+        part = self.part[name]
+        for i, smaller in enumerate(self.shares[part]):
+            call = smaller.call[name]
+            sizes = [prod(extent or 1 for extent in s) for s in call.output_shapes]
             yield Tensor(
-                _inside(tensor.source, part, i),
-                self.join_of[tensor.source],
-                tensor.index,
-                shape,
-                call.output_dtypes[tensor.index],
-                call.output_bytes * _count(shape) // whole,
+                _inside(name, part, tower_part(part, i)),
+                self.join_of[name],
+                index,
+                call.output_shapes[index],
+                call.output_dtypes[index],
+                call.output_bytes * sizes[index] // (sum(sizes) or 1),
             )
 
 
-def _count(shape: tuple[int | None, ...]) -> int:
-    return prod(extent or 1 for extent in shape)
+def _whole_output(call: Call, target: str) -> Tensor:
+    shape, dtype = call.output_shapes[0], call.output_dtypes[0]
+    return Tensor(call.name, target, 0, shape, dtype, call.output_bytes)
 
 
-def _inside(call: str, part: str, number: int) -> str:
-    """The name of a call in one tower: "enc/dense" of "enc" is "enc/0/dense"."""
-    return f"{tower_part(part, number)}/{call.removeprefix(part + '/')}"
+def _inside(call: str, part: str, to: str) -> str:
+    """The name of a call in a tower: "enc/dense" of "enc" is "enc/0/dense" there."""
+    return f"{to}/{call.removeprefix(part + '/')}"
 
 
 def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
@@ -374,32 +334,31 @@ def collapse(graph: Graph) -> Graph:
     towers = towers_in(graph)
     if not towers:
         return graph
-    plain: dict[str, str] = {}
+    plain: dict[str, str] = {}  # call of a tower, or a join -> call of the whole batch
     whole: dict[str, Call] = {}
     for name, one in towers.items():
         for i in range(one.count):
             for call in graph.calls_of[tower_part(name, i)]:
-                if call.kind == MOMENTS:
-                    continue
-                own = f"{name}/{call.name.removeprefix(call.part + '/')}"
-                plain[call.name] = own
-                whole[own] = _summed(whole.get(own), call, own, name)
-    gone = {*towers, *map(weights_part, towers)}
-    joins = {
-        t.target: t.source for t in graph.tensors if graph.call[t.target].part in towers
-    }
-    for join, source in joins.items():
-        plain[join] = plain[source]
+                if call.kind != MOMENTS:
+                    own = _inside(call.name, call.part, name)
+                    plain[call.name] = own
+                    added = replace(call, name=own, part=name)
+                    known = whole.get(own)
+                    whole[own] = _summed(known, added) if known else added
+    for t in graph.tensors:
+        if graph.call[t.target].part in towers:
+            plain[t.target] = plain[t.source]
+    homes = {*map(weights_part, towers)}
     calls = {
-        own: whole.get(own, call)
+        name: whole.get(name, call)
         for call in graph.calls
-        if call.part not in gone and call.kind != MOMENTS
-        for own in (plain.get(call.name, call.name),)
+        if call.kind != MOMENTS and call.part not in homes
+        for name in (plain.get(call.name, call.name),)
     }
     return replace(
         graph,
         calls=tuple(calls.values()),
-        tensors=tuple(_collapsed_tensors(graph, plain, joins)),
+        tensors=tuple(_collapsed_tensors(graph, plain)),
         parts=tuple(
             replace(p, kind="branch", options=()) if p.name in towers else p
             for p in graph.parts
@@ -409,28 +368,33 @@ def collapse(graph: Graph) -> Graph:
     )
 
 
-def _summed(sum_: Call | None, call: Call, name: str, part: str) -> Call:
-    if sum_ is None:
-        return replace(call, name=name, part=part)
+def _summed(one: Call, other: Call) -> Call:
     shapes = tuple(
         (a[0] + b[0], *a[1:]) if a and a[0] is not None and b[0] is not None else a
-        for a, b in zip(sum_.output_shapes, call.output_shapes)
+        for a, b in zip(one.output_shapes, other.output_shapes)
     )
-    sums = {one: getattr(sum_, one) + getattr(call, one) for one in _SUMMED}
-    return replace(sum_, output_shapes=shapes, **sums)
+    return replace(
+        one,
+        output_shapes=shapes,
+        output_bytes=one.output_bytes + other.output_bytes,
+        moved_bytes=one.moved_bytes + other.moved_bytes,
+        activation_bytes=one.activation_bytes + other.activation_bytes,
+        workspace_bytes=one.workspace_bytes + other.workspace_bytes,
+        early_bytes=one.early_bytes + other.early_bytes,
+        forward_flops=one.forward_flops + other.forward_flops,
+        backward_flops=one.backward_flops + other.backward_flops,
+    )
 
 
-def _collapsed_tensors(
-    graph: Graph, plain: Mapping[str, str], joins: Mapping[str, str]
-) -> Iterable[Tensor]:
+def _collapsed_tensors(graph: Graph, plain: Mapping[str, str]) -> Iterable[Tensor]:
     """Tensors between whole calls, their bytes added up over the towers."""
     found: dict[tuple[str, str, int], Tensor] = {}
     whole = {c.name for name in broadcast_inputs(graph) for c in graph.calls_of[name]}
     for t in graph.tensors:
-        kinds = graph.call[t.source].kind, graph.call[t.target].kind
-        if t.target in joins or MOMENTS in kinds:
-            continue
         source, target = plain.get(t.source, t.source), plain.get(t.target, t.target)
+        kinds = graph.call[t.source].kind, graph.call[t.target].kind
+        if source == target or MOMENTS in kinds:
+            continue
         key = (source, target, t.index)
         before = None if t.source in whole else found.get(key)
         count = t.bytes + (before.bytes if before else 0)

@@ -1,0 +1,43 @@
+"""Graphs: each fault of one is named, and all of them at once."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from splitnet.core.errors import DeclarationError
+from splitnet.core.graph import Part, Tensor
+from tests.zoo import diamond
+
+GRAPH = diamond()
+CALL, LAST = GRAPH.calls[0], GRAPH.calls[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch": 0}, "batch= must be a whole number, 1 or more"),
+        ({"calls": (*GRAPH.calls, CALL)}, f"call {CALL.name!r} is repeated"),
+        ({"parts": ()}, f"is of part {CALL.part!r}, which does not exist"),
+        ({"parts": (*GRAPH.parts, Part("p", near=("q",)))}, "'q', which is not a part"),
+        ({"calls": (replace(CALL, weights=("w",)),)}, "'w', which does not exist"),
+        (
+            {"calls": (replace(CALL, output_shapes=((1,),), output_dtypes=()),)},
+            "0 dtypes",
+        ),
+        ({"tensors": (Tensor("no", LAST.name),)}, "there is no call 'no'"),
+        ({"tensors": (Tensor(CALL.name, LAST.name, 99),)}, "there is no output 99"),
+        ({"outputs": ("no",)}, "output 'no' is not a call"),
+        ({"calls": GRAPH.calls[::-1]}, "its calls are not in topological order"),
+        (
+            {"tensors": (*GRAPH.tensors, Tensor(LAST.name, CALL.name))},
+            f"it has a cycle: {CALL.name} -> ",
+        ),
+    ],
+)
+def test_a_broken_graph_is_refused(change: dict[str, Any], said: str) -> None:
+    """Repeated and missing names, impossible outputs, cycles."""
+    with pytest.raises(DeclarationError) as caught:
+        replace(GRAPH, **change)
+
+    assert said in str(caught.value)
