@@ -26,9 +26,8 @@ from splitnet.tf.profiling.profile_step import StepProfiler
 from splitnet.view.dot import dot_of
 from splitnet.view.render import render_dot
 from splitnet.view.report import report
-from splitnet.view.style import dot_of_scene
 from splitnet.view.tables import table
-from splitnet.view.timeline import gantt_of
+from splitnet.view.timeline import dot_of_steps
 
 __all__ = ["PlacementCallback", "ResumeTraining"]
 
@@ -146,8 +145,8 @@ class PlacementCallback(keras.callbacks.Callback):
         page = report(plan, self._folder / "report.html")
         self._writer.text("report", f"{page.name}, beside these event files", step=0)
         self._draw("placement", dot_of(plan), step=0)
-        timeline = gantt_of({"planned": plan.timeline}, cluster=plan.cluster)
-        self._draw("timeline", dot_of_scene(timeline), step=0)
+        timeline = dot_of_steps({"planned": plan.timeline}, cluster=plan.cluster)
+        self._draw("timeline", timeline, step=0)
         self._writer.scalar("planned/step_seconds", plan.seconds, step=0)
         for device, memory in plan.memory.items():
             tag = f"planned/memory_bytes/{device}"
@@ -164,10 +163,10 @@ class PlacementCallback(keras.callbacks.Callback):
             self._writer.text("measured", "The profiler saw no op of a part.", step=1)
             return
         plan = plan_of(self.model)
-        both = gantt_of(
+        both = dot_of_steps(
             {"planned": plan.timeline, "measured": measured}, cluster=plan.cluster
         )
-        self._draw("timeline", dot_of_scene(both), step=1)
+        self._draw("timeline", both, step=1)
         self._write_compute("measured", measured)
 
     def _write_compute(self, kind: str, timeline: Timeline) -> None:

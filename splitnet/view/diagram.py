@@ -13,34 +13,15 @@ Diagrams show a cut through this tree; the report opens and closes its blocks.
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
-from splitnet.view.facts import (
-    PartFacts,
-    alike_devices,
-    findings_by_part,
-    known_shape,
-    part_facts,
-)
+from splitnet.view.facts import PartFacts, alike_devices, known_shape, part_facts
 from splitnet.view.style import Shape, ranged
-
-__all__ = [
-    "MOST_LANES",
-    "Block",
-    "Box",
-    "Diagram",
-    "DiagramEdge",
-    "block_of",
-    "diagram_of",
-    "fold",
-    "links_of",
-    "look_of",
-    "running_order",
-]
 
 _WORD = re.compile(r"[/._]|(?<=\D)(?=\d)")
 _LONGEST_PATTERN = 8
@@ -73,10 +54,7 @@ class Box:
     `name` is short, but long enough that no other box has the same. `facts` are sums
     over all members. `moved_from` is the device of the compared plan, "" where it is
     the same; `shares` names the layers whose weights other parts use too; `strayed`
-    says what an audit saw on another device. `moved` are the bytes of tensors received
-    from and sent to other devices, where the box says them because there are too many
-    links to label; `weights` the bytes of weights read from another device, and of
-    their gradients.
+    says what an audit saw on another device.
     """
 
     id: str
@@ -88,8 +66,6 @@ class Box:
     moved_from: str = ""
     shares: tuple[str, ...] = ()
     strayed: tuple[str, ...] = ()
-    moved: tuple[int, int] = (0, 0)
-    weights: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True)
@@ -125,18 +101,42 @@ class DiagramEdge:
         return self.crosses and not self.moved_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Diagram:
     """Everything that a placement diagram shows, without its layout.
 
-    `lanes` are the devices of each lane, by the first of them; `left_out` counts links
-    that are too small to be drawn.
+    `lanes` are the devices of each lane, by the first of them.
     """
 
     boxes: tuple[Box, ...]
     links: tuple[DiagramEdge, ...]
     lanes: Mapping[str, tuple[str, ...]]
-    left_out: int = 0
+
+    @cached_property
+    def labelled(self) -> bool:
+        """Whether the links say what they move; if they are too many, the boxes do."""
+        crossing = [link for link in self.links if link.moved_bytes]
+        return sum(not link.weights for link in crossing) <= _MOST_LABELS
+
+    @cached_property
+    def drawn(self) -> list[DiagramEdge]:
+        """The links that there is room for: those that move most."""
+        most = _MOST_LINKS if len(self.lanes) <= MOST_LANES else _MOST_LINKS // 3
+        largest = sorted(self.links, key=lambda link: -link.moved_bytes)[:most]
+        return [link for link in self.links if link in largest]
+
+    def moved(self, box: Box, *, weights: bool) -> tuple[int, int]:
+        """Bytes that a box receives from and sends to other devices.
+
+        Of `weights`, those that it reads, and their gradients.
+        """
+        received = sent = 0
+        for link in self.links:
+            if link.weights == weights and box.id == link.target:
+                received, sent = received + link.sent_bytes, sent + link.returned_bytes
+            elif not link.weights and not weights and box.id == link.source:
+                received, sent = received + link.returned_bytes, sent + link.sent_bytes
+        return received, sent
 
 
 def diagram_of(
@@ -146,92 +146,66 @@ def diagram_of(
     audit: Audit | None = None,
     most: int = 24,
 ) -> Diagram:
-    """Work out the boxes and links of a plan's diagram; at most about `most` boxes."""
+    """Work out the boxes and links of a plan's diagram; at most about `most` boxes.
+
+    What is unusual, a fallback or a part that moved or strayed, has a box of its own.
+    """
     old = dict(other.device_of) if other is not None else {}
-    strayed = findings_by_part(audit)
+    strayed: dict[str, list[str]] = {}
+    for finding in audit.findings if audit is not None else ():
+        text = f"{finding.aspect} on {finding.actual or 'no device'}"
+        strayed.setdefault(finding.part, []).append(text)
     running = plan.graph.calls_of  # towers that feed towers join nothing
     facts = {n: f for n, f in part_facts(plan).items() if running.get(n)}
-    look = {name: look_of(one) for name, one in facts.items()}
-    order = running_order(plan, facts)
-    special = {
+    lane_of = {device.name: device.name for device in plan.cluster}
+    if not any(n in strayed or n in old for n in facts):
+        for devices in alike_devices(plan.timeline):
+            lane_of |= dict.fromkeys(devices, devices[0])
+    place = {
         name: (
+            lane_of[one.device],
+            one.kind == "input",
             (one.fallback.requested, one.fallback.reason) if one.fallback else None,
             old.get(name),
             name in strayed,
         )
         for name, one in facts.items()
     }
-    alone = any(n in strayed or n in old for n in facts)
-    lane_of = {device.name: device.name for device in plan.cluster}
-    if not alone:
-        for devices in alike_devices(plan.timeline):
-            lane_of |= dict.fromkeys(devices, devices[0])
-    groups = fold(
-        order,
-        {
-            n: (lane_of[o.device], o.kind == "input", special[n])
-            for n, o in facts.items()
-        },
-        look,
-        most=most,
-    )
+    look = {name: look_of(one) for name, one in facts.items()}
+    groups = fold(running_order(plan, facts), place, look, most=most)
     shares = _shares(plan.graph)
+    reasons = {name: [one.reason] for name, one in facts.items()}
     names = [ranged(group.members, _NAME_WIDTH) for group in groups]
     boxes: list[Box] = []
-    box_of: dict[str, str] = {}
-    for group, name in zip(groups, names, strict=True):
-        members = [facts[name] for name in group.members]
-        first = members[0]
+    for number, (group, name) in enumerate(zip(groups, names, strict=True)):
+        first = facts[group.members[0]]
         was = old.get(first.name, first.device)
         box = Box(
-            id=f"box-{len(boxes)}",
+            id=f"box-{number}",
             name=name if names.count(name) == 1 else ranged(group.members, 90),
             lane=lane_of[first.device],
             group=group,
-            facts=_summed(group, members),
-            reasons=_unique(one.reason for one in members),
+            facts=_summed(group, [facts[name] for name in group.members]),
+            reasons=_all(group, reasons),
             moved_from="" if was == first.device else was,
-            shares=_unique(n for name in group.members for n in shares.get(name, ())),
-            strayed=_unique(s for name in group.members for s in strayed.get(name, ())),
+            shares=_all(group, shares),
+            strayed=_all(group, strayed),
         )
         boxes.append(box)
-        box_of.update(dict.fromkeys(group.members, box.id))
-    links = links_of(plan, box_of)
+    box_of = {name: box.id for box in boxes for name in box.group.members}
     used = {box.lane for box in boxes}
-    most_links = _MOST_LINKS if len(used) <= MOST_LANES else _MOST_LINKS // 3
-    drawn = sorted(links, key=lambda link: -link.moved_bytes)[:most_links]
-    crossing = [link for link in links if link.moved_bytes and not link.weights]
-    for number, box in enumerate(boxes):
-        read = [link for link in links if link.weights and link.target == box.id]
-        moved = _moved(box.id, crossing) if len(crossing) > _MOST_LABELS else (0, 0)
-        boxes[number] = replace(box, moved=moved, weights=_moved(box.id, read))
     hosts = list(dict.fromkeys(device.host for device in plan.cluster))
     lanes = {
         one.name: tuple(d for d, its in lane_of.items() if its == one.name)
         for one in sorted(plan.cluster, key=lambda one: hosts.index(one.host))
         if one.name in used
     }
-    return Diagram(
-        tuple(boxes),
-        tuple(link for link in links if link in drawn),
-        lanes,
-        len(links) - len(drawn),
-    )
+    return Diagram(tuple(boxes), tuple(links_of(plan, box_of)), lanes)
 
 
-def _moved(box: str, links: Iterable[DiagramEdge]) -> tuple[int, int]:
-    """Bytes that a box receives from and sends to other devices."""
-    received = sent = 0
-    for link in links:
-        if box == link.target:
-            received, sent = received + link.sent_bytes, sent + link.returned_bytes
-        elif box == link.source:
-            received, sent = received + link.returned_bytes, sent + link.sent_bytes
-    return received, sent
-
-
-def _unique(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
+def _all(group: Block, texts: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """What is said of the members of a group, each text once."""
+    return tuple(dict.fromkeys(t for n in group.members for t in texts.get(n, ())))
 
 
 def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
@@ -251,7 +225,7 @@ def look_of(one: PartFacts) -> Hashable:
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, costs)
 
 
-def _shares(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+def _shares(graph: Graph) -> dict[str, dict[str, None]]:
     """The layers that each part shares with another; towers have links instead."""
     found: dict[str, dict[str, None]] = {}
     for call in graph.calls:
@@ -260,7 +234,7 @@ def _shares(graph: Graph) -> Mapping[str, tuple[str, ...]]:
             if len(users) > 1 and graph.part[users[0]].kind != "weights":
                 for part in users:
                     found.setdefault(part, {})[call.layer or call.name] = None
-    return {part: tuple(layers) for part, layers in found.items()}
+    return found
 
 
 def _summed(group: Block, members: Sequence[PartFacts]) -> PartFacts:
@@ -284,30 +258,12 @@ def _summed(group: Block, members: Sequence[PartFacts]) -> PartFacts:
 
 
 def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
-    """Join the tensors and weights between boxes, and count the copies made of them."""
-    tensors = _tensor_links(plan, box_of)
-    weights: dict[tuple[str, str], DiagramEdge] = {}
-    for transfer in plan.transfers:
-        ends = box_of.get(transfer.source, ""), box_of.get(transfer.target, "")
-        back = transfer.kind.endswith("gradient")
-        there, other = (ends[::-1], ends) if back else (ends, ends[::-1])
-        link = tensors.get(there) or tensors.get(other)
-        if transfer.kind.startswith("weights") and all(ends):
-            new = DiagramEdge(*there, True, weights=True)
-            link = weights.setdefault(there, new) if there[0] != there[1] else None
-        if link is not None:
-            link.seconds += transfer.seconds
-            link.sent_bytes += 0 if back else transfer.bytes
-            link.returned_bytes += transfer.bytes if back else 0
-    return [*tensors.values(), *weights.values()]
+    """Join the tensors and weights between boxes, and count the copies made of them.
 
-
-def _tensor_links(
-    plan: Plan, box_of: Mapping[str, str]
-) -> dict[tuple[str, str], DiagramEdge]:
-    """The links of tensors by source and target; each tensor counts once for a part."""
+    A tensor counts once for each part that reads it.
+    """
     graph, device = plan.graph, plan.device_of
-    links: dict[tuple[str, str], DiagramEdge] = {}
+    tensors: dict[tuple[str, str], DiagramEdge] = {}
     counted: set[tuple[str, int, str]] = set()
     for tensor in graph.tensors:
         source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
@@ -316,22 +272,49 @@ def _tensor_links(
         if ends[0] == ends[1] or key in counted:
             continue
         counted.add(key)
-        turned = ends[::-1] in links  # folded boxes may feed each other
+        turned = ends[::-1] in tensors  # folded boxes may feed each other
         ends = ends[::-1] if turned else ends
         crosses = device[source] != device[target]
-        link = links.setdefault(ends, DiagramEdge(*ends, crosses))
+        link = tensors.setdefault(ends, DiagramEdge(*ends, crosses))
         link.both_ways |= turned
         link.shapes += known_shape(graph.call[tensor.source], tensor)
         link.bytes += tensor.bytes
-    return links
+    weights: dict[tuple[str, str], DiagramEdge] = {}
+    for transfer in plan.transfers:
+        ends = box_of.get(transfer.source, ""), box_of.get(transfer.target, "")
+        back = transfer.kind.endswith("gradient")
+        there, other = (ends[::-1], ends) if back else (ends, ends[::-1])
+        found = tensors.get(there) or tensors.get(other)
+        if transfer.kind.startswith("weights") and all(ends):
+            new = DiagramEdge(*there, True, weights=True)
+            found = weights.setdefault(there, new) if there[0] != there[1] else None
+        if found is not None:
+            found.seconds += transfer.seconds
+            found.sent_bytes += 0 if back else transfer.bytes
+            found.returned_bytes += transfer.bytes if back else 0
+    return [*tensors.values(), *weights.values()]
 
 
 def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
     """The tree of some parts of one device, in running order.
 
-    Parts of equal `look` may be counted ("×12") instead of listed.
+    Neighbours whose names begin with the same words are a block. Parts of equal `look`
+    may be counted ("×12") instead of listed.
     """
-    return _named([(name, _WORD.split(name)) for name in names], look)
+    if len(names) == 1:
+        return Block((names[0],))
+    words = {name: _WORD.split(name) for name in names}
+    for count in range(1, max(map(len, words.values())) + 1):
+        groups = [
+            list(its) for _, its in groupby(names, key=lambda n: words[n][:count])
+        ]
+        if len(groups) > 1:
+            break
+    if len(groups) == len(names):
+        children = [Block((name,)) for name in names]
+    else:
+        children = [block_of(group, look) for group in groups]
+    return _joined(_repeats(children, look), look)
 
 
 def fold(
@@ -353,7 +336,12 @@ def fold(
     if len(names) <= most:
         shown = [Block((name,)) for name in names]
     closed: list[Block] = []
-    while openable := [block for block in shown if _worth_opening(block)]:
+    # Ranges of repeats would say no more than their number does.
+    while openable := [
+        block
+        for block in shown
+        if block.children and (block.times <= 1 or block.times == len(block.children))
+    ]:
         first = min(openable, key=lambda block: (block.times > 1, -len(block.members)))
         # Equal patterns of one device open together, and equal counts of several.
         alike = [
@@ -374,36 +362,19 @@ def fold(
     return sorted((*shown, *closed), key=lambda block: number[block.members[0]])
 
 
-def _worth_opening(block: Block) -> bool:
-    """Whether it has children that say more than their number."""
-    ranges = block.times > 1 and block.times != len(block.children)
-    return bool(block.children) and not ranges
-
-
-def _named(parts: list[tuple[str, list[str]]], look: Mapping[str, Hashable]) -> Block:
-    """Neighbours whose names begin with the same words are a block."""
-    if len(parts) == 1:
-        return Block((parts[0][0],))
-    for count in range(1, max(len(words) for _, words in parts) + 1):
-        groups = [
-            list(group) for _, group in groupby(parts, key=lambda one: one[1][:count])
-        ]
-        if len(groups) > 1:
-            break
-    if len(groups) == len(parts):
-        children = [Block((name,)) for name, _ in parts]
-    else:
-        children = [_named(group, look) for group in groups]
-    return _joined(_repeats(children, look), look)
-
-
 def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]:
-    """Join what repeats, pattern by pattern."""
+    """Join what repeats, from each place the pattern that covers most."""
     looks = [(child.times, tuple(map(look.get, child.members))) for child in children]
     found: list[Block] = []
     at = 0
     while at < len(children):
-        period, times = _repetition(looks, at)
+        period, times = 1, 1
+        for length in range(1, min(_LONGEST_PATTERN, (len(looks) - at) // 2) + 1):
+            pattern, count = looks[at : at + length], 1
+            while looks[at + length * count : at + length * (count + 1)] == pattern:
+                count += 1
+            if count > 1 and length * count > period * times:
+                period, times = length, count
         stop = at + period * times
         if times == 1:
             found.append(children[at])
@@ -418,10 +389,9 @@ def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]
 
 
 def _joined(
-    children: Iterable[Block], look: Mapping[str, Hashable], times: int = 0
+    its: Sequence[Block], look: Mapping[str, Hashable], times: int = 0
 ) -> Block:
     """A block of several, in ranges if there are many; one stays as it is."""
-    its = list(children)
     if len(its) == 1:
         return its[0]
     members = tuple(name for child in its for name in child.members)
@@ -430,16 +400,3 @@ def _joined(
         ranges = [its[a:b] for a, b in zip(ends, ends[1:], strict=False)]
         its = [_joined(some, look, len(some) if times else 0) for some in ranges]
     return Block(members, tuple(its), times)
-
-
-def _repetition(looks: Sequence[Hashable], at: int) -> tuple[int, int]:
-    """The pattern at a position that covers most: its length and how often it comes."""
-    best = (1, 1)
-    for period in range(1, min(_LONGEST_PATTERN, (len(looks) - at) // 2) + 1):
-        pattern = looks[at : at + period]
-        times = 1
-        while looks[at + period * times : at + period * (times + 1)] == pattern:
-            times += 1
-        if times > 1 and period * times > best[0] * best[1]:
-            best = (period, times)
-    return best

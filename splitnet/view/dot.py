@@ -6,83 +6,39 @@ and the places of their labels.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 import graphviz
 
 from splitnet.core.audit import Audit
+from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.view.diagram import MOST_LANES, Box, Diagram, diagram_of
-from splitnet.view.legend import (
-    box_rows,
-    box_tooltip,
-    header_rows,
-    lane_rows,
-    link_text,
-    link_tooltip,
-)
+from splitnet.view.diagram import Box, Diagram, DiagramEdge, diagram_of
+from splitnet.view.facts import bottleneck_text, objective_text, verdict_lines
+from splitnet.view.layout import Layout, Rect, place_boxes
 from splitnet.view.style import (
     ALARM,
     FONT,
     INK,
+    POINTS_PER_INCH,
     QUIET,
     THIN,
     Line,
     Row,
     clean,
     colors_of,
+    counted,
     html_label,
     mixed,
+    percent,
     position,
+    ranged,
+    shape_text,
+    shortened,
     size_of,
     text_node,
 )
-
-__all__ = ["dot_of"]
-
-Size = tuple[float, float]
-"""Width and height."""
-
-_PADDING = 12.0  # from a frame to its boxes
-_STACK = 18.0  # between boxes of one lane and column
-_COLUMN = 46.0  # between columns
-_LANE = 12.0  # between lanes
-_HOST = 22.0  # above the lanes of a host, for its name
-
-_PAGE = 1050.0, 1000.0  # points
-# Lanes below one another or upright, and the most columns.
-_CARDS = 6  # in a row
-_SHAPES = ((False, 9), (True, 12), (False, 6), (False, 4), (True, 6), (True, 4))
-
-
-@dataclass(frozen=True, slots=True)
-class _Rect:
-    """A rectangle by its edges, in points."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @property
-    def middle(self) -> tuple[float, float]:
-        """Its middle."""
-        return (self.left + self.right) / 2, (self.top + self.bottom) / 2
-
-    def moved(self, down: float) -> "_Rect":
-        """The same, further down."""
-        return _Rect(self.left, self.top + down, self.right, self.bottom + down)
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Rectangles by name: of boxes and titles, of lanes, and of hosts."""
-
-    boxes: Mapping[str, _Rect]
-    lanes: Mapping[str, _Rect]
-    hosts: Mapping[str, _Rect]
-    whole: _Rect
 
 
 def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None) -> str:
@@ -93,17 +49,20 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     """
     shown = diagram_of(plan, other=other, audit=audit)
     colors = colors_of(device.name for device in plan.cluster)
-    titles = {
-        f"title-{number}": lane_rows(plan, devices, colors.get(lane, QUIET))
-        for number, (lane, devices) in enumerate(shown.lanes.items())
+    titles = {f"title-{number}": lane for number, lane in enumerate(shown.lanes)}
+    rows = {
+        title: _lane_rows(plan, shown.lanes[lane], colors[lane])
+        for title, lane in titles.items()
     }
-    placed = _placed(shown, titles)
+    rows |= {box.id: _box_rows(box, shown) for box in shown.boxes}
+    placed = _placed(shown, titles, rows)
     dot = graphviz.Digraph(
         name="placement",
         graph_attr={
             "splines": "true",
             "esep": "+4",
             "outputorder": "edgesfirst",  # boxes cover lines, not the reverse
+            "forcelabels": "false",  # a label without room is left out
             "bgcolor": "white",
             "pad": "0.25",
             "fontname": FONT,
@@ -117,109 +76,78 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
         },
         edge_attr={"fontname": FONT, "color": THIN, "arrowsize": "0.6"},
     )
-    for number, (host, rect) in enumerate(placed.hosts.items()):
+    hosts = placed.hosts
+    for number, (host, rect) in enumerate(hosts.items()):
         name = f"host-{number}"
         frame = _frame(name, rect, style="rounded,dashed", color=QUIET)
         words = [(Line(clean(host) or "this machine", 11, INK),)]
         text_node(frame, name, words, rect.left + 14, rect.top + 4)
         dot.subgraph(frame)
-    for title, lane in zip(titles, shown.lanes, strict=True):
-        color = colors.get(lane, QUIET)
-        look = {
-            "style": "filled,rounded",
-            "fillcolor": mixed(color, "#ffffff", 0.9),
-            "color": color,
-            "tooltip": graphviz.escape(clean(lane)),
-        }
-        frame = _frame(title.replace("title", "lane"), placed.lanes[lane], **look)
+    for title, lane in titles.items():
+        frame = _frame(
+            title.replace("title", "lane"),
+            placed.lanes[lane],
+            style="filled,rounded",
+            fillcolor=mixed(colors[lane], "#ffffff", 0.9),
+            color=colors[lane],
+            tooltip=graphviz.escape(clean(lane)),
+        )
         corner = placed.boxes[title]
-        text_node(frame, title, titles[title], corner.left, corner.top)
-        for box in shown.boxes:
-            if box.lane == lane:
-                own = colors.get(box.facts.device, QUIET)
-                rect = placed.boxes[box.id]
-                _add_box(frame, box, rect, own, compared=other is not None)
+        text_node(frame, title, rows[title], corner.left, corner.top)
+        for box in (box for box in shown.boxes if box.lane == lane):
+            look = _box_look(box, colors[box.facts.device], compared=other is not None)
+            rect = placed.boxes[box.id]
+            frame.node(
+                box.id,
+                label=html_label(rows[box.id]),
+                tooltip=graphviz.escape(_box_tooltip(box)),
+                id=box.id,
+                width=f"{(rect.right - rect.left) / POINTS_PER_INCH:.3f}",
+                height=f"{(rect.bottom - rect.top) / POINTS_PER_INCH:.3f}",
+                pos=position(*rect.middle),
+                **look,
+            )
         dot.subgraph(frame)
     _add_links(dot, shown, colors)
-    width = max(placed.whole.right, 620)
-    header = header_rows(plan, shown, width, other=other, audit=audit)
-    top = min(rect.top for rect in (*placed.hosts.values(), placed.whole))
+    header = _header_rows(plan, shown, max(placed.whole.right, 620), other, audit)
+    top = Rect.around([placed.whole, *hosts.values()]).top
     text_node(dot, "header", header, 0, top - size_of(header)[1] - 14)
     return str(dot.source)
 
 
-def _placed(shown: Diagram, titles: Mapping[str, Sequence[Row]]) -> _Layout:
-    """The first arrangement that fits a page, or else the one that comes nearest."""
-    sizes = {name: size_of(rows) for name, rows in titles.items()}
+def _placed(
+    shown: Diagram, titles: Mapping[str, str], rows: Mapping[str, Sequence[Row]]
+) -> Layout:
+    """Boxes in their lanes; inputs by the lanes that read them: fewer lines cross."""
+    sizes = {name: size_of(its) for name, its in rows.items()}
     for box in shown.boxes:
-        wide, tall = size_of(box_rows(box))
-        sizes[box.id] = (
-            wide + (26 if box.facts.kind == "merge" else 18),
-            tall + (22 if box.facts.kind == "weights" else 10),
-        )
-    lane_of = dict(zip(titles, shown.lanes, strict=True))
-    lane_of |= {box.id: box.lane for box in _crossing_less(shown)}
-    hosts = {lane: lane.rpartition("/")[0] for lane in shown.lanes}
-    if len(hosts) > MOST_LANES:
-        return _cards(sizes, lane_of, hosts)
+        wide, tall = sizes[box.id]
+        wide += 26 if box.facts.kind == "merge" else 18
+        sizes[box.id] = wide, tall + (22 if box.facts.kind == "weights" else 10)
+    at = {lane: number for number, lane in enumerate(shown.lanes)}
+    lane_of = {box.id: at[box.lane] for box in shown.boxes}
+    reads: dict[str, list[int]] = {}
+    for link in shown.drawn:
+        reads.setdefault(link.source, []).append(lane_of[link.target])
+
+    def reader(box: Box) -> float:
+        its = reads.get(box.id, [0])
+        return sum(its) / len(its) if box.facts.kind == "input" else len(at)
+
+    lanes = {lane: [title] for title, lane in titles.items()}
+    for box in sorted(shown.boxes, key=reader):
+        lanes[box.lane].append(box.id)
     times = {box.id: box.group.times for box in shown.boxes}
-    pairs = [
+    links = [
         (link.source, link.target)
-        for link in shown.links
+        for link in shown.drawn
         if not link.weights
         and (not link.both_ways or times[link.source] == times[link.target] > 1)
     ]
-    found: list[tuple[float, _Layout]] = []
-    for upright, most in _SHAPES:
-        columns = _columns_of([box.id for box in shown.boxes], pairs, most)
-        layout = _arrange(
-            sizes,
-            dict.fromkeys(titles, -1) | columns,
-            lane_of,
-            hosts,
-            upright=upright,
-        )
-        page = layout.whole.right / _PAGE[0], layout.whole.bottom / _PAGE[1]
-        found.append((round(max(*page, 1.0), 1), layout))
-    return min(found, key=lambda one: one[0])[1]
+    return place_boxes(sizes, lanes, links)
 
 
-def _cards(
-    sizes: Mapping[str, tuple[float, float]],
-    lane_of: Mapping[str, str],
-    hosts: Mapping[str, str],
-) -> _Layout:
-    """Many devices as cards in rows, each host's in rows of its own."""
-    rows: list[_Layout] = []
-    for host in dict.fromkeys(hosts.values()):
-        its = [lane for lane, on in hosts.items() if on == host]
-        for lanes in (its[at : at + _CARDS] for at in range(0, len(its), _CARDS)):
-            columns: dict[str, int] = {}
-            for lane in lanes:
-                names = [name for name, on in lane_of.items() if on == lane]
-                columns |= {name: at - 1 for at, name in enumerate(names)}
-            within = {name: on for name, on in lane_of.items() if on in lanes}
-            of = dict.fromkeys(lanes, host)
-            rows.append(_arrange(sizes, columns, within, of, upright=True))
-    return _below(rows)
-
-
-def _crossing_less(shown: Diagram) -> list[Box]:
-    """The boxes, inputs by the lanes that read them, so that fewer lines cross."""
-    lanes = list(shown.lanes)
-    lane_of = {box.id: lanes.index(box.lane) for box in shown.boxes}
-    reads: dict[str, list[int]] = {}
-    for link in shown.links:
-        reads.setdefault(link.source, []).append(lane_of[link.target])
-
-    def key(box: Box) -> float:
-        its = reads.get(box.id, [0])
-        return sum(its) / len(its) if box.facts.kind == "input" else len(lanes)
-
-    return sorted(shown.boxes, key=key)
-
-
-def _frame(name: str, rect: _Rect, **look: str) -> graphviz.Digraph:
+def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
     corners = rect.left, -rect.bottom, rect.right, -rect.top
     box = ",".join(f"{at:.1f}" for at in corners)
     frame = graphviz.Digraph(name=f"cluster_{name}")
@@ -227,29 +155,21 @@ def _frame(name: str, rect: _Rect, **look: str) -> graphviz.Digraph:
     return frame
 
 
-def _add_box(
-    dot: graphviz.Digraph, box: Box, rect: _Rect, color: str, *, compared: bool
-) -> None:
+def _box_look(box: Box, color: str, *, compared: bool) -> dict[str, str]:
+    """Shape, colour and edge: of what kind it is, and whether it is unusual."""
     facts = box.facts
     marked = bool(box.moved_from or box.strayed)
     blank = compared and not marked or facts.kind == "input"
     corners = {"merge": "diagonals", "input": "filled", "weights": "filled"}
     style = ["filled", corners.get(facts.kind, "rounded")]
-    dot.node(
-        box.id,
-        label=html_label(box_rows(box)),
-        tooltip=graphviz.escape(box_tooltip(box)),
-        id=box.id,
-        shape="cylinder" if facts.kind == "weights" else "box",
-        style=",".join([*style, "dashed"] if facts.fallback else style),
-        fillcolor="white" if blank else mixed(color, "#ffffff", 0.72),
-        color=ALARM if facts.fallback or marked else color,
-        penwidth="2.6" if marked else "1.8" if facts.fallback else "1.2",
-        peripheries="2" if facts.is_output else "1",
-        width=f"{(rect.right - rect.left) / 72:.3f}",
-        height=f"{(rect.bottom - rect.top) / 72:.3f}",
-        pos=position(*rect.middle),
-    )
+    return {
+        "shape": "cylinder" if facts.kind == "weights" else "box",
+        "style": ",".join([*style, "dashed"] if facts.fallback else style),
+        "fillcolor": "white" if blank else mixed(color, "#ffffff", 0.72),
+        "color": ALARM if facts.fallback or marked else color,
+        "penwidth": "2.6" if marked else "1.8" if facts.fallback else "1.2",
+        "peripheries": "2" if facts.is_output else "1",
+    }
 
 
 def _add_links(
@@ -259,15 +179,17 @@ def _add_links(
 
     Those between devices say what they move, unless there are too many to label.
     """
-    device = {box.id: box.facts.device for box in shown.boxes}
-    names = {box.id: box.name for box in shown.boxes}
-    labelled = not any(any(box.moved) for box in shown.boxes)
-    heaviest = max((link.moved_bytes for link in shown.links), default=0)
-    for number, link in enumerate(shown.links):
-        tooltip = graphviz.escape(link_tooltip(link, names))
-        look = {"id": f"link-{number}", "tooltip": tooltip}
+    box = {box.id: box for box in shown.boxes}
+    heaviest = max((link.moved_bytes for link in shown.drawn), default=0)
+    for number, link in enumerate(shown.drawn):
+        names = box[link.source].name, box[link.target].name
+        look = {
+            "id": f"link-{number}",
+            "tooltip": graphviz.escape(_link_tooltip(link, *names)),
+            "dir": "both" if link.both_ways or link.weights else "forward",
+        }
         if link.moved_bytes:
-            color = mixed(colors.get(device[link.source], QUIET), "#000000", 0.1)
+            color = mixed(colors[box[link.source].facts.device], "#000000", 0.1)
             look["color"] = QUIET if link.both_ways else color
         if link.weights:
             look |= {"style": "dotted", "penwidth": "1.6"}
@@ -276,130 +198,220 @@ def _add_links(
             most = 3.0 if link.both_ways else 5.0
             pen = max(1.4, most * math.sqrt(link.moved_bytes / heaviest))
             look["penwidth"] = f"{pen:.1f}"
-            if labelled:
-                words = (Line(link_text(link), 8.5, bold=True),)
-                look["xlabel"] = html_label([words], back="#ffffffd0")
-                wide, tall = size_of([words])
-                look["comment"] = f"{wide + 4:.1f},{tall + 4:.1f}"
+            if shown.labelled:
+                text = _there_and_back(link.sent_bytes, link.returned_bytes)
+                if link.both_ways:
+                    text = f"{format_bytes(link.moved_bytes)} both ways"
+                label = html_label([(Line(text, 8.5, bold=True),)], back="#ffffffd0")
+                look["xlabel"] = label
         elif link.reuses:
             look["style"] = "dashed"
-        way = "both" if link.both_ways or link.weights else "forward"
-        dot.edge(link.source, link.target, dir=way, **look)
+        dot.edge(link.source, link.target, **look)
 
 
-def _columns_of(
-    boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
-) -> dict[str, int]:
-    """The column of each box: its depth in the graph, from 0.
+def _there_and_back(sent: int, returned: int) -> str:
+    if sent == returned:
+        return f"{format_bytes(sent)} each way"
+    words = [format_bytes(sent)] if sent else []
+    return " + ".join(words + [f"{format_bytes(returned)} back"] * (returned > 0))
 
-    Links against the running order of the boxes do not count. In a graph deeper than
-    `most`, several depths share a column.
+
+def _header_rows(
+    plan: Plan, shown: Diagram, width: float, other: Plan | None, audit: Audit | None
+) -> list[Row]:
+    """The title, the totals and the verdict, then the legend."""
+    moved = format_bytes(plan.transfer_bytes)
+    transfers = counted(len(plan.transfers), "transfer")
+    facts = [
+        f"batch {plan.batch}",
+        " ".join(objective_text(plan)),
+        f"{moved} between devices in {transfers}" if plan.transfers else "no transfers",
+    ]
+    if plan.fallbacks:
+        facts.append(counted(len(plan.fallbacks), "fallback"))
+    fits = plan.verdict is None or not plan.verdict.overfull
+    verdict = shortened(verdict_lines(plan)[0], int(width / 5))
+    lines = [
+        Line(shortened(plan.graph.name, int(width / 9)), 15, bold=True),
+        Line(" · ".join(facts), 11),
+        Line(verdict, 11, INK if fits else ALARM, bold=not fits),
+        Line(bottleneck_text(plan), 11),
+    ]
+    if audit is not None:
+        found = counted(len(audit.findings), "finding")
+        said = "all as planned" if audit.ok else f"{found} not as planned"
+        lines.append(Line(f"audit: {said}", 11, INK if audit.ok else ALARM, bold=True))
+    if other is not None:
+        since = other.compare(plan)
+        moves = {
+            "moved": sum(1 for _, before, now in since.moved if before and now),
+            "new": sum(1 for _, before, _ in since.moved if not before),
+            "removed": sum(1 for _, _, now in since.moved if not now),
+        }
+        words = [f"{counted(moves.pop('moved'), 'part')} moved"]
+        words += [f"{count} {word}" for word, count in moves.items() if count]
+        before, now = map(format_seconds, since.seconds)
+        words.append(f"step {before} before, {now} now")
+        lines.append(Line(", ".join(words), 11, bold=True))
+    used = {device for devices in shown.lanes.values() for device in devices}
+    unused = ", ".join(d.name for d in plan.cluster if d.name not in used)
+    if unused:
+        lines.append(Line(f"not used: {shortened(unused, 90)}", 9, QUIET))
+    if len(shown.drawn) < len(shown.links):
+        drawn = f"the {len(shown.drawn)} largest of {len(shown.links)} lines are drawn"
+        lines.append(Line(drawn, 9, QUIET))
+    rows = [(line,) for line in lines]
+    return rows + _legend(shown, width, compared=other is not None)
+
+
+def _legend(shown: Diagram, width: float, *, compared: bool) -> list[Row]:
+    """Explain the signs that this picture holds, and no others."""
+    boxes, links = shown.boxes, shown.drawn
+    where = "bytes per step" if shown.labelled else "in, out: bytes per step"
+    kinds = {box.facts.kind for box in boxes}
+    signs = [
+        (any(x.moved_bytes for x in links), "▬▬", INK, f"between devices ({where})"),
+        (any(x.both_ways for x in links), "◄►", INK, "both ways"),
+        (any(not x.crosses for x in links), "──", THIN, "within a device"),
+        (any(x.reuses for x in links), "- - -", THIN, "reuses a copy"),
+        (any(x.weights for x in links), "····", INK, "weights, and gradients back"),
+        (any(b.shares for b in boxes), "shares", INK, "weights stored once"),
+        ("weights" in kinds, "cylinder", INK, "weights of towers"),
+        ("merge" in kinds, "cut corners", INK, "merge"),
+        ("input" in kinds, "square corners", INK, "input"),
+        (any(b.facts.is_output for b in boxes), "double edge", INK, "output"),
+        (any(b.facts.fallback for b in boxes), "dashed edge", ALARM, "fallback"),
+        (any(b.group.times > 1 for b in boxes), "×n", INK, "n equal branches"),
+        (any(b.strayed for b in boxes), "thick edge", ALARM, "ran elsewhere"),
+        (compared, "thick edge", ALARM, "moved"),
+    ]
+    rows: list[Row] = [(Line(" ", 4),), ()]
+    for holds, sign, color, text in signs:
+        entry = Line(sign, 9, color, bold=True), Line(f"  {text}      ", 9, QUIET)
+        if holds and size_of([(*rows[-1], *entry)])[0] > width:
+            rows.append(())
+        rows[-1] += entry if holds else ()
+    return [row for row in rows if row]
+
+
+def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Row]:
+    """A lane's device, its memory peak against its limit, its utilization.
+
+    Of several devices the highest figures.
     """
-    number = {box: at for at, box in enumerate(boxes)}
-    depth = dict.fromkeys(boxes, 0)
-    for source, target in sorted(links, key=lambda ends: number[ends[0]]):
-        if number[source] < number[target]:
-            depth[target] = max(depth[target], depth[source] + 1)
-    deepest = max(depth.values(), default=0) + 1
-    return {box: at * min(most, deepest) // deepest for box, at in depth.items()}
+    names = [device.rpartition("/")[2] for device in devices]
+    strong = mixed(color, "#000000", 0.25)
+    rows: list[Row] = [(Line(clean(ranged(names, 30)), 13, strong, bold=True),)]
+    many = len(devices) > 1
+    if many:
+        rows.append((Line(f"{len(devices)} devices, each at most", 9, QUIET),))
+    fullest = plan.cluster[max(devices, key=lambda d: plan.memory[d].total)]
+    held = plan.memory[fullest.name].total
+    words = f"{format_bytes(held)} of {format_bytes(fullest.memory_bytes)}"
+    over = held > fullest.memory_bytes
+    words += ": too much" if over else ""
+    rows.append((Line(words, 9, ALARM if over else QUIET, bold=over),))
+    if fullest.stand_in:
+        target = "CPUs" if many else fullest.target.removeprefix("/device:")
+        rows.append((Line(f"stand-in on {target}", 9, QUIET),))
+    used = max(plan.timeline.utilization[device] for device in devices)
+    rows.append((Line(f"utilization {percent(used)}", 9, QUIET),))
+    return rows
 
 
-def _arrange(
-    sizes: Mapping[str, Size],
-    columns: Mapping[str, int],
-    lane_of: Mapping[str, str],
-    host_of: Mapping[str, str],
-    *,
-    upright: bool,
-) -> _Layout:
-    """Place boxes and titles, whose column is -1, in lanes and columns.
+def _box_rows(box: Box, shown: Diagram) -> list[Row]:
+    """Name, layers, shape, memory and time; what is unusual in red."""
+    members, facts = box.group.members, box.facts
+    many = len(members) > 1
+    times = f" ×{box.group.times}" if many and box.group.times else ""
+    lines = [Line(box.name + times, 10, bold=True)]
+    small: list[str] = []
+    if many and not box.group.times:
+        small.append(counted(len(members), "branch"))
+    if not box.group.times and len(members) <= 6 and max(map(len, members)) <= 13:
+        rows_of_three = range(0, len(members), 3)
+        small += [", ".join(map(clean, members[at : at + 3])) for at in rows_of_three]
+    if facts.layers and facts.kind != "input":
+        small.append(layers_text(facts.layers))
+    lines += [Line(text, 8.5, QUIET) for text in small]
+    if shapes := list(dict.fromkeys(map(shape_text, facts.shapes))):
+        more = f" + {len(shapes) - 2} more" if len(shapes) > 2 else ""
+        lines.append(Line(shortened(", ".join(shapes[:2]), 40) + more))
+    costs = []
+    if facts.total_bytes and facts.kind != "input":
+        costs.append(format_bytes(facts.total_bytes))
+    if facts.total_seconds:
+        costs.append(format_seconds(facts.total_seconds))
+    if costs:
+        lines.append(Line(" · ".join(costs) + (" in total" if many else "")))
+    ways = zip(("in", "out"), shown.moved(box, weights=False), strict=True)
+    moved = [f"{way} {format_bytes(count)}" for way, count in ways if count]
+    if moved and not shown.labelled:
+        lines.append(Line(" · ".join(moved)))
+    if box.shares:
+        shared = f"shares {shortened(', '.join(box.shares), 30)}"
+        lines.append(Line(shared, 8.5, QUIET))
+    read = shown.moved(box, weights=True)
+    if any(read):
+        lines.append(Line(f"weights {_there_and_back(*read)}", 8.5, QUIET))
+    alarms = [f"requested {facts.fallback.requested}"] if facts.fallback else []
+    alarms += [f"was on {box.moved_from}"] if box.moved_from else []
+    alarms += box.strayed[:3]
+    if len(box.strayed) > 3:
+        alarms.append(f"and {len(box.strayed) - 3} more")
+    lines += [Line(shortened(text, 34), 9, ALARM, bold=True) for text in alarms]
+    return [(line,) for line in lines]
 
-    Nothing overlaps. Boxes of one lane and column are stacked in their order. Lanes are
-    below one another and columns follow to the right; if `upright`, lanes are side by
-    side and columns follow downwards.
-    """
-    # Lengths lie along the columns' direction, widths across it.
-    length = {name: size[upright] for name, size in sizes.items()}
-    width = {name: size[not upright] for name, size in sizes.items()}
-    cells: dict[tuple[str, int], list[str]] = {}
-    longest: dict[int, float] = {}
-    for name, lane in lane_of.items():
-        column = columns[name]
-        cells.setdefault((lane, column), []).append(name)
-        longest[column] = max(longest.get(column, 0.0), length[name])
-    stacks = {
-        cell: sum(width[name] + _STACK for name in names) - _STACK
-        for cell, names in cells.items()
-    }
-    begin, at, gap = {}, _PADDING, 0.0
-    for column in sorted(longest):
-        begin[column] = at
-        gap = 2 * _PADDING if column < 0 else _COLUMN
-        at += longest[column] + gap
-    end = at - gap + _PADDING
-    lead = (_PADDING if upright else _HOST) if any(host_of.values()) else 0.0
-    lanes, hosts, whole = _lane_spans(stacks, host_of, lead)
 
-    def rect(left: float, top: float, right: float, bottom: float) -> _Rect:
-        edges = (top, left, bottom, right) if upright else (left, top, right, bottom)
-        return _Rect(*edges)
-
-    boxes: dict[str, _Rect] = {}
-    for (lane, column), names in cells.items():
-        down = (sum(lanes[lane]) - stacks[lane, column]) / 2
-        for name in names:
-            room = 0.0 if column < 0 else longest[column] - length[name]
-            left = begin[column] + room / 2
-            boxes[name] = rect(left, down, left + length[name], down + width[name])
-            down += width[name] + _STACK
-    return _Layout(
-        boxes,
-        {lane: rect(0, start, end, stop) for lane, (start, stop) in lanes.items()},
-        {
-            host: rect(-_PADDING - _HOST * upright, start, end + _PADDING, stop)
-            for host, (start, stop) in hosts.items()
-        },
-        rect(0, 0, end, whole),
+def _box_tooltip(box: Box) -> str:
+    """Everything that is known about a box."""
+    facts, names = box.facts, box.group.members
+    lines = [
+        ranged(names, 120) + (f" ({len(names)})" if len(names) > 1 else ""),
+        f"{facts.kind} on {facts.device}, reason: {', '.join(box.reasons)}",
+    ]
+    if facts.fallback:
+        fell = facts.fallback
+        lines.append(f"requested {fell.requested}: {clean(fell.reason)}")
+    if box.moved_from:
+        lines.append(f"was on {box.moved_from}")
+    lines += [clean(text) for text in box.strayed]
+    if facts.shapes:
+        lines.append("outputs " + "; ".join(shape_text(s) for s in facts.shapes[:4]))
+    lines.append(
+        f"weights {format_bytes(facts.weight_bytes)}, "
+        f"saved activations {format_bytes(facts.activation_bytes)}"
     )
+    spent = [f"{phase} {format_seconds(s)}" for phase, s in facts.seconds.items() if s]
+    lines += [", ".join(spent)] if spent else []
+    lines += [f"declared at {clean(facts.where)}"] if facts.where else []
+    return "\n".join(lines)
 
 
-def _lane_spans(
-    stacks: Mapping[tuple[str, int], float], host_of: Mapping[str, str], lead: float
-) -> tuple[dict[str, Size], dict[str, Size], float]:
-    """Where each lane and each framed host begins and ends, and the end of all.
-
-    `lead` is the room between a host's frame and its first lane; 0 without frames.
-    """
-    lanes: dict[str, Size] = {}
-    hosts: dict[str, Size] = {}
-    at = 0.0
-    for host in dict.fromkeys(host_of.values()):
-        first = at
-        at += lead
-        for lane in (lane for lane, its in host_of.items() if its == host):
-            widest = max(wide for (its, _), wide in stacks.items() if its == lane)
-            lanes[lane] = at, at + widest + 2 * _PADDING
-            at = lanes[lane][1] + _LANE
-        if lead:
-            hosts[host] = first, at
-            at += _LANE
-    return lanes, hosts, at
+def _link_tooltip(link: DiagramEdge, source: str, target: str) -> str:
+    """Everything that is known about a link."""
+    lines = [f"{source} → {target}"]
+    if link.weights:
+        lines.append("weights that are stored once")
+    else:
+        lines.append("; ".join(dict.fromkeys(map(shape_text, link.shapes[:6]))))
+        lines.append(f"{format_bytes(link.bytes)} of tensors")
+    if link.moved_bytes:
+        lines.append(
+            f"copied per step: {format_bytes(link.sent_bytes)} there, "
+            f"{format_bytes(link.returned_bytes)} back"
+        )
+        if link.seconds:
+            lines.append(f"copying takes {format_seconds(link.seconds)}")
+    elif link.reuses:
+        lines.append("reads a copy that is already on this device")
+    return "\n".join(line for line in lines if line)
 
 
-def _below(layouts: Sequence[_Layout]) -> _Layout:
-    """Set layouts below one another; a host's frame goes around all its lanes."""
-    boxes: dict[str, _Rect] = {}
-    lanes: dict[str, _Rect] = {}
-    hosts: dict[str, _Rect] = {}
-    right = down = 0.0
-    for layout in layouts:
-        boxes |= {name: rect.moved(down) for name, rect in layout.boxes.items()}
-        lanes |= {name: rect.moved(down) for name, rect in layout.lanes.items()}
-        for host, rect in layout.hosts.items():
-            last = hosts.get(host, rect.moved(down))
-            edges = max(last.right, rect.right), rect.bottom + down
-            hosts[host] = _Rect(last.left, last.top, *edges)
-        right = max(right, layout.whole.right)
-        frame = _HOST + 2 * _PADDING if layout.hosts else 0.0
-        down += layout.whole.bottom + _LANE + frame
-    return _Layout(boxes, lanes, hosts, _Rect(0, 0, right, down))
+def layers_text(layers: Sequence[str]) -> str:
+    """The kinds of layers in a row, equal neighbours counted."""
+    runs = [(name, len(list(its))) for name, its in groupby(layers)]
+    texts = [f"{count} {name}" if count > 1 else name for name, count in runs]
+    if len(texts) > 4:
+        texts = [*texts[:2], "…", texts[-1]]
+    return shortened(" → ".join(texts), 44)

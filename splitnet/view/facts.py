@@ -1,29 +1,14 @@
-"""What pictures and tables say about a plan: parts, sharing, transfers, verdict."""
+"""What pictures and tables say about a plan: parts, transfers, verdict."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
-from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.graph import Call, Graph, Tensor
 from splitnet.core.plan import Fallback, Plan
 from splitnet.core.timeline import Timeline
 from splitnet.view.style import Shape, percent
-
-__all__ = [
-    "alike_devices",
-    "PartFacts",
-    "TransferSum",
-    "algorithm_text",
-    "bottleneck_text",
-    "findings_by_part",
-    "known_shape",
-    "link_sums",
-    "objective_text",
-    "part_facts",
-    "transfer_sums",
-    "verdict_lines",
-]
 
 _MOST_ALONE = 8  # with more devices, those that do the same are drawn together
 _GOAL = {
@@ -64,18 +49,6 @@ class PartFacts:
     def total_seconds(self) -> float:
         """Forward, backward and update together."""
         return sum(self.seconds.values())
-
-
-@dataclass(frozen=True, slots=True)
-class TransferSum:
-    """All transfers of one kind between two devices in one step."""
-
-    source: str
-    target: str
-    kind: str
-    count: int
-    bytes: int
-    seconds: float
 
 
 def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
@@ -136,15 +109,16 @@ def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
     return source.output_shapes[tensor.index : tensor.index + 1]
 
 
-def transfer_sums(plan: Plan) -> list[TransferSum]:
-    """Sum the transfers by pair of devices and kind, the largest first."""
-    sums: dict[tuple[str, str, str], tuple[int, int, float]] = {}
+def transfer_sums(
+    plan: Plan, *fields: str
+) -> dict[tuple[str, ...], tuple[int, int, float]]:
+    """Count, bytes and seconds of a step's transfers by their fields, largest first."""
+    sums: dict[tuple[str, ...], tuple[int, int, float]] = {}
     for one in plan.transfers:
-        key = (one.source_device, one.target_device, one.kind)
+        key = attrgetter(*fields)(one)
         count, size, spent = sums.get(key, (0, 0, 0.0))
         sums[key] = (count + 1, size + one.bytes, spent + one.seconds)
-    found = [TransferSum(*key, *values) for key, values in sums.items()]
-    return sorted(found, key=lambda one: -one.bytes)
+    return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
 
 def alike_devices(timeline: Timeline) -> list[list[str]]:
@@ -173,33 +147,31 @@ def objective_text(plan: Plan) -> tuple[str, str]:
     return f"{kind} step", format_seconds(plan.timeline.seconds)
 
 
+def fullest_device(plan: Plan) -> tuple[str, float]:
+    """The device with the least room left, and its peak in shares of its limit."""
+    full = {
+        one.name: plan.memory[one.name].total / (one.memory_bytes or 1)
+        for one in plan.cluster
+    }
+    return max(full.items(), key=lambda item: item[1])
+
+
 def bottleneck_text(plan: Plan) -> str:
     """Name the busiest and the fullest device and the link with the longest copies."""
-    cluster = plan.cluster
     used = plan.timeline.utilization
     busiest = max(used, key=used.__getitem__)
-    full = {d.name: plan.memory[d.name].total / (d.memory_bytes or 1) for d in cluster}
-    fullest = max(full, key=full.__getitem__)
+    fullest, share = fullest_device(plan)
     words = [
         f"busiest {busiest} ({percent(used[busiest])})",
-        f"fullest {fullest} ({percent(full[fullest])})",
+        f"fullest {fullest} ({percent(share)})",
     ]
-    links = link_sums(plan)
+    links = transfer_sums(plan, "source_device", "target_device")
     if links:
-        source, target = max(links, key=lambda ends: links[ends][1])
-        size, seconds = links[source, target]
+        slowest = max(links, key=lambda ends: links[ends][2])
+        _, size, seconds = links[slowest]
         copied = f"{format_bytes(size)} in {format_seconds(seconds)}"
-        words.append(f"slowest link {source} → {target} ({copied})")
+        words.append(f"slowest link {' → '.join(slowest)} ({copied})")
     return ", ".join(words)
-
-
-def link_sums(plan: Plan) -> Mapping[tuple[str, str], tuple[int, float]]:
-    """Bytes and seconds of all transfers from one device to another."""
-    found: dict[tuple[str, str], tuple[int, float]] = {}
-    for one in transfer_sums(plan):
-        size, seconds = found.get((one.source, one.target), (0, 0.0))
-        found[one.source, one.target] = size + one.bytes, seconds + one.seconds
-    return found
 
 
 def algorithm_text(plan: Plan) -> str:
@@ -217,12 +189,3 @@ def verdict_lines(plan: Plan) -> list[str]:
     if plan.verdict is None:
         return [" ".join(objective_text(plan))]
     return str(plan.verdict).splitlines()
-
-
-def findings_by_part(audit: Audit | None) -> Mapping[str, list[str]]:
-    """What each part of an audit did on another device, in a few words each."""
-    found: dict[str, list[str]] = {}
-    for finding in audit.findings if audit is not None else ():
-        text = f"{finding.aspect} on {finding.actual or 'no device'}"
-        found.setdefault(finding.part, []).append(text)
-    return found

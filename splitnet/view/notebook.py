@@ -7,85 +7,80 @@ from importlib import import_module
 import graphviz
 
 from splitnet.core.audit import Audit
-from splitnet.core.cluster import Cluster, Device
+from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_count
 from splitnet.core.net import Branch, Net
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
 from splitnet.view.diagram import fold
-from splitnet.view.dot import dot_of
-from splitnet.view.legend import layers_text
+from splitnet.view.dot import dot_of, layers_text
 from splitnet.view.render import svg_of
 from splitnet.view.style import (
     FONT,
     QUIET,
     THIN,
     Line,
-    Mark,
-    Scene,
-    Words,
-    clean,
     colors_of,
     counted,
-    dot_of_scene,
     escaped,
     html_label,
     mixed,
     ranged,
 )
 from splitnet.view.tables import table
-from splitnet.view.timeline import gantt_of
-
-__all__ = ["html_of", "notebook_progress", "svg_of_net", "svg_of_timeline"]
+from splitnet.view.timeline import dot_of_steps
 
 _MOST_BOXES = 40
+_IN_A_ROW = 6
+_BOXES = {"fontname": FONT, "shape": "box", "style": "filled,rounded", "tooltip": " "}
 
 
 def html_of(thing: Plan | Audit | Cluster) -> str:
     """A picture and a table below it; without script."""
-    lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
     if isinstance(thing, Cluster):
-        svg = svg_of(dot_of_scene(_scene_of(thing)))
+        svg = svg_of(_dot_of_devices(thing), program="dot")
     else:
         plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
         svg = svg_of(dot_of(plan, audit=audit))
+    lines = "\n".join(escaped(line) for line in table(thing, width=100).splitlines())
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 
 
-def _scene_of(cluster: Cluster) -> Scene:
-    """The devices of each host in rows, each with its memory and speed."""
-    wide, tall, gap, row = 132.0, 58.0, 12.0, 6
+def _dot_of_devices(cluster: Cluster) -> str:
+    """A frame for each host, its devices in rows with their memory and speed."""
     colors = colors_of(device.name for device in cluster)
-    hosts: dict[str, list[Device]] = {}
-    for device in cluster:
-        hosts.setdefault(device.host, []).append(device)
-    items: list[Mark | Words] = []
-    most = min(row, max(map(len, hosts.values())))
-    width, y = most * (wide + gap) + 3 * gap, gap
-    for host, devices in hosts.items():
-        height = 24 + -(-len(devices) // row) * (tall + gap)
-        items.append(Mark(gap, y, width - 2 * gap, height, "#f6f7f9", outline=THIN))
-        items.append(Words(2 * gap, y + 12, clean(host) or "this machine", bold=True))
-        for number, one in enumerate(devices):
-            x = 2 * gap + number % row * (wide + gap)
-            top, color = y + 24 + number // row * (tall + gap), colors[one.name]
-            fill = mixed(color, "#ffffff", 0.72)
-            items.append(Mark(x, top, wide, tall, fill, outline=color))
-            said = [
-                one.name.rpartition("/")[2] + (" (stand-in)" if one.stand_in else ""),
-                format_bytes(one.memory_bytes),
-                f"{format_count(one.flops_per_second)}FLOP/s",
+    dot = graphviz.Digraph(
+        graph_attr={"bgcolor": "white", "fontname": FONT, "nodesep": "0.15"},
+        node_attr=_BOXES | {"width": "1.5"},
+        edge_attr={"style": "invis"},
+    )
+    above: dict[tuple[int, int], str] = {}
+    for number, host in enumerate(dict.fromkeys(device.host for device in cluster)):
+        name = html_label([(Line(host or "this machine", 11),)])
+        frame = graphviz.Digraph(f"cluster_{number}")
+        frame.attr(label=name, labeljust="l", style="rounded", color=THIN)
+        for at, one in enumerate(device for device in cluster if device.host == host):
+            stand_in = " (stand-in)" if one.stand_in else ""
+            rows = [
+                (Line(one.name.rpartition("/")[2] + stand_in, 10, bold=True),),
+                (Line(format_bytes(one.memory_bytes)),),
+                (Line(f"{format_count(one.flops_per_second)}FLOP/s"),),
             ]
-            for line, text in enumerate(said):
-                at = x + wide / 2, top + 14 + 15 * line
-                items.append(Words(*at, text, bold=not line, centered=True))
-        y += height + gap
-    return Scene(width, y, "devices", tuple(items))
+            fill = mixed(colors[one.name], "#ffffff", 0.72)
+            node = f"device-{number}-{at}"
+            look = {"fillcolor": fill, "color": colors[one.name]}
+            frame.node(node, label=html_label(rows), **look)
+            column = number, at % _IN_A_ROW
+            if column in above:
+                frame.edge(above[column], node)
+            above[column] = node
+        dot.subgraph(frame)
+    return str(dot.source)
 
 
 def svg_of_timeline(timeline: Timeline) -> str:
     """The chart of a step as SVG text."""
-    return svg_of(dot_of_scene(gantt_of({"": timeline}, title="")))
+    return svg_of(dot_of_steps({"": timeline}, title=""))
 
 
 def svg_of_net(net: Net) -> str:
@@ -96,8 +91,8 @@ def svg_of_net(net: Net) -> str:
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
     dot = graphviz.Digraph(
         graph_attr={"rankdir": "LR", "bgcolor": "white", "pad": "0.2"},
-        node_attr={"fontname": FONT, "shape": "box", "style": "filled,rounded"},
-        edge_attr={"color": THIN, "arrowsize": "0.6"},
+        node_attr=_BOXES,
+        edge_attr={"color": THIN, "arrowsize": "0.6", "tooltip": " "},
     )
     box: dict[str, str] = {}
     for number, block in enumerate(fold(list(branch), asked, look, most=_MOST_BOXES)):
@@ -110,14 +105,12 @@ def svg_of_net(net: Net) -> str:
         if first.on != ("auto",) and first.kind != "input":
             rows.append((Line(f"on {asked[first.name]}", 9),))
         fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
-        dot.node(str(number), label=html_label(rows), fillcolor=fill, tooltip=" ")
+        dot.node(str(number), label=html_label(rows), fillcolor=fill)
         box |= dict.fromkeys(block.members, str(number))
     ends = {
         (box[ref.name], box[one.name]) for one in net.branches for ref in one.sources
     }
-    for source, target in sorted(ends):
-        if source != target:
-            dot.edge(source, target, tooltip=" ")
+    dot.edges(sorted((source, target) for source, target in ends if source != target))
     return svg_of(str(dot.source), program="dot")
 
 

@@ -26,21 +26,17 @@ from splitnet.core.plan import Plan
 from splitnet.core.serialization import write_bytes
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.view.dot import dot_of
-from splitnet.view.style import Scene, clean, dot_of_scene, escaped
-from splitnet.view.timeline import gantt_of, stacked
+from splitnet.view.style import clean, escaped
+from splitnet.view.timeline import dot_of_steps, stacked
 
-__all__ = [
-    "FORMATS",
-    "draw",
-    "render_dot",
-    "svg_of",
-    "trace",
-    "trace_events",
-]
-
-FORMATS = ("svg", "png", "pdf", "dot")
-
-_CHILD = Path(__file__).with_name("graphviz_child.py")
+_FORMATS = ("svg", "png", "pdf", "dot")
+_CHILD = """
+import sys, pygraphviz
+kind, engine, *options = sys.argv[1:]
+graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+picture = graph.draw(format=kind, prog=engine, args=" ".join(options))
+sys.stdout.buffer.write(picture)
+"""
 # The second for graphs around whose boxes Graphviz finds no ways for lines.
 _ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
@@ -98,11 +94,11 @@ def draw(
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
+    if kind not in _FORMATS:
         raise SplitnetError(
             f"cannot draw to {os.fspath(path)!r}: "
             + (f"the suffix .{kind} is unknown. " if kind else "it has no suffix. ")
-            + f"Allowed: {', '.join('.' + name for name in FORMATS)}."
+            + f"Allowed: {', '.join('.' + name for name in _FORMATS)}."
         )
     audit = thing if isinstance(thing, Audit) else None
     shown = thing.plan if isinstance(thing, Audit) else thing
@@ -114,7 +110,7 @@ def draw(
         and isinstance(other, Plan | Timeline | None)
         and not placement
     ):
-        text = dot_of_scene(_scene_of(shown, other))
+        text = _steps(shown, other)
     else:
         beside = "" if other is None else f" beside a {type(other).__name__}"
         raise SplitnetError(
@@ -124,13 +120,14 @@ def draw(
     if kind == "dot":
         picture = text.encode()
     else:
-        _warn_of_missing_letters(text, kind)
+        if kind != "svg":
+            _warn_of_missing_letters(text, kind)
         picture = render_dot(text, kind, dpi=dpi)
     write_bytes(picture, path, "picture")
     return path
 
 
-def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
+def _steps(thing: Plan | Timeline, other: Plan | Timeline | None) -> str:
     """The chart of a step, and of another on the same scale."""
     first = thing.timeline if isinstance(thing, Plan) else thing
     timelines = {"": first}
@@ -139,8 +136,8 @@ def _scene_of(thing: Plan | Timeline, other: Plan | Timeline | None) -> Scene:
     elif other is not None:
         timelines = {"planned": first, "measured": other}
     if isinstance(thing, Timeline):
-        return gantt_of(timelines)
-    return gantt_of(timelines, cluster=thing.cluster, title=thing.graph.name)
+        return dot_of_steps(timelines)
+    return dot_of_steps(timelines, cluster=thing.cluster, title=thing.graph.name)
 
 
 def svg_of(text: str, program: str = "") -> str:
@@ -160,11 +157,28 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     """
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
-    command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
+    command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
+    fault = ""
     for extra in _ATTEMPTS:
-        picture, fault = _run([*command, *extra], text)
-        if picture:
-            return _NAMES.sub(b"", picture) if kind == "svg" else picture
+        try:
+            with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
+                done = subprocess.run(
+                    [*command, *extra],
+                    input=text.encode(),
+                    capture_output=True,
+                    timeout=_MOST_SECONDS,
+                    env=_environment(Path(folder)),
+                )
+        except subprocess.TimeoutExpired:
+            fault = f"it took more than {_MOST_SECONDS:.0f} s"
+            continue
+        except OSError as error:
+            fault = f"it could not start: {error.strerror}"
+            continue
+        if done.returncode == 0 and done.stdout:
+            return _NAMES.sub(b"", done.stdout) if kind == "svg" else done.stdout
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        fault = said[-1] if said else f"it ended with code {done.returncode}"
     raise SplitnetError(
         f"Graphviz could not make the picture ({fault}). Install it with "
         "`pip install 'pygraphviz>=2'`, whose wheels include Graphviz, or draw to a "
@@ -172,63 +186,32 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     )
 
 
-def _run(command: list[str], text: str) -> tuple[bytes, str]:
-    """The child's output, or why there is none."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
-            done = subprocess.run(
-                command,
-                input=text.encode(),
-                capture_output=True,
-                timeout=_MOST_SECONDS,
-                env=_environment(Path(folder)),
-            )
-    except subprocess.TimeoutExpired:
-        return b"", f"it took more than {_MOST_SECONDS:.0f} s"
-    except OSError as error:
-        return b"", f"it could not start: {error.strerror}"
-    if done.returncode == 0 and done.stdout:
-        return done.stdout, ""
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return b"", said[-1] if said else f"it ended with code {done.returncode}"
-
-
 def _environment(folder: Path) -> dict[str, str]:
     """The child's variables; on Linux with fontconfig settings that know our font.
 
-    Elsewhere there is always a font, and Graphviz finds it without fontconfig.
+    fontconfig writes files into the folders that it reads, so that it reads a copy of
+    the font in the user's cache, or in the temporary `folder`. Elsewhere there is
+    always a font, and Graphviz finds it without fontconfig.
     """
     variables = dict(os.environ)
-    if sys.platform == "linux":
-        machine = variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf")
-        fonts = escaped(str(_font_folder(folder)))
-        settings = folder / "fonts.conf"
-        settings.write_text(
-            _FONT_SETTINGS.format(machine=escaped(machine), fonts=fonts),
-            encoding="utf-8",
-        )
-        variables["FONTCONFIG_FILE"] = str(settings)
-    return variables
-
-
-def _font_folder(temporary: Path) -> Path:
-    """A copy of the bundled font in the user's cache, or else in a temporary folder.
-
-    fontconfig writes files into the folders that it reads; the installed package stays
-    as it is.
-    """
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for folder in (Path(home, "splitnet", "fonts"), temporary / "fonts"):
+    if sys.platform != "linux":
+        return variables
+    home = variables.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for fonts in (Path(home, "splitnet", "fonts"), folder / "fonts"):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            fonts.mkdir(parents=True, exist_ok=True)
             for font in sorted(_FONTS.glob("*.ttf")):
-                copy = folder / font.name
+                copy = fonts / font.name
                 if not copy.is_file() or copy.stat().st_size != font.stat().st_size:
                     write_bytes(font.read_bytes(), copy, "font")
+            break
         except (OSError, SplitnetError):  # no home, or one that is full
             continue
-        return folder
-    return temporary
+    machine = escaped(variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf"))
+    settings = folder / "fonts.conf"
+    text = _FONT_SETTINGS.format(machine=machine, fonts=escaped(str(fonts)))
+    settings.write_text(text, encoding="utf-8")
+    return variables | {"FONTCONFIG_FILE": str(settings)}
 
 
 def _warn_of_missing_letters(text: str, kind: str) -> None:
@@ -237,26 +220,21 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
     An svg is drawn by its viewer, with the viewer's fonts. Only on Linux can a machine
     be without fonts; fontconfig's `fc-list` knows them.
     """
-    if kind == "svg" or sys.platform != "linux":
+    if sys.platform != "linux":
         return
-    missing = [letter for letter in _foreign_letters(text) if not _has_font(letter)]
+    foreign: dict[str, str] = {}  # a letter of each script that the bundled font lacks
+    for character in dict.fromkeys(text):
+        if character > "\u02ff" and unicodedata.category(character).startswith("L"):
+            script = unicodedata.name(character, "LETTER").split()[0]
+            if script not in _FONT_SCRIPTS:
+                foreign.setdefault(script, character)
+    missing = [letter for letter in foreign.values() if not _has_font(letter)]
     if missing:
         warn(
             f"no font here has letters such as {', '.join(missing)}, so the {kind} has "
             "boxes in their place. Install a font that has them (for Chinese, Japanese "
             "and Korean the package fonts-noto-cjk), or draw to .svg."
         )
-
-
-def _foreign_letters(text: str) -> list[str]:
-    """One letter of each script that the bundled font lacks."""
-    found: dict[str, str] = {}
-    for character in dict.fromkeys(text):
-        if character > "\u02ff" and unicodedata.category(character).startswith("L"):
-            script = unicodedata.name(character, "LETTER").split()[0]
-            if script not in _FONT_SCRIPTS:
-                found.setdefault(script, character)
-    return list(found.values())
 
 
 def _has_font(letter: str) -> bool:
@@ -296,74 +274,69 @@ def trace(
     whole = {
         "displayTimeUnit": "ms",
         "otherData": {"made_by": "splitnet"},
-        "traceEvents": list(trace_events(timelines)),
+        "traceEvents": list(_trace_events(timelines)),
     }
     write_bytes(json.dumps(whole, indent=0).encode(), Path(path), "trace")
     return Path(path)
 
 
-def trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
+def _trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
     """Make the events, times in microseconds; each host of a timeline is a process."""
     process = 0
     for name, timeline in timelines.items():
-        hosts = dict.fromkeys(map(_host_of, timeline.devices))
-        for host in hosts:
+        hosts: dict[str, list[str]] = {}
+        for device in timeline.devices:
+            hosts.setdefault(device.rpartition("/")[0], []).append(device)
+        for host, devices in hosts.items():
             process += 1
             words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
             its: Event = {"pid": process, "tid": 0}
             yield its | {"ph": "M", "name": "process_name"} | _args(name=clean(words))
-            for number, (title, spans) in enumerate(_rows(timeline, host), start=1):
+            rows = _trace_rows(timeline, devices)
+            for number, (title, spans) in enumerate(rows, start=1):
                 row: Event = {"ph": "M", "pid": process, "tid": number}
                 yield row | {"name": "thread_name"} | _args(name=clean(title))
                 yield row | {"name": "thread_sort_index"} | _args(sort_index=number)
                 yield from (row | span for span in spans)
-            for device in timeline.devices:
-                if _host_of(device) == host:
-                    curve = its | {"ph": "C", "name": clean(f"memory of {device}")}
-                    for seconds, count in timeline.memory.get(device, ()):
-                        yield curve | {"ts": seconds * 1e6} | _args(bytes=count)
-
-
-def _host_of(device: str) -> str:
-    return device.rpartition("/")[0]
+            for device in devices:
+                curve = its | {"ph": "C", "name": clean(f"memory of {device}")}
+                for seconds, count in timeline.memory.get(device, ()):
+                    yield curve | {"ts": seconds * 1e6} | _args(bytes=count)
 
 
 def _args(**values: object) -> Event:
     return {"args": values}
 
 
-def _rows(timeline: Timeline, host: str) -> list[tuple[str, list[Event]]]:
-    """The rows of a host: its devices, and the links that leave them.
+def _trace_rows(
+    timeline: Timeline, devices: list[str]
+) -> list[tuple[str, list[Event]]]:
+    """The rows of a host's devices, and of the links that leave them.
 
     Copies of one link that overlap take further rows.
     """
-    devices: dict[str, list[Event]] = {
-        device: [] for device in timeline.devices if _host_of(device) == host
-    }
+
+    def span(event: Task | Copy, name: str, kind: str, **facts: int | str) -> Event:
+        spent = (event.stop - event.start) * 1e6
+        times = {"cat": kind, "ts": event.start * 1e6, "dur": spent}
+        args = _args(**facts, microbatch=event.microbatch)
+        return {"ph": "X", "name": clean(name)} | times | args
+
+    bars: dict[str, list[Event]] = {device: [] for device in devices}
     for task in timeline.tasks:
-        if task.device in devices:
-            span = _span(task, task.part, task.phase, phase=task.phase)
-            devices[task.device].append(span)
+        if task.device in bars:
+            bar = span(task, task.part, task.phase, phase=task.phase)
+            bars[task.device].append(bar)
     links: dict[tuple[str, str], list[Copy]] = {}
     for copy in timeline.copies:
-        if copy.source_device in devices:
+        if copy.source_device in bars:
             links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-    rows = list(devices.items())
-    for (source, target), copies in links.items():
+    rows = list(bars.items())
+    for ends, copies in links.items():
         stack: dict[int, list[Event]] = {}
         for copy, row in stacked(copies):
             name = f"{copy.kind}: {copy.source} -> {copy.target}"
-            span = _span(copy, name, f"transfer,{copy.phase}", bytes=copy.bytes)
-            stack.setdefault(row, []).append(span)
-        rows += [(f"{source} -> {target}", spans) for _, spans in sorted(stack.items())]
+            bar = span(copy, name, f"transfer,{copy.phase}", bytes=copy.bytes)
+            stack.setdefault(row, []).append(bar)
+        rows += [(" -> ".join(ends), spans) for _, spans in sorted(stack.items())]
     return rows
-
-
-def _span(event: Task | Copy, name: str, kind: str, **facts: int | str) -> Event:
-    return {
-        "ph": "X",
-        "name": clean(name),
-        "cat": kind,
-        "ts": event.start * 1e6,
-        "dur": (event.stop - event.start) * 1e6,
-    } | _args(**facts, microbatch=event.microbatch)

@@ -5,7 +5,7 @@ numbers, in the order of their lists.
 """
 
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ import msgspec
 
 from splitnet import __version__
 from splitnet.core.audit import Audit
-from splitnet.core.cluster import Device
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import PHASES, Copy, Span, Task, Timeline, critical_path
+from splitnet.core.timeline import PHASES, Span, Timeline, critical_path
 from splitnet.core.timeline import waits as waits_of
 from splitnet.planner.analysis import reason_text
 from splitnet.planner.evaluate import evaluator_of
@@ -28,7 +27,6 @@ from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_detail
 from splitnet.view.diagram import (
     Block,
-    DiagramEdge,
     block_of,
     fold,
     links_of,
@@ -39,16 +37,15 @@ from splitnet.view.facts import (
     PartFacts,
     algorithm_text,
     bottleneck_text,
-    link_sums,
+    fullest_device,
     objective_text,
     part_facts,
+    transfer_sums,
     verdict_lines,
 )
 from splitnet.view.style import clean, colors_of, shape_text
 from splitnet.view.tables import PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import path_text
-
-__all__ = ["explorer_json", "report", "report_html"]
 
 _Sizes = dict[tuple[int, int], int]
 """Bytes from layer to layer."""
@@ -56,7 +53,7 @@ _Sizes = dict[tuple[int, int], int]
 _MOST_OPEN = 24  # boxes at first
 _MOST_POINTS = 400  # of a memory curve
 _MOST_HELD = 5  # tensors at the peak
-_MOST_LISTED = 4
+_MOST_LISTED = 4  # devices without a matrix of transfers
 _MOST_ERRORS = 5
 
 
@@ -97,6 +94,7 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
         lstrip_blocks=True,
     )
     used = set(plan.device_of.values())
+    fullest, _ = fullest_device(plan)
     script = files("splitnet.view").joinpath("vendor", "d3.min.js")
     return environment.get_template("report.html.j2").render(
         version=__version__,
@@ -107,7 +105,14 @@ def report_html(thing: Plan | Audit, *, measured: Timeline | None = None) -> str
             if not line.startswith("strategies: ")  # they are bars
         ],
         worth=plan.verdict is None or plan.verdict.worth_distributing,
-        figures=_figures(plan, used),
+        figures=[
+            objective_text(plan),
+            ("batch", str(plan.batch)),
+            ("parts", str(len(plan.placements))),
+            ("devices", f"{len(used)} of {len(plan.cluster)}"),
+            ("transferred per step", format_bytes(plan.transfer_bytes)),
+            (f"memory peak: {fullest}", format_bytes(plan.memory[fullest].total)),
+        ],
         idle=", ".join(d.name for d in plan.cluster if d.name not in used),
         strategies=_strategies(plan),
         path=path_text(critical_path(plan.timeline)) if plan.transfers else "",
@@ -158,31 +163,19 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
     ]
 
 
-def _figures(plan: Plan, used: set[str]) -> list[tuple[str, str]]:
-    """The numbers on top of the page."""
-    limit = {device.name: device.memory_bytes or 1 for device in plan.cluster}
-    fullest = max(limit, key=lambda d: plan.memory[d].total / limit[d])
-    return [
-        objective_text(plan),
-        ("batch", str(plan.batch)),
-        ("parts", str(len(plan.placements))),
-        ("devices", f"{len(used)} of {len(plan.cluster)}"),
-        ("transferred per step", format_bytes(plan.transfer_bytes)),
-        (f"memory peak: {fullest}", format_bytes(plan.memory[fullest].total)),
-    ]
-
-
 def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
     """Bytes from device to device in a step, each with its share of the largest.
 
     Empty for up to four devices: a list of transfers says as much.
     """
-    moved = {ends: size for ends, (size, _) in link_sums(plan).items()}
-    used = [d.name for d in plan.cluster if any(d.name in ends for ends in moved)]
+    sums = transfer_sums(plan, "source_device", "target_device")
+    used = [d.name for d in plan.cluster if any(d.name in ends for ends in sums)]
     if len(used) <= _MOST_LISTED:
         return {}
-    most = max(moved.values()) or 1
-    cells = {ends: (format_bytes(size), size / most) for ends, size in moved.items()}
+    most = max(size for _, size, _ in sums.values()) or 1
+    cells = {
+        ends: (format_bytes(size), size / most) for ends, (_, size, _) in sums.items()
+    }
     return {a: [cells.get((a, b), ("", 0.0)) for b in used] for a in used}
 
 
@@ -193,6 +186,25 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     number = {name: at for at, name in enumerate(order)}
     device = {one.name: at for at, one in enumerate(plan.cluster)}
     colors, layers = colors_of(device), _layer_links(plan.graph)
+    moves = {
+        str(number[part]): [
+            (
+                *(device[a.device], a.value, int(a.fits)),
+                *(a.transfer_bytes, a.held_bytes, int(a.estimated)),
+            )
+            for a in its
+        ]
+        for part, its in heaviest_moves(plan).items()
+    }
+    links = []
+    for link in links_of(plan, {name: name for name in order}):
+        ends = link.source, link.target
+        sizes = layers.get(ends, {}) if not link.weights else {}
+        back = layers.get(ends[::-1], {}) if not link.weights else {}
+        between = [(*pair, size) for pair, size in sizes.items()]
+        between += [(*pair[::-1], size) for pair, size in back.items()]
+        copied = link.bytes, link.sent_bytes, link.returned_bytes
+        links.append((*map(number.get, ends), *copied, int(link.weights), between))
     found: dict[str, Any] = {
         "objective": plan.objective,
         "value": plan.value,
@@ -218,21 +230,9 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             _part(plan, facts[name], device, layers.get((name, name), {}))
             for name in order
         ],
-        "blocks": _blocks(plan, order, facts, number),
-        "links": [
-            _link(link, number, layers)
-            for link in links_of(plan, {name: name for name in order})
-        ],
-        "moves": {
-            str(number[part]): [
-                (
-                    *(device[a.device], a.value, int(a.fits)),
-                    *(a.transfer_bytes, a.held_bytes, int(a.estimated)),
-                )
-                for a in its
-            ]
-            for part, its in heaviest_moves(plan).items()
-        },
+        "blocks": _blocks(order, facts, number),
+        "links": links,
+        "moves": moves,
         "planned": _timeline(plan.timeline, number, device),
         "memory": _memory(plan, number),
     }
@@ -248,16 +248,28 @@ def _nanoseconds(seconds: float) -> int:
 def _part(
     plan: Plan, one: PartFacts, device: Mapping[str, int], sizes: _Sizes
 ) -> dict[str, Any]:
+    """A part with its layers; several layers are a tree, with the tensors in it.
+
+    A layer has name, kind, outputs, time of both passes, weights and activations.
+    """
     calls = plan.graph.calls_of[one.name]
-    return {
+    layers = []
+    for call in calls:
+        seconds = plan.costs.forward_seconds(call, plan.cluster[one.device])
+        if plan.training:
+            seconds += plan.costs.backward_seconds(call, plan.cluster[one.device])
+        held = sum(plan.graph.weight[name].bytes for name in call.weights)
+        shapes = ", ".join(map(shape_text, call.output_shapes))
+        words = clean(call.name), clean(call.kind), shapes
+        layers.append((*words, _nanoseconds(seconds), held, call.activation_bytes))
+    found: dict[str, Any] = {
         "name": clean(one.name),
         "pin": one.name.encode(errors="replace").decode(),
         "kind": one.kind,
         "device": device[one.device],
         "reason": clean(reason_text(plan, plan[one.name])),
         "requested": one.fallback.requested if one.fallback else "",
-        "layers": [_layer(plan, call, plan.cluster[one.device]) for call in calls],
-        **(_inside(calls, sizes) if len(calls) > 1 else {}),
+        "layers": layers,
         "outputs": [shape_text(shape) for shape in one.shapes],
         "weights": one.weight_bytes,
         "saved": one.activation_bytes,
@@ -265,31 +277,12 @@ def _part(
         "output": one.is_output,
         "where": clean(one.where),
     }
-
-
-def _layer(plan: Plan, call: Call, device: Device) -> tuple[str | int, ...]:
-    """Name, kind, outputs, time of forward and backward pass, weights, activations."""
-    seconds = plan.costs.forward_seconds(call, device)
-    if plan.training:
-        seconds += plan.costs.backward_seconds(call, device)
-    return (
-        clean(call.name),
-        clean(call.kind),
-        ", ".join(map(shape_text, call.output_shapes)),
-        _nanoseconds(seconds),
-        sum(plan.graph.weight[name].bytes for name in call.weights),
-        call.activation_bytes,
-    )
-
-
-def _inside(calls: Sequence[Call], sizes: _Sizes) -> dict[str, Any]:
-    """The layers of a part as a tree, and the tensors between them."""
-    number = {call.name: at for at, call in enumerate(calls)}
-    look = {call.name: (call.kind, call.output_shapes) for call in calls}
-    return {
-        "tree": _tree(block_of(list(number), look), number, set()),
-        "wires": [(*ends, size) for ends, size in sizes.items()],
-    }
+    if len(calls) > 1:
+        number = {call.name: at for at, call in enumerate(calls)}
+        look = {call.name: (call.kind, call.output_shapes) for call in calls}
+        found["tree"] = _tree(block_of(list(number), look), number, set())
+        found["wires"] = [(*ends, size) for ends, size in sizes.items()]
+    return found
 
 
 def _layer_links(graph: Graph) -> dict[tuple[str, str], _Sizes]:
@@ -310,32 +303,13 @@ def _layer_links(graph: Graph) -> dict[tuple[str, str], _Sizes]:
     return found
 
 
-def _link(
-    link: DiagramEdge, number: Mapping[str, int], layers: Mapping[Any, _Sizes]
-) -> tuple[Any, ...]:
-    ends = link.source, link.target
-    there, back = layers.get(ends, {}), layers.get(ends[::-1], {})
-    return (
-        *(number[end] for end in ends),
-        *(link.bytes, link.sent_bytes, link.returned_bytes, int(link.weights)),
-        []
-        if link.weights
-        else [(*pair, size) for pair, size in there.items()]
-        + [(*pair[::-1], size) for pair, size in back.items()],
-    )
-
-
 def _blocks(
-    plan: Plan,
-    order: list[str],
-    facts: Mapping[str, PartFacts],
-    number: Mapping[str, int],
+    order: list[str], facts: Mapping[str, PartFacts], number: Mapping[str, int]
 ) -> list[Any]:
     """A tree for each device that is used; a leaf is the number of its part."""
     look = {name: look_of(facts[name]) for name in order}
     place = {name: facts[name].device for name in order}
     shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
-
     lanes: dict[str, list[str]] = {}
     for name in order:
         lanes.setdefault(place[name], []).append(name)
@@ -366,19 +340,19 @@ def _timeline(
         number = ((at[id(s.event)] if s.event else -1, s) for s in its)
         return [(n, _nanoseconds(s.start), _nanoseconds(s.stop)) for n, s in number]
 
-    def ends(event: Task | Copy) -> tuple[int, int, int]:
-        return _nanoseconds(event.start), _nanoseconds(event.stop), event.microbatch
-
     return {
         "tasks": [
-            (number.get(t.part, -1), device[t.device], PHASES.index(t.phase), *ends(t))
+            (
+                *(number.get(t.part, -1), device[t.device], PHASES.index(t.phase)),
+                *(_nanoseconds(t.start), _nanoseconds(t.stop), t.microbatch),
+            )
             for t in tasks
         ],
         "copies": [
             (
                 *(number[c.source], number[c.target]),
-                *(device[c.source_device], device[c.target_device]),
-                *(c.kind, c.bytes, *ends(c)),
+                *(device[c.source_device], device[c.target_device], c.kind, c.bytes),
+                *(_nanoseconds(c.start), _nanoseconds(c.stop), c.microbatch),
             )
             for c in copies
         ],

@@ -1,4 +1,4 @@
-"""Colours, text and shapes that all pictures share.
+"""Colours, text and labels that all pictures share.
 
 Names come from users: they are cleaned and escaped here, and are only ever text.
 """
@@ -7,7 +7,6 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from os.path import commonprefix
 from typing import NamedTuple
 
@@ -15,58 +14,24 @@ import graphviz
 from rich.cells import cell_len, set_cell_size
 from rich.color import blend_rgb, parse_rgb_hex
 
-from splitnet.core.errors import format_bytes, format_seconds
-
-__all__ = [
-    "ALARM",
-    "FONT",
-    "INK",
-    "QUIET",
-    "Line",
-    "Mark",
-    "Row",
-    "THIN",
-    "Scene",
-    "Shape",
-    "Words",
-    "bytes_or_dash",
-    "clean",
-    "colors_of",
-    "counted",
-    "dot_of_scene",
-    "escaped",
-    "html_label",
-    "label_text",
-    "mixed",
-    "percent",
-    "position",
-    "ranged",
-    "readable_on",
-    "seconds_or_dash",
-    "shape_text",
-    "shortened",
-    "size_of",
-    "text_node",
-    "text_width",
-]
-
 Shape = tuple[int | None, ...]
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, QUIET, ALARM, THIN = "#1b1f24", "#6a737d", "#b3261e", "#8b949e"
+POINTS_PER_INCH = 72
 
 # Found by search for the largest differences in CIELAB, with full colour vision and
 # with deuteranopia and protanopia (Machado et al., 2009); lightness differs too.
 _GPU = ("#034793", "#de5c00", "#018050", "#d87bb3", "#54b8fc", "#320250", "#f3bf3b")
-_CPU = ("#60596b", "#9a8c7a", "#4c5866", "#857f96")
-_DARKER = 0.28
-_POINTS_PER_INCH = 72
+_PALETTES = {"gpu": _GPU, "cpu": ("#60596b", "#9a8c7a", "#4c5866", "#857f96")}
 # Widths of the letters from space to tilde, in hundredths of the font's size.
 _WIDTHS = bytes.fromhex(
     "1c1c2338385943132121273a1c211c1c383838383838383838381c1c3a3a3a38664343484843"
     "3d4e481c32433853484e434e48433d48435e43433d1c1c1c2f382138383238381c3838161632"
     "16533838383821321c383248323232211a213a"
 )
+_LINE_ENDS = re.compile("[\n\r\t\v\f\u2028\u2029\u0085]")
+_NOT_TEXT = ("Cc", "Cf", "Cs", "Cn", "Co")  # Unicode's categories
 # Graphviz replaces \G and its like in labels by names, and has no way to quote them.
 _ESCAPES = re.compile(r"\\(?=[GNEHTL])")
 
@@ -84,12 +49,10 @@ def colors_of(devices: Iterable[str]) -> Mapping[str, str]:
     seen = {"gpu": 0, "cpu": 0}
     for device in devices:
         kind = "cpu" if device.rpartition("/")[2].startswith("cpu") else "gpu"
-        palette = _CPU if kind == "cpu" else _GPU
-        turn, place = divmod(seen[kind], len(palette))
-        color = palette[place]
+        turn, place = divmod(seen[kind], len(_PALETTES[kind]))
+        found[device] = _PALETTES[kind][place]
         for _ in range(min(turn, 3)):
-            color = mixed(color, "#000000", _DARKER)
-        found[device] = color
+            found[device] = mixed(found[device], "#000000", 0.28)
         seen[kind] += 1
     return found
 
@@ -124,15 +87,10 @@ def clean(text: str) -> str:
     >>> ascii(clean("a" + chr(10) + "b" + chr(0) + "c"))
     "'a b\\ufffdc'"
     """
-    return "".join(_cleaned(character) for character in text)
-
-
-def _cleaned(character: str) -> str:
-    if character in "\n\r\t\v\f\u2028\u2029\u0085":
-        return " "
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Cn", "Co"):
-        return "\N{REPLACEMENT CHARACTER}"
-    return character
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _NOT_TEXT else c
+        for c in _LINE_ENDS.sub(" ", text)
+    )
 
 
 def escaped(text: str) -> str:
@@ -142,15 +100,6 @@ def escaped(text: str) -> str:
     'a&lt;b &amp; &#x27;c&#x27;'
     """
     return clean(html.escape(text))
-
-
-def label_text(text: str) -> str:
-    r"""Write a text so that Graphviz' HTML-like labels read it literally.
-
-    >>> label_text(chr(92) + "G") == chr(92) + "&#8204;G"
-    True
-    """
-    return _ESCAPES.sub(r"\\&#8204;", escaped(text))
 
 
 class Line(NamedTuple):
@@ -172,7 +121,8 @@ def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> st
     for row in rows:
         texts = []
         for text, size, color, bold in row:
-            shown = f"<B>{label_text(text)}</B>" if bold else label_text(text)
+            shown = _ESCAPES.sub(r"\\&#8204;", escaped(text))
+            shown = f"<B>{shown}</B>" if bold else shown
             texts.append(f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>')
         cells.append(f'<TR><TD ALIGN="{align}">{"".join(texts)}</TD></TR>')
     padding = 2 if back else 0  # labels of lines keep clear of each other
@@ -206,6 +156,33 @@ def text_width(text: str, size: float) -> float:
         for c in clean(text)
     )
     return size * sum(shares) / 100
+
+
+def text_node(
+    dot: graphviz.Graph | graphviz.Digraph,
+    name: str,
+    rows: Sequence[Row],
+    left: float,
+    top: float,
+    **look: str,
+) -> None:
+    """Add text flush left from a corner, as a node: lines keep clear of nodes."""
+    wide, tall = size_of(rows)
+    usual = {
+        "label": html_label(rows, width=wide),
+        "shape": "plain",
+        "fixedsize": "false",
+        "width": f"{max(wide / POINTS_PER_INCH, 0.001):.4f}",
+        "height": f"{tall / POINTS_PER_INCH:.4f}",
+        "pos": position(left + wide / 2, top + tall / 2),
+        "tooltip": " ",
+    }
+    dot.node(name, **usual | look)
+
+
+def position(x: float, y: float) -> str:
+    """A position in points; Graphviz counts from the bottom."""
+    return f"{round(x, 2):g},{round(-y, 2) + 0:g}"
 
 
 def shortened(text: str, most: int) -> str:
@@ -272,125 +249,3 @@ def percent(share: float) -> str:
     if 0 < value < 0.05:
         return "<0.1 %"
     return f"{value:.1f} %" if 0.05 <= value < 0.95 else f"{value:.0f} %"
-
-
-def bytes_or_dash(count: float) -> str:
-    """Write an amount of memory; zero is a dash, so that columns stay readable."""
-    return format_bytes(count) if count else "-"
-
-
-def seconds_or_dash(seconds: float) -> str:
-    """Write a time; zero is a dash, so that columns stay readable."""
-    return format_seconds(seconds) if seconds else "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A rectangle; lengths in points, from the top left; "" draws no `outline`."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    fill: str
-    outline: str = ""
-    tip: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A line of text; `x` is its left end or its middle, `y` half its height."""
-
-    x: float
-    y: float
-    text: str
-    size: float = 10.0
-    fill: str = INK
-    bold: bool = False
-    centered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A drawing: its size in points and what is on it, from back to front."""
-
-    width: float
-    height: float
-    title: str
-    items: tuple[Mark | Words, ...]
-
-
-def dot_of_scene(scene: Scene) -> str:
-    """Write a scene as DOT text with fixed positions, for Graphviz' `nop2`."""
-    dot = graphviz.Graph(
-        name="scene",
-        graph_attr={
-            "id": "scene",
-            "pad": "0",
-            "margin": "0",
-            "bgcolor": "white",
-            "splines": "false",
-            "tooltip": graphviz.escape(clean(scene.title) or " "),
-        },
-        node_attr={
-            "fontname": FONT,
-            "shape": "box",
-            "fixedsize": "true",
-            "margin": "0",
-            "label": "",
-            "style": "filled",
-            "tooltip": " ",
-        },
-    )
-    frame = Mark(0, 0, scene.width, scene.height, "#ffffff")
-    for number, item in enumerate((frame, *scene.items)):
-        name = f"scene-{number}"
-        if isinstance(item, Words):
-            row = (Line(item.text or " ", item.size, item.fill, item.bold),)
-            wide, tall = size_of([row])
-            left = item.x - wide / 2 if item.centered else item.x
-            text_node(dot, name, [row], left, item.y - tall / 2, style="", id=name)
-        else:
-            dot.node(
-                name,
-                id=name,
-                pos=position(item.x + item.width / 2, item.y + item.height / 2),
-                width=_inches(item.width),
-                height=_inches(item.height),
-                fillcolor=item.fill,
-                color=item.outline or "#ffffff00",
-                penwidth="1" if item.outline else "0",
-                **({"tooltip": graphviz.escape(clean(item.tip))} if item.tip else {}),
-            )
-    return str(dot.source)
-
-
-def text_node(
-    dot: graphviz.Graph | graphviz.Digraph,
-    name: str,
-    rows: Sequence[Row],
-    left: float,
-    top: float,
-    **look: str,
-) -> None:
-    """Add text flush left from a corner, as a node: lines keep clear of nodes."""
-    wide, tall = size_of(rows)
-    usual = {
-        "label": html_label(rows, width=wide),
-        "shape": "plain",
-        "fixedsize": "false",
-        "width": _inches(wide),
-        "height": _inches(tall),
-        "pos": position(left + wide / 2, top + tall / 2),
-        "tooltip": " ",
-    }
-    dot.node(name, **usual | look)
-
-
-def position(x: float, y: float) -> str:
-    """A position in points; Graphviz counts from the bottom."""
-    return f"{round(x, 2):g},{round(-y, 2) + 0:g}"
-
-
-def _inches(points: float) -> str:
-    return f"{max(points / _POINTS_PER_INCH, 0.001):.4f}"

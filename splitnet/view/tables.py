@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from splitnet.core.audit import Audit, Row
+from splitnet.core.audit import Audit
 from splitnet.core.checks import Width
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import format_bytes, format_count, format_seconds
 from splitnet.core.plan import Plan
-from splitnet.core.timeline import PHASES, Copy, Task, Timeline
+from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view.facts import (
     algorithm_text,
     bottleneck_text,
@@ -31,23 +31,11 @@ from splitnet.view.facts import (
     transfer_sums,
     verdict_lines,
 )
-from splitnet.view.style import (
-    bytes_or_dash,
-    clean,
-    counted,
-    percent,
-    seconds_or_dash,
-    shape_text,
-    shortened,
-)
+from splitnet.view.style import clean, counted, percent, shape_text, shortened
 
-__all__ = ["Grid", "audit_grids", "chart", "grid_text", "plan_grids", "table"]
-
-WIDTH = 80
-"""Columns where there is no terminal."""
 NARROW, WIDE, PAGE = 0, 1, 2
 _ASPECTS = ("forward", "backward", "variables", "slots", "updates")
-MEMORY = {
+_MEMORY = {
     "weights": "weights",
     "gradients": "grads",
     "slots": "slots",
@@ -55,7 +43,7 @@ MEMORY = {
     "receive_buffers": "receive",
     "workspace": "workspace",
 }
-_LEAST_WIDTH, _WIDE_FROM = 56, 110
+_WIDTH, _LEAST_WIDTH, _WIDE_FROM = 80, 56, 110  # columns; the first if no terminal
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 _STAND_IN = "* stand-in: shows placement, not speed or memory"
@@ -95,10 +83,16 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
             bottleneck_text(thing),
             algorithm_text(thing),
         ]
-        head = ["\n".join(_wrapped(line, columns) for line in lines)]
+        head = [_wrapped(lines, columns, "    ")]
         grids = plan_grids(thing, WIDE if columns >= _WIDE_FROM else NARROW)
     elif isinstance(thing, Audit):
-        head = _audit_head(thing, columns)
+        name = shortened(thing.plan.graph.name, columns // 2)
+        found = counted(len(thing.findings), "finding")
+        verdict = "all as planned" if thing.ok else f"{found} not as planned"
+        marked = [f"! {finding.text}" for finding in thing.findings]
+        marked += [f"note: {note}" for note in thing.notes]
+        head = [f"audit of {name}: {verdict}"]
+        head += [_wrapped(marked, columns, "  ")] if marked else []
         grids = audit_grids(thing)
     else:
         head, grids = [], _cluster_grids(thing)
@@ -106,7 +100,13 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
 
 
 def _terminal_width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+
+
+def _wrapped(lines: Iterable[str], width: int, indent: str) -> str:
+    return "\n".join(
+        textwrap.fill(clean(line), width, subsequent_indent=indent) for line in lines
+    )
 
 
 def grid_text(grid: Grid, width: int) -> str:
@@ -136,10 +136,6 @@ def grid_text(grid: Grid, width: int) -> str:
     return "\n".join([*lines, *grid.notes])
 
 
-def _wrapped(text: str, width: int, indent: str = "    ") -> str:
-    return textwrap.fill(clean(text), width, subsequent_indent=indent)
-
-
 def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
     """A plan's devices, branches, transfers and fallbacks.
 
@@ -164,28 +160,36 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
     return grids
 
 
+def _bytes(count: float) -> str:
+    """An amount of memory; zero is a dash, so that columns stay readable."""
+    return format_bytes(count) if count else "-"
+
+
+def _seconds(seconds: float) -> str:
+    return format_seconds(seconds) if seconds else "-"
+
+
 def _devices_grid(plan: Plan, detail: int) -> Grid:
-    kinds = MEMORY if detail else {}
+    kinds = _MEMORY if detail else {}
     counts = Counter(plan.device_of.values())
-    rows = []
+    rows, notes = [], []
     for one in plan.cluster:
         memory = plan.memory[one.name]
+        over = "!" if memory.total > one.memory_bytes else ""
+        notes += ["! exceeds the limit"] if over else []
         rows.append(
             (
                 one.name + ("*" if one.stand_in else ""),
                 str(counts[one.name]),
-                *(bytes_or_dash(getattr(memory, kind)) for kind in kinds),
-                bytes_or_dash(memory.total)
-                + ("!" if memory.total > one.memory_bytes else ""),
+                *(_bytes(getattr(memory, kind)) for kind in kinds),
+                _bytes(memory.total) + over,
                 format_bytes(one.memory_bytes),
                 percent(plan.timeline.utilization[one.name]),
             )
         )
     heads = ("device", "parts", *kinds.values(), "memory peak", "limit", "utilization")
-    notes = [_STAND_IN] if any(device.stand_in for device in plan.cluster) else []
-    if any(cell.endswith("!") for row in rows for cell in row):
-        notes.append("! exceeds the limit")
-    return Grid(heads, rows, range(1, len(heads)), notes=notes)
+    stand_ins = [_STAND_IN] if any(device.stand_in for device in plan.cluster) else []
+    return Grid(heads, rows, range(1, len(heads)), notes=stand_ins + notes[:1])
 
 
 def _parts_grid(plan: Plan, detail: int) -> Grid:
@@ -194,10 +198,9 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
 
     def costs(weights: int, saved: int, seconds: Mapping[str, float]) -> list[str]:
         if detail:
-            sizes = [bytes_or_dash(weights), bytes_or_dash(saved)]
-            return sizes + [seconds_or_dash(seconds.get(p, 0.0)) for p in phases]
-        spent = sum(seconds.values())
-        return [bytes_or_dash(weights + saved), seconds_or_dash(spent)]
+            each = (_seconds(seconds.get(phase, 0.0)) for phase in phases)
+            return [_bytes(weights), _bytes(saved), *each]
+        return [_bytes(weights + saved), _seconds(sum(seconds.values()))]
 
     rows = []
     for one in facts:
@@ -209,7 +212,6 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
         rows.append(
             (*words, *costs(one.weight_bytes, one.activation_bytes, one.seconds))
         )
-    used = counted(len({one.device for one in facts}), "device")
     sums = costs(
         sum(one.weight_bytes for one in facts),
         sum(one.activation_bytes for one in facts),
@@ -218,8 +220,8 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
     more = ("layers", "outputs") if detail == PAGE else ()
     costly = ("weights", "activations", *phases) if detail else ("memory", "time")
     heads = ("branch", "device", "reason", *more, *costly)
-    blank = [""] * (1 + len(more))
-    total = (counted(len(facts), "part"), used, *blank, *sums)
+    used = counted(len({one.device for one in facts}), "device")
+    total = (counted(len(facts), "part"), used, *[""] * (1 + len(more)), *sums)
     return Grid(heads, rows, range(3 + len(more), len(heads)), total)
 
 
@@ -227,25 +229,24 @@ def _transfers_grid(plan: Plan, detail: int) -> Grid:
     """The largest transfers by pair of devices and kind."""
     if not plan.transfers:
         return Grid((), (), notes=["No transfers between devices."])
-    sums = transfer_sums(plan)
+    sums = transfer_sums(plan, "source_device", "target_device", "kind")
     rows = [
         (
-            *(f"{one.source} -> {one.target}", one.kind, str(one.count)),
-            *(format_bytes(one.bytes), format_seconds(one.seconds)),
+            *(f"{source} -> {target}", kind, str(count)),
+            *(format_bytes(size), format_seconds(seconds)),
         )
-        for one in (sums if detail == PAGE else sums[:_MOST_TRANSFERS])
+        for (source, target, kind), (count, size, seconds) in sums.items()
     ]
-    more = len(sums) - len(rows)
+    more = 0 if detail == PAGE else max(len(rows) - _MOST_TRANSFERS, 0)
     total = (
-        "all in a step" + (f" ({more} more)" if more > 0 else ""),
+        "all in a step" + (f" ({more} more)" if more else ""),
         "",
         str(len(plan.transfers)),
-        format_bytes(sum(one.bytes for one in sums)),
-        format_seconds(sum(one.seconds for one in sums)),
+        format_bytes(plan.transfer_bytes),
+        format_seconds(sum(seconds for _, _, seconds in sums.values())),
     )
-    return Grid(
-        ("transfer", "kind", "count", "bytes", "time"), rows, range(2, 5), total
-    )
+    heads = ("transfer", "kind", "count", "bytes", "time")
+    return Grid(heads, rows[: len(rows) - more], range(2, 5), total)
 
 
 def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
@@ -280,20 +281,15 @@ def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
     return grids
 
 
-def _audit_head(audit: Audit, width: int) -> list[str]:
-    name = shortened(audit.plan.graph.name, width // 2)
-    found = counted(len(audit.findings), "finding")
-    verdict = "all as planned" if audit.ok else f"{found} not as planned"
-    marked = [f"! {finding.text}" for finding in audit.findings]
-    marked += [f"note: {note}" for note in audit.notes]
-    lines = [_wrapped(text, width, "  ") for text in marked]
-    return [f"audit of {name}: {verdict}"] + (["\n".join(lines)] if lines else [])
-
-
 def audit_grids(audit: Audit) -> dict[str, Grid]:
     """Where each part ran, "ok" where it was planned, and what was copied."""
+    rows = []
+    for row in audit.rows:
+        seen = (getattr(row, aspect) for aspect in _ASPECTS)
+        cells = ("ok" if one == row.planned else one or "-" for one in seen)
+        rows.append((row.part, row.planned, *cells, str(row.ops)))
     heads = ("branch", "planned", *_ASPECTS, "ops")
-    grids = {"rows": Grid(heads, list(map(_audit_row, audit.rows)), range(7, 8))}
+    grids = {"rows": Grid(heads, rows, range(7, 8))}
     if audit.moved:
         copies = [
             (f"{a} -> {b}", kind, format_bytes(planned), format_bytes(actual))
@@ -302,12 +298,6 @@ def audit_grids(audit: Audit) -> dict[str, Grid]:
         columns = ("transfer", "kind", "planned", "actual")
         grids["copies"] = Grid(columns, copies, range(2, 4))
     return grids
-
-
-def _audit_row(row: Row) -> tuple[str, ...]:
-    seen = (getattr(row, aspect) for aspect in _ASPECTS)
-    cells = ("ok" if device == row.planned else device or "-" for device in seen)
-    return (row.part, row.planned, *cells, str(row.ops))
 
 
 def chart(timeline: Timeline, *, width: Width | None = None) -> str:
@@ -324,36 +314,22 @@ def chart(timeline: Timeline, *, width: Width | None = None) -> str:
     whole = timeline.seconds
     if not whole:
         return "Nothing runs."
-    names = [clean(device) for device in timeline.devices]
-    longest = max(len(name) for name in names)
+    longest = max(len(clean(device)) for device in timeline.devices)
     size = max(columns - longest - 8, 10)
+    lanes = {device: ["."] * size for device in timeline.devices}
+    for copy in timeline.copies:
+        first = min(round(copy.start / whole * size), size - 1)
+        last = max(round(copy.stop / whole * size), first + 1)  # be it ever so short
+        for device in (copy.source_device, copy.target_device):
+            lanes[device][first:last] = "~" * (last - first)
+    for task in timeline.tasks:  # work covers transfers
+        first, last = (round(at / whole * size) for at in (task.start, task.stop))
+        letter = task.phase[0].upper()
+        lanes[task.device][first:last] = letter * (last - first)
     lines = []
-    for device, name in zip(timeline.devices, names, strict=True):
-        lane = _lane(timeline, device, size)
+    for device, lane in lanes.items():
         used = percent(timeline.utilization[device])
-        lines.append(f"{name.ljust(longest)}  {lane} {used:>5}")
+        lines.append(f"{clean(device).ljust(longest)}  {''.join(lane)} {used:>5}")
     lines.append(" " * longest + "  0" + format_seconds(whole).rjust(size - 1))
     lines.append("F forward  B backward  U update  ~ transfer  . idle")
     return "\n".join(lines)
-
-
-def _lane(timeline: Timeline, device: str, size: int) -> str:
-    """What a device does in the middle of each of `size` intervals of the step."""
-    lane = ["."] * size
-    letters = dict(zip(PHASES, "FBU", strict=True))
-    drawn: list[tuple[Task | Copy, str]] = []  # work covers transfers
-    drawn += [
-        (copy, "~")
-        for copy in timeline.copies
-        if device in (copy.source_device, copy.target_device)
-    ]
-    drawn += [(t, letters[t.phase]) for t in timeline.tasks if t.device == device]
-    for event, letter in drawn:
-        first, last = (
-            round(at / timeline.seconds * size) for at in (event.start, event.stop)
-        )
-        if isinstance(event, Copy):  # be it ever so short
-            first = min(first, size - 1)
-            last = max(last, first + 1)
-        lane[first:last] = letter * (last - first)
-    return "".join(lane)

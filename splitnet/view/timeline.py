@@ -1,11 +1,16 @@
-"""The step as a Gantt chart with its critical path, and memory over time."""
+"""The step as a Gantt chart with its critical path, and memory over time.
+
+The chart is DOT text in which every rectangle and text has its position.
+"""
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 
-from splitnet.core.cluster import Cluster
+import graphviz
+
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.timeline import (
     PHASES,
@@ -19,22 +24,24 @@ from splitnet.core.timeline import (
 from splitnet.view.facts import alike_devices
 from splitnet.view.style import (
     ALARM,
+    FONT,
     INK,
+    POINTS_PER_INCH,
     QUIET,
-    Mark,
-    Scene,
-    Words,
+    Line,
+    clean,
     colors_of,
     counted,
     mixed,
     percent,
+    position,
     ranged,
     readable_on,
     shortened,
+    size_of,
+    text_node,
     text_width,
 )
-
-__all__ = ["gantt_of", "path_text", "stacked", "tick_seconds"]
 
 Event = TypeVar("Event", Task, Copy)
 
@@ -53,12 +60,12 @@ _LITTLE = 0.1  # of a limit: a curve below it shows nothing
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
-def gantt_of(
+def dot_of_steps(
     timelines: Mapping[str, Timeline],
     *,
     cluster: Cluster | None = None,
     title: str = "timeline",
-) -> Scene:
+) -> str:
     """Set one or more timelines of the same machine below each other, on one scale.
 
     Args:
@@ -66,36 +73,27 @@ def gantt_of(
         cluster: the machine, for the memory limits.
         title: what stands on top; "" for nothing.
     """
-    seconds = max(timeline.seconds for timeline in timelines.values())
-    devices = dict.fromkeys(d for t in timelines.values() for d in t.devices)
-    names = [device.name for device in cluster or ()]
-    chart = _Chart(
-        seconds,
-        colors_of(dict.fromkeys([*names, *devices])),
-        {device.name: device.memory_bytes for device in cluster or ()},
-    )
+    chart = _Chart(timelines.values(), cluster or (), title)
     if title:
         chart.say(16, 4, shortened(title, 90), 15, INK, bold=True)
         chart.y += 24
-    copied = [name for name, timeline in timelines.items() if timeline.copies]
-    paths = {name: critical_path(timelines[name]) for name in copied}
-    chart.legend(bool(copied))
+    chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
+        path = critical_path(timeline) if timeline.copies else []
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
-        path = paths.get(heading, [])
         words += f"; critical path: {path_text(path)}" if path else ""
         chart.say(16, 8, words, 11, INK, bold=True)
         chart.y += 38
-        top, behind = chart.y - 16, len(chart.items)
+        top, behind = chart.y - 16, len(chart.dot.body)
         chart.lanes = {}
         chart.devices(timeline)
         chart.links(timeline, path)
         chart.path(path)
         chart.memory(timeline)
-        chart.items[behind:behind] = _axis(top, chart.y - top - _GAP, seconds, chart.x)
+        chart.axis(top, behind)
         chart.y += _GAP
-    return Scene(_LEFT + _WIDE + _RIGHT, chart.y + 8, title, tuple(chart.items))
+    return chart.text()
 
 
 def path_text(path: Sequence[Span]) -> str:
@@ -126,20 +124,6 @@ def tick_seconds(seconds: float, most: int = 9) -> list[float]:
     return [float(f"{number * step:.12g}") for number in range(count + 1)]
 
 
-def _axis(
-    y: float, height: float, seconds: float, x_of: Callable[[float], float]
-) -> list[Mark | Words]:
-    """Ticks with their times, all in one unit."""
-    ticks = tick_seconds(seconds)
-    unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
-    items: list[Mark | Words] = []
-    for moment in ticks:
-        x, said = x_of(moment), f"{moment / unit:g} {name}"
-        items.append(Mark(x, y + 12, 0.6, height - 12, _GRID))
-        items.append(Words(x, y + 4, said, 9, QUIET, centered=True))
-    return items
-
-
 def _look(color: str, phase: str) -> tuple[str, str]:
     """Fill and outline of a bar: plain forward, pale backward, dark update."""
     if phase == "backward":
@@ -148,19 +132,58 @@ def _look(color: str, phase: str) -> tuple[str, str]:
 
 
 class _Chart:
-    """A scene in the making; `y` is where the next lane begins, in points."""
+    """A chart in the making; `y` is where the next lane begins, in points."""
 
     def __init__(
-        self, seconds: float, colors: Mapping[str, str], limits: Mapping[str, int]
+        self, timelines: Iterable[Timeline], cluster: Iterable[Device], title: str
     ) -> None:
-        self.seconds, self.colors, self.limits = seconds, colors, limits
-        self.items: list[Mark | Words] = []
+        its = list(timelines)
+        self.seconds = max(timeline.seconds for timeline in its)
+        self.limits = {device.name: device.memory_bytes for device in cluster}
+        names = [*self.limits, *(name for timeline in its for name in timeline.devices)]
+        self.colors = colors_of(dict.fromkeys(names))
         self.y = 16.0
         self.lanes: dict[Hashable, float] = {}  # of devices and links: their middle
+        self.dot = graphviz.Graph(
+            graph_attr={
+                "pad": "0",
+                "margin": "0",
+                "bgcolor": "white",
+                "splines": "false",
+                "tooltip": graphviz.escape(clean(title) or " "),
+            },
+            node_attr={
+                "fontname": FONT,
+                "shape": "box",
+                "fixedsize": "true",
+                "margin": "0",
+                "label": "",
+                "style": "filled",
+                "tooltip": " ",
+            },
+        )
 
-    def x(self, moment: float) -> float:
-        """Where a time lies, in points."""
-        return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
+    def mark(
+        self,
+        x: float,
+        y: float,
+        wide: float,
+        tall: float,
+        fill: str,
+        outline: str = "",
+        tip: str = "",
+    ) -> None:
+        """Draw a rectangle from its upper left corner."""
+        self.dot.node(
+            f"mark-{len(self.dot.body)}",
+            pos=position(x + wide / 2, y + tall / 2),
+            width=f"{max(wide / POINTS_PER_INCH, 0.001):.4f}",
+            height=f"{max(tall / POINTS_PER_INCH, 0.001):.4f}",
+            fillcolor=fill,
+            color=outline or "#ffffff00",
+            penwidth="1" if outline else "0",
+            **({"tooltip": graphviz.escape(clean(tip))} if tip else {}),
+        )
 
     def say(
         self,
@@ -171,9 +194,34 @@ class _Chart:
         ink: str,
         *,
         bold: bool = False,
+        centered: bool = False,
     ) -> None:
-        """Write words into the lane."""
-        self.items.append(Words(x, self.y + down, text, size, ink, bold))
+        """Write words into the lane, from their left end or around their middle."""
+        row = (Line(text or " ", size, ink, bold),)
+        wide, tall = size_of([row])
+        corner = x - centered * wide / 2, self.y + down - tall / 2
+        text_node(self.dot, f"text-{len(self.dot.body)}", [row], *corner, style="")
+
+    def x(self, moment: float) -> float:
+        """Where a time lies, in points."""
+        return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
+
+    def text(self) -> str:
+        """The finished chart on a white page."""
+        self.mark(0, 0, _LEFT + _WIDE + _RIGHT, self.y + 8, "#ffffff")
+        self.dot.body.insert(0, self.dot.body.pop())
+        return str(self.dot.source)
+
+    def axis(self, top: float, behind: int) -> None:
+        """Ticks with their times, all in one unit, behind what is drawn since."""
+        ticks = tick_seconds(self.seconds)
+        unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
+        first = len(self.dot.body)
+        for moment in ticks:
+            x, said = self.x(moment), f"{moment / unit:g} {name}"
+            self.mark(x, top + 12, 0.6, self.y - top - _GAP - 12, _GRID)
+            self.say(x, top + 4 - self.y, said, 9, QUIET, centered=True)
+        self.dot.body[behind:] = self.dot.body[first:] + self.dot.body[behind:first]
 
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
@@ -187,52 +235,45 @@ class _Chart:
             looks["idle"] = _IDLE, "", 0.0
         x = 16.0
         for word, (fill, outline, thin) in looks.items():
-            height = 10 - 2 * thin
-            self.items.append(Mark(x, self.y - 5 + thin, 26, height, fill, outline))
+            self.mark(x, self.y - 5 + thin, 26, 10 - 2 * thin, fill, outline)
             self.say(x + 32, 0, word, 10, QUIET)
             x += 50 + text_width(word, 10)
         self.y += 24
 
     def devices(self, timeline: Timeline) -> None:
         """A lane per device that computes, and a line that names the others."""
-        idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         pipelined = any(task.microbatch for task in timeline.tasks)
         gaps = waits(timeline)
         for devices in alike_devices(timeline):
             device = devices[0]
-            color = self.colors[device]
-            strong = mixed(color, "#000000", 0.25)
+            strong = mixed(self.colors[device], "#000000", 0.25)
             name = ranged(devices, 26)
             name += f" ({len(devices)})" if len(devices) > 1 else ""
             self.say(16, 6, name, 11, strong, bold=True)
             self._shares(timeline, device, gaps[device])
-            self.items.append(Mark(_LEFT, self.y, _WIDE, _LANE, _IDLE))
+            self.mark(_LEFT, self.y, _WIDE, _LANE, _IDLE)
             for gap in gaps[device]:
-                self._gap(device, gap)
+                x, right = self.x(gap.start), self.x(gap.stop)
+                if right - x < 1:
+                    continue
+                tip = f"{device} is idle"
+                if gap.event:
+                    tip = f"{device} waits for {_said([gap.event])}"
+                    right += 0.3  # no seams
+                fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
+                self.mark(x, self.y, right - x, _LANE, fill, tip=tip)
             for group in self._merged(
                 [task for task in timeline.tasks if task.device == device],
-                lambda task: (task.part, task.phase, task.microbatch),
-                lambda task: task.phase == "forward",
+                lambda t: (t.phase == "forward", t.part, t.phase, t.microbatch),
             ):
-                self._bar(group, color, pipelined=pipelined)
+                self._bar(group, pipelined=pipelined)
             self.lanes |= dict.fromkeys(devices, self.y + _LANE - 6)
             self.y += _LANE + _GAP
+        idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         if idle:
             names = shortened(", ".join(idle), 150)
             self.say(16, 6, f"idle throughout: {names}", 9, QUIET)
             self.y += 18
-
-    def _gap(self, device: str, gap: Span) -> None:
-        """An interval without work, darker where a copy is on its way."""
-        x, right = self.x(gap.start), self.x(gap.stop)
-        if right - x < 1:
-            return
-        fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
-        tip = f"{device} is idle"
-        if gap.event:
-            tip = f"{device} waits for {_said(gap.event)}"
-            right += 0.3  # no seams
-        self.items.append(Mark(x, self.y, right - x, _LANE, fill, tip=tip))
 
     def _shares(self, timeline: Timeline, device: str, gaps: Sequence[Span]) -> None:
         """A bar and a line of what a device does in the step, below its name."""
@@ -247,18 +288,20 @@ class _Chart:
         shares = {_IDLE: 1.0, _WAIT: busy + copies / whole, self.colors[device]: busy}
         for fill, share in shares.items():
             wide = (_LEFT - 32) * min(share, 1.0)
-            self.items.append(Mark(16, self.y + 14, wide, 6, fill, tip=words))
+            self.mark(16, self.y + 14, wide, 6, fill, tip=words)
 
-    def _bar(self, group: Sequence[Task], color: str, *, pipelined: bool) -> None:
+    def _bar(self, group: Sequence[Task], *, pipelined: bool) -> None:
         x, right = self.x(group[0].start), self.x(group[-1].stop)
         inset = 0.4 if right - x > 3 else 0.0
         spent: dict[str, float] = {}
         for task in group:
             spent[task.phase] = spent.get(task.phase, 0.0) + task.stop - task.start
+        color = self.colors[group[0].device]
         fill, outline = _look(color, max(spent, key=spent.__getitem__))
         wide = max(right - x - 2 * inset, 0.5)
         place = x + inset, self.y + 2, wide, _LANE - 4
-        self.items.append(Mark(*place, fill, outline, _task_tip(group)))
+        tip = f"{_said(group)} from {format_seconds(group[0].start)}"
+        self.mark(*place, fill, outline, tip)
         if len({(task.part, task.microbatch) for task in group}) > 1:
             return
         name = f"#{group[0].microbatch}" if pipelined else group[0].part
@@ -266,15 +309,14 @@ class _Chart:
         letters = len(name) if text_width(name, 9) <= room else int(room / 5.6)
         if letters >= min(len(name), _SHORTEST_NAME):
             text, ink = shortened(name, letters), readable_on(fill)
-            middle, y = (x + right) / 2, self.y + _LANE / 2
-            self.items.append(Words(middle, y, text, 9, ink, centered=True))
+            self.say((x + right) / 2, _LANE / 2, text, 9, ink, centered=True)
 
     def links(self, timeline: Timeline, path: Sequence[Span]) -> None:
         """A thin lane for each link of the path and of the busiest, in order of use."""
         links: dict[tuple[str, str], list[Copy]] = {}
         for copy in timeline.copies:
             links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-        busy = {ends: sum(c.stop - c.start for c in its) for ends, its in links.items()}
+        busy = {ends: sum(c.seconds for c in its) for ends, its in links.items()}
         first = {_lane_of(span.event) for span in path}
         shown = sorted(links, key=lambda ends: (ends not in first, -busy[ends]))
         shown = shown[:_MOST_LINKS]
@@ -289,21 +331,20 @@ class _Chart:
 
     def _link(self, ends: tuple[str, str], copies: Sequence[Copy]) -> None:
         """A link's copies as thin bars; copies that overlap have rows of their own."""
-        source, target = ends
-        self.say(16, 7, shortened(f"{source} → {target}", 24), 9, INK)
-        self.items.append(Mark(_LEFT, self.y, _WIDE, _LINK_LANE, _PALE))
+        self.say(16, 7, shortened(" → ".join(ends), 24), 9, INK)
+        self.mark(_LEFT, self.y, _WIDE, _LINK_LANE, _PALE)
         rows: dict[int, list[Copy]] = {}
         for copy, row in stacked(copies):
             rows.setdefault(min(row, _MOST_LINK_ROWS - 1), []).append(copy)
         high = 8.0 / len(rows)
         for row, members in rows.items():
             top = self.y + 3 + row * high
-            for group in self._merged(members, id, _is_gradient):
+            for group in self._merged(members, lambda c: ("gradient" in c.kind, id(c))):
                 x = self.x(group[0].start)
                 wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
-                phase = "backward" if _is_gradient(group[0]) else "forward"
-                look = _look(self.colors.get(source, QUIET), phase)
-                self.items.append(Mark(x, top, wide, high, *look, _copy_tip(group)))
+                phase = "backward" if "gradient" in group[0].kind else "forward"
+                look = _look(self.colors.get(ends[0], QUIET), phase)
+                self.mark(x, top, wide, high, *look, _said(group))
         total = format_bytes(sum(copy.bytes for copy in copies))
         self.say(_LEFT + _WIDE + 6, 7, total, 8, QUIET)
         self.lanes[ends] = self.y + _LINK_LANE / 2
@@ -318,29 +359,29 @@ class _Chart:
             wide = self.x(spans[-1].stop) - x
             if y is None or (last is not None and wide < _NARROW / 2):
                 continue  # one of many links, or too short to be seen
-            tip = f"critical path: {_said(spans[0].event)}"
-            tip += f" and {len(spans) - 1} more" if len(spans) > 1 else ""
+            tip = f"critical path: {_said([span.event for span in spans])}"
             if last is not None:
-                top, tall = min(last, y) - 1.25, abs(last - y) + 2.5
-                self.items.append(Mark(x - 0.75, top, 1.5, tall, _PATH))
-            self.items.append(Mark(x, y - 2, wide, 4, "#ffffff"))
-            self.items.append(Mark(x, y - 1.25, wide, 2.5, _PATH, tip=tip))
+                self.mark(
+                    x - 0.75, min(last, y) - 1.25, 1.5, abs(last - y) + 2.5, _PATH
+                )
+            self.mark(x, y - 2, wide, 4, "#ffffff")
+            self.mark(x, y - 1.25, wide, 2.5, _PATH, tip=tip)
             last = y
 
     def _merged(
-        self,
-        events: Iterable[Event],
-        same: Callable[[Event], Hashable],
-        alike: Callable[[Event], bool],
+        self, events: Iterable[Event], key: Callable[[Event], tuple[Hashable, ...]]
     ) -> list[list[Event]]:
-        """Join neighbours that are the same, or alike and too narrow to be seen."""
+        """Join neighbours of one key, or of one look and too narrow to be seen.
+
+        The key begins with the look.
+        """
         groups: list[list[Event]] = []
         for event in sorted(events, key=lambda event: (event.start, event.stop)):
             last = groups[-1][-1] if groups else event
             adjacent = self.x(event.start) - self.x(last.stop) < 0.5
             widths = (self.x(one.stop) - self.x(one.start) for one in (last, event))
-            joined = same(last) == same(event) or (
-                alike(last) == alike(event) and max(widths) < _NARROW
+            joined = key(last) == key(event) or (
+                key(last)[0] == key(event)[0] and max(widths) < _NARROW
             )
             if groups and adjacent and joined:
                 groups[-1].append(event)
@@ -379,49 +420,41 @@ class _Chart:
             if limit:
                 said = f"{percent(peak / limit)} of {format_bytes(limit)}"
                 self.say(16, 35, said, 9, QUIET)
-            self.items.append(Mark(_LEFT, self.y, _WIDE, _MEMORY_LANE, _PALE))
+            self.mark(_LEFT, self.y, _WIDE, _MEMORY_LANE, _PALE)
             self._curve(timeline, device, whole[device] * top)
             if known and top >= 1:
                 height = self.y + _MEMORY_LANE * (1 - 1 / top)
-                dashes = range(0, int(_WIDE), 12)
-                self.items += [Mark(_LEFT + at, height, 7, 1.4, ALARM) for at in dashes]
+                for at in range(0, int(_WIDE), 12):
+                    self.mark(_LEFT + at, height, 7, 1.4, ALARM)
             self.y += _MEMORY_LANE + _GAP
 
     def _curve(self, timeline: Timeline, device: str, top: float) -> None:
-        """The area under the bytes in use; `top` is the bytes of a full lane."""
-        color = self.colors[device]
-        for start, stop, count in self._levels(timeline, device):
+        """The area under the bytes in use; `top` is the bytes of a full lane.
+
+        Of intervals too short to be seen the highest is drawn.
+        """
+        points = [(0.0, 0), *timeline.memory[device]]
+        stops = [seconds for seconds, _ in points[1:]] + [timeline.seconds]
+        levels: list[tuple[float, float, int]] = []
+        for (start, count), stop in zip(points, stops, strict=True):
+            stop = min(stop, timeline.seconds)
+            if stop <= start:
+                continue
+            if levels:
+                begun, _, level = levels[-1]
+                if count == level or self.x(stop) - self.x(begun) < _NARROW:
+                    levels[-1] = (begun, stop, max(count, level))
+                    continue
+            levels.append((start, stop, count))
+        for start, stop, count in (level for level in levels if level[2]):
             x = self.x(start)
             wide = min(self.x(stop) - x + 0.6, _LEFT + _WIDE - x)  # no seams
             tall = _MEMORY_LANE * count / top
             base = self.y + _MEMORY_LANE - tall
             tip = f"{format_bytes(count)} on {device} from {format_seconds(start)}"
-            pale = mixed(color, "#ffffff", 0.45)
-            self.items.append(Mark(x, base, wide, tall, pale, tip=tip))
-            self.items.append(Mark(x, base, wide, 1.2, color))
-
-    def _levels(
-        self, timeline: Timeline, device: str
-    ) -> list[tuple[float, float, int]]:
-        """Intervals of one level; those too short to be seen keep the highest."""
-        points = [(0.0, 0), *timeline.memory[device]]
-        stops = [seconds for seconds, _ in points[1:]] + [timeline.seconds]
-        found: list[tuple[float, float, int]] = []
-        for (start, count), stop in zip(points, stops, strict=True):
-            stop = min(stop, timeline.seconds)
-            if stop <= start:
-                continue
-            if found:
-                begun, _, level = found[-1]
-                if count == level or self.x(stop) - self.x(begun) < _NARROW:
-                    found[-1] = (begun, stop, max(count, level))
-                    continue
-            found.append((start, stop, count))
-        return [level for level in found if level[2]]
-
-
-def _is_gradient(copy: Copy) -> bool:
-    return "gradient" in copy.kind
+            pale = mixed(self.colors[device], "#ffffff", 0.45)
+            self.mark(x, base, wide, tall, pale, tip=tip)
+            self.mark(x, base, wide, 1.2, self.colors[device])
 
 
 def _lane_of(event: Task | Copy | None) -> Hashable:
@@ -431,37 +464,19 @@ def _lane_of(event: Task | Copy | None) -> Hashable:
     return event and event.device
 
 
-def _said(event: Task | Copy | None) -> str:
-    """An event in a few words, with its whole time."""
-    if event is None:
-        return "nothing"
-    spent = format_seconds(event.stop - event.start)
-    if isinstance(event, Task):
-        return f"the {event.phase} of {event.part} on {event.device} ({spent})"
-    ways = f"{event.source_device} → {event.target_device}"
-    return f"the {event.kind} of {event.source}, {ways} ({spent})"
-
-
-def _task_tip(group: Sequence[Task]) -> str:
-    first, last = group[0], group[-1]
-    parts = list(dict.fromkeys(task.part for task in group))
-    name = parts[0] if len(parts) == 1 else f"{parts[0]} … {parts[-1]} ({len(parts)})"
-    phases = ", ".join(dict.fromkeys(task.phase for task in group))
-    batch = f", micro-batch {first.microbatch}" if first.microbatch else ""
-    return (
-        f"{name}\n{phases} on {first.device}{batch}\n"
-        f"{format_seconds(last.stop - first.start)} from {format_seconds(first.start)}"
-    )
-
-
-def _copy_tip(group: Sequence[Copy]) -> str:
-    first, last = group[0], group[-1]
-    head = f"{first.kind}, {first.source} → {first.target}"
-    if len(group) > 1:
-        head += f" and {len(group) - 1} more"
-    sent = format_bytes(sum(copy.bytes for copy in group))
-    spent = format_seconds(max(copy.stop for copy in group) - first.start)
-    return f"{head}\n{sent} in {spent}, {last.source_device} → {last.target_device}"
+def _said(events: Sequence[Task | Copy | None]) -> str:
+    """Tasks of one device, or copies of one link, in a few words, with their time."""
+    its = [event for event in events if event]
+    first, more = its[0], f" and {len(its) - 1} more" if len(its) > 1 else ""
+    spent = format_seconds(max(event.stop for event in its) - first.start)
+    if isinstance(first, Task):
+        piece = f", micro-batch {first.microbatch}" if first.microbatch else ""
+        text = f"the {first.phase} of {first.part}{piece}{more} on {first.device}"
+    else:
+        size = format_bytes(sum(one.bytes for one in its if isinstance(one, Copy)))
+        ways = f"{first.source_device} → {first.target_device}"
+        text = f"the {first.kind} of {first.source}{more}, {size}, {ways}"
+    return f"{text} ({spent})"
 
 
 def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:

@@ -16,7 +16,6 @@ from splitnet.planner.evaluate import score
 from splitnet.planner.planner import plan_graph
 from splitnet.view.diagram import diagram_of
 from splitnet.view.dot import dot_of
-from splitnet.view.graphviz_child import free_places
 from tests.view import plans
 from tests.view.golden import assert_golden
 from tests.view.layouts import layout_faults, layout_of, random_plan
@@ -297,22 +296,3 @@ def test_layout_faults_sees_boxes_out_of_place() -> None:
     faults = layout_faults(layout)
     assert {"box-2 lies on box-3", "box-3 lies on box-2"} & set(faults)
     assert any("outside" in fault for fault in faults)
-
-
-def test_labels_keep_clear_of_boxes_of_each_other_and_of_foreign_lines() -> None:
-    """In the middle of the line; else along it; else nowhere."""
-    across = [(float(x), 0.0) for x in range(0, 210, 10)]
-    along = [(100.0, float(y)) for y in range(-100, 110, 10)]
-    box, wall = (90.0, -5.0, 110.0, 5.0), (-1e4, -1e4, 1e4, 1e4)
-
-    assert free_places([across], [(20, 10)], []) == [(100.0, 0.0)]
-    (place,) = free_places([across], [(20, 10)], [box])
-    assert place is not None
-    assert abs(place[0] - 100) >= 20
-    assert place[1] == 0
-    (place,) = free_places([across, along], [(20, 10)], [])
-    assert place is not None
-    assert abs(place[0] - 100) >= 10
-    first, second = free_places([across, across], [(20, 10)] * 2, [])
-    assert first != second
-    assert free_places([across], [(20, 10)], [wall]) == [None]

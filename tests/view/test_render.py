@@ -146,14 +146,14 @@ def test_render_dot_draws_straight_lines_when_a_layout_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A graph on which Graphviz fails is drawn more simply, not refused."""
-    real = render._run
+    real = subprocess.run
 
-    def fragile(command: list[str], text: str) -> tuple[bytes, str]:
+    def fragile(command: list[str], **rest: Any) -> Any:
         if "-Gsplines=line" not in command:
-            return b"", "Assertion failed"
-        return real(command, text)
+            return subprocess.CompletedProcess(command, 1, b"", b"Assertion failed")
+        return real(command, **rest)
 
-    monkeypatch.setattr(render, "_run", fragile)
+    monkeypatch.setattr(render.subprocess, "run", fragile)
 
     assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
 
