@@ -397,7 +397,7 @@ def _synthetic_batch(model: Any, batch: int, loss: str) -> tuple[Any, Any]:
     """Inputs and targets for one step; class numbers for losses that take those."""
     import keras
 
-    from splitnet.tf.profiling.synthetic import synthetic_batch
+    from splitnet.tf.profiling.measure import synthetic_batch
 
     inputs, targets = synthetic_batch(model, batch)
     if loss.startswith("sparse_"):

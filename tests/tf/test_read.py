@@ -16,37 +16,23 @@ from tests.tf.zoo import ZOO
 from tests.zoo import between_parts
 
 
-def siamese() -> sn.Net:
-    """The example of the first page."""
-    return ZOO["shared_lstm"]().source
+def test_read_makes_a_vertex_of_each_call_and_an_edge_of_each_tensor() -> None:
+    """A shared layer is called twice, its weights are counted once; edges have bytes.
 
+    The net is the example of the first page.
+    """
+    graph = sn.read(ZOO["shared_lstm"]().source, batch=8)
 
-def test_read_makes_a_vertex_of_each_call() -> None:
-    """A shared layer is called twice; its weights are counted once."""
-    graph = sn.read(siamese(), batch=8)
-
-    assert [call.part for call in graph.calls] == [
-        "tweet_a",
-        "tweet_b",
-        "left",
-        "right",
-        "join",
-        "verdict",
-    ]
+    parts = ["tweet_a", "tweet_b", "left", "right", "join", "verdict"]
+    assert [call.part for call in graph.calls] == parts
     left, right = graph.calls_of["left"][0], graph.calls_of["right"][0]
     assert left.weights == right.weights
     assert sum(w.bytes for w in graph.weights if w.dtype == "float32") == 4 * (
         4 * (4 * 6 + 6 * 6 + 6) + 13
     )
-    assert left.output_shapes == ((8, 6),)
-    assert left.output_bytes == 8 * 6 * 4
+    assert (left.output_shapes, left.output_bytes) == (((8, 6),), 8 * 6 * 4)
     assert left.forward_flops > 0
-
-
-def test_read_keeps_edges_with_bytes() -> None:
-    """Each edge carries the bytes of the whole batch."""
-    edges = between_parts(sn.read(siamese(), batch=8)).edges(data="bytes")
-
+    edges = between_parts(graph).edges(data="bytes")
     assert {(a, b): n for a, b, n in edges} == {
         ("tweet_a", "left"): 8 * 7 * 4 * 4,
         ("tweet_b", "right"): 8 * 7 * 4 * 4,
@@ -66,19 +52,13 @@ def test_read_names_every_call_for_its_part() -> None:
 
 
 def test_read_leaves_a_keras_model_alone() -> None:
-    """Reading a model adds no node to its layers."""
+    """Reading a model adds no node to its layers; a graph is handed back."""
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
     before = [len(layer._inbound_nodes) for layer in model.layers]
     graph = sn.read(model)
 
     assert [part.kind for part in graph.parts] == ["input", "branch"]
     assert [len(layer._inbound_nodes) for layer in model.layers] == before
-
-
-def test_read_hands_a_graph_back() -> None:
-    """A graph needs no reading."""
-    graph = sn.read(siamese())
-
     assert sn.read(graph) is graph
 
 
@@ -105,15 +85,15 @@ def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
     seen: dict[str, Any] = {}
 
     def spread(a: Any, b: Any) -> Any:
-        seen["spread"] = (a, b)
+        seen["spread"] = [a.name, b.name]
         return a + b
 
     def listed(both: Any) -> Any:
-        seen["listed"] = both
+        seen["listed"] = [t.name for t in both]
         return both[0] + both[1]
 
     def named(b: Any, a: Any) -> Any:
-        seen["named"] = (a, b)
+        seen["named"] = [a.name, b.name]
         return a + b
 
     net = sn.Net("calls")
@@ -121,12 +101,9 @@ def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
     net.output(net.branch("s", [x, y], spread))
     net.output(net.branch("l", [x, y], listed))
     net.output(net.branch("n", {"a": x, "b": y}, named))
-    blueprint = blueprint_of(net)
 
-    assert isinstance(seen["listed"], list)
-    assert [t.name for t in seen["named"]] == ["x", "y"]
-    assert [t.name for t in seen["spread"]] == ["x", "y"]
-    assert len(blueprint.model.outputs) == 3
+    assert len(blueprint_of(net).model.outputs) == 3
+    assert seen == dict.fromkeys(("spread", "listed", "named"), ["x", "y"])
 
 
 STORY = """
@@ -187,7 +164,7 @@ def test_plans_of_a_keras_model_return_to_no_device(
 ) -> None:
     """Data goes through the devices in one order, unless pins ask for a return."""
     first = x = keras.Input((16,))
-    for i in range(9):
+    for i in range(5):
         y = layers.Dense(16 * (i % 3 + 1), name=f"in{i}")(x)
         x = layers.Add(name=f"sum{i}")([x, layers.Dense(16, name=f"out{i}")(y)])
     model = keras.Model(first, x)
@@ -200,7 +177,7 @@ def test_plans_of_a_keras_model_return_to_no_device(
 
     free = way()
     assert len(free) == len(set(free)) > 2
-    there_and_back = {"in0": "gpu:0", "in4": "gpu:1", "in8": "gpu:0"}
+    there_and_back = {"in0": "gpu:0", "in2": "gpu:1", "in4": "gpu:0"}
     assert way(pins=there_and_back).count("gpu:0") > 1
 
 
@@ -242,28 +219,19 @@ def test_read_charges_what_is_kept_once() -> None:
     assert [tensor.kept for tensor in tensors] == [True, False, True]
 
 
-def test_is_sparse_takes_no_product_with_a_number_for_one():
-    """Keras marks `2 * x` as sparse, and what is made of it."""
-    x = keras.Input((8,))
+def test_is_sparse_knows_what_makes_sparse_tensors() -> None:
+    """Inputs, layers and functions of them; no product with a number, as Keras does."""
+    x, sparse = keras.Input((8,)), keras.Input((8,), sparse=True)
+    coded = layers.CategoryEncoding(10, "count", sparse=True)(keras.Input((4,)))
     scaled = ops.abs(ops.multiply(x, 2.0))
     assert scaled.sparse
 
-    assert not is_sparse(scaled)
-    assert not is_sparse(x / 255.0)
+    found = [sparse, ops.abs(ops.multiply(sparse, 2.0)), coded]
+    assert all(map(is_sparse, found))
+    assert not any(map(is_sparse, [scaled, x / 255.0, layers.Dense(3)(sparse)]))
 
 
-def test_is_sparse_knows_inputs_layers_and_what_is_made_of_them():
-    """Sparse inputs, layers that make sparse tensors, and functions of them."""
-    x = keras.Input((8,), sparse=True)
-    coded = layers.CategoryEncoding(10, "count", sparse=True)(keras.Input((4,)))
-
-    assert is_sparse(x)
-    assert is_sparse(ops.abs(ops.multiply(x, 2.0)))
-    assert is_sparse(coded)
-    assert not is_sparse(layers.Dense(3)(x))
-
-
-def test_a_model_with_inputs_by_name_has_a_largest_batch():
+def test_a_model_with_inputs_by_name_has_a_largest_batch() -> None:
     """A model is read, not called."""
     box = sn.Cluster.of("gpu", "cpu", memory="64 MiB", cpu_memory="32 MiB")
     inputs = {n: keras.Input((32,), name=n) for n in ("a", "b")}

@@ -8,6 +8,7 @@ refuses a Keras that lost one of the names.
 import contextlib
 import random
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import keras
@@ -116,9 +117,8 @@ def without_nodes(operation: Any) -> Any:
     return copy
 
 
-def functional_inside(model: Any) -> Any:
-    """The functional model that a Sequential one runs; None before it is built."""
-    return model._functional
+functional_inside = attrgetter("_functional")
+"""The functional model that a Sequential one runs; None before it is built."""
 
 
 def standardized_inputs(model: Any, inputs: Any) -> Any:
@@ -154,14 +154,11 @@ def own_trainable_variables(layer: Any) -> list[Any]:
     return list(layer._trainable_variables)
 
 
-def lambda_output_shape(layer: Any) -> Any:
-    """The output shape that a Lambda layer was given."""
-    return layer._output_shape
+lambda_output_shape = attrgetter("_output_shape")
+"""The output shape that a Lambda layer was given."""
 
-
-def moments_of(layer: Any) -> Any:
-    """What computes mean and variance in a BatchNormalization."""
-    return layer._moments
+moments_of = attrgetter("_moments")
+"""What computes mean and variance in a BatchNormalization."""
 
 
 @contextlib.contextmanager
@@ -306,9 +303,8 @@ def compiled_loss(model: Any) -> Any:
     return getattr(model, "_compile_loss", None)
 
 
-def loss_tracker(model: Any) -> Any:
-    """The metric that a compiled model reports as its loss."""
-    return model._loss_tracker
+loss_tracker = attrgetter("_loss_tracker")
+"""The metric that a compiled model reports as its loss."""
 
 
 def compute_loss(model: Any, **arguments: Any) -> Any:
@@ -363,9 +359,8 @@ def reset_accumulators_by(optimizer: Any, reset: Callable[[Any], None]) -> None:
     optimizer._backend_reset_gradient_accumulators = reset_all
 
 
-def step_counter(optimizer: Any) -> Any:
-    """The variable that counts steps; `iterations` may count fewer updates."""
-    return optimizer._iterations
+step_counter = attrgetter("_iterations")
+"""The variable that counts steps; `iterations` may count fewer updates."""
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from itertools import accumulate, count
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from splitnet.core.checks import Positive
@@ -21,18 +22,16 @@ from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import canonical
-from splitnet.tf.profiling.links import measure_links
-from splitnet.tf.profiling.synthetic import synthetic_tensor
-from splitnet.tf.profiling.timing import empty_step, finish, seconds_of
+from splitnet.tf.profiling.links import measure_links, seconds_of
 from splitnet.tf.reading.cloner import Cloner
+from splitnet.tf.reading.flatten import Site
 from splitnet.tf.reading.read import graph_of
-from splitnet.tf.reading.source import Site, blueprint_of, sized
-
-__all__ = ["measure"]
+from splitnet.tf.reading.source import blueprint_of, sized
 
 _UPDATED_BYTES = 16 * 2**20
 _REPEAT_SECONDS = 8.0  # for repetitions of all calls, beside the first run of each
 _LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
+_OPEN_SIZE = 8  # for an extent that is None
 
 
 def measure(
@@ -68,7 +67,11 @@ def measure(
     optimizer = optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
-    jobs = _jobs(blueprint.sites, graph)
+    jobs: dict[str, tuple[Call, Site]] = {}  # one call per signature
+    for site in blueprint.sites:  # what towers share is estimated
+        call = graph.call.get(site.call)
+        if call and not site.node.is_input:
+            jobs.setdefault(signature(call), (call, site))
     groups = _groups(cluster)
     enough = min(_REPEAT_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
     steps = len(groups) * (len(jobs) + 1) + 1
@@ -82,16 +85,17 @@ def measure(
     backward: dict[tuple[str, str], float] = {}
     speeds: dict[str, float] = {}
     for labels, (device, *_) in groups.items():
-        idle = seconds_of(empty_step(device))
+        idle = seconds_of(_step(device, list))
         for name, (call, site) in jobs.items():
             tell(f"{site.call} on {device.name}")
-            ahead, back = _call_seconds(
-                call, site, device, idle, batch=batch, enough=enough
-            )
+            ahead, both = _call_seconds(call, site, device, batch, enough)
+            ahead = max(ahead - idle, 0.0)
             forward |= {(name, label): ahead for label in labels}
+            back = max(both - idle - ahead, 0.0) if both else 0.0
             backward |= {(name, label): back for label in labels}
         tell(f"update on {device.name}")
-        speeds |= dict.fromkeys(labels, _update_speed(device, optimizer, idle))
+        seconds = seconds_of(_update(device, optimizer)) - idle
+        speeds |= dict.fromkeys(labels, _UPDATED_BYTES / max(seconds, 1e-9))
     tell("links between devices")
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
     links = measure_links(cluster, alike, _typical_bytes(graph))
@@ -103,16 +107,6 @@ def measure(
         links=links,
         batch=batch,
     )
-
-
-def _jobs(sites: tuple[Site, ...], graph: Graph) -> dict[str, tuple[Call, Site]]:
-    """One call per signature; what towers share is estimated."""
-    jobs: dict[str, tuple[Call, Site]] = {}
-    for site in sites:
-        call = graph.call.get(site.call)
-        if call and not site.node.is_input:
-            jobs.setdefault(signature(call), (call, site))
-    return jobs
 
 
 def _typical_bytes(graph: Graph) -> int:
@@ -156,68 +150,102 @@ def _groups(cluster: Cluster) -> dict[tuple[str, ...], list[Device]]:
 
 
 def _call_seconds(
-    call: Call, site: Site, device: Device, idle: float, *, batch: int, enough: float
+    call: Call, site: Site, device: Device, batch: int, enough: float
 ) -> tuple[float, float]:
-    """Forward and backward seconds of one call, alone on a device."""
+    """Seconds of a call's forward pass, and of both; 0 without a backward pass."""
     node = site.node
     with tf.device(device.target):
         clone = Cloner(lambda layer: device.target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
-        values = {id(t): synthetic_tensor(t, batch) for t in node.input_tensors}
-        inputs = {key: tf.Variable(value) for key, value in values.items()}
-        args, kwargs = node.arguments.fill_in(
-            {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
-        )
-        operation(*args, **kwargs)  # builds it, here
-    trained = list(getattr(clone, "trainable_variables", ()))
-    floats = [v for v in inputs.values() if v.dtype.is_floating]
+        draw = np.random.default_rng(0)
+        inputs = {}
+        for tensor in node.input_tensors:
+            first = (tensor.shape[0] or batch,) if tensor.shape else ()
+            inputs[id(tensor)] = tf.Variable(_synthetic(tensor, first, draw))
 
-    def forward_pass() -> Any:
-        tensors = {key: v.read_value() for key, v in inputs.items()}
+    def forward() -> list[Any]:
+        tensors = {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
         args, kwargs = node.arguments.fill_in(tensors)
-        return operation(*args, **kwargs)
+        return keras.tree.flatten(operation(*args, **kwargs))
 
-    @tf.function
-    def forward() -> Any:
-        with tf.device(device.target):
-            outputs = forward_pass()
-        return finish(outputs, device.target)
+    with tf.device(device.target):
+        forward()  # builds it, here
+    trained = list(getattr(clone, "trainable_variables", ()))
+    sources = [v for v in inputs.values() if v.dtype.is_floating]
+    sources += [variable.value for variable in trained]
 
-    @tf.function
-    def both() -> Any:
-        with tf.device(device.target):
-            with tf.GradientTape() as tape:
-                loss = _sum_of(forward_pass())
-            gradients = tape.gradient(loss, [*floats, *(v.value for v in trained)])
-        return finish([g for g in gradients if g is not None], device.target)
+    def both() -> list[Any]:
+        with tf.GradientTape() as tape:
+            floats = [t for t in forward() if t.dtype.is_floating]
+            loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
+        return [g for g in tape.gradient(loss, sources) if g is not None]
 
-    alone = seconds_of(lambda: forward().numpy(), enough_seconds=enough)
-    alone = max(alone - idle, 0.0)
+    ahead = seconds_of(_step(device, forward), enough_seconds=enough)
     if not call.backward_flops and not trained:
-        return alone, 0.0
-    with_backward = seconds_of(lambda: both().numpy(), enough_seconds=enough) - idle
-    return alone, max(with_backward - alone, 0.0)
+        return ahead, 0.0
+    return ahead, seconds_of(_step(device, both), enough_seconds=enough)
 
 
-def _sum_of(outputs: Any) -> Any:
-    """A loss that depends on every output."""
-    floats = [t for t in keras.tree.flatten(outputs) if t.dtype.is_floating]
-    return tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
-
-
-def _update_speed(device: Device, optimizer: str, idle: float) -> float:
-    """Bytes of weights that an optimizer updates in a second."""
+def _update(device: Device, optimizer: str) -> Callable[[], Any]:
+    """A step that updates a weight of `_UPDATED_BYTES`."""
     with tf.device(device.target):
         weight = keras.Variable(tf.zeros([_UPDATED_BYTES // 4]))
         gradient = tf.Variable(tf.ones([_UPDATED_BYTES // 4]))
         rule = keras.optimizers.get(optimizer.partition("+")[0])
         rule.build([weight])
 
+    def update() -> list[Any]:
+        rule.update_step(gradient.read_value(), weight.value, tf.constant(1e-3))
+        return []
+
+    return _step(device, update)
+
+
+def _step(device: Device, compute: Callable[[], list[Any]]) -> Callable[[], Any]:
+    """A step on one device that computes tensors.
+
+    It gives a number that depends on each: TensorFlow prunes what nothing needs.
+    """
+
     @tf.function
     def run() -> Any:
         with tf.device(device.target):
-            rule.update_step(gradient.read_value(), weight.value, tf.constant(1e-3))
-        return finish([], device.target)
+            numbers = [tf.constant(0.0)]
+            for one in compute():
+                tensor = one.values if isinstance(one, tf.IndexedSlices) else one
+                known = isinstance(tensor, tf.Tensor)
+                if known and tensor.dtype not in (tf.string, tf.variant):
+                    first = tf.reshape(tensor, [-1])[0]
+                    numbers.append(tf.cast(first, "float32"))
+            return tf.add_n(numbers)
 
-    seconds = seconds_of(lambda: run().numpy()) - idle
-    return _UPDATED_BYTES / max(seconds, 1e-9)
+    return lambda: run().numpy()
+
+
+# Synthetic values ----------------------------------------------------------------
+
+
+def synthetic_batch(model: Any, batch: int) -> tuple[Any, Any]:
+    """Inputs and targets for one training step of a model, as NumPy arrays.
+
+    Whole numbers are 0 or 1, which any embedding takes; texts are "a".
+
+    Returns:
+        (inputs, targets), in the structure that the model takes.
+    """
+    draw = np.random.default_rng(0)
+    inputs, targets = keras.tree.map_structure(
+        lambda one: _synthetic(one, (batch,), draw), (model.input, model.output)
+    )
+    return inputs, targets
+
+
+def _synthetic(tensor: Any, first: tuple[int, ...], draw: np.random.Generator) -> Any:
+    """Values of a symbolic tensor's shape, its first dimension given, and dtype."""
+    shape = (*first, *(extent or _OPEN_SIZE for extent in tensor.shape[1:]))
+    dtype = keras.backend.standardize_dtype(tensor.dtype)
+    if dtype == "string":
+        return np.full(shape, "a", dtype=object)
+    if "int" in dtype or dtype == "bool":
+        return draw.integers(0, 2, shape).astype(dtype)
+    return draw.random(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)

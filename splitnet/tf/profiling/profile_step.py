@@ -33,8 +33,6 @@ from splitnet.tf.placement.device_function import (
 )
 from splitnet.tf.placement.placed import Placed, placed_of
 
-__all__ = ["StepProfiler", "profile_step"]
-
 _GRADIENT = re.compile(r"gradient_tape/|^gradients/")  # in a step, in a function
 Calls = Mapping[tuple[str, str], Sequence[str]]
 """(key that a function was traced with, phase) -> keys of its calls, in order."""
@@ -178,9 +176,8 @@ def _timeline_of(
     ran: dict[str, list[tuple[float, float, _Owner]]] = {name: [] for name in devices}
     for (name, on_gpu), events in by_op.items():
         events.sort(key=lambda event: event.start)
-        for event, owner in zip(
-            events, _owners(name, len(events), placed, names, calls)
-        ):
+        owners = _owners(name, len(events), placed, names, calls)
+        for event, owner in zip(events, owners):
             device = devices.get(names.device(owner.target)) if owner.target else None
             # A GPU's kernels count, and not the calls that launch them.
             on_card = device and device.kind == "gpu" and not device.stand_in
@@ -231,29 +228,24 @@ def _calls(graphs: Sequence[Any]) -> Calls:
 
 
 def _events(spaces: Iterable[bytes]) -> Iterator[_Event]:
-    """Every op of a part or an update in a profile."""
+    """Every op of a part or an update in a profile; a GPU's kernel names its op."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    for text in spaces:
-        for plane in xplane_pb2.XSpace.FromString(text).planes:
-            on_gpu = plane.name.startswith("/device:GPU")
-            for line in plane.lines:
-                for event in line.events:
-                    name = _op_name(plane, event) if on_gpu else ""
-                    name = name or plane.event_metadata[event.metadata_id].name
-                    start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+    found = [xplane_pb2.XSpace.FromString(text) for text in spaces]
+    for plane in [plane for space in found for plane in space.planes]:
+        on_gpu = plane.name.startswith("/device:GPU")
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                for stat in event.stats if on_gpu else ():
+                    if plane.stat_metadata[stat.metadata_id].name == "tf_op":
+                        reference = plane.stat_metadata[stat.ref_value].name
+                        name = stat.str_value or reference or name
+                start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+                op, _, kind = name.rpartition(":")
+                if key_in(op):
                     stop = start + event.duration_ps * 1e-12
-                    op, _, kind = name.rpartition(":")
-                    if key_in(op):
-                        yield _Event(op, kind, on_gpu, start, stop)
-
-
-def _op_name(plane: Any, event: Any) -> str:
-    """The op that a GPU's kernel belongs to; "" if it does not say."""
-    for stat in event.stats:
-        if plane.stat_metadata[stat.metadata_id].name == "tf_op":
-            return stat.str_value or plane.stat_metadata[stat.ref_value].name
-    return ""
+                    yield _Event(op, kind, on_gpu, start, stop)
 
 
 def _tasks(

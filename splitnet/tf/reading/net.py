@@ -83,8 +83,6 @@ class NetTrace:
 
     def look_up(self, value: Any) -> Any:
         """Replace references by their tensors; None where one of them failed."""
-        if isinstance(value, Ref):
-            return self._tensor(value)
         if isinstance(value, dict):
             made = {key: self.look_up(item) for key, item in value.items()}
             return None if any(v is None for v in made.values()) else made
@@ -93,21 +91,18 @@ class NetTrace:
             if any(item is None for item in items):
                 return None
             return items[0] if len(items) == 1 else items
-        return value
-
-    def _tensor(self, ref: Ref) -> Any:
-        if ref.number >= len(self.results):
-            return None
-        found = self.results[ref.number]
-        for key in ref.path:
+        if not isinstance(value, Ref):
+            return value
+        known = value.number < len(self.results)
+        found = self.results[value.number] if known else None
+        for key in value.path if found is not None else ():
             try:
                 found = found[key]
             except (KeyError, IndexError, TypeError):
-                if found is not None:
-                    self.faults.append(
-                        f"branch {ref.name!r} has no output {key!r}; it returned "
-                        f"{keras.tree.map_structure(lambda t: tuple(t.shape), found)}."
-                    )
+                self.faults.append(
+                    f"branch {value.name!r} has no output {key!r}; it returned "
+                    f"{keras.tree.map_structure(lambda t: tuple(t.shape), found)}."
+                )
                 return None
         return found
 
@@ -120,8 +115,17 @@ class NetTrace:
             return None
         who = f"{branch.where}: {branch.kind} {branch.name!r}"
         try:
-            if branch.slices:
-                outputs = self._split(branch, inputs)
+            if branch.slices:  # each a part of its own
+                made, outputs = cut_layer(
+                    branch.body,
+                    len(branch.slices),
+                    inputs,
+                    self.cloner,
+                    lambda layer, given: _call(layer, layer.call, given),
+                )
+                for number, tensor in enumerate(made):
+                    node = keras_api.producer(tensor)
+                    self.part_of[id(node)] = tower_part(branch.name, number)
             else:
                 outputs = self._apply(branch.body, inputs)
         except SplitnetError as error:
@@ -165,20 +169,6 @@ class NetTrace:
         self.part_of[id(keras_api.producer(tensor))] = branch.name
         self._known[id(tensor)] = tensor
         return tensor
-
-    def _split(self, branch: Branch, inputs: Any) -> Any:
-        """The slices of a layer, each a part of its own, and their join."""
-        made, joined = cut_layer(
-            branch.body,
-            len(branch.slices),
-            inputs,
-            self.cloner,
-            lambda layer, given: _call(layer, layer.call, given),
-        )
-        for number, tensor in enumerate(made):
-            node = keras_api.producer(tensor)
-            self.part_of[id(node)] = tower_part(branch.name, number)
-        return joined
 
     def _apply(self, body: Any, inputs: Any) -> Any:
         if isinstance(body, list | tuple):

@@ -139,8 +139,19 @@ def trace(
         stop = len(graph.get_operations())
         ends = [t for t in results if t.dtype.is_floating]
         incoming = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in ends]
-        trained = [t for t, v in zip(states, variables) if v.trainable]
-        returned, learned = _gradients(ends, [given, trained], incoming)
+        sources = [t for t in given if t.dtype.is_floating]
+        own = len(sources)
+        sources += [
+            t for t, v in zip(states, variables) if v.trainable and t.dtype.is_floating
+        ]
+        try:
+            made = tf.gradients(ends, sources, incoming) if ends and sources else []
+        except LookupError:  # an operation has no gradient
+            made = []
+        returned, learned = (
+            tf.nest.flatten([g for g in some if g is not None], expand_composites=True)
+            for some in (made[:own], made[own:])
+        )
     operations = graph.get_operations()
     needed = _needed(results)
     forward = [op for op in operations[start:stop] if id(op) in needed]
@@ -168,26 +179,6 @@ def trace(
         efficiency=largest if matrix > count["other"] else "",
         kernels=count["kernels"],
     )
-
-
-def _gradients(
-    targets: Sequence[Any], sources: Sequence[Sequence[Any]], incoming: Sequence[Any]
-) -> list[list[Any]]:
-    """Gradients for each group of sources, where those of the targets are `incoming`.
-
-    None of them if an operation has no gradient.
-    """
-    groups = [[t for t in some if t.dtype.is_floating] for some in sources]
-    flat = [t for some in groups for t in some]
-    try:
-        found = iter(tf.gradients(targets, flat, incoming) if targets and flat else ())
-    except LookupError:
-        found = iter(())
-    made = [[one for _, one in zip(some, found)] for some in groups]
-    return [
-        tf.nest.flatten([g for g in some if g is not None], expand_composites=True)
-        for some in made
-    ]
 
 
 def _needed(results: Sequence[Any]) -> set[int]:
@@ -220,8 +211,10 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
             )
             times = 1
             if op.type in _LOOPS:
-                times = _length(op)
-                worst["steps"] = max(worst["steps"], _cells(op, graph))
+                # Each of stacked cells multiplies its input, and then its state.
+                inside = [x for b in _bodies(op, graph) for x in b.get_operations()]
+                cells = sum(x.type in _MATMULS for x in inside) // 2
+                times, worst["steps"] = _length(op), max(worst["steps"], cells, 1)
             for name, amount in worst.items():
                 found[name] += times * amount
         elif op.type not in _NO_KERNEL:
@@ -238,12 +231,6 @@ def _count(operations: Sequence[Any], graph: Any) -> Counter[str]:
                     size = max(size, _elements(op.inputs[0]))
                 found["other"] += _FLOPS.get(op.type, 1) * size
     return found
-
-
-def _cells(loop: Any, graph: Any) -> int:
-    """Stacked cells in an iteration: each multiplies its input, and then its state."""
-    inside = [op for body in _bodies(loop, graph) for op in body.get_operations()]
-    return max(1, sum(op.type in _MATMULS for op in inside) // 2)
 
 
 def _bodies(op: Any, graph: Any) -> Iterator[Any]:

@@ -33,17 +33,24 @@ def assert_same(source: Any, model: Any, *inputs: Any) -> None:
         )
 
 
-class OwnFunction(layers.Layer):
-    """Keeps a `tf.function` over its weight, made in `build`."""
+class OwnFunctions(layers.Layer):
+    """Has functions over its weight: its own, its class's, one in a list's closure."""
 
     def build(self, shape: Any) -> None:
-        """One matrix."""
+        """One matrix, and two functions."""
         self.w = self.add_weight(shape=(shape[-1], 3), name="w")
         self.f = tf.function(lambda x: tf.tanh(x @ self.w))
+        doubled = tf.function(lambda x: x @ self.w * 2.0)
+        self.more = [lambda x: doubled(x)]
+
+    @tf.function
+    def half(self, x: Any) -> Any:
+        """Half of what the weight gives."""
+        return x @ self.w / 2.0
 
     def call(self, x: Any) -> Any:
-        """By the function."""
-        return self.f(x)
+        """By all of them."""
+        return self.f(x) + self.half(x) + self.more[0](x)
 
 
 class OwnMetric(layers.Layer):
@@ -81,26 +88,27 @@ def chain(*body: Any, width: int = 4) -> Any:
 X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 
 
-def test_layer_with_a_function_of_its_own_computes_with_its_weights() -> None:
-    """T3: what the function traced are the clone's variables, also after training."""
-    source = chain(OwnFunction(), layers.Dense(2))
-    made = cloned(source).model
-    assert_same(source, made, X)
+@pytest.mark.parametrize("copy", [True, False])
+def test_functions_of_a_layer_compute_with_its_weights(copy: bool) -> None:
+    """T3: what they traced are the clone's variables; those of a moved layer anew.
+
+    T4: a metric of the layer has memory, and is not the source's; it moves as well.
+    """
+    source = chain(OwnFunctions(), OwnMetric(), layers.Dense(2))
+    plain = source.predict(X, verbose=0)
+    made = cloned(source, copy=copy).model
+    np.testing.assert_allclose(made.predict(X, verbose=0), plain, rtol=1e-6)
 
     made.layers[1].w.assign(tf.zeros((4, 3)))
 
     assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
-
-
-def test_layer_with_a_metric_of_its_own_trains() -> None:
-    """T4: the metric has memory, and is not the source's."""
-    source = chain(OwnMetric(), layers.Dense(1))
-    made = cloned(source).model
-    made.compile("sgd", "mse")
-    made.fit(X, X[:, :1], verbose=0)
-
-    assert float(made.layers[1].mean.result()) != 0.0
-    assert float(source.layers[1].mean.result()) == 0.0
+    assert {v.value.device[-5:] for v in made.layers[2].mean.variables} == {"CPU:1"}
+    if copy:
+        np.testing.assert_array_equal(source.predict(X, verbose=0), plain)
+        before = float(source.layers[2].mean.result())
+        made.compile("sgd", "mse")
+        made.fit(X, X[:, :2], verbose=0)
+        assert float(source.layers[2].mean.result()) == before
 
 
 def test_order_of_weights_is_the_sources() -> None:
@@ -110,40 +118,6 @@ def test_order_of_weights_is_the_sources() -> None:
 
     assert type(made) is EncoderDecoder
     assert_same(source, made, X)
-
-
-class Traced(OwnFunction):
-    """Has functions over its weight: of its class, of its own, in a list's closure."""
-
-    def build(self, shape: Any) -> None:
-        """One matrix, and a third function."""
-        super().build(shape)
-        doubled = tf.function(lambda x: x @ self.w * 2.0)
-        self.more = [lambda x: doubled(x)]
-
-    @tf.function
-    def half(self, x: Any) -> Any:
-        """Half of what the weight gives."""
-        return x @ self.w / 2.0
-
-    def call(self, x: Any) -> Any:
-        """By all of them."""
-        return self.f(x) + self.half(x) + self.more[0](x)
-
-
-def test_functions_of_a_moved_layer_trace_anew() -> None:
-    """What they traced before are variables that the layer no longer has.
-
-    A metric of the layer moves as well.
-    """
-    source = chain(Traced(), OwnMetric(), layers.Dense(2))
-    plain = source.predict(X, verbose=0)
-    made = cloned(source, copy=False).model
-
-    np.testing.assert_allclose(made.predict(X, verbose=0), plain, rtol=1e-6)
-    made.layers[1].w.assign(tf.zeros((4, 3)))
-    assert np.ptp(made.predict(X, verbose=0), axis=0).max() == 0.0
-    assert {v.value.device[-5:] for v in made.layers[2].mean.variables} == {"CPU:1"}
 
 
 def test_layers_are_made_under_their_own_devices() -> None:
