@@ -177,12 +177,16 @@ class Evaluator:
         if self.objective == "memory":
             value = float(max(memory.total for memory in held.values()))
         elif self.objective == "throughput":
-            number = {device.name: i for i, device in enumerate(self.cluster)}
-            assignment = [number[device_of[part.name]] for part in self.graph.parts]
-            value = max(loads(self.problem.graph, assignment))
+            value = self.load_of(device_of)
         else:
             value = outcome.timeline.seconds
         return Evaluation(outcome.timeline, held, value, fits)
+
+    def load_of(self, device_of: Mapping[str, str]) -> float:
+        """Load of the busiest device: what the objective "throughput" counts."""
+        number = {device.name: i for i, device in enumerate(self.cluster)}
+        assignment = [number[device_of[part.name]] for part in self.graph.parts]
+        return max(loads(self.problem.graph, assignment))
 
     @cached_property
     def _units(self) -> dict[str, list[int]]:

@@ -100,28 +100,30 @@ class Problem:
         return np.array([memory.total for memory in memories], np.float64)
 
 
+Send = tuple[int, Sequence[int], Sequence[float]]
+"""A call, those that read its output, and the seconds that a device of each kind pays
+if it crosses its border."""
+
+
 def load_problem(
     *,
-    seconds: Sequence[Sequence[float]],
-    size_bytes: Sequence[float],
-    edges: Iterable[tuple[int, int]],
-    transfer_seconds: Sequence[Sequence[float]],
-    kind: Sequence[int],
-    capacity_bytes: Sequence[float],
+    seconds: npt.ArrayLike,
+    size_bytes: npt.ArrayLike,
+    sends: Sequence[Send],
+    kind: npt.ArrayLike,
+    capacity_bytes: npt.ArrayLike,
     group: Sequence[int] | None = None,
     backward: Sequence[bool] | None = None,
     allowed: Mapping[int, Sequence[int]] | None = None,
     apart: Iterable[tuple[int, int]] = (),
     cut_penalty: float = 0.0,
 ) -> Problem:
-    """Make a problem of calls with times, sizes and edges.
+    """Make a problem of calls with times, sizes and what they send; an acyclic graph.
 
     Args:
         seconds: Per call and kind; infinite if the kind cannot run the call.
         size_bytes: What each call holds on any device.
-        edges: Pairs (source, target) of calls; an acyclic graph.
-        transfer_seconds: Per call and kind: what a device of that kind pays if the
-            call's output crosses its border.
+        sends: What is read of each call.
         kind: Kind of each device.
         capacity_bytes: Memory of each device.
         group: Group of each call, numbered from 0; a group per call by default.
@@ -130,24 +132,47 @@ def load_problem(
         apart: Pairs of groups that may not share a device.
         cut_penalty: See `Problem`.
     """
-    count = len(seconds)
-    group_of = np.arange(count) if group is None else np.asarray(group, np.int64)
-    pairs = list(dict.fromkeys(edges))
-    readers: list[list[int]] = [[] for _ in range(count)]
+    times, kinds = np.asarray(seconds, np.float64), np.asarray(kind, np.int64)
+    count, allowed = len(times), allowed or {}
+    group_of = np.array(range(count) if group is None else group, np.int64)
+    pairs = dict.fromkeys((u, reader) for u, read, _ in sends for reader in read)
+    unseen = backward or [False] * count
+    after: list[list[int]] = [[] for _ in range(count)]
+    before: list[list[int]] = [[] for _ in range(count)]
     for source, target in pairs:
-        readers[source].append(target)
-    forward = _forward_graph(group_of, pairs, backward or [False] * count)
-    graph = _load_graph(
-        group_of,
-        np.asarray(seconds, np.float64).reshape(count, -1),
+        if not unseen[source] and not unseen[target]:
+            after[source].append(target)
+            before[target].append(source)
+    order = [call for call in running_order(before, after) if not unseen[call]]
+    forward = ForwardGraph(np.array(order, np.int64), *rows_of(after), group_of)
+    groups = max([int(group_of.max(initial=-1)) + 1, *(g + 1 for g in allowed)])
+    costs = [cost for _, _, cost in sends]
+    none = rows_of([[]] * count)
+    calls = LoadGraph(
+        times,
         np.asarray(size_bytes, np.float64),
-        [(u, read, transfer_seconds[u]) for u, read in enumerate(readers) if read],
-        forward,
-        np.asarray(kind, np.int64),
+        np.isfinite(times)[:, kinds],
         np.asarray(capacity_bytes, np.float64),
-        allowed or {},
-        apart,
+        kinds,
+        *rows_of([source, *readers] for source, readers, _ in sends),
+        np.array(costs, np.float64).reshape(len(costs), times.shape[1]),
+        np.ones(len(costs), np.int64),
+        *none,
+        forward.successor_start,
+        forward.successors,
+        *none,
+        *none,
     )
+    graph = contracted(calls, group_of, groups)
+    for number, devices in allowed.items():
+        chosen = np.zeros(len(kinds), np.bool_)
+        chosen[list(devices)] = True
+        graph.allowed[number] &= chosen
+    others: list[dict[int, None]] = [{} for _ in range(groups)]
+    for a, b in apart:
+        others[a][b] = others[b][a] = None
+    start, items = rows_of(others)
+    graph = graph._replace(apart_start=start, apart=items)
     return Problem(graph, forward, cut_penalty)
 
 
@@ -177,72 +202,52 @@ def problem_of(
         functions: How units run; each by itself by default.
     """
     device = {one.name: i for i, one in enumerate(cluster)}
-    group_of = np.asarray(group_of_unit, np.int64)
-    kind, row_of_kind = _kinds(step, cluster)
-    sends = []
-    for edge in step.edges:
-        if edge.readers:
-            row = [_transfer(step, cluster, edge, d) for d in row_of_kind]
-            sends.append((edge.source, edge.readers, row))
-    reads = {reader for edge in step.edges for reader in edge.readers}
-    unseen = [
-        late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
-        for unit, late in enumerate(step.explicit_backward)
-    ]
-    pairs = [(edge.source, reader) for edge in step.edges for reader in edge.readers]
-    forward = _forward_graph(group_of, list(dict.fromkeys(pairs)), unseen)
-    graph = _load_graph(
-        group_of,
-        np.array([step.unit_seconds[d] for d in row_of_kind], np.float64).T,
-        _held_bytes(step),
-        sends,
-        forward,
-        kind,
-        np.array(capacity or [one.memory_bytes for one in cluster], np.float64),
-        {g: [device[n] for n in one.allowed] for g, one in enumerate(groups)},
-        [(g, other) for g, one in enumerate(groups) for other in one.apart],
-    )
-    unit_group = group_of.astype(np.int64)
-    return Problem(graph, forward, cut_penalty, step, unit_group, functions)
-
-
-def _kinds(step: StepGraph, cluster: Cluster) -> tuple[Ints, list[int]]:
-    """Kind of every device, by times and links, and one device of each kind."""
-    seen: dict[Hashable, int] = {}
+    home = device[cluster.home.name]
+    kind_of: dict[Hashable, int] = {}  # by times and the link to home
+    kind: list[int] = []
     first: list[int] = []
-    kind = []
-    for d, device in enumerate(cluster):
-        home = _other_end(cluster, d)
-        link = step.latency[d][home], step.seconds_per_byte[d][home]
-        key = (id(step.forward[d]), device.kind == "cpu", link)
-        if key not in seen:
-            seen[key] = len(seen)
+    ends: list[int] = []
+    for d, one in enumerate(cluster):
+        end = home if d != home else next((e for e in device.values() if e != d), d)
+        link = step.latency[d][end], step.seconds_per_byte[d][end]
+        key = (id(step.forward[d]), one.kind == "cpu", link)
+        if key not in kind_of:
+            kind_of[key] = len(first)
             first.append(d)
-        kind.append(seen[key])
-    return np.array(kind, np.int64), first
+            ends.append(end)
+        kind.append(kind_of[key])
 
+    def paid(edge: Edge, d: int, end: int) -> float:
+        """Seconds that a device pays if an edge, and its gradient, cross its border."""
+        if cluster.devices[d].kind == "cpu" or len(device) == 1:
+            return 0.0
+        seconds = edge.seconds
+        if seconds is None:
+            seconds = step.latency[d][end] + edge.bytes * step.seconds_per_byte[d][end]
+        return seconds * (2 if edge.gradients_from else 1)
 
-def _other_end(cluster: Cluster, device: int) -> int:
-    """The device that a device is thought to exchange data with: home, if possible."""
-    names = [one.name for one in cluster]
-    home = names.index(cluster.home.name)
-    return (
-        home
-        if home != device
-        else next((d for d in range(len(names)) if d != device), device)
+    reads = {reader for edge in step.edges for reader in edge.readers}
+    problem = load_problem(
+        seconds=np.array([step.unit_seconds[d] for d in first], np.float64).T,
+        size_bytes=_held_bytes(step),
+        sends=[
+            (edge.source, edge.readers, [paid(edge, d, e) for d, e in zip(first, ends)])
+            for edge in step.edges
+            if edge.readers
+        ],
+        kind=kind,
+        capacity_bytes=capacity or [one.memory_bytes for one in cluster],
+        group=group_of_unit,
+        backward=[
+            late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
+            for unit, late in enumerate(step.explicit_backward)
+        ],
+        allowed={g: [device[n] for n in one.allowed] for g, one in enumerate(groups)},
+        apart=[(g, other) for g, one in enumerate(groups) for other in one.apart],
+        cut_penalty=cut_penalty,
     )
-
-
-def _transfer(step: StepGraph, cluster: Cluster, edge: Edge, device: int) -> float:
-    """Seconds that a device pays if an edge, and its gradient, cross its border."""
-    if list(cluster)[device].kind == "cpu" or step.device_count == 1:
-        return 0.0
-    seconds = edge.seconds
-    if seconds is None:
-        home = _other_end(cluster, device)
-        seconds = step.latency[device][home]
-        seconds += edge.bytes * step.seconds_per_byte[device][home]
-    return seconds * (2 if edge.gradients_from else 1)
+    numbers = np.array(group_of_unit, np.int64)
+    return replace(problem, step=step, group_of_unit=numbers, functions=functions)
 
 
 def _held_bytes(step: StepGraph) -> Floats:
@@ -257,48 +262,6 @@ def _held_bytes(step: StepGraph) -> Floats:
     return held + (made if made.sum() >= saved.sum() else saved)
 
 
-def _load_graph(
-    group_of: npt.NDArray[np.int64],
-    seconds: Floats,
-    size_bytes: Floats,
-    sends: Sequence[tuple[int, Sequence[int], Sequence[float]]],
-    forward: ForwardGraph,
-    kind: Ints,
-    capacity_bytes: Floats,
-    allowed: Mapping[int, Sequence[int]],
-    apart: Iterable[tuple[int, int]],
-) -> LoadGraph:
-    """Sum calls to groups; `sends` are calls, their readers, and seconds per kind."""
-    groups = max([int(group_of.max(initial=-1)) + 1, *(g + 1 for g in allowed)])
-    costs = [cost for _, _, cost in sends]
-    none = rows_of([[]] * len(group_of))
-    calls = LoadGraph(
-        seconds,
-        size_bytes,
-        np.isfinite(seconds)[:, kind],
-        capacity_bytes,
-        kind,
-        *rows_of([source, *readers] for source, readers, _ in sends),
-        np.array(costs, np.float64).reshape(len(costs), seconds.shape[1]),
-        np.ones(len(costs), np.int64),
-        *none,
-        forward.successor_start,
-        forward.successors,
-        *none,
-        *none,
-    )
-    graph = contracted(calls, group_of, groups)
-    for number, devices in allowed.items():
-        chosen = np.zeros(len(kind), np.bool_)
-        chosen[list(devices)] = True
-        graph.allowed[number] &= chosen
-    others: list[dict[int, None]] = [{} for _ in range(groups)]
-    for a, b in apart:
-        others[a][b] = others[b][a] = None
-    start, items = rows_of(others)
-    return graph._replace(apart_start=start, apart=items)
-
-
 def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
     """The problem of clusters of groups: its assignments have the same values."""
     forward = problem.forward
@@ -307,25 +270,6 @@ def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
         graph=contracted(problem.graph, cluster, count),
         forward=forward._replace(group=cluster[forward.group]),
         group_of_unit=cluster[problem.group_of_unit],
-    )
-
-
-def _forward_graph(
-    group_of: npt.NDArray[np.int64],
-    edges: Sequence[tuple[int, int]],
-    backward: Sequence[bool],
-) -> ForwardGraph:
-    """Forward calls in a topological order and the edges among them."""
-    after: list[list[int]] = [[] for _ in group_of]
-    before: list[list[int]] = [[] for _ in group_of]
-    for source, target in edges:
-        if not backward[source] and not backward[target]:
-            after[source].append(target)
-            before[target].append(source)
-    order = [call for call in running_order(before, after) if not backward[call]]
-    start, items = rows_of(after)
-    return ForwardGraph(
-        np.array(order, np.int64), start, items, group_of.astype(np.int64)
     )
 
 
@@ -369,17 +313,14 @@ def equivalent_devices(problem: Problem) -> list[int]:
     graph, step = problem.graph, problem.step
     first: dict[Hashable, list[int]] = {}
     found: list[int] = []
-    count = 0
     for d, capacity in enumerate(graph.capacity_bytes.tolist()):
-        key = (int(graph.kind[d]), capacity, graph.allowed[:, d].tobytes())
-        for other in first.setdefault(key, []):
-            if step is None or _same_links(step, other, d):
-                found.append(found[other])
-                break
-        else:
-            first[key].append(d)
-            found.append(count)
-            count += 1
+        like = first.setdefault(
+            (int(graph.kind[d]), capacity, graph.allowed[:, d].tobytes()), []
+        )
+        same = [e for e in like if step is None or _same_links(step, e, d)]
+        found.append(found[same[0]] if same else max(found, default=-1) + 1)
+        if not same:
+            like.append(d)
     return found
 
 

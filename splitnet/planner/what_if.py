@@ -1,7 +1,7 @@
 """What if: other micro-batches, costs, batches or devices; single parts elsewhere."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
 from splitnet.core.graph import Call, Graph
-from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
+from splitnet.core.plan import DeviceOf, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import (
     Alternative,
@@ -22,7 +22,6 @@ from splitnet.planner.analysis import (
     with_verdict,
 )
 from splitnet.planner.constraints import fallbacks_of, near_groups, resolve
-from splitnet.planner.engine.load_graph import loads
 from splitnet.planner.engine.solve import step_seconds
 from splitnet.planner.evaluate import (
     Evaluator,
@@ -140,12 +139,32 @@ def sensitivity(
         DeclarationError: arguments of another type or out of range.
     """
     draw = random.Random(seed)
-    evaluator = evaluator_of(plan)
+    evaluator, options = evaluator_of(plan), plan.options or {}
+    names = [device.name for device in plan.cluster]
     moved: dict[str, int] = {}
     changed, regret = 0, 0.0
+
+    def factor() -> float:
+        return 1 + draw.uniform(-perturbation, perturbation)
+
     for _ in range(draws):
-        costs = _perturbed(plan, perturbation, draw)
-        again = _planned(plan, costs, seed)
+        costs = _Perturbed(
+            plan.costs,
+            {call.name: factor() for call in plan.graph.calls},
+            {(a, b): factor() for a in names for b in names},
+        )
+        again = find_plan(
+            plan.graph,
+            plan.cluster,
+            objective=plan.objective,
+            contiguity=options.get("contiguity"),
+            pins=requests_in(plan),
+            costs=costs,
+            optimizer=plan.optimizer,
+            training=plan.training,
+            seed=seed,
+            time_limit=_SECONDS_PER_DRAW,
+        )
         kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
         loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
         elsewhere = _moved(plan, again, evaluator) if loss > 1e-3 else []
@@ -155,15 +174,6 @@ def sensitivity(
             for part in elsewhere:
                 moved[part] = moved.get(part, 0) + 1
     return Sensitivity(draws, perturbation, changed / draws, regret, moved)
-
-
-def _perturbed(plan: Plan, share: float, draw: random.Random) -> _Perturbed:
-    names = [device.name for device in plan.cluster]
-    return _Perturbed(
-        plan.costs,
-        {call.name: 1 + draw.uniform(-share, share) for call in plan.graph.calls},
-        {(a, b): 1 + draw.uniform(-share, share) for a in names for b in names},
-    )
 
 
 def _moved(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
@@ -179,22 +189,6 @@ def _moved(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
         (now, _), (before, _) = sorted((one, other), key=lambda end: end[1] != "now")
         del parts[now, before]
     return [part for row in parts.values() for part in row]
-
-
-def _planned(plan: Plan, costs: CostModel, seed: int) -> Plan:
-    contiguity = (plan.options or {}).get("contiguity")
-    return find_plan(
-        plan.graph,
-        plan.cluster,
-        objective=plan.objective,
-        contiguity=str(contiguity) if contiguity else None,
-        pins=requests_in(plan),
-        costs=costs,
-        optimizer=plan.optimizer,
-        training=plan.training,
-        seed=seed,
-        time_limit=_SECONDS_PER_DRAW,
-    )
 
 
 def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
@@ -219,59 +213,61 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
             if devices
         }
     found: dict[str, list[Alternative]] = {}
-    moves = _Moves(plan, evaluator)
-    tries = moves.most_units // size
+    judge, most_units = _judge(plan, evaluator)
+    tries = most_units // size
+    near = {part: together for together in near_groups(plan.graph) for part in together}
     for part, devices in targets.items():
         if devices and tries >= len(devices):
-            found[part] = [moves.alternative(part, device) for device in devices]
+            found[part] = [
+                _estimated(plan, evaluator, judge, near[part], device)
+                for device in devices
+            ]
             tries -= len(devices)
     return found
 
 
-class _Moves:
-    """Placements that differ from a plan's in one part and what is near it."""
+_Judge = Callable[[Mapping[str, str]], tuple[float, int]]
+"""Seconds of the step, and bytes of its copies, by the device of each part."""
 
-    def __init__(self, plan: Plan, evaluator: Evaluator) -> None:
-        self.plan, self.evaluator = plan, evaluator
-        self.near = {part: its for its in near_groups(plan.graph) for part in its}
-        self.part = {part.name: number for number, part in enumerate(plan.graph.parts)}
-        self.device = {
-            device.name: number for number, device in enumerate(plan.cluster)
-        }
-        self.place = np.array([self.device[plan.device_of[n]] for n in self.part])
-        self.plain, compiled = plan.execution == Execution(), False
-        if self.plain:
-            self.traffic, compiled = Traffic(evaluator.step), True
-            if plan.objective == "latency":
-                self.seconds, compiled = step_seconds(evaluator.problem)
-        self.most_units = _MOST_COMPILED if compiled else _MOST_SIMULATED
 
-    def alternative(self, part: str, device: str) -> Alternative:
-        """What the plan would be, with the memory of that device estimated."""
-        plan = self.plan
-        near = [one for one in self.near[part] if plan.device_of[one] != device]
-        need = self.evaluator.need(near).total
-        total = plan.memory[device].total + need
-        fits = total <= plan.cluster[device].memory_bytes
-        place = self.place.copy()
-        place[[self.part[one] for one in near]] = self.device[device]
-        if not self.plain:
-            where = dict(plan.device_of) | dict.fromkeys(near, device)
-            step = self.evaluator.step_of(where)
-            run = run_step(step, [self.device[where[one]] for one in step.parts])
-            moved, value = sum(copy.bytes for copy in run.copies), run.seconds
-        else:
-            problem = self.evaluator.problem
-            moved = self.traffic.bytes(place[problem.group_of_unit], len(self.device))
-            if plan.objective == "latency":
-                value = self.seconds(place)
-        if plan.objective == "throughput":
-            value = max(loads(self.evaluator.problem.graph, place))
-        elif plan.objective == "memory":
-            held = {name: memory.total for name, memory in plan.memory.items()}
-            held[plan.device_of[part]] -= need
-            value = float(max((held | {device: total}).values()))
-        return Alternative(device, value, fits, moved, total, True)
+def _judge(plan: Plan, evaluator: Evaluator) -> tuple[_Judge, int]:
+    """What judges a placement, and how many units it may simulate in all."""
+    number = {one.name: i for i, one in enumerate(plan.cluster)}
+
+    def simulated(where: Mapping[str, str]) -> tuple[float, int]:
+        step = evaluator.step_of(where)
+        run = run_step(step, [number[where[part]] for part in step.parts])
+        return run.seconds, sum(copy.bytes for copy in run.copies)
+
+    seconds, compiled = step_seconds(evaluator.problem)
+    if plan.execution != Execution() or not compiled:
+        return simulated, _MOST_SIMULATED
+    problem, traffic = evaluator.problem, Traffic(evaluator.step)
+
+    def evaluated(where: Mapping[str, str]) -> tuple[float, int]:
+        place = np.array([number[where[part.name]] for part in plan.graph.parts])
+        return seconds(place), traffic.bytes(place[problem.group_of_unit], len(number))
+
+    return evaluated, _MOST_COMPILED
+
+
+def _estimated(
+    plan: Plan, evaluator: Evaluator, judge: _Judge, near: Sequence[str], device: str
+) -> Alternative:
+    """What a plan would be with some parts on a device; memory is not simulated."""
+    moved = [part for part in near if plan.device_of[part] != device]
+    need = evaluator.need(moved).total
+    held = {name: memory.total for name, memory in plan.memory.items()}
+    held[plan.device_of[near[0]]] -= need
+    held[device] += need
+    where = dict(plan.device_of) | dict.fromkeys(moved, device)
+    value, sent = judge(where)
+    if plan.objective == "throughput":
+        value = evaluator.load_of(where)
+    elif plan.objective == "memory":
+        value = float(max(held.values()))
+    fits = held[device] <= plan.cluster[device].memory_bytes
+    return Alternative(device, value, fits, sent, held[device], True)
 
 
 def largest_batch(
@@ -325,15 +321,13 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         if device in plan.execution.recompute
     }
     execution = replace(plan.execution, recompute=tuple(again))
-    evaluator = replace(evaluator, execution=execution)
     moved = {one.part: one for one in fallbacks_of(constraints, device_of)}
-    made = evaluator.plan(
+    made = replace(evaluator, execution=execution).plan(
         tuple(
-            Placement(
-                one.part,
-                device_of[one.part],
-                one.requested,
-                "fallback" if one.part in moved else one.reason,
+            replace(
+                one,
+                device=device_of[one.part],
+                reason="fallback" if one.part in moved else one.reason,
             )
             for one in plan.placements
         )

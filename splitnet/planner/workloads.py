@@ -15,15 +15,13 @@ from typing import Annotated
 
 import msgspec
 import networkx as nx
-import numpy as np
 from msgspec import Meta, field
 
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.errors import PlanFileError, listed
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.serialization import load_json
-from splitnet.planner.engine.load_graph import loads
-from splitnet.planner.problem import Problem, is_contiguous, load_problem
+from splitnet.planner.partitioning import is_convex, is_pipeline
 
 _MOST_FAULTS = 20
 _UNLIMITED_BYTES = 1 << 60
@@ -82,13 +80,6 @@ class Workload:
         """gpu:0 ... and then cpu:0 ..."""
         gpus = [f"gpu:{i}" for i in range(self.accelerators)]
         return gpus + [f"cpu:{i}" for i in range(self.cpus)]
-
-    @property
-    def groups(self) -> list[int]:
-        """The group of each node: a colour class, or the node alone."""
-        number: dict[object, int] = {}
-        keys = ((n.color, None) if n.color is not None else n.id for n in self.nodes)
-        return [number.setdefault(key, len(number)) for key in keys]
 
 
 def read_workload(path: str | Path) -> tuple[Graph, Cluster]:
@@ -160,25 +151,6 @@ def _cycle_faults(edges: Iterable[tuple[int, int]]) -> list[str]:
         return []
     ids = [source for source, _ in nx.find_cycle(graph)]
     return [f"edges form a cycle: {' -> '.join(map(str, [*ids, ids[0]]))}"]
-
-
-def workload_problem(workload: Workload, *, classes: bool = True) -> Problem:
-    """A workload as arrays; the devices are gpu:0 ... and then cpu:0 ...
-
-    A colour class is a group, or each node on its own.
-    """
-    nodes = workload.nodes
-    return load_problem(
-        seconds=[(n.accelerator if n.supported else inf, n.cpu) for n in nodes],
-        size_bytes=[node.size_bytes for node in nodes],
-        edges=workload.edges,
-        transfer_seconds=[(one, 0.0) for one in workload.transfer],
-        kind=[0] * workload.accelerators + [1] * workload.cpus,
-        capacity_bytes=[workload.memory_bytes] * workload.accelerators
-        + [inf] * workload.cpus,
-        group=workload.groups if classes else None,
-        backward=[bool(node.backward) for node in nodes],
-    )
 
 
 def graph_of_workload(workload: Workload) -> tuple[Graph, Cluster]:
@@ -254,25 +226,37 @@ def score_split(workload: Workload, split: object) -> SplitScore:
         PlanFileError: it is not a split.
     """
     where, faults = _checked(workload, _nodes_in(split))
-    used = sorted(set(where.values()), key=lambda place: (place[0] == "cpu", place))
-    gpus = sum(kind == "gpu" for kind, _ in used)
-    for kind, count, most in (
-        ("accelerators", gpus, workload.accelerators),
-        ("CPU cores", len(used) - gpus, workload.cpus),
+    for kind, what, most in (
+        ("gpu", "accelerators", workload.accelerators),
+        ("cpu", "CPU cores", workload.cpus),
     ):
+        count = len({place for place in where.values() if place[0] == kind})
         if count > most:
-            faults.append(f"{count} {kind}, {most} allowed")
+            faults.append(f"{count} {what}, {most} allowed")
             where = {}
-    if len(where) < len(workload.nodes):
+    nodes = workload.nodes
+    if len(where) < len(nodes):
         return SplitScore(inf, False, False, tuple(faults))
-    cpus = workload.accelerators - gpus
-    number = {p: i + cpus * (p[0] == "cpu") for i, p in enumerate(used)}
-    place = np.array([number[where[i]] for i in range(len(where))], np.int64)
-    problem = workload_problem(workload, classes=False)
+    busy = dict.fromkeys(where.values(), 0.0)
+    users = [{where[i]: None} for i in range(len(nodes))]  # of what each node sends
+    for source, target in workload.edges:
+        users[source][where[target]] = None
+    for i, node in enumerate(nodes):
+        seconds = node.cpu
+        if where[i][0] == "gpu":
+            seconds = node.accelerator if node.supported else inf
+        busy[where[i]] += seconds
+        for place in users[i] if len(users[i]) > 1 else ():
+            busy[place] += workload.transfer[i] * (place[0] == "gpu")
+    forward = [
+        (a, b)
+        for a, b in workload.edges
+        if not (nodes[a].backward or nodes[b].backward)
+    ]
     return SplitScore(
-        max(loads(problem.graph, place), default=0.0),
-        is_contiguous(problem, place, "convex"),
-        is_contiguous(problem, place, "pipeline"),
+        max(busy.values(), default=0.0),
+        is_convex(forward, where),
+        is_pipeline(forward, where),
         tuple(faults),
     )
 

@@ -87,11 +87,10 @@ def step_problem(
 def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:
     """Loads of two accelerators and a CPU, with little memory."""
     draw = random.Random(seed)
-    edges = [
-        (source, i)
-        for i in range(1, count)
-        for source in sorted({draw.randrange(max(0, i - 4), i) for _ in range(2)})
-    ]
+    readers: list[list[int]] = [[] for _ in range(count)]
+    for i in range(1, count):
+        for source in sorted({draw.randrange(max(0, i - 4), i) for _ in range(2)}):
+            readers[source].append(i)
     seconds = [draw.lognormvariate(0, 1) for _ in range(count)]
     sizes = [draw.uniform(1, 9) for _ in range(count)]
     room = sum(sizes) * draw.choice((0.45, 0.7, 2.0))
@@ -99,8 +98,11 @@ def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:
     return load_problem(
         seconds=[(s, inf if draw.random() < 0.1 else 5 * s) for s in seconds],
         size_bytes=sizes,
-        edges=edges,
-        transfer_seconds=[(draw.lognormvariate(-1, 1), 0.0) for _ in range(count)],
+        sends=[
+            (source, read, (draw.lognormvariate(-1, 1), 0.0))
+            for source, read in enumerate(readers)
+            if read
+        ],
         kind=[0, 0, 1],
         capacity_bytes=[room, room, inf],
         backward=[i >= count * 3 // 4 for i in range(count)],
