@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
     from splitnet.planner.strategies.splits import Limits
 
-__all__ = [
-    "compare_strategies",
-    "largest_batch",
-    "place",
-    "plan",
-    "score",
-]
-
 
 def plan(
     source: "Net | keras.Model | Graph",

@@ -29,8 +29,6 @@ from splitnet.view.report import report
 from splitnet.view.tables import table
 from splitnet.view.timeline import dot_of_steps
 
-__all__ = ["PlacementCallback", "ResumeTraining"]
-
 
 class PlacementCallback(keras.callbacks.Callback):
     """Write a placed model's diagram, audit, memory and times for TensorBoard.

@@ -20,20 +20,19 @@ from splitnet.core.plan import Plan
 if TYPE_CHECKING:
     from splitnet.core.audit import Audit
 
-__all__ = ["ENOUGH", "DemoResult", "declare", "pairs_of_digits", "run"]
-
 ENOUGH = 0.94
 BATCH = 256
 TRAINING_PAIRS = 40_000
 VALIDATION_PAIRS = 4_000
 TRAINING_IMAGES = 1_400
 
-_NOT_SHOWN = (
-    "speed: stand-ins share the processor; times in the table are estimates for GPUs",
-    "memory: a stand-in has no limit of its own; the table's figures are estimates",
-    "kernels: cuDNN and other GPU kernels did not run",
-    "compilation: Keras uses XLA by default only if it finds a GPU",
-)
+_NOT_SHOWN = """
+CPU devices stood in for GPUs, which cannot show:
+  - speed: stand-ins share the processor; times in the table are estimates for GPUs
+  - memory: a stand-in has no limit of its own; the table's figures are estimates
+  - kernels: cuDNN and other GPU kernels did not run
+  - compilation: Keras uses XLA by default only if it finds a GPU
+"""
 
 
 @dataclass(frozen=True)
@@ -56,20 +55,17 @@ class DemoResult:
         """The audit, what stand-ins cannot show, the accuracy, and the files."""
         import splitnet as sn
 
-        lines = ["", sn.table(self.audit), ""]
+        not_shown = ""
         if any(device.stand_in for device in self.plan.cluster):
-            lines += ["CPU devices stood in for GPUs, which cannot show:"]
-            lines += [*(f"  - {line}" for line in _NOT_SHOWN), ""]
+            not_shown = _NOT_SHOWN
         low = "" if self.accuracy >= ENOUGH else f" (too low: {ENOUGH:.0%} expected)"
         audited = "all as planned" if self.audit.ok else "NOT as planned, see above"
-        lines += [
+        return (
+            f"\n{sn.table(self.audit)}\n{not_shown}\n"
             f"validation accuracy {100 * self.accuracy:.1f} %{low} "
             f"({self.train_seconds:.0f} s of training, {self.total_seconds:.0f} s "
-            "in total)",
-            f"audit: {audited}",
-            "see " + ", ".join(str(path) for path in self.files),
-        ]
-        return "\n".join(lines)
+            f"in total)\naudit: {audited}\nsee {', '.join(map(str, self.files))}"
+        )
 
 
 def declare() -> Net:
@@ -152,14 +148,10 @@ def run(
     say: Callable[[str], None] = lambda text: None,
     on_step: Callable[[int, str], None] = lambda done, text: None,
 ) -> DemoResult:
-    """Plan, draw, train and audit the network; writes into one folder.
+    """Plan, draw, train and audit the network; writes into the folder `out`.
 
-    Args:
-        out: the folder for placement.svg, placement.png and plan.json.
-        epochs: passes over all pairs.
-        gpus: how many GPUs to use; CPU devices stand in for missing ones.
-        say: called with lines and tables to show.
-        on_step: called while training with the steps done and the loss.
+    CPU devices stand in for GPUs that are missing. `say` is called with what to show,
+    `on_step` while training with the steps done and the loss.
 
     Raises:
         SplitnetError: a device, the folder or scikit-learn is missing.
@@ -179,29 +171,27 @@ def run(
     net = declare()
     plan = sn.plan(net, cluster, batch=BATCH)
     say(sn.table(plan))
-    files = tuple(
-        Path(out, name) for name in ("placement.svg", "placement.png", "plan.json")
-    )
+    folder = Path(out)
     try:
-        Path(out).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SplitnetError(
             f"cannot make the folder {str(out)!r}: {error.strerror}. Name another "
             "with --out."
         ) from None
-    for picture in files[:2]:
-        sn.draw(plan, picture)
-    plan.save(files[2])
+    svg = sn.draw(plan, folder / "placement.svg")
+    png = sn.draw(plan, folder / "placement.png")
+    saved = folder / "plan.json"
+    plan.save(saved)
 
     training, validation = pairs_of_digits()
     model = sn.emit(net, plan)
-    model.compile(
-        keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy"]
-    )
-    steps = count(1)
+    adam = keras.optimizers.Adam(2e-3)
+    model.compile(adam, "binary_crossentropy", metrics=["accuracy"])
+    done = count(1)
     report = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: on_step(
-            next(steps), f"loss {logs['loss']:.3f}"
+        on_train_batch_end=lambda _, logs: on_step(
+            next(done), f"loss {logs['loss']:.3f}"
         ),
         on_epoch_end=lambda epoch, logs: say(
             f"epoch {epoch + 1}: loss {logs['loss']:.3f}, "
@@ -210,7 +200,7 @@ def run(
         ),
     )
     started = time.perf_counter()
-    model.fit(
+    history = model.fit(
         *training,
         batch_size=BATCH,
         epochs=epochs,
@@ -219,14 +209,13 @@ def run(
         callbacks=[report],
     )
     train_seconds = time.perf_counter() - started
-    _, accuracy = model.evaluate(*validation, batch_size=BATCH, verbose=0)
     inputs, labels = training
     batch = ([part[:BATCH] for part in inputs], labels[:BATCH])
     return DemoResult(
         plan=plan,
         audit=sn.audit(model, plan, batch),
-        accuracy=float(accuracy),
+        accuracy=history.history["val_accuracy"][-1],
         train_seconds=train_seconds,
         total_seconds=time.perf_counter() - began,
-        files=files,
+        files=(svg, png, saved),
     )

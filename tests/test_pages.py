@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,20 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-# They move their process into a network of its own, which one with threads cannot do.
-ALONE = DOCS / "machines.md"
-ALONE_TOO = ROOT / "examples" / "two_workers.py"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
     """The code blocks of a page in one language, in order."""
-    return [
-        text
-        for kind, text in BLOCK.findall(page.read_text(encoding="utf-8"))
-        if kind == language
-    ]
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [text for kind, text in found if kind == language]
 
 
 def commands(page: Path) -> list[str]:
     """The lines of a page's shell blocks that call splitnet."""
-    return [
-        line
-        for block in blocks(page, "bash")
-        for line in block.splitlines()
-        if line.startswith("splitnet ")
-    ]
+    lines = "".join(blocks(page, "bash")).splitlines()
+    return [line for line in lines if line.startswith("splitnet ")]
 
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -51,9 +39,17 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-PROGRAMS = [page for page in PAGES if page != ALONE and blocks(page, "python")]
+PROGRAMS = [page for page in PAGES if blocks(page, "python")]
+PROGRAMS += [DOCS / "quick-tour.ipynb", *EXAMPLES]
 WITH_COMMANDS = [page for page in PAGES if commands(page)]
-NOTEBOOK = DOCS / "quick-tour.ipynb"
+RUN_COMMANDS = """
+import contextlib, io
+from splitnet.cli import main
+for line in {lines!r}:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([word.strip('"') for word in line.split()[1:]]) == 0, line
+    assert printed.getvalue().strip(), line
+"""
 
 
 @pytest.fixture(scope="module")
@@ -62,49 +58,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
 
 
-def programs_of_commands(folder: Path) -> Iterator[Path]:
-    """A program for each command of a page; those of one page share a folder."""
-    for page in WITH_COMMANDS:
-        shared = folder / f"{page.stem} commands"
-        shared.mkdir()
-        for example in (ROOT / "examples").glob("*.py"):
-            (shared / example.name).write_bytes(example.read_bytes())
-        for number, line in enumerate(commands(page)):
-            words = [word.strip('"') for word in line.split()[1:]]
-            program = folder / f"{page.stem}-{number}.py"
-            program.write_text(
-                "import os\n"
-                f"os.chdir({str(shared)!r})\n"
-                "from splitnet.cli import main\n"
-                f"assert main({words!r}) == 0\n"
-            )
-            yield program
-
-
 @pytest.fixture(scope="module")
 def outcome(folder: Path) -> str:
     """What became of every page: a line each, and the words of one that fails."""
     bad, other = folder / "bad.md", folder / "other.md"
     bad.write_text("# Bad\n\n```python\nassert 1 == 2\n```\n")
     other.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
-    pages = [*PROGRAMS, NOTEBOOK, bad, other, *programs_of_commands(folder)]
-    pages += [path for path in EXAMPLES if path != ALONE_TOO]
-    together = [str(ROOT / "tests" / "pages.py"), str(folder), *map(str, pages)]
+    programs = [*PROGRAMS, bad, other]
+    for page in WITH_COMMANDS:
+        programs.append(folder / f"{page.stem} commands.py")
+        programs[-1].write_text(RUN_COMMANDS.format(lines=commands(page)))
+        beside = folder / programs[-1].stem
+        beside.mkdir()
+        for example in EXAMPLES:
+            (beside / example.name).write_bytes(example.read_bytes())
+    together = [str(ROOT / "tests" / "pages.py"), str(folder), *map(str, programs)]
     done = run(together, folder)
     assert done.returncode == 1  # for the bad ones, see below
-    (folder / ALONE_TOO.stem).mkdir()
-    last = run(["-W", "error::UserWarning", str(ALONE_TOO)], folder / ALONE_TOO.stem)
-    (folder / ALONE_TOO.stem / "output.txt").write_text(last.stdout)
-    verdict = last.stderr[-4000:] if last.returncode else "ok"
-    return f"{done.stdout}{ALONE_TOO}: {verdict}\n"
+    return done.stdout
 
 
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [*PROGRAMS, NOTEBOOK], ids=lambda path: path.stem)
-def test_pages_run_from_top_to_bottom(page: Path, outcome: str) -> None:
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda path: path.stem)
+def test_pages_and_examples_run_from_top_to_bottom(page: Path, outcome: str) -> None:
     """The Python blocks of a page are one program, and it runs in its own process."""
-    assert f"{page}: ok\n" in outcome, outcome[-4000:]
+    assert f"{page}: ok\n" in outcome, outcome[-6000:]
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
+def test_commands_of_pages_run(page: Path, outcome: str) -> None:
+    """The splitnet commands of a page run one after another, and each prints."""
+    assert f"{page.stem} commands.py: ok\n" in outcome, outcome[-6000:]
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_page_that_fails_is_told(outcome: str) -> None:
+    """The runner of pages does not pass on everything."""
+    assert "bad.md: Traceback" in outcome
+    assert 'bad.md", line 4' in outcome
+    assert "assert 1 == 2" in outcome
+    assert "other.md: does not print\n2\nbut\n1\n" in outcome
 
 
 def words_in(picture: Path) -> set[str]:
@@ -121,6 +118,7 @@ def words_in(picture: Path) -> set[str]:
         ("placement.svg", "README/placement.svg"),
         ("fusion_placement.svg", "pictures/placement.svg"),
         ("fusion_timeline.svg", "pictures/timeline.svg"),
+        *((f"example_{e.stem}.svg", f"{e.stem}/{e.stem}.svg") for e in EXAMPLES),
     ],
 )
 def test_pictures_of_pages_are_what_the_code_draws(
@@ -130,56 +128,19 @@ def test_pictures_of_pages_are_what_the_code_draws(
     words = words_in(DOCS / "images" / shown)
 
     assert words
-    assert words == words_in(folder / drawn), outcome
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_the_page_about_machines_runs(tmp_path: Path) -> None:
-    """Workers are started, joined and ended as the page says."""
-    program = tmp_path / "page.py"
-    program.write_text("\n".join(blocks(ALONE, "python")), encoding="utf-8")
-
-    done = run(["-W", "error::UserWarning", str(program)], tmp_path)
-
-    assert done.returncode == 0, done.stderr[-4000:]
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_a_page_that_fails_is_told(outcome: str) -> None:
-    """The runner of pages does not pass on everything."""
-    assert "bad.md: Traceback" in outcome
-    assert 'bad.md", line 4' in outcome
-    assert "assert 1 == 2" in outcome
-    assert "other.md: does not print\n2\nbut\n1\n" in outcome
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
-def test_commands_of_pages_run(page: Path, folder: Path, outcome: str) -> None:
-    """The splitnet commands of a page run one after another, beside the examples."""
-    for number, line in enumerate(commands(page)):
-        program = folder / f"{page.stem}-{number}.py"
-        printed = folder / program.stem / "output.txt"
-        assert f"{program}: ok\n" in outcome, f"{line}\n{outcome[-4000:]}"
-        assert printed.read_text(encoding="utf-8").strip(), line
+    assert words == words_in(folder / drawn), "run docs/images/redraw.py"
 
 
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run_and_draw(example: Path, folder: Path, outcome: str) -> None:
-    """An example prints its plan, passes its own audit, and leaves its picture."""
-    second = "worker:1" if example == ALONE_TOO else "gpu:1"
-
-    assert f"{example}: ok\n" in outcome, outcome[-6000:]
-    assert second in (folder / example.stem / "output.txt").read_text(encoding="utf-8")
-    picture = folder / example.stem / f"{example.stem}.svg"
-    assert second in picture.read_text(encoding="utf-8")
-    shown = ROOT / "docs" / "images" / f"example_{example.stem}.svg"
-    assert words_in(shown) == words_in(picture), "run docs/images/redraw.py"
+def test_examples_print_and_draw_two_devices(
+    example: Path, folder: Path, outcome: str
+) -> None:
+    """An example prints its plan and leaves its picture."""
+    second = "worker:1" if example.stem == "two_workers" else "gpu:1"
+    for name in ("output.txt", f"{example.stem}.svg"):
+        assert second in (folder / example.stem / name).read_text(encoding="utf-8")
 
 
 def test_each_example_has_a_page_in_the_gallery() -> None:

@@ -60,11 +60,7 @@ def started() -> bool:
 
 
 def current(options: Mapping[str, object] | None = None) -> Settings:
-    """Every setting as it stands, with its origin; applies nothing.
-
-    Raises:
-        ConfigError: unknown names, impossible values and contradictions.
-    """
+    """Every setting as it stands, with its origin; applies nothing."""
     return resolve(_given | dict(options or {}), os.environ, Path.cwd())
 
 
@@ -133,9 +129,6 @@ def apply_settings(
     """Apply all settings.
 
     With `gpus=False` those of GPUs are left out from now on, unless a call sets one.
-
-    Raises:
-        ConfigError: as `configure` does.
     """
     global _gpus_apply
     settings = current(options)

@@ -102,11 +102,7 @@ class Connection:
     def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost.
 
-        Args:
-            ask: ask all workers now; else only if the health check missed an answer.
-
-        Raises:
-            WorkerError: names them.
+        `ask` all workers now, or only if the health check missed an answer.
         """
         if ask or self._lost:
             self._lost = self._unwell() and self._unwell(_LONG_SECONDS)
@@ -190,9 +186,6 @@ def wait_for_workers(*, ask: bool = False) -> None:
 
     TensorFlow would wait for a lost worker without limit, so that is checked first: if
     `ask`, by asking all workers now.
-
-    Raises:
-        WorkerError: a worker is lost.
     """
     if not started():
         return

@@ -42,11 +42,7 @@ def isolate() -> None:
     """Move this program into a private network namespace, if it is not in one.
 
     What it starts afterwards is there as well. There is no way back: the program can
-    no longer reach other hosts, nor they it.
-
-    Raises:
-        ConfigError: the system does not allow it, wholly or in part, or other threads
-            already run, which would keep the old network.
+    no longer reach other hosts, nor they it. Other threads would keep the old network.
     """
     if not open_interfaces():
         return
@@ -80,11 +76,7 @@ def isolate() -> None:
 
 
 def enter(pid: int) -> None:
-    """Move this program into the private network of another that the same user runs.
-
-    Raises:
-        ConfigError: there is no such program, or the system does not allow it.
-    """
+    """Move this program into the private network of another that the same user runs."""
     faults = []
     for kind, flag in (("user", _NEW_USER), ("net", _NEW_NET)):
         theirs = f"/proc/{pid}/ns/{kind}"

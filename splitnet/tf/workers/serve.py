@@ -40,10 +40,6 @@ def serve(
     `threads` are those of one operation, and of operations side by side; a worker
     pinned to a `core` has one. `memory_bytes` limit all that this program needs. If it
     is `owned`, it ends when the process that started it does.
-
-    Raises:
-        ConfigError: the network is not private, the worker's port is in use, or the
-            cluster has no such worker.
     """
     workers = {h.task: h for h in cluster.hosts if h.job == "worker"}
     if index not in workers:
@@ -90,9 +86,6 @@ def limit_memory(count: int) -> int:
 
     The kernel limits what a program may have reserved. Programs reserve more than they
     use, so what is reserved already is allowed beyond the limit.
-
-    Raises:
-        ConfigError: the program holds more than that already.
     """
     held = psutil.Process().memory_info()
     left = count - held.rss
@@ -120,11 +113,7 @@ def spec_of(hosts: Iterable[Host]) -> Any:
 
 
 def check_port(host: Host) -> None:
-    """Refuse a port that another process listens on.
-
-    Raises:
-        ConfigError: names the host and its address, and what to do.
-    """
+    """Refuse a port that another process listens on."""
     port = int(host.address.rpartition(":")[2])
     with socket.socket() as plug:
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -142,11 +131,7 @@ def check_port(host: Host) -> None:
 
 
 def check_network(*, allow_remote: bool) -> None:
-    """Refuse to listen where other hosts could connect.
-
-    Raises:
-        ConfigError: names the open interfaces, what they expose, and what to do.
-    """
+    """Refuse to listen where other hosts could connect."""
     allowed = allow_remote or os.environ.get("SPLITNET_ALLOW_REMOTE") == "1"
     if not allowed and (interfaces := open_interfaces()):
         raise ConfigError(

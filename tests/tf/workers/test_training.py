@@ -15,8 +15,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One training over two workers: a kill, a return, a hang and the end."""
     return story(
         """
-        workers = sn.local_workers(2)
+        workers = sn.local_workers(2, memory_limit="1.5 GB")
         cluster = workers.cluster
+        answer["room"] = cluster["worker:0/cpu:0"].memory_bytes
+        answer["file"] = sn.Cluster.load(workers.file) == cluster
         pids = [workers.pid(0), workers.pid(1)]
         answer["interfaces"] = [name for _, name in socket.if_nameindex()]
         joined = sn.connect(cluster, watch_seconds=0.5)
@@ -24,6 +26,32 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         import keras
         import numpy as np
         from keras import layers
+
+        def wide(width):
+            net = sn.Net("wide")
+            x = net.input("x", (width,))
+            layer = layers.Dense(width, use_bias=False)
+            net.output(net.branch("b", x, layer, on="worker:0/cpu:0"))
+            return net
+
+        def seen(value=None):
+            if value is not None:
+                model.set_weights([np.full((2000, 2000), value, "float32")])
+            return float(model.predict(one, verbose=0)[0, 0]) / 2000
+
+        answer["large"] = said(lambda: sn.plan(wide(9000), cluster, time_limit=0.1))
+        small, one = wide(2000), np.ones((1, 2000), "float32")
+        model = sn.emit(small, sn.plan(small, cluster, batch=1, training=False))
+        seen()
+        answer["seen"] = [seen(value) for value in range(6)]
+        import tensorflow as tf
+        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
+            try:
+                tf.fill([400_000_000], 1.0).numpy()
+            except tf.errors.ResourceExhaustedError as error:
+                answer["refused"] = "OOM" in str(error)
+        answer["after"] = seen()
+        del model
 
         rng = np.random.default_rng(0)
         x = rng.normal(size=(256, 16)).astype("float32")
@@ -110,7 +138,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         second = [sys.executable, "-c", "import splitnet; splitnet.connect()"]
         answer["second"] = subprocess.run(second, capture_output=True, text=True).stderr
         answer["another"] = said(lambda: sn.connect(elsewhere))
-        import tensorflow as tf
         tf.__version__ = "9.9.9"
         answer["version"] = said(lambda: sn.connect(cluster))
 
@@ -139,6 +166,23 @@ def test_workers_train_as_one_device_does(trained: dict[str, Any]) -> None:
     assert trained["resumed"] == pytest.approx(losses[3:], rel=1e-6)
     assert trained["without it"] == pytest.approx(losses[3:], rel=1e-6)
     assert trained["after the stop"] == pytest.approx(losses, rel=1e-6)
+
+
+def test_workers_with_a_limit_keep_to_it(trained: dict[str, Any]) -> None:
+    """Plans know what a limit leaves, and the kernel holds it."""
+    assert 3e8 < trained["room"] < 1.2e9
+    assert trained["file"]
+    assert trained["large"].startswith("InfeasibleError")
+    assert trained["refused"]
+
+
+def test_steps_see_weights_just_set(trained: dict[str, Any]) -> None:
+    """TensorFlow alone would run a step on the weights from before.
+
+    What it is told outside of a function reaches a worker by another way.
+    """
+    assert trained["seen"] == [0, 1, 2, 3, 4, 5]
+    assert trained["after"] == 5
 
 
 def test_workers_hold_the_weights_of_their_branches(trained: dict[str, Any]) -> None:

@@ -91,58 +91,6 @@ def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
     assert done.returncode == 128 + signal.SIGKILL
 
 
-def test_workers_with_a_limit_keep_to_it_and_to_the_order(tmp_path: Path) -> None:
-    """Plans know what a limit leaves, the kernel holds it, steps see weights just set.
-
-    TensorFlow alone would run a step on the weights from before: what it is told
-    outside of a function reaches a worker by another way.
-    """
-    answer = story(
-        """
-        workers = sn.local_workers(1, memory_limit="1.5 GB")
-        cluster = workers.cluster
-        answer["room"] = cluster["worker:0/cpu:0"].memory_bytes
-        answer["file"] = sn.Cluster.load(workers.file) == cluster
-        sn.connect(cluster)
-        import keras
-        import numpy as np
-        import tensorflow as tf
-
-        def net(width):
-            net = sn.Net("wide")
-            x = net.input("x", (width,))
-            layer = keras.layers.Dense(width, use_bias=False)
-            net.output(net.branch("b", x, layer, on="worker:0/cpu:0"))
-            return net
-
-        answer["large"] = said(lambda: sn.plan(net(9000), cluster, time_limit=0.1))
-        small = net(2000)
-        model = sn.emit(small, sn.plan(small, cluster, batch=1, training=False))
-        one = np.ones((1, 2000), "float32")
-        model.predict(one, verbose=0)
-        answer["seen"] = []
-        for value in range(6):
-            model.set_weights([np.full((2000, 2000), value, "float32")])
-            answer["seen"].append(float(model.predict(one, verbose=0)[0, 0]) / 2000)
-        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-            try:
-                tf.fill([400_000_000], 1.0).numpy()
-            except tf.errors.ResourceExhaustedError as error:
-                answer["refused"] = "OOM" in str(error)
-        answer["after"] = float(model.predict(one, verbose=0)[0, 0]) / 2000
-        workers.stop()
-        """,
-        tmp_path,
-    )
-
-    assert 3e8 < answer["room"] < 1.2e9
-    assert answer["file"]
-    assert answer["large"].startswith("InfeasibleError")
-    assert answer["seen"] == [0, 1, 2, 3, 4, 5]
-    assert answer["refused"]
-    assert answer["after"] == 5
-
-
 def test_workers_refuse_a_limit_that_leaves_nothing() -> None:
     """TensorFlow's server needs memory for itself; the refusal says how much."""
     with pytest.raises(ConfigError, match=r"leaves nothing.*alone holds"):
