@@ -4,8 +4,8 @@
 TensorFlow, so that a wrong observation can be shown to fail.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,10 +14,12 @@ from splitnet.core.errors import AuditError, format_bytes, listed
 from splitnet.core.plan import Plan
 from splitnet.core.replication import microbatch_growth
 
-ASPECTS = ("forward", "backward", "variables", "slots", "updates", "transfers")
-_PHASES = ("forward", "backward", "update")
-TOLERATED_BYTES = 64
+_ASPECT = {"forward": "forward", "backward": "backward", "update": "updates"}
+_TOLERATED_BYTES = 64
 """Size of the largest copy, such as a shape or a scalar, that need not be planned."""
+
+
+_Route = tuple[str, str, str]  # source device, target device, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,10 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference from the plan; `aspect` is one of `ASPECTS`."""
+    """One difference from the plan.
+
+    `aspect` is "forward", "backward", "variables", "slots", "updates" or "transfers".
+    """
 
     aspect: str
     part: str
@@ -119,7 +124,7 @@ class Audit:
     plan: Plan
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
-    moved: Mapping[tuple[str, str, str], tuple[int, int]]
+    moved: Mapping[_Route, tuple[int, int]]
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -149,7 +154,6 @@ class Audit:
         return str(hook("html")(self))
 
     def __repr__(self) -> str:
-        """A line for a prompt."""
         return f"<{str(self).partition(chr(10))[0]}>"
 
     def __str__(self) -> str:
@@ -164,150 +168,119 @@ class Audit:
 
 def audit_of(plan: Plan, seen: Observation) -> Audit:
     """Compare an observation with its plan."""
+    copies: dict[_Route, list[SeenCopy]] = defaultdict(list)
+    for copy in seen.copies:  # a model's input is planned as the activation of its part
+        kind = "activation" if copy.kind == "input" else copy.kind
+        copies[copy.source, copy.target, kind].append(copy)
     planned = _planned_bytes(plan, seen.batch or plan.batch, 1)
-    actual: Counter[tuple[str, str, str]] = Counter()
-    for copy in seen.copies:
-        actual[copy.source, copy.target, _kind(copy)] += copy.bytes or 0
-    moved = {key: (planned[key], actual[key]) for key in sorted({*planned, *actual})}
+    moved = {
+        route: (planned[route], sum(copy.bytes or 0 for copy in copies[route]))
+        for route in sorted({*planned, *copies})
+    }
     unproven, notes = _unproven(plan, seen)
     if seen.unneeded:
         names = ", ".join(map(repr, seen.unneeded))
         notes.append(f"nothing in this step needs {names}.")
-    findings = [
+    findings = (
         *_strayed_ops(plan, seen),
         *unproven,
         *_strayed_variables(plan, seen),
-        *_strayed_copies(plan, seen, moved),
-    ]
-    rows = tuple(_rows(plan, seen))
-    return Audit(plan, rows, tuple(findings), moved, (*seen.notes, *notes))
+        *_strayed_copies(plan, seen, copies, moved),
+    )
+    return Audit(plan, tuple(_rows(plan, seen)), findings, moved, (*seen.notes, *notes))
 
 
-def _strayed_ops(plan: Plan, seen: Observation) -> list[Finding]:
+def _strayed_ops(plan: Plan, seen: Observation) -> Iterator[Finding]:
     """One finding per part, phase and wrong device, with a count and an example."""
-    wrong: dict[tuple[str, str, str, str], list[SeenOp]] = {}
+    wrong: dict[tuple[str, str, str, str], list[SeenOp]] = defaultdict(list)
     for op in seen.ops:
         planned = op.expected or plan.device_of.get(op.part, "")
         if planned and op.device != planned:
-            key = (op.part, op.phase, planned, op.device)
-            wrong.setdefault(key, []).append(op)
-    return [
-        Finding(
-            _aspect(phase),
-            part,
-            planned,
-            device,
-            f"{phase} of {part or 'all parts'!r}: {_some(ops)} ran on {device}, "
-            f"planned on {planned}.",
+            wrong[op.part, op.phase, planned, op.device].append(op)
+    for (part, phase, planned, device), ops in wrong.items():
+        counts = Counter(op.type for op in ops).items()
+        types = [f"{count} {type_}" if count > 1 else type_ for type_, count in counts]
+        some = f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''}"
+        text = (
+            f"{phase} of {part or 'all parts'!r}: {some} ({ops[0].name}) ran on "
+            f"{device}, planned on {planned}."
         )
-        for (part, phase, planned, device), ops in wrong.items()
-    ]
-
-
-def _aspect(phase: str) -> str:
-    return "updates" if phase == "update" else phase
-
-
-def _some(ops: list[SeenOp]) -> str:
-    types = [
-        f"{n} {t}" if n > 1 else t for t, n in Counter(o.type for o in ops).items()
-    ]
-    return f"{', '.join(types[:4])}{' ...' if len(types) > 4 else ''} ({ops[0].name})"
-
-
-def _unseen(plan: Plan, seen: Observation) -> Iterator[tuple[str, str, str]]:
-    """Each (phase, part, device) with work to do of which nothing was seen.
-
-    Where no gradient reaches a part it has neither backward ops nor updates.
-    """
-    there = {
-        phase: {op.part for op in seen.ops if op.phase == phase} for phase in _PHASES
-    }
-    for part in plan.graph.parts:
-        calls = plan.graph.calls_of[part.name]
-        idle = part.name in seen.unneeded
-        if idle or not any(call.forward_flops for call in calls):
-            continue
-        due = ["forward"]
-        homes = (plan.graph.parts_of_weights[w][0] for c in calls for w in c.weights)
-        if any(home in there["update"] for home in homes):
-            due.append("backward")
-        elif not there["update"] and any(
-            plan.graph.weight[w].trainable for c in calls for w in c.weights
-        ):
-            due += ["backward", "update"]
-        for phase in due:
-            if phase in seen.phases and part.name not in there[phase]:
-                yield phase, part.name, plan.device_of[part.name]
+        yield Finding(_ASPECT[phase], part, planned, device, text)
 
 
 def _unproven(plan: Plan, seen: Observation) -> tuple[list[Finding], list[str]]:
-    """Findings and notes on parts of which nothing was seen.
+    """Findings and notes on parts with work to do of which nothing was seen.
 
     TensorFlow fuses and merges what runs on one device, so a part may show under the
     name of another that was seen there: a note. Where nothing was seen, nothing is
-    proven: a finding.
+    proven: a finding. Where no gradient reaches a part it has neither backward ops nor
+    updates.
     """
+    there = {phase: {o.part for o in seen.ops if o.phase == phase} for phase in _ASPECT}
     busy = {(op.phase, op.device) for op in seen.ops if op.part}
     findings, notes = [], []
-    for phase, part, device in _unseen(plan, seen):
-        if (phase, device) in busy:
-            notes.append(
-                f"{phase} of {part!r}: TensorFlow merged it with other work on "
-                f"{device}."
-            )
+    for name, calls in plan.graph.calls_of.items():
+        if name in seen.unneeded or not any(call.forward_flops for call in calls):
             continue
-        text = f"{phase} of {part!r}: nothing of it was seen to run on {device}."
-        findings.append(Finding(_aspect(phase), part, device, "not seen", text))
+        weights = [plan.graph.weight[w] for call in calls for w in call.weights]
+        homes = (plan.graph.parts_of_weights[one.name][0] for one in weights)
+        due = ["forward"]
+        if any(home in there["update"] for home in homes):
+            due.append("backward")
+        elif not there["update"] and any(one.trainable for one in weights):
+            due += ["backward", "update"]
+        device = plan.device_of[name]
+        for phase in due:
+            if phase not in seen.phases or name in there[phase]:
+                continue
+            head = f"{phase} of {name!r}:"
+            if (phase, device) in busy:
+                notes.append(
+                    f"{head} TensorFlow merged it with other work on {device}."
+                )
+                continue
+            text = f"{head} nothing of it was seen to run on {device}."
+            findings.append(Finding(_ASPECT[phase], name, device, "not seen", text))
     return findings, notes
 
 
-def _strayed_variables(plan: Plan, seen: Observation) -> list[Finding]:
-    users = plan.graph.parts_of_weights
-    findings = []
-    for variable in seen.variables:
-        parts = users.get(variable.weight, ())
-        planned, device = plan.home.get(variable.weight, ""), variable.device
-        if parts and device != planned:
-            what = "slot" if variable.kind == "slot" else "variable"
+def _strayed_variables(plan: Plan, seen: Observation) -> Iterator[Finding]:
+    for one in seen.variables:
+        planned = plan.home.get(one.weight, "")
+        if planned and one.device != planned:
+            part = plan.graph.parts_of_weights[one.weight][0]
             text = (
-                f"{what} {variable.name!r} of {parts[0]!r} is on {device}, planned on "
+                f"{one.kind} {one.name!r} of {part!r} is on {one.device}, planned on "
                 f"{planned}."
             )
-            findings.append(Finding(f"{what}s", parts[0], planned, device, text))
-    return findings
+            yield Finding(f"{one.kind}s", part, planned, one.device, text)
 
 
 def _strayed_copies(
     plan: Plan,
     seen: Observation,
-    moved: Mapping[tuple[str, str, str], tuple[int, int]],
-) -> list[Finding]:
+    copies: Mapping[_Route, list[SeenCopy]],
+    moved: Mapping[_Route, tuple[int, int]],
+) -> Iterator[Finding]:
     """Tensors that cross where the plan has no crossing, or in every iteration."""
-    findings = [
-        Finding(
-            "transfers",
-            "",
-            "once",
-            "every iteration",
-            f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} in "
-            "every iteration of a loop.",
-        )
-        for copy in seen.copies
-        if copy.each_time
-    ]
+    for copy in seen.copies:
+        if copy.each_time:
+            text = (
+                f"transfer {copy.name!r} crosses from {copy.source} to {copy.target} "
+                "in every iteration of a loop."
+            )
+            yield Finding("transfers", "", "once", "every iteration", text)
     grown = _planned_bytes(plan, seen.batch or plan.batch, seen.microbatches)
     passes = _gradient_passes(seen)
-    for (source, target, kind), (planned, actual) in moved.items():
+    for route, (planned, actual) in moved.items():
+        source, target, kind = route
         if kind in ("mask", "target", "state"):
             continue
-        most = max(planned, grown.get((source, target, kind), 0))
-        most *= passes if "gradient" in kind else 1
+        most = max(planned, grown[route]) * (passes if "gradient" in kind else 1)
         crossed = [
             copy
-            for copy in seen.copies
-            if (copy.source, copy.target, _kind(copy)) == (source, target, kind)
-            and (copy.bytes is None or copy.bytes > TOLERATED_BYTES)
+            for copy in copies[route]
+            if copy.bytes is None or copy.bytes > _TOLERATED_BYTES
         ]
         unknown = not most and any(copy.bytes is None for copy in crossed)
         if unknown or sum(copy.bytes or 0 for copy in crossed) > most:
@@ -316,8 +289,7 @@ def _strayed_copies(
             due = format_bytes(planned)
             ends = f"from {source} to {target}"
             text = f"transfers of {kind} {ends}: {size}, planned {due} ({names})."
-            findings.append(Finding("transfers", "", due, size, text))
-    return findings
+            yield Finding("transfers", "", due, size, text)
 
 
 def _gradient_passes(seen: Observation) -> int:
@@ -329,16 +301,17 @@ def _gradient_passes(seen: Observation) -> int:
     times = Counter((op.part, op.phase, op.name) for op in seen.ops if op.part)
     for (part, phase, _), count in times.items():
         most[part, phase] = max(most[part, phase], count)
-    parts = {part for part, phase in most if phase == "backward"}
-    ahead = {part: most[part, "forward"] or most[part, "backward"] for part in parts}
-    return max([1, *(most[part, "backward"] // ahead[part] for part in parts)])
+    passes = (
+        count // (most[part, "forward"] or count)
+        for (part, phase), count in list(most.items())
+        if phase == "backward"
+    )
+    return max([1, *passes])
 
 
-def _planned_bytes(
-    plan: Plan, batch: int, microbatches: int
-) -> Counter[tuple[str, str, str]]:
+def _planned_bytes(plan: Plan, batch: int, microbatches: int) -> Counter[_Route]:
     """Planned bytes per link and kind, for a batch whose micro-batches towers share."""
-    found: Counter[tuple[str, str, str]] = Counter()
+    found: Counter[_Route] = Counter()
     times = microbatch_growth(plan.graph, microbatches, batch)
     for t in plan.transfers:
         size = t.bytes
@@ -350,28 +323,26 @@ def _planned_bytes(
     return found
 
 
-def _kind(copy: SeenCopy) -> str:
-    """A model's input is planned as the activation of its part."""
-    return "activation" if copy.kind == "input" else copy.kind
-
-
-def _rows(plan: Plan, seen: Observation) -> Iterable[Row]:
-    ops: dict[str, list[SeenOp]] = {}
+def _rows(plan: Plan, seen: Observation) -> Iterator[Row]:
+    where: dict[tuple[str, str], list[str]] = defaultdict(list)
     for op in seen.ops:
-        ops.setdefault(op.part, []).append(op)
-    held: dict[tuple[str, str], list[str]] = {}
+        where[op.part, op.phase].append(op.device)
     for variable in seen.variables:
         for home in plan.graph.parts_of_weights.get(variable.weight, ())[:1]:
-            held.setdefault((home, variable.kind), []).append(variable.device)
+            where[home, variable.kind].append(variable.device)
     for part in plan.graph.parts:
-        mine = ops.get(part.name, [])
-        forward, backward, update = (
-            [op.device for op in mine if op.phase == phase] for phase in _PHASES
+        name = part.name
+        forward, backward, variables, slots, updates = (
+            " + ".join(dict.fromkeys(where[name, what]))
+            for what in ("forward", "backward", "variable", "slot", "update")
         )
-        kept = [held.get((part.name, kind), []) for kind in ("variable", "slot")]
-        columns = (forward, backward, *kept, update)
-        runs, back, variables, slots, updates = (
-            " + ".join(dict.fromkeys(devices)) for devices in columns
+        yield Row(
+            name,
+            plan.device_of[name],
+            forward,
+            backward,
+            variables,
+            slots,
+            updates,
+            sum(len(where[name, phase]) for phase in _ASPECT),
         )
-        planned = plan.device_of[part.name]
-        yield Row(part.name, planned, runs, back, variables, slots, updates, len(mine))

@@ -11,7 +11,7 @@ from splitnet.core import hook
 from splitnet.core.checks import Count, Rate, Seconds, check_fields, checked
 from splitnet.core.errors import (
     DeviceError,
-    SplitnetError,
+    collected,
     listed,
     parse_quantity,
     repeated,
@@ -331,17 +331,13 @@ class Cluster:
         devices: list[Device] = []
         gpu: dict[str, Any] = {"memory": memory, "speed": speed, "preset": preset}
         for text in names:
-            try:
+            with collected(faults):
                 for name in _expanded(text, {device.name for device in devices}):
                     is_gpu = "gpu" in name.rpartition("/")[2]
                     how = gpu if is_gpu else {"memory": cpu_memory}
                     devices.append(Device.of(name, **how))
-            except SplitnetError as error:
-                faults.append(str(error))
-        try:
+        with collected(faults):
             usual = default_link(link, latency)
-        except SplitnetError as error:
-            faults.append(str(error))
         if faults:
             raise DeviceError(listed("invalid cluster.", faults))
         return cls(tuple(devices), (usual,))

@@ -5,7 +5,8 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_USERS = ("splitnet.", "keras.", "tensorflow.", "contextlib")
@@ -60,6 +61,22 @@ def listed(headline: str, faults: Iterable[str]) -> str:
       - second
     """
     return "\n".join([headline, *(f"  - {fault}" for fault in faults)])
+
+
+@contextmanager
+def collected(faults: list[str], where: str = "") -> Iterator[None]:
+    """Add an error that is raised in this block to a list of faults.
+
+    >>> faults = []
+    >>> with collected(faults, "device[0]: "):
+    ...     raise DeviceError("no such preset")
+    >>> faults
+    ['device[0]: no such preset']
+    """
+    try:
+        yield
+    except SplitnetError as error:
+        faults.append(f"{where}{error}")
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -34,6 +34,7 @@ from splitnet.core.errors import (
     DeviceError,
     PlanFileError,
     SplitnetError,
+    collected,
     listed,
     repeated,
     shown,
@@ -319,11 +320,34 @@ def load_cluster(path: str | Path) -> Cluster:
         DeviceError: the file cannot be read, or describes no cluster; with every fault.
     """
     try:
-        return _cluster_of(decode(read_toml(path, "cluster file"), _ClusterFile))
+        table = decode(read_toml(path, "cluster file"), _ClusterFile)
+        return _cluster_of(table)
     except SplitnetError as error:
         known = repr(str(path)) in str(error)
         where = "" if known else f"in the cluster file {str(path)!r}: "
         raise DeviceError(f"{where}{error}") from None
+
+
+def _cluster_of(table: _ClusterFile) -> Cluster:
+    faults: list[str] = []
+    devices: list[Device] = []
+    links: dict[tuple[str, str], Link] = {}
+    for number, row in enumerate(table.device):
+        with collected(faults, f"device[{number}]: "):
+            devices.append(Device.of(**row))
+    for one in table.links:
+        with collected(faults):
+            a, b = (end if end == "*" else device_name(end) for end in one.between)
+            link = default_link(one.bandwidth, one.latency)
+            links[a, b] = replace(link, source=a, target=b)
+            links[b, a] = replace(link, source=b, target=a)
+    with collected(faults):
+        links.setdefault(("*", "*"), default_link(table.link, table.latency))
+    with collected(faults):
+        hosts = hosts_from(table.hosts)
+    if faults:
+        raise DeviceError(listed("invalid cluster.", faults))
+    return Cluster(tuple(devices), tuple(links.values()), hosts)
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
@@ -356,36 +380,6 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
             f"latency = {link.latency_seconds!r}",
         ]
     write_bytes("\n".join([*lines, ""]).encode(), path, "cluster")
-
-
-def _cluster_of(table: _ClusterFile) -> Cluster:
-    faults: list[str] = []
-
-    def tried(where: str, make: Callable[..., Value], *arguments: Any) -> list[Value]:
-        try:
-            return [make(*arguments)]
-        except SplitnetError as error:
-            faults.append(f"{where}{error}")
-            return []
-
-    devices: list[Device] = []
-    for number, row in enumerate(table.device):
-        make = partial(Device.of, **row)
-        devices += tried(f"device[{number}]: ", make)
-    pairs = [made for row in table.links for made in tried("", _links, row)]
-    usual = tried("", default_link, table.link, table.latency)
-    hosts = tried("", hosts_from, table.hosts)
-    if faults:
-        raise DeviceError(listed("invalid cluster.", faults))
-    links = (link for pair in pairs for link in pair)
-    return Cluster(tuple(devices), (*links, *usual), hosts[0])
-
-
-def _links(row: _LinkTable) -> list[Link]:
-    one, other = (end if end == "*" else device_name(end) for end in row.between)
-    usual = default_link(row.bandwidth, row.latency)
-    ends = dict.fromkeys([(one, other), (other, one)])
-    return [replace(usual, source=a, target=b) for a, b in ends]
 
 
 def hosts_from(values: Mapping[str, str]) -> tuple[Host, ...]:

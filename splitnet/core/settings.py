@@ -19,6 +19,7 @@ from splitnet.core.checks import Count, Positive, words
 from splitnet.core.errors import (
     ConfigError,
     SplitnetError,
+    collected,
     listed,
     parse_bytes,
     repeated,
@@ -182,10 +183,8 @@ def resolve(
     faults: list[str] = []
     path = config_file(environ, folder)
     table: Mapping[str, object] = {}
-    try:
+    with collected(faults):
         table = _table_of(path) if path else {}
-    except SplitnetError as error:
-        faults.append(str(error))
     variables = [
         name
         for name in sorted(environ)
