@@ -243,7 +243,7 @@ def _header_rows(
         lines.append(Line(f"audit: {said}", 11, INK if audit.ok else ALARM, bold=True))
     if other is not None:
         moved, step, *_ = str(other.compare(plan)).splitlines()
-        words = f"{moved.rstrip('.')}, {step.strip()}"
+        words = f"{moved.rstrip('.')}, {' '.join(step.split())}"
         lines.append(Line(words, 11, bold=True))
     used = {device for devices in shown.lanes.values() for device in devices}
     unused = ", ".join(d.name for d in plan.cluster if d.name not in used)

@@ -30,13 +30,7 @@ from splitnet.view.style import clean, escaped
 from splitnet.view.timeline import dot_of_steps, stacked
 
 _FORMATS = ("svg", "png", "pdf", "dot")
-_CHILD = """
-import sys, pygraphviz
-kind, engine, *options = sys.argv[1:]
-graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
-picture = graph.draw(format=kind, prog=engine, args=" ".join(options))
-sys.stdout.buffer.write(picture)
-"""
+_CHILD = Path(__file__).with_name("graphviz_child.py")
 # The second for graphs around whose boxes Graphviz finds no ways for lines.
 _ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
@@ -157,7 +151,7 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     """
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
-    command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
+    command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
     fault = ""
     for extra in _ATTEMPTS:
         try:
