@@ -96,8 +96,8 @@ class Problem:
         if self.step is None:
             return bytes_per_device(self.graph, place)
         step, devices = self.as_run(place)
-        memories, _ = memory_of(step, devices, run_step(step, devices))
-        return np.array([memory.total for memory in memories], np.float64)
+        held = memory_of(step, devices, run_step(step, devices))
+        return np.array([one.peak.total for one in held], np.float64)
 
 
 Send = tuple[int, Sequence[int], Sequence[float]]
@@ -253,13 +253,11 @@ def problem_of(
 def _held_bytes(step: StepGraph) -> Floats:
     """Bytes of every unit whose sums are lower bounds of what devices hold.
 
-    Weights, slots, and either gradients or saved activations, whichever is more.
+    Weights, slots and saved activations: gradients go as they are used.
     """
     trained = np.array(step.trained_bytes, np.float64) * step.training
-    made = np.array(step.gradient_bytes, np.float64) * step.training
-    saved = np.array(step.saved_floor, np.float64)
     held = np.array(step.weight_bytes, np.float64) + step.slot_copies * trained
-    return held + (made if made.sum() >= saved.sum() else saved)
+    return held + np.array(step.saved_floor, np.float64)
 
 
 def contract(problem: Problem, cluster: Ints, count: int) -> Problem:

@@ -15,8 +15,10 @@ the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogG
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (
@@ -26,11 +28,7 @@ from splitnet.simulator.task_graph import (
     GradientReduction,
 )
 
-__all__ = ["Moved", "StepRun", "Traffic", "run_step"]
-
 _COPIES_FIRST = 2**62
-
-Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 @dataclass(slots=True)
@@ -73,44 +71,10 @@ def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
     loop = _Loop(step, device)
     loop.run()
     n = step.count
-    loop.start[n : 2 * n] = reversed(loop.start[n : 2 * n])
-    loop.stop[n : 2 * n] = reversed(loop.stop[n : 2 * n])
-    loop.ran[n : 2 * n] = reversed(loop.ran[n : 2 * n])
+    columns: tuple[list[Any], ...] = loop.start, loop.stop, loop.ran
+    for column in columns:
+        column[n : 2 * n] = reversed(column[n : 2 * n])
     return StepRun(loop.start, loop.stop, loop.ran, loop.copies)
-
-
-class Traffic:
-    """What the copies of a step carry, as a function of where its units are."""
-
-    def __init__(self, step: StepGraph) -> None:
-        last = 2 * step.count - 1
-        ends: list[tuple[int, Iterable[int], int]] = [
-            *((one.source, one.readers, one.bytes) for one in step.edges),
-            *((one.users[0], one.users, one.bytes) for one in step.weights),
-        ]
-        self.rows: list[tuple[int, list[int], GradientReduction]] = []
-        for one in step.tasks.reductions:
-            home = last - one.task if one.kind == GRADIENT else one.task - last - 1
-            units = [last - task for task in one.contributors]
-            if one.row_bytes:
-                self.rows.append((home, units, one))
-            else:
-                ends.append((home, units, one.bytes))
-        self.home = np.array([home for home, _, _ in ends], np.int64)
-        self.sizes = np.array([size for _, _, size in ends], np.int64)
-        pairs = [(item, unit) for item, one in enumerate(ends) for unit in one[1]]
-        self.item, self.unit = np.array(pairs, np.int64).reshape(-1, 2).T
-
-    def bytes(self, where: Ints, devices: int) -> int:
-        """Bytes of all copies with unit u on device `where[u]` of so many."""
-        away = np.zeros((len(self.sizes), devices), np.bool_)
-        away[self.item, where[self.unit]] = True
-        away[np.arange(len(self.sizes)), where[self.home]] = False
-        total = int(away.sum(axis=1) @ self.sizes)
-        for home, units, one in self.rows:
-            for device in {int(where[unit]) for unit in units} - {int(where[home])}:
-                total += one.bytes_from([where[unit] == device for unit in units])
-        return total
 
 
 class _Loop:
@@ -121,7 +85,7 @@ class _Loop:
         self.step, self.tasks = step, step.tasks
         self.place = [*device, *reversed(device), *device]
         self.start, self.stop = [0.0] * count, [0.0] * count
-        self.ran: list[bool] = [False] * count
+        self.ran = [False] * count
         self.ready = [0.0] * count
         self.pending = list(step.tasks.pending)
         self.device_free = [0.0] * step.device_count
@@ -129,11 +93,22 @@ class _Loop:
         self.copies: list[Moved] = []
         self.receivers: list[Sequence[int]] = []  # tasks that wait for each copy
         self.queue: list[tuple[float, int]] = []
-        self.missing = self._contributions()
+        # Per reduction, how many contributors on each device have not run yet.
+        self.missing: list[dict[int, int]] = []
 
     def run(self) -> None:
         """Start what is ready until nothing is left."""
-        self._send_weights(self.place[: self.step.count])
+        for reduction in self.tasks.reductions:
+            left: dict[int, int] = {}
+            for task in reduction.contributors:
+                left[self.place[task]] = left.get(self.place[task], 0) + 1
+            self.pending[reduction.task] += len(left)
+            self.missing.append(left)
+        for number, weight in enumerate(self.step.weights):
+            home = weight.users[0]
+            for user in weight.users:
+                self.pending[user] += self.place[user] != self.place[home]
+            self._deliver(WEIGHTS, number, home, weight.users, weight.bytes, 0.0)
         ready = (u for u in range(self.step.count) if not self.pending[u])
         self.queue += [(0.0, unit) for unit in ready]
         heapify(self.queue)
@@ -144,40 +119,36 @@ class _Loop:
             else:
                 self._execute(task, time)
 
-    def _contributions(self) -> list[dict[int, int]]:
-        """Per reduction, how many contributors on each device have not run yet."""
-        found = []
-        for reduction in self.tasks.reductions:
-            left: dict[int, int] = {}
-            for task in reduction.contributors:
-                left[self.place[task]] = left.get(self.place[task], 0) + 1
-            self.pending[reduction.task] += len(left)
-            found.append(left)
-        return found
-
-    def _send_weights(self, device: Sequence[int]) -> None:
-        """Send every shared weight to each device that uses it away from its home."""
-        for number, weight in enumerate(self.step.weights):
-            home = device[weight.users[0]]
-            away: dict[int, list[int]] = {}
-            for user in weight.users:
-                if device[user] != home:
-                    away.setdefault(device[user], []).append(user)
-                    self.pending[user] += 1
-            for target, users in away.items():
-                self._send(Moved(WEIGHTS, number, home, target, weight.bytes), users)
-
-    def _send(self, copy: Moved, receivers: Sequence[int], time: float = 0.0) -> None:
-        heappush(self.queue, (time, len(self.copies) - _COPIES_FIRST))
-        self.copies.append(copy)
-        self.receivers.append(receivers)
-
     def _arrive(self, task: int, time: float) -> None:
         """Note that something the task depends on is there."""
         self.ready[task] = max(self.ready[task], time)
         self.pending[task] -= 1
         if not self.pending[task]:
             heappush(self.queue, (self.ready[task], task))
+
+    def _deliver(
+        self,
+        kind: int,
+        item: int,
+        owner: int,
+        readers: Sequence[int],
+        size: int,
+        time: float,
+    ) -> None:
+        """Give what a unit has to its readers: here at once, elsewhere by one copy."""
+        where, away = self.place[owner], dict[int, list[int]]()
+        for reader in readers:
+            if self.place[reader] != where:
+                away.setdefault(self.place[reader], []).append(reader)
+            elif kind == ACTIVATION:
+                self._arrive(reader, time)
+        for target, some in away.items():
+            self._send(Moved(kind, item, where, target, size), some, time)
+
+    def _send(self, copy: Moved, receivers: Sequence[int], time: float) -> None:
+        heappush(self.queue, (time, len(self.copies) - _COPIES_FIRST))
+        self.copies.append(copy)
+        self.receivers.append(receivers)
 
     def _copy(self, number: int, time: float) -> None:
         copy, step = self.copies[number], self.step
@@ -206,26 +177,13 @@ class _Loop:
         for successor in self.tasks.successors[task]:
             self._arrive(successor, time)
         if task < self.step.count:
-            self._send_outputs(task, time)
+            for number in self.tasks.outputs[task]:
+                edge = self.step.edges[number]
+                self._deliver(ACTIVATION, number, task, edge.readers, edge.bytes, time)
         else:
-            self._contribute(task, time)
+            self._contribute(task)
 
-    def _send_outputs(self, unit: int, time: float) -> None:
-        """Give each output to its readers: at once here, by one copy per device."""
-        where = self.place[unit]
-        for number in self.tasks.outputs[unit]:
-            edge = self.step.edges[number]
-            away: dict[int, list[int]] = {}
-            for reader in edge.readers:
-                if self.place[reader] == where:
-                    self._arrive(reader, time)
-                else:
-                    away.setdefault(self.place[reader], []).append(reader)
-            for target, readers in away.items():
-                copy = Moved(ACTIVATION, number, where, target, edge.bytes)
-                self._send(copy, readers, time)
-
-    def _contribute(self, task: int, time: float) -> None:
+    def _contribute(self, task: int) -> None:
         """Send each sum of gradients home when its last contributor here has run."""
         where = self.place[task]
         for number in self.tasks.contributes[task]:
@@ -242,3 +200,37 @@ class _Loop:
                 size = reduction.bytes_from(here)
                 copy = Moved(reduction.kind, reduction.item, where, home, size)
                 self._send(copy, (reduction.task,), last)
+
+
+class Traffic:
+    """What the copies of a step carry, as a function of where its units are."""
+
+    def __init__(self, step: StepGraph) -> None:
+        last = 2 * step.count - 1
+        ends: list[tuple[int, Iterable[int], int]] = [
+            *((one.source, one.readers, one.bytes) for one in step.edges),
+            *((one.users[0], one.users, one.bytes) for one in step.weights),
+        ]
+        self.rows: list[tuple[int, list[int], GradientReduction]] = []
+        for one in step.tasks.reductions:
+            home = last - one.task if one.kind == GRADIENT else one.task - last - 1
+            units = [last - task for task in one.contributors]
+            if one.row_bytes:
+                self.rows.append((home, units, one))
+            else:
+                ends.append((home, units, one.bytes))
+        self.home = np.array([home for home, _, _ in ends], np.int64)
+        self.sizes = np.array([size for _, _, size in ends], np.int64)
+        pairs = [(item, unit) for item, one in enumerate(ends) for unit in one[1]]
+        self.item, self.unit = np.array(pairs, np.int64).reshape(-1, 2).T
+
+    def bytes(self, where: npt.NDArray[np.int64], devices: int) -> int:
+        """Bytes of all copies with unit u on device `where[u]` of so many."""
+        away = np.zeros((len(self.sizes), devices), np.bool_)
+        away[self.item, where[self.unit]] = True
+        away[np.arange(len(self.sizes)), where[self.home]] = False
+        total = int(away.sum(axis=1) @ self.sizes)
+        for home, units, one in self.rows:
+            for device in {int(where[unit]) for unit in units} - {int(where[home])}:
+                total += one.bytes_from([where[unit] == device for unit in units])
+        return total

@@ -2,24 +2,28 @@
 
     weights          at home, for the whole step
     slots            of the optimizer, beside trained weights
-    gradients        of weights, from the backward task that makes them to the end
+    gradients        of weights, from the backward task that makes them to their update
     activations      outputs while they are read, and what is saved for backward tasks:
                      a function holds all of it until its backward pass ends
     receive buffers  copies of tensors, weights and gradients from other devices
     workspace        temporaries of tasks, and gradients of activations
 
-Optimizer updates run one variable after the other: their temporaries are those of the
-largest. The memory of a device is that of its fullest moment, so it is the peak of its
-curve. TensorFlow's allocator holds more than its tensors need; that is not counted.
+While a task runs TensorFlow starts the next one of that device if its inputs are there,
+so two tasks side by side hold what they need. Optimizer updates run one variable after
+the other: their temporaries are those of the largest. The memory of a device is that of
+its fullest moment, so it is the peak of its curve. TensorFlow's allocator holds more
+than its tensors need; that is not counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
+import numpy.typing as npt
 
 from splitnet.core.timeline import Memory
-from splitnet.simulator.event_loop import StepRun
+from splitnet.simulator.event_loop import Moved, StepRun
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import (
     ACTIVATION,
@@ -30,76 +34,71 @@ from splitnet.simulator.task_graph import (
 )
 from splitnet.simulator.units import cut_run
 
-__all__ = ["Curve", "MemoryDetail", "functions_of", "memory_detail", "memory_of"]
-
 _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _RECEIVED, _WORKSPACE = range(6)
 
-Interval = tuple[int, int, float, float, int, int]
-"""Device, kind, seconds from and to, bytes, and the unit whose they are."""
-
-Times = np.ndarray[tuple[int], np.dtype[np.float64]]
-Held = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-
-Curve = tuple[tuple[float, int], ...]
-"""Bytes in use after each moment at which they change."""
+_Interval = tuple[int, int, float, float, int]
+"""Kind, the unit whose bytes they are, seconds from and to, bytes."""
 
 
-class MemoryDetail(NamedTuple):
-    """One device's memory over time by kind, and the largest at its fullest moment.
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What one device holds over a step.
 
-    `curve` holds moments and the bytes of each kind after them, in the order of the
-    fields of `Memory`; `largest` holds (kind, part, bytes).
+    Attributes:
+        times: Moments at which bytes change.
+        held: Bytes of each kind after each moment, kinds as the fields of `Memory`.
+        intervals: What was added up.
     """
 
-    curve: list[tuple[float, list[int]]]
-    largest: list[tuple[int, str, int]]
+    times: npt.NDArray[np.float64]
+    held: npt.NDArray[np.int64]
+    intervals: Sequence[_Interval]
+
+    @property
+    def curve(self) -> tuple[tuple[float, int], ...]:
+        """Bytes in use after each moment."""
+        return tuple(zip(self.times.tolist(), self.held.sum(axis=1).tolist()))
+
+    @property
+    def peak(self) -> Memory:
+        """Bytes of each kind at the fullest moment."""
+        return Memory(*self.held[int(self.held.sum(axis=1).argmax())].tolist())
+
+    def largest(self, parts: Sequence[str], most: int) -> list[tuple[int, str, int]]:
+        """What is largest at the fullest moment, as (kind, part, bytes).
+
+        `parts` names the part of every unit.
+        """
+        peak = self.times[int(self.held.sum(axis=1).argmax())]
+        sizes: dict[tuple[int, str], int] = {}
+        for kind, unit, start, stop, size in self.intervals:
+            if start <= peak < stop:
+                key = kind, parts[unit]
+                sizes[key] = sizes.get(key, 0) + size
+        ranked = sorted(sizes, key=lambda key: -sizes[key])[:most]
+        return [(*key, sizes[key]) for key in ranked]
 
 
 def memory_of(
     step: StepGraph, device: Sequence[int], run: StepRun
-) -> tuple[list[Memory], list[Curve]]:
-    """Each device's memory at its fullest moment, and its bytes in use over time.
-
-    O((units + edges) log units).
-    """
-    sums = [_sum(intervals) for intervals in _by_device(step, device, run)]
-    return (
-        [Memory(*held[int(held.sum(axis=1).argmax())].tolist()) for _, held in sums],
-        [tuple(zip(times.tolist(), held.sum(axis=1).tolist())) for times, held in sums],
-    )
+) -> list[DeviceMemory]:
+    """Each device's memory. O((units + edges) log units)."""
+    return [_added_up(intervals) for intervals in _Held(step, device, run).intervals]
 
 
-def memory_detail(
-    step: StepGraph, device: Sequence[int], run: StepRun, most: int
-) -> list[MemoryDetail]:
-    """What each device holds when, and at most `most` of the largest at its peak."""
-    found = []
-    for intervals in _by_device(step, device, run):
-        times, held = _sum(intervals)
-        peak = times[int(held.sum(axis=1).argmax())]
-        sizes: dict[tuple[int, str], int] = {}
-        for _, kind, start, stop, size, unit in intervals:
-            if start <= peak < stop:
-                key = kind, step.parts[unit]
-                sizes[key] = sizes.get(key, 0) + size
-        largest = sorted(sizes, key=lambda key: -sizes[key])[:most]
-        found.append(
-            MemoryDetail(
-                list(zip(times.tolist(), held.tolist())),
-                [(*key, sizes[key]) for key in largest],
-            )
-        )
-    return found
-
-
-def _by_device(
-    step: StepGraph, device: Sequence[int], run: StepRun
-) -> list[list[Interval]]:
-    found: list[list[Interval]] = [[] for _ in range(step.device_count)]
-    for one in _Intervals(step, device, run).all():
-        if one[4] > 0 and one[3] > one[2]:
-            found[one[0]].append(one)
-    return found
+def _added_up(intervals: Sequence[_Interval]) -> DeviceMemory:
+    if not intervals:
+        return DeviceMemory(np.zeros(1), np.zeros((1, 6), dtype=np.int64), intervals)
+    kinds, _, starts, stops, sizes = zip(*intervals)
+    count = len(intervals)
+    times = np.array([*starts, *stops])
+    changes = np.zeros((2 * count, 6), dtype=np.int64)
+    changes[np.arange(count), kinds] = sizes
+    changes[np.arange(count, 2 * count), kinds] = -np.array(sizes, dtype=np.int64)
+    order = np.argsort(times, kind="stable")
+    times, held = times[order], np.cumsum(changes[order], axis=0)
+    last = np.append(times[1:] != times[:-1], True)  # of the changes at one moment
+    return DeviceMemory(times[last], held[last], intervals)
 
 
 def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
@@ -109,210 +108,193 @@ def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     before them and after them. O(units + edges).
     """
     n = step.count
-    sources: list[list[int]] = [[] for _ in range(n)]
-    reads: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+    reads: dict[int, list[tuple[int, int]]] = {unit: [] for unit in range(n)}
     readers = {reader for edge in step.edges for reader in edge.readers}
     for number, edge in enumerate(step.edges):
         if edge.source in readers or step.forward[0][edge.source]:
             for reader in edge.readers:  # an input of the model is no function
-                sources[reader].append(edge.source)
                 reads[reader].append((edge.source, number))
-    before, after, leader = [0] * n, [0] * n, list(range(n))
+    before, after = [0] * n, [0] * n
     for unit in range(n):
-        for source in sources[unit]:
+        for source, _ in reads[unit]:
             hops = before[source] + (device[source] != device[unit])
             before[unit] = max(before[unit], hops)
     for unit in reversed(range(n)):
-        for source in sources[unit]:
+        for source, _ in reads[unit]:
             hops = after[unit] + (device[source] != device[unit])
             after[source] = max(after[source], hops)
-
-    def find(unit: int) -> int:
-        while leader[unit] != unit:
-            leader[unit] = unit = leader[leader[unit]]
-        return unit
-
     rank = list(zip(device, before, after))
+    runs = nx.utils.UnionFind(range(n))
     for unit in range(n):
-        for source in sources[unit]:
+        for source, _ in reads[unit]:
             if rank[source] == rank[unit]:
-                leader[find(unit)] = find(source)
-    runs: dict[int, list[int]] = {}
+                runs.union(source, unit)
+    members: dict[int, list[int]] = {}
     for unit in range(n):
-        runs.setdefault(find(unit), []).append(unit)
+        members.setdefault(runs[unit], []).append(unit)
     sizes = dict(enumerate(step.calls))
     return [
         list(function)
-        for run in runs.values()
+        for run in members.values()
         for function in cut_run(run, {unit: reads[unit] for unit in run}, sizes)
     ]
 
 
-def _sum(intervals: Sequence[Interval]) -> tuple[Times, Held]:
-    """The moments at which bytes change, and the bytes of each kind after each."""
-    if not intervals:
-        return np.zeros(1), np.zeros((1, 6), dtype=np.int64)
-    _, kinds, starts, stops, sizes, _ = zip(*intervals)
-    count = len(intervals)
-    times = np.array([*starts, *stops])
-    changes = np.zeros((2 * count, 6), dtype=np.int64)
-    changes[np.arange(count), kinds] = sizes
-    changes[np.arange(count, 2 * count), kinds] = -np.array(sizes, dtype=np.int64)
-    order = np.argsort(times, kind="stable")
-    times, held = times[order], np.cumsum(changes[order], axis=0)
-    last = np.append(times[1:] != times[:-1], True)  # of the changes at one moment
-    return times[last], held[last]
-
-
-class _Intervals:
-    """All tensors of one run: where, when and how large they are."""
+class _Held:
+    """The intervals of one run, per device. Tasks are numbered as in `StepRun`."""
 
     def __init__(self, step: StepGraph, device: Sequence[int], run: StepRun) -> None:
-        self.step, self.device, self.run, self.n = step, device, run, step.count
-        self.end = run.seconds
-        self.sent = {  # when the copy of a gradient has left its device
-            (copy.kind, copy.item, copy.source): copy.stop
-            for copy in run.copies
-            if copy.kind in (GRADIENT, WEIGHTS_GRADIENT)
-        }
-        self.begins, self.ends = self._functions()
-        self.last_read = self._last_reads()
-
-    def all(self) -> Iterator[Interval]:
-        """Every interval of every device."""
-        yield from self._units()
-        yield from self._outputs()
-        yield from self._activation_gradients()
-        for number, weight in enumerate(self.step.weights):
-            yield from self._shared_gradients(number, weight)
-        yield from self._received()
-
-    def _forward(self, unit: int) -> tuple[float, float]:
-        return self.run.start[unit], self.run.stop[unit]
-
-    def _backward(self, unit: int) -> tuple[float, float]:
-        return self.run.start[self.n + unit], self.run.stop[self.n + unit]
-
-    def _functions(self) -> tuple[list[float], list[float]]:
-        """Per unit, when the backward pass of its function begins and ends."""
-        begins, ends = list(self.run.start[self.n :]), list(self.run.stop[self.n :])
-        for units in functions_of(self.step, self.device):
-            back = [u for u in units if self.run.ran[self.n + u]]
-            begin = min((self.run.start[self.n + u] for u in back), default=0.0)
-            end = max((self.run.stop[self.n + u] for u in back), default=0.0)
+        self.step, self.device, self.n = step, device, step.count
+        self.start, self.stop, self.end = run.start, run.stop, run.seconds
+        self.copies: dict[tuple[int, int], list[Moved]] = {}
+        for copy in run.copies:
+            self.copies.setdefault((copy.kind, copy.item), []).append(copy)
+        self.intervals: list[list[_Interval]] = [[] for _ in range(step.device_count)]
+        self.begin = self._begin(run)
+        # When the backward pass of the function of each unit begins and ends.
+        self.opens, self.closes = self.begin[self.n :], self.stop[self.n : 2 * self.n]
+        for units in functions_of(step, device):
+            back = [u for u in units if run.ran[self.n + u]]
+            opens = min((self.begin[self.n + u] for u in back), default=0.0)
+            closes = max((self.stop[self.n + u] for u in back), default=0.0)
             for u in back:
-                begins[u], ends[u] = begin, end
-        return begins, ends
+                self.opens[u], self.closes[u] = opens, closes
+        for unit in range(self.n):
+            self._unit(unit, run.ran)
+        for number in range(len(step.edges)):
+            self._edge(number)
+        for number, weight in enumerate(step.weights):
+            self._shared_weight(number, weight)
 
-    def _units(self) -> Iterator[Interval]:
-        """What belongs to units: weights, slots, gradients, saved and passing bytes."""
-        step, n, end = self.step, self.n, self.end
-        own = [0] * n
-        for weight in step.all_weights:
-            if len(weight.users) == 1:
-                own[weight.users[0]] += weight.gradient_bytes
-        for u, where in enumerate(self.device):
-            trained = step.trained_bytes[u]
-            yield where, _WEIGHTS, 0.0, end, step.weight_bytes[u], u
-            yield where, _SLOTS, 0.0, end, trained * step.slot_copies, u
-            yield where, _WORKSPACE, *self._forward(u), step.forward_workspace[u], u
-            if self.run.ran[n + u]:
-                back = self._backward(u)
-                yield (
-                    where,
-                    _ACTIVATIONS,
-                    self.run.start[u],
-                    self.ends[u],
-                    step.saved_bytes[u],
-                    u,
-                )
-                early = step.early_workspace[u]
-                yield where, _WORKSPACE, self.begins[u], back[0], early, u
-                yield where, _WORKSPACE, *back, step.backward_workspace[u], u
-                yield where, _GRADIENTS, back[0], end, own[u], u
-            if self.run.ran[2 * n + u]:
-                times = self.run.start[2 * n + u], self.run.stop[2 * n + u]
-                yield where, _WORKSPACE, *times, step.largest_update[u], u
+    def _hold(
+        self, where: int, kind: int, unit: int, start: float, stop: float, size: int
+    ) -> None:
+        if size > 0 and stop > start:
+            self.intervals[where].append((kind, unit, start, stop, size))
 
-    def _last_reads(self) -> list[dict[int, float]]:
-        """Per edge and device, when its bytes are read for the last time."""
-        found: list[dict[int, float]] = []
-        for edge in self.step.edges:
-            last = {self.device[edge.source]: self.run.stop[edge.source]}
-            reads = [(r, self.run.stop[r]) for r in edge.readers]
-            reads += [(u, self.ends[u]) for u in edge.saved_by]
-            for unit, time in reads:
-                where = self.device[unit]
-                last[where] = max(last.get(where, 0.0), time)
-            found.append(last)
-        for copy in self.run.copies:
-            if copy.kind == ACTIVATION:
-                last = found[copy.item]
-                last[copy.source] = max(last[copy.source], copy.stop)
-        return found
+    def _begin(self, run: StepRun) -> list[float]:
+        """When each forward and backward task begins to hold what it needs.
 
-    def _outputs(self) -> Iterator[Interval]:
-        """Outputs of units on the device that makes them."""
-        for edge, last in zip(self.step.edges, self.last_read):
-            where = self.device[edge.source]
-            start = self.run.start[edge.source]
-            yield where, _ACTIVATIONS, start, last[where], edge.bytes, edge.source
+        Its inputs are there, and the task before it on its device has begun.
+        """
+        step, device, n = self.step, self.device, self.n
+        there = [0.0] * n + self.stop[:n]
+        pairs = [(e.source, r) for e in step.edges for r in e.readers]
+        pairs += [(n + r, n + e.source) for e in step.edges for r in e.gradients_from]
+        for waiting, other in step.waits:
+            before, task = (t if t < n else 3 * n - 1 - t for t in (other, waiting))
+            pairs.append((before, task))
+        for before, task in pairs:
+            if device[before % n] == device[task % n]:
+                there[task] = max(there[task], self.stop[before])
+        for (kind, item), copies in self.copies.items():
+            for copy in copies:
+                tasks: Sequence[int] = ()
+                if kind == ACTIVATION:
+                    tasks = step.edges[item].readers
+                elif kind == WEIGHTS:
+                    tasks = step.weights[item].users
+                elif kind == GRADIENT:
+                    tasks = [n + step.edges[item].source]
+                for task in tasks:
+                    if device[task % n] == copy.target:
+                        there[task] = max(there[task], copy.stop)
+        begin = list(self.start)
+        latest = [0.0] * step.device_count
+        for task in sorted(range(2 * n), key=lambda task: (self.start[task], task)):
+            if run.ran[task] and self.stop[task] > self.start[task]:
+                where = device[task % n]
+                begin[task] = min(begin[task], max(there[task], latest[where]))
+                latest[where] = self.start[task]
+        return begin
 
-    def _activation_gradients(self) -> Iterator[Interval]:
-        """Gradients of edges: of every reader until they are summed, then the sum."""
-        for number, edge in enumerate(self.step.edges):
-            for where, units in self._by_device(edge.gradients_from).items():
-                times = [self._backward(unit) for unit in units]
-                summed = max(stop for _, stop in times)
-                gone = self.sent.get(
-                    (GRADIENT, number, where), self._backward(edge.source)[1]
-                )
-                for start, _ in times:
-                    yield where, _WORKSPACE, start, summed, edge.bytes, edge.source
-                yield where, _WORKSPACE, summed, gone, edge.bytes, edge.source
+    def _unit(self, u: int, ran: Sequence[bool]) -> None:
+        """Its weights, slots and gradients, what it saves and what only passes."""
+        step, n, where = self.step, self.n, self.device[u]
+        trained = step.trained[u]
 
-    def _shared_gradients(
-        self, number: int, weight: SharedWeight
-    ) -> Iterator[Interval]:
-        """Gradients of a weight of several units: one sum per device that makes some.
+        def hold(kind: int, start: float, stop: float, size: int) -> None:
+            self._hold(where, kind, u, start, stop, size)
+
+        ahead, back = self.begin[u], self.begin[n + u]
+        hold(_WEIGHTS, 0.0, self.end, step.weight_bytes[u])
+        hold(_SLOTS, 0.0, self.end, step.trained_bytes[u] * step.slot_copies)
+        hold(_WORKSPACE, ahead, self.stop[u], step.forward_workspace[u])
+        if ran[n + u]:
+            done, updated = self.stop[n + u], self.stop[2 * n + u]
+            hold(_ACTIVATIONS, ahead, self.closes[u], step.saved_bytes[u])
+            hold(_WORKSPACE, self.opens[u], back, step.early_workspace[u])
+            hold(_WORKSPACE, back, done, step.backward_workspace[u])
+            for weight in trained:
+                if len(weight.users) == 1:
+                    # Rows of a table are the gradient that the task was given.
+                    made = done if weight.has_rows else back
+                    hold(_GRADIENTS, made, updated, weight.gradient_bytes)
+        if ran[2 * n + u]:
+            sizes = [step.slot_copies * w.bytes or w.gradient_bytes for w in trained]
+            hold(_WORKSPACE, self.start[2 * n + u], self.stop[2 * n + u], max(sizes))
+
+    def _edge(self, number: int) -> None:
+        """The copies of an output, and its gradients.
+
+        Those of all readers on a device stay until they are summed, then the sum stays.
+        """
+        edge, device, n = self.step.edges[number], self.device, self.n
+        home, owner = device[edge.source], edge.source
+        received = self.copies.get((ACTIVATION, number), ())
+        gone = {home: max([self.stop[owner], *(copy.stop for copy in received)])}
+        reads = [(r, self.stop[r]) for r in edge.readers]
+        for unit, time in reads + [(u, self.closes[u]) for u in edge.saved_by]:
+            gone[device[unit]] = max(gone.get(device[unit], 0.0), time)
+        begin = self.begin[owner]
+        self._hold(home, _ACTIVATIONS, owner, begin, gone[home], edge.bytes)
+        for copy in received:
+            last = gone[copy.target]
+            self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
+        read = self.stop[n + owner]
+        sent = self.copies.get((GRADIENT, number), ())
+        for copy in sent:
+            self._hold(home, _RECEIVED, owner, copy.start, read, copy.bytes)
+        left = {copy.source: copy.stop for copy in sent}
+        for where, units in self._by_device(edge.gradients_from).items():
+            summed = max(self.stop[n + u] for u in units)
+            size, until = edge.bytes, left.get(where, read)
+            for u in units:
+                self._hold(where, _WORKSPACE, owner, self.begin[n + u], summed, size)
+            self._hold(where, _WORKSPACE, owner, summed, until, size)
+
+    def _shared_weight(self, number: int, weight: SharedWeight) -> None:
+        """The copies of a weight, and one sum of its gradients per device.
 
         Further contributions are temporaries of the backward tasks that make them; but
-        rows are put side by side, in one copy when the last are there.
+        rows stay side by side, and are put together where they are sent from.
         """
-        owner = weight.users[0]
-        home = self.device[owner]
+        device, n, owner = self.device, self.n, weight.users[0]
+        home = device[owner]
+        for copy in self.copies.get((WEIGHTS, number), ()):
+            here = [u for u in weight.users if device[u] == copy.target]
+            last = max(self.stop[task] for u in here for task in (u, n + u))
+            self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
+        sent = self.copies.get((WEIGHTS_GRADIENT, number), ())
+        for copy in sent:
+            last = self.stop[2 * n + owner]
+            self._hold(home, _RECEIVED, owner, copy.start, last, copy.bytes)
+        left = {copy.source: copy.stop for copy in sent}
+        rows = dict(zip(weight.gradients_from, weight.row_bytes))
         for where, units in self._by_device(weight.gradients_from).items():
-            times = sorted(self._backward(unit) for unit in units)
-            gone = self.sent.get((WEIGHTS_GRADIENT, number, where), self.end)
+            times = sorted((self.begin[n + u], self.stop[n + u], u) for u in units)
+            gone = left.get(where, self.stop[2 * n + owner])
             kind = _GRADIENTS if where == home else _WORKSPACE
             if weight.has_rows:
-                rows = dict(zip(weight.gradients_from, weight.row_bytes))
-                for unit in units:
-                    yield where, kind, self._backward(unit)[0], gone, rows[unit], owner
-                if len(units) > 1:
-                    every = sum(rows[unit] for unit in units)
-                    yield where, _WORKSPACE, *times[-1], every, owner
+                for _, stop, u in times:
+                    self._hold(where, kind, owner, stop, gone, rows[u])
+                if where != home:
+                    every = sum(rows[u] for u in units)
+                    self._hold(where, kind, owner, times[-1][1], gone, every)
                 continue
-            yield where, kind, times[0][0], gone, weight.bytes, owner
-            for start, stop in times[1:]:
-                yield where, _WORKSPACE, start, stop, weight.bytes, owner
-
-    def _received(self) -> Iterator[Interval]:
-        """Copies, on the device that receives them, until they are read there."""
-        for copy in self.run.copies:
-            if copy.kind in (ACTIVATION, GRADIENT):
-                owner = self.step.edges[copy.item].source
-                gone = self._backward(owner)[1]
-                if copy.kind == ACTIVATION:
-                    gone = self.last_read[copy.item][copy.target]
-            else:
-                users = self.step.weights[copy.item].users
-                owner = users[0]
-                gone = self.run.stop[2 * self.n + owner]
-                if copy.kind == WEIGHTS:
-                    here = [u for u in users if self.device[u] == copy.target]
-                    gone = max(self.run.stop[t] for u in here for t in (u, self.n + u))
-            yield copy.target, _RECEIVED, copy.start, gone, copy.bytes, owner
+            self._hold(where, kind, owner, times[0][0], gone, weight.bytes)
+            for start, stop, _ in times[1:]:
+                self._hold(where, _WORKSPACE, owner, start, stop, weight.bytes)
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -11,11 +11,19 @@ that it holds k at most (Narayanan et al., "PipeDream", 2019). Gradients are add
 the sum of the earlier micro-batches as they are made, where they are made.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from math import ceil
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import networkx as nx
 
@@ -26,23 +34,8 @@ from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.plan import Plan
 from splitnet.core.replication import MOMENTS, batch_shares, broadcast_inputs
 from splitnet.core.timeline import SCHEDULES, Execution
-from splitnet.simulator.repeated import repeated
-from splitnet.simulator.step_graph import StepGraph, step_graph
-
-__all__ = [
-    "Pipeline",
-    "ScaledCosts",
-    "execution_of",
-    "in_schedule",
-    "largest_true",
-    "microbatch_step",
-    "pipeline_of",
-    "recomputed_parts",
-    "runs_of",
-    "scaled_graph",
-    "stage_count",
-    "stages_of",
-]
+from splitnet.simulator.step_graph import StepGraph, Table, step_graph
+from splitnet.simulator.task_graph import Edge, SharedWeight
 
 Unit = TypeVar("Unit", bound=Hashable)
 
@@ -290,13 +283,76 @@ def microbatch_step(
         )
 
     return in_schedule(
-        repeated([piece(size, m > 0) for m, size in enumerate(sizes)]), pipeline
+        _repeated([piece(size, m > 0) for m, size in enumerate(sizes)]), pipeline
     )
 
 
-def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
-    """The step of micro-batches, its tasks in the order of a pipeline."""
-    return replace(step, waits=tuple(_waits(step, pipeline)))
+_EACH = (
+    *("names", "parts", "calls", "has_backward", "explicit_backward", "saved_bytes"),
+    *("forward_workspace", "backward_workspace", "early_workspace"),
+)
+_ONCE = ("weight_bytes", "saved_floor")
+"""Columns of a step that each micro-batch has, and those that only the first has."""
+
+
+def _repeated(pieces: Sequence[StepGraph]) -> StepGraph:
+    """One step of several micro-batches, from the step of each.
+
+    The pieces have the same units and use the same weights, which are at home, and are
+    updated, in the first piece.
+    """
+    first, n = pieces[0], pieces[0].count
+    nothing = (0,) * (n * (len(pieces) - 1))
+    columns: dict[str, Any] = {
+        name: tuple(chain.from_iterable(getattr(one, name) for one in pieces))
+        for name in _EACH
+    }
+    columns |= {name: (*getattr(first, name), *nothing) for name in _ONCE}
+    return replace(
+        first,
+        **columns,
+        forward=_side_by_side([one.forward for one in pieces]),
+        backward=_side_by_side([one.backward for one in pieces]),
+        update=_side_by_side([first.update, [nothing] * first.device_count]),
+        edges=tuple(
+            _later(edge, m * n) for m, one in enumerate(pieces) for edge in one.edges
+        ),
+        all_weights=tuple(
+            _used_by_all(same, n) for same in zip(*(one.all_weights for one in pieces))
+        ),
+        microbatches=len(pieces),
+    )
+
+
+def _side_by_side(tables: Sequence[Sequence[tuple[float, ...]]]) -> Table:
+    """Tables beside each other; equal rows are one object."""
+    known: dict[tuple[float, ...], tuple[float, ...]] = {}
+    rows = (tuple(chain.from_iterable(row)) for row in zip(*tables))
+    return tuple(known.setdefault(row, row) for row in rows)
+
+
+def _later(edge: Edge, by: int) -> Edge:
+    """The same tensor between units whose numbers are higher by so many."""
+    return replace(
+        edge,
+        source=edge.source + by,
+        readers=tuple(unit + by for unit in edge.readers),
+        gradients_from=tuple(unit + by for unit in edge.gradients_from),
+        saved_by=tuple(unit + by for unit in edge.saved_by),
+    )
+
+
+def _used_by_all(same: Sequence[SharedWeight], n: int) -> SharedWeight:
+    """A weight of all pieces, each of `n` units."""
+    rows = [one.row_bytes or (0,) * len(one.gradients_from) for one in same]
+    return replace(
+        same[0],
+        users=tuple(m * n + u for m, one in enumerate(same) for u in one.users),
+        gradients_from=tuple(
+            m * n + u for m, one in enumerate(same) for u in one.gradients_from
+        ),
+        row_bytes=tuple(chain.from_iterable(rows)) if any(map(any, rows)) else (),
+    )
 
 
 def runs_of(
@@ -312,35 +368,45 @@ def runs_of(
             yield number, graph.subgraph(run)
 
 
-def _waits(step: StepGraph, pipeline: Pipeline) -> Iterator[tuple[int, int]]:
-    """Pairs of tasks (one, other): the schedule lets the one start after the other.
+def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
+    """The step of micro-batches, its tasks in the order of a pipeline.
 
     Where a stage begins it waits for its end of the micro-batch before, and for its
-    backward tasks of the last micro-batch that must have left it.
+    backward tasks of the last micro-batch that must have left it. The last of several
+    stages is assumed to alternate; nothing forces that.
     """
     count = pipeline.microbatches
     n = step.count // count
-    first = [edge for edge in step.edges if edge.source < n]
     units: nx.DiGraph[int] = nx.DiGraph()
     units.add_nodes_from(range(n))
-    units.add_edges_from((e.source, r) for e in first for r in e.readers)
+    units.add_edges_from(
+        (edge.source, reader)
+        for edge in step.edges
+        if edge.source < n
+        for reader in edge.readers
+    )
     stages = {
         unit: pipeline.stage_of[part]
         for unit, part in enumerate(step.parts[:n])
         if part in pipeline.stage_of
     }
+    waits: list[tuple[int, int]] = []
+    assumed: list[tuple[int, int]] = []
     for number, run in runs_of(units, stages):
         begin = sorted(u for u in run if not run.in_degree(u))
         end = sorted(u for u in run if not run.out_degree(u))
         flows = run.subgraph(u for u in run if step.has_backward[u])
         last = sorted(u for u in flows if not flows.in_degree(u))
         window = pipeline.window(number)
+        forced = window > 1 or pipeline.depth == 1
         for m in range(1, count):
             for unit in begin:
-                yield from ((m * n + unit, (m - 1) * n + other) for other in end)
+                waits += [(m * n + unit, (m - 1) * n + other) for other in end]
                 if m >= window:
                     done = 2 * n * count - 1 - (m - window) * n
-                    yield from ((m * n + unit, done - other) for other in last)
+                    left = [(m * n + unit, done - other) for other in last]
+                    (waits if forced else assumed).extend(left)
+    return replace(step, waits=tuple(waits), assumed=tuple(assumed))
 
 
 def largest_true(holds: Callable[[int], bool], most: int) -> int:

@@ -1,6 +1,6 @@
 """Simulate one training step of a placement: timeline, transfers and memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from splitnet.core.cluster import Cluster
@@ -10,7 +10,7 @@ from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
 
-__all__ = ["Outcome", "outcome_of"]
+_PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,57 +25,42 @@ def outcome_of(
     cluster: Cluster, step: StepGraph, device_of: Mapping[str, str]
 ) -> Outcome:
     """Simulate a step graph with parts on the devices of `device_of`."""
-    number = {device.name: i for i, device in enumerate(cluster)}
-    device = [number[device_of[part]] for part in step.parts]
+    names = [device.name for device in cluster]
+    device = [names.index(device_of[part]) for part in step.parts]
     run = run_step(step, device)
-    memories, curves = memory_of(step, device, run)
-    names = list(number)
+    held = dict(zip(names, memory_of(step, device, run)))
     copies = [_copy(step, names, device, moved) for moved in run.copies]
+    copies.sort(key=lambda c: (c.start, c.stop, c.source_device, c.target_device))
     timeline = Timeline(
-        tasks=tuple(_tasks(step, names, device, run)),
-        copies=tuple(sorted(copies, key=_order)),
+        tasks=tuple(_tasks(step, [names[number] for number in device], run)),
+        copies=tuple(copies),
         devices=tuple(names),
-        memory=dict(zip(names, curves)),
+        memory={name: one.curve for name, one in held.items()},
     )
-    return Outcome(timeline, dict(zip(names, memories)))
+    return Outcome(timeline, {name: one.peak for name, one in held.items()})
 
 
-def _order(copy: Copy) -> tuple[float, float, str, str]:
-    return (copy.start, copy.stop, copy.source_device, copy.target_device)
-
-
-def _tasks(
-    step: StepGraph, names: Sequence[str], device: Sequence[int], run: StepRun
-) -> list[Task]:
+def _tasks(step: StepGraph, device: list[str], run: StepRun) -> list[Task]:
     """Tasks in order of their start; ties as forward, backward, update, then unit."""
-    n = step.count
-    order = sorted(
-        (task for task in range(3 * n) if run.ran[task]),
-        key=lambda task: (run.start[task], run.stop[task], task),
-    )
-    tasks = []
-    for task in order:
-        phase, unit = divmod(task, n)
+    found = []
+    for task in (task for task, ran in enumerate(run.ran) if ran):
+        phase, unit = divmod(task, step.count)
         explicit = phase == 0 and step.explicit_backward[unit]
-        tasks.append(
+        found.append(
             Task(
                 part=step.parts[unit],
-                device=names[device[unit]],
-                phase=("forward", "backward", "update")[1 if explicit else phase],
+                device=device[unit],
+                phase=_PHASES[1 if explicit else phase],
                 start=run.start[task],
                 stop=run.stop[task],
-                microbatch=_microbatch(step, unit),
+                microbatch=unit * step.microbatches // step.count,
             )
         )
-    return tasks
+    return sorted(found, key=lambda task: (task.start, task.stop))
 
 
-def _microbatch(step: StepGraph, unit: int) -> int:
-    return unit * step.microbatches // step.count
-
-
-def _ends(step: StepGraph, moved: Moved, device: Sequence[int]) -> tuple[int, int]:
-    """The unit from which a copy starts, and the first unit that it serves."""
+def _copy(step: StepGraph, names: list[str], device: list[int], moved: Moved) -> Copy:
+    """A copy; it leaves one unit, and the first unit that it serves reads it."""
     returns = moved.kind not in (ACTIVATION, WEIGHTS)
     if moved.kind in (ACTIVATION, GRADIENT):
         edge = step.edges[moved.item]
@@ -85,23 +70,17 @@ def _ends(step: StepGraph, moved: Moved, device: Sequence[int]) -> tuple[int, in
         owner, others = one.users[0], one.gradients_from if returns else one.users
     away = moved.source if returns else moved.target
     other = next(unit for unit in others if device[unit] == away)
-    return (other, owner) if returns else (owner, other)
-
-
-def _copy(
-    step: StepGraph, names: Sequence[str], device: Sequence[int], moved: Moved
-) -> Copy:
-    source, target = _ends(step, moved, device)
-    forward = moved.kind in (ACTIVATION, WEIGHTS) and not step.explicit_backward[target]
+    source, target = (other, owner) if returns else (owner, other)
+    backward = returns or step.explicit_backward[target]
     return Copy(
         source=step.parts[source],
         target=step.parts[target],
         source_device=names[moved.source],
         target_device=names[moved.target],
         kind=COPY_KINDS[moved.kind],
-        phase="forward" if forward else "backward",
+        phase=_PHASES[backward],
         bytes=moved.bytes,
         start=moved.start,
         stop=moved.stop,
-        microbatch=_microbatch(step, source),
+        microbatch=source * step.microbatches // step.count,
     )

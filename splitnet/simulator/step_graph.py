@@ -16,7 +16,7 @@ The event loop, the memory model and the planner's search read the lists of `Ste
 none of them needs the graph of calls.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -31,8 +31,6 @@ from splitnet.simulator.units import (
     group_parts,
     single_calls,
 )
-
-__all__ = ["StepGraph", "Table", "at_home", "step_graph"]
 
 Table = tuple[tuple[float, ...], ...]
 
@@ -52,15 +50,12 @@ class StepGraph:
         backward: Seconds of backward tasks; 0 for units without one.
         update: Seconds of update tasks; 0 for units without one.
         has_backward: Which units have a backward task.
-        has_update: Which units have an update task.
         explicit_backward: Units of a graph that holds its backward calls itself.
         edges: Tensors between units.
         all_weights: Weights that units use.
         waits: Pairs of tasks (one, other): the one starts after the other.
+        assumed: Such pairs that hold by the order of arrival; nothing forces them.
         weight_bytes: Weights at home at the unit.
-        trained_bytes: Those of them that are updated.
-        gradient_bytes: Their gradients: of an embedding, the rows that are read.
-        largest_update: Temporaries of the update that needs most.
         saved_bytes: Saved activations inside the unit, tensors of edges left out.
         saved_floor: Saved activations that all devices together surely hold at one
             moment, assigned to the unit that saves them.
@@ -83,15 +78,11 @@ class StepGraph:
     backward: Table
     update: Table
     has_backward: tuple[bool, ...]
-    has_update: tuple[bool, ...]
     explicit_backward: tuple[bool, ...]
     edges: tuple[Edge, ...]
     all_weights: tuple[SharedWeight, ...]
     waits: tuple[tuple[int, int], ...]
     weight_bytes: tuple[int, ...]
-    trained_bytes: tuple[int, ...]
-    gradient_bytes: tuple[int, ...]
-    largest_update: tuple[int, ...]
     saved_bytes: tuple[int, ...]
     saved_floor: tuple[int, ...]
     forward_workspace: tuple[int, ...]
@@ -103,6 +94,7 @@ class StepGraph:
     seconds_per_byte: Table
     slot_copies: int
     training: bool
+    assumed: tuple[tuple[int, int], ...] = ()
     microbatches: int = 1
 
     @property
@@ -121,34 +113,48 @@ class StepGraph:
         return tuple(one for one in self.all_weights if len(one.users) > 1)
 
     @cached_property
+    def trained(self) -> list[list[SharedWeight]]:
+        """Per unit, the weights at home there that are updated."""
+        return _at_home(self.count, [w for w in self.all_weights if w.gradients_from])
+
+    @cached_property
+    def has_update(self) -> tuple[bool, ...]:
+        """Which units have an update task."""
+        return tuple(map(bool, self.trained))
+
+    @cached_property
+    def trained_bytes(self) -> tuple[int, ...]:
+        """Weights at home at the unit that are updated."""
+        return tuple(sum(w.bytes for w in own) for own in self.trained)
+
+    @cached_property
+    def gradient_bytes(self) -> tuple[int, ...]:
+        """Their gradients: of an embedding, the rows that are read."""
+        return tuple(sum(w.gradient_bytes for w in own) for own in self.trained)
+
+    @cached_property
     def tasks(self) -> TaskGraph:
         """Task dependencies, the same for every placement."""
+        waits = (*self.waits, *self.assumed)
         return task_graph(
-            self.edges,
-            self.weights,
-            has_backward=self.has_backward,
-            has_update=self.has_update,
-            waits=self.waits,
+            self.edges, self.weights, self.has_backward, self.has_update, waits
         )
 
     @cached_property
     def task_seconds(self) -> Table:
         """Seconds of every task, numbered as in `task_graph`, per device."""
-        rows = self._rows()
-        made = {k: (*f, *reversed(b), *u) for k, (f, b, u) in rows.items()}
-        return tuple(made[id(row)] for row in self.forward)
+        return self._per_device(lambda f, b, u: (*f, *reversed(b), *u))
 
     @cached_property
     def unit_seconds(self) -> Table:
         """Seconds of all tasks of every unit per device."""
-        rows = self._rows()
-        made = {k: tuple(map(sum, zip(*three))) for k, three in rows.items()}
-        return tuple(made[id(row)] for row in self.forward)
+        return self._per_device(lambda *rows: tuple(map(sum, zip(*rows))))
 
-    def _rows(self) -> Mapping[int, tuple[tuple[float, ...], ...]]:
-        """The three rows of every device, once for equal devices."""
+    def _per_device(self, row_of: Callable[..., tuple[float, ...]]) -> Table:
+        """A row from the three rows of every device, once for equal devices."""
         rows = zip(self.forward, self.backward, self.update)
-        return {id(three[0]): three for three in rows}
+        made = {id(three[0]): row_of(*three) for three in _unlike(rows)}
+        return tuple(made[id(row)] for row in self.forward)
 
     @cached_property
     def tails(self) -> tuple[float, ...]:
@@ -206,59 +212,47 @@ def step_graph(
         grouping = units
     else:
         grouping = group_parts(graph) if units == "parts" else single_calls(graph)
-    parts = tuple(graph.calls[calls[0]].part for calls in grouping.calls)
+    first = [graph.calls[calls[0]] for calls in grouping.calls]
     some = graph.part if recompute is True else recompute or ()
-    again = [part in some for part in parts]
-    explicit = any(call.backward for call in graph.calls)
+    again = [call.part in some for call in first]
     flows = [False] * len(graph.calls)
-    if training and not explicit:
+    if training and not any(call.backward for call in graph.calls):
         flows = _gradient_flow(graph)
     edges, memory = edges_and_memory(graph, grouping, flows, again)
-    weights = tuple(_weights(graph, grouping, flows))
-    home = at_home(len(grouping.calls), weights)
-    first = [calls[0] for calls in grouping.calls]
+    saved, ahead, behind, early = zip(*memory)
+    weights = _weights(graph, grouping, flows)
+    home = _at_home(len(grouping.calls), weights)
     has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
-    trained = [[w.bytes for w in own if w.gradients_from] for own in home]
-    single = (
-        _call_seconds(graph, cluster, costs, flows, optimizer)
-        if calls is None
-        else (calls.forward, calls.backward, calls.update)
-    )
-    once_more = [
+    if calls is None:
+        single = _call_seconds(graph, cluster, costs, flows, optimizer)
+    else:
+        single = list(zip(calls.forward, calls.backward, calls.update))
+    back_and_again = [
         flow and again[unit] for flow, unit in zip(flows, grouping.unit_of_call)
     ]
-    tables = _added_up(single, cluster, grouping, once_more)
+    rows = _added_up(single, cluster, grouping, back_and_again)
     slots = slots_of(optimizer) if training else 0
     links = [[costs.link(a.name, b.name, cluster) for b in cluster] for a in cluster]
-    charged = [
-        sum(graph.calls[i].size_bytes for i in calls) for calls in grouping.calls
-    ]
     return StepGraph(
-        names=tuple(graph.calls[i].name for i in first),
-        parts=parts,
-        forward=tables[0],
-        backward=tables[1],
-        update=tables[2],
+        names=tuple(call.name for call in first),
+        parts=tuple(call.part for call in first),
+        forward=tuple(ahead for ahead, _, _ in rows),
+        backward=tuple(back for _, back, _ in rows),
+        update=tuple(update for _, _, update in rows),
         has_backward=has_backward,
-        has_update=tuple(bool(own) for own in trained),
-        explicit_backward=tuple(graph.calls[i].backward for i in first),
+        explicit_backward=tuple(call.backward for call in first),
         edges=edges,
-        all_weights=weights,
+        all_weights=tuple(weights),
         waits=(),
         weight_bytes=tuple(
-            size + sum(w.bytes for w in own) for size, own in zip(charged, home)
+            sum(w.bytes for w in own) + sum(graph.calls[i].size_bytes for i in calls)
+            for own, calls in zip(home, grouping.calls)
         ),
-        trained_bytes=tuple(map(sum, trained)),
-        gradient_bytes=tuple(sum(w.gradient_bytes for w in own) for own in home),
-        largest_update=tuple(
-            max((slots * w.bytes or w.gradient_bytes for w in own), default=0)
-            for own in ([w for w in some if w.gradients_from] for some in home)
-        ),
-        saved_bytes=tuple(memory.saved),
-        saved_floor=_saved_floor(edges, has_backward, memory.saved),
-        forward_workspace=tuple(memory.forward),
-        backward_workspace=tuple(memory.backward),
-        early_workspace=tuple(memory.early),
+        saved_bytes=saved,
+        saved_floor=_saved_floor(edges, has_backward, saved),
+        forward_workspace=ahead,
+        backward_workspace=behind,
+        early_workspace=early,
         calls=tuple(map(len, grouping.calls)),
         latency=tuple(tuple(one.latency_seconds for one in row) for row in links),
         gap=tuple(tuple(one.gap for one in row) for row in links),
@@ -293,16 +287,22 @@ def _gradient_flow(graph: Graph) -> list[bool]:
 def _weights(
     graph: Graph, grouping: Grouping, flows: Sequence[bool]
 ) -> list[SharedWeight]:
-    """Every weight that is used, with the units that use it, home first."""
-    rows = _row_bytes(graph)
+    """Every weight that is used, with the units that use it, home first.
+
+    The gradient of a table is the rows that a call looks up, with their numbers.
+    """
+    read: dict[str, int] = {}
+    for tensor in graph.tensors:
+        read[tensor.target] = read.get(tensor.target, 0) + tensor.bytes
     users: dict[str, dict[int, None]] = {w.name: {} for w in graph.weights}
     gradients: dict[str, dict[int, list[int]]] = {w.name: {} for w in graph.weights}
-    for i, call in enumerate(graph.calls):
-        unit = grouping.unit_of_call[i]
+    for call, unit, flow in zip(graph.calls, grouping.unit_of_call, flows):
         for name in call.weights:
             users[name][unit] = None
-            if flows[i] and graph.weight[name].trainable:
-                gradients[name].setdefault(unit, []).append(rows.get((name, i), 0))
+            if flow and graph.weight[name].trainable:
+                rows = call.output_bytes + read.get(call.name, 0)
+                made = rows if name in call.lookups else 0
+                gradients[name].setdefault(unit, []).append(made)
     found = []
     for w in graph.weights:
         if users[w.name]:
@@ -320,24 +320,21 @@ def _weights(
     return found
 
 
-def _row_bytes(graph: Graph) -> dict[tuple[str, int], int]:
-    """Bytes of the rows, with their numbers, of each call's gradient of a table."""
-    numbers: dict[str, int] = {}
-    for tensor in graph.tensors:
-        numbers[tensor.target] = numbers.get(tensor.target, 0) + tensor.bytes
-    return {
-        (name, i): call.output_bytes + numbers.get(call.name, 0)
-        for i, call in enumerate(graph.calls)
-        for name in call.lookups
-    }
-
-
-def at_home(count: int, weights: Sequence[SharedWeight]) -> list[list[SharedWeight]]:
+def _at_home(count: int, weights: Sequence[SharedWeight]) -> list[list[SharedWeight]]:
     """The weights at home at each of so many units."""
     found: list[list[SharedWeight]] = [[] for _ in range(count)]
     for one in weights:
         found[one.users[0]].append(one)
     return found
+
+
+_Rows = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+"""Seconds of forward, backward and update of every call or unit on one device."""
+
+
+def _unlike(rows: Iterable[_Rows]) -> list[_Rows]:
+    """The rows of devices, once for those that share them."""
+    return list({id(three[0]): three for three in rows}.values())
 
 
 def _call_seconds(
@@ -346,67 +343,62 @@ def _call_seconds(
     costs: CostModel,
     flows: Sequence[bool],
     optimizer: str,
-) -> tuple[Table, Table, Table]:
-    """Seconds of each call's forward, backward and update; equal devices share rows."""
-    home = at_home(len(graph.calls), _weights(graph, single_calls(graph), flows))
-    trained = [[w.bytes for w in own if w.gradients_from] for own in home]
-    rows: dict[object, tuple[tuple[float, ...], ...]] = {}
+) -> list[_Rows]:
+    """Seconds of each call per device; equal devices share rows."""
+    home = _at_home(len(graph.calls), _weights(graph, single_calls(graph), flows))
+    made: dict[object, _Rows] = {}
     keys = [_cost_key(device, costs) for device in cluster]
     for key, device in zip(keys, cluster):
-        if key in rows:
-            continue
-        rows[key] = (
-            tuple(costs.forward_seconds(call, device) for call in graph.calls),
-            tuple(
+        if key not in made:
+            forward = [costs.forward_seconds(call, device) for call in graph.calls]
+            backward = [
                 costs.backward_seconds(call, device) if flow else 0.0
                 for call, flow in zip(graph.calls, flows)
-            ),
-            tuple(
-                sum(costs.update_seconds(size, device, optimizer) for size in own)
-                for own in trained
-            ),
-        )
-    return _tables([rows[key] for key in keys])
+            ]
+            update = [
+                sum(
+                    costs.update_seconds(w.bytes, device, optimizer)
+                    for w in own
+                    if w.gradients_from
+                )
+                for own in home
+            ]
+            made[key] = tuple(forward), tuple(backward), tuple(update)
+    return [made[key] for key in keys]
 
 
 def _added_up(
-    calls: Sequence[Table],
+    calls: Sequence[_Rows],
     cluster: Cluster,
     grouping: Grouping,
     again: Sequence[bool],
-) -> tuple[Table, Table, Table]:
-    """Seconds of forward, backward and update tasks, from those of single calls.
+) -> list[_Rows]:
+    """Seconds of the tasks of units, from those of single calls.
 
-    `again` are the calls that the backward task runs forward once more.
+    `again` are the calls that the backward task runs forward once more. A unit of calls
+    is a function, whose call costs its device `part_seconds`; what computes nothing is
+    no function and costs nothing.
     """
     functions = len(grouping.calls) < len(grouping.unit_of_call)
-    rows: dict[object, tuple[tuple[float, ...], ...]] = {}
+    made: dict[object, _Rows] = {}
     keys = []
-    for device, ahead, back, update in zip(cluster, *calls):
+    for device, (ahead, back, update) in zip(cluster, calls):
         part = device.part_seconds if functions else 0.0
         keys.append((id(ahead), part))
-        if keys[-1] not in rows:
+        if keys[-1] not in made:
             if any(again):
                 back = tuple(b + a * once for a, b, once in zip(ahead, back, again))
-            rows[keys[-1]] = (
+            made[keys[-1]] = (
                 _per_unit(grouping, ahead, part),
                 _per_unit(grouping, back, part),
                 _per_unit(grouping, update, 0.0),
             )
-    return _tables([rows[key] for key in keys])
-
-
-def _tables(
-    rows: Sequence[tuple[tuple[float, ...], ...]],
-) -> tuple[Table, Table, Table]:
-    forward, backward, update = zip(*rows)
-    return forward, backward, update
+    return [made[key] for key in keys]
 
 
 def _per_unit(
     grouping: Grouping, seconds: Sequence[float], part: float
 ) -> tuple[float, ...]:
-    """Seconds of each unit; what computes nothing is no function and costs nothing."""
     sums = [sum(seconds[i] for i in calls) for calls in grouping.calls]
     return tuple(total + part if total else 0.0 for total in sums)
 

@@ -11,19 +11,6 @@ forward tasks in the order of the units, backward tasks in reverse order, then u
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "ACTIVATION",
-    "COPY_KINDS",
-    "GRADIENT",
-    "WEIGHTS",
-    "WEIGHTS_GRADIENT",
-    "Edge",
-    "GradientReduction",
-    "SharedWeight",
-    "TaskGraph",
-    "task_graph",
-]
-
 COPY_KINDS = ("activation", "gradient", "weights", "weights gradient")
 ACTIVATION, GRADIENT, WEIGHTS, WEIGHTS_GRADIENT = range(4)
 
@@ -136,7 +123,6 @@ class TaskGraph:
 def task_graph(
     edges: Sequence[Edge],
     weights: Sequence[SharedWeight],
-    *,
     has_backward: Sequence[bool],
     has_update: Sequence[bool],
     waits: Sequence[tuple[int, int]] = (),
@@ -153,39 +139,31 @@ def task_graph(
     outputs: list[list[int]] = [[] for _ in range(n)]
     contributes: list[list[int]] = [[] for _ in range(3 * n)]
     reductions: list[GradientReduction] = []
-
-    def depend(task: int, on: int) -> None:
-        successors[on].append(task)
+    after = list(waits)
+    after += [(last - u, u) for u in range(n) if has_backward[u]]
+    after += [
+        (2 * n + u, last - u) for u in range(n) if has_backward[u] and has_update[u]
+    ]
+    for task, other in after:
+        successors[other].append(task)
         pending[task] += 1
-
-    def reduce(
-        kind: int, item: int, users: Sequence[int], task: int, one: Edge | SharedWeight
-    ) -> None:
-        contributors = tuple(last - user for user in users)
-        for contributor in contributors:
-            contributes[contributor].append(len(reductions))
-        rows = one.row_bytes if isinstance(one, SharedWeight) else ()
-        reductions.append(
-            GradientReduction(kind, item, contributors, task, one.bytes, rows)
-        )
-
-    for task, other in waits:
-        depend(task, other)
-    for unit in range(n):
-        if has_backward[unit]:
-            depend(last - unit, unit)
-            if has_update[unit]:
-                depend(2 * n + unit, last - unit)
     for number, edge in enumerate(edges):
         outputs[edge.source].append(number)
         for reader in edge.readers:
             pending[reader] += 1
-        if edge.gradients_from:
-            reduce(GRADIENT, number, edge.gradients_from, last - edge.source, edge)
-    for number, weight in enumerate(weights):
-        if weight.gradients_from:
-            home = 2 * n + weight.users[0]
-            reduce(WEIGHTS_GRADIENT, number, weight.gradients_from, home, weight)
+    summed: list[tuple[int, int, Edge | SharedWeight, int]] = [
+        *((GRADIENT, i, one, last - one.source) for i, one in enumerate(edges)),
+        *((WEIGHTS_GRADIENT, i, w, 2 * n + w.users[0]) for i, w in enumerate(weights)),
+    ]
+    for kind, item, one, task in summed:
+        if one.gradients_from:
+            contributors = tuple(last - user for user in one.gradients_from)
+            for contributor in contributors:
+                contributes[contributor].append(len(reductions))
+            rows = one.row_bytes if isinstance(one, SharedWeight) else ()
+            reductions.append(
+                GradientReduction(kind, item, contributors, task, one.bytes, rows)
+            )
     return TaskGraph(
         tuple(pending),
         tuple(map(tuple, successors)),

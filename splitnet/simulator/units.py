@@ -12,25 +12,16 @@ where one tensor passes. Emission cuts by the same rule.
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 import networkx as nx
 
 from splitnet.core.costs import VIEWS
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Graph
 from splitnet.core.replication import tower_part, towers_in
 from splitnet.simulator.task_graph import Edge
 
-__all__ = [
-    "Grouping",
-    "UnitMemory",
-    "CALLS",
-    "cut_run",
-    "edges_and_memory",
-    "group_parts",
-    "single_calls",
-]
-
-Key = tuple[int, ...]
+_Key = tuple[int, ...]
 """An output tensor: the number of its call and its index among the call's outputs.
 
 That of a share of the batch that a tower reads: also how many shares there are, and
@@ -45,11 +36,18 @@ class Grouping:
     unit_of_call: tuple[int, ...]
     calls: tuple[tuple[int, ...], ...]
 
+    @classmethod
+    def of(cls, calls: Sequence[Sequence[int]]) -> "Grouping":
+        """The grouping whose units have these calls."""
+        unit_of = {call: unit for unit, each in enumerate(calls) for call in each}
+        return cls(
+            tuple(unit_of[i] for i in range(len(unit_of))), tuple(map(tuple, calls))
+        )
+
 
 def single_calls(graph: Graph) -> Grouping:
     """A unit per call."""
-    numbers = tuple(range(len(graph.calls)))
-    return Grouping(numbers, tuple((i,) for i in numbers))
+    return Grouping.of([[i] for i in range(len(graph.calls))])
 
 
 def group_parts(graph: Graph) -> Grouping:
@@ -62,13 +60,13 @@ def group_parts(graph: Graph) -> Grouping:
     if any(call.backward for call in graph.calls):
         return grouping
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    reads: dict[int, list[Key]] = {}
+    reads: dict[int, list[_Key]] = {}
     for tensor in graph.tensors:
         source = index[tensor.source], tensor.index
         reads.setdefault(index[tensor.target], []).append(source)
-    pieces = [tuple(run) for calls in grouping.calls for run in cut_run(calls, reads)]
-    unit_of = {call: unit for unit, calls in enumerate(pieces) for call in calls}
-    return Grouping(tuple(unit_of[i] for i in range(len(unit_of))), tuple(pieces))
+    return Grouping.of(
+        [run for calls in grouping.calls for run in cut_run(calls, reads)]
+    )
 
 
 def _group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:
@@ -94,16 +92,11 @@ def _group_calls(graph: Graph, labels: Sequence[Hashable]) -> Grouping:
             for i, label in enumerate(labels)
         ]
         return _group_calls(graph, divided)
-    first: dict[Hashable, int] = {}
+    calls: dict[Hashable, list[int]] = {}
     for i, label in enumerate(labels):
-        first.setdefault(label, i)
-    order = nx.lexicographical_topological_sort(units, key=first.__getitem__)
-    number = {label: i for i, label in enumerate(order)}
-    unit_of_call = tuple(number[label] for label in labels)
-    calls: list[list[int]] = [[] for _ in number]
-    for i, unit in enumerate(unit_of_call):
-        calls[unit].append(i)
-    return Grouping(unit_of_call, tuple(map(tuple, calls)))
+        calls.setdefault(label, []).append(i)
+    order = nx.lexicographical_topological_sort(units, key=lambda one: calls[one][0])
+    return Grouping.of([calls[label] for label in order])
 
 
 CALLS = 8
@@ -112,7 +105,7 @@ CALLS = 8
 
 def cut_run(
     run: Sequence[int],
-    reads: Mapping[int, Sequence[Key]],
+    reads: Mapping[int, Sequence[_Key]],
     sizes: Mapping[int, int] | None = None,
 ) -> Iterator[Sequence[int]]:
     """A run of calls, or of units of calls, as one or several functions.
@@ -132,7 +125,7 @@ def cut_run(
         yield run
         return
     made = dict.fromkeys(run, 0)  # tensors of each that are read in the run
-    last: dict[Key, int] = {}
+    last: dict[_Key, int] = {}
     for i, one in enumerate(run):
         for tensor in reads.get(one, ()):
             if tensor[0] in made:
@@ -155,48 +148,39 @@ def cut_run(
         yield run
 
 
-@dataclass(slots=True)
-class UnitMemory:
-    """Bytes that each unit needs beside its weights and the tensors of its edges.
+class UnitMemory(NamedTuple):
+    """Bytes that a unit needs beside its weights and the tensors of its edges.
 
     `saved` is kept from its forward to its backward task, `forward` and `backward` are
     needed while those tasks run. `early` is what the backward pass computes from saved
     tensors alone: TensorFlow does so as soon as the function's backward pass begins.
     """
 
-    saved: list[int]
-    forward: list[int]
-    backward: list[int]
-    early: list[int]
+    saved: int
+    forward: int
+    backward: int
+    early: int
 
 
 @dataclass(slots=True)
 class _Output:
-    """One output tensor of a call, while the units are made."""
+    """One output tensor of a call, while the units are made.
+
+    `last` is the last call of its own unit that reads it; `leaves` says that something
+    else reads it, `saved` that its own unit does so backward, `gradient` that a reader
+    in the unit returns one. The lists are of other units.
+    """
 
     bytes: int
     unit: int
-    last: int  # the last call of its own unit that reads it
-    leaves: bool = False
-    saved: bool = False  # by its own unit
-    gradient: bool = False  # a reader inside its unit returns one
+    last: int
     seconds: float | None = None
+    leaves: bool = False
+    saved: bool = False
+    gradient: bool = False
     readers: dict[int, None] = field(default_factory=dict)
     gradients_from: dict[int, None] = field(default_factory=dict)
-    saved_by: dict[int, None] = field(default_factory=dict)  # other units
-
-    def edge(self, again: Sequence[bool], view_of: int | None) -> Edge:
-        """The tensor as other units see it; `again` are the units that recompute."""
-        own = [self.unit] if self.saved and not again[self.unit] else []
-        return Edge(
-            source=self.unit,
-            readers=tuple(self.readers),
-            bytes=self.bytes,
-            gradients_from=tuple(self.gradients_from),
-            saved_by=(*own, *self.saved_by),
-            seconds=self.seconds,
-            view_of=view_of,
-        )
+    saved_by: dict[int, None] = field(default_factory=dict)
 
 
 def edges_and_memory(
@@ -204,7 +188,7 @@ def edges_and_memory(
     grouping: Grouping,
     has_backward: Sequence[bool],
     recompute: Sequence[bool],
-) -> tuple[tuple[Edge, ...], UnitMemory]:
+) -> tuple[tuple[Edge, ...], list[UnitMemory]]:
     """Tensors between units, and the memory of what stays inside them.
 
     `has_backward` says of each call whether it has a backward pass, `recompute` of each
@@ -216,14 +200,16 @@ def edges_and_memory(
     buffer = _buffers(graph, unit)
     index = {call.name: i for i, call in enumerate(graph.calls)}
     made = [0] * len(graph.calls)  # bytes of input gradients of a call
-    returned: set[tuple[int, Key]] = set()
+    returned: set[tuple[int, _Key]] = set()
     for tensor, share in zip(graph.tensors, shares):
         source, target = index[tensor.source], index[tensor.target]
-        key = (source, tensor.index, *share)
+        call, key = graph.calls[target], (source, tensor.index, *share)
         held = buffer.get(key, key)
-        returns = tensor.differentiable and has_backward[source]
-        returns = returns and has_backward[target]
-        saves = _saves(graph.calls[target], kept=tensor.kept) and has_backward[target]
+        both = has_backward[source] and has_backward[target]
+        returns = tensor.differentiable and both
+        # If nobody says what a backward pass reads, it may read every input.
+        guessed = call.inner_bytes is None and call.kind not in VIEWS
+        saves = (tensor.kept or guessed) and has_backward[target]
         if returns and (target, key) not in returned:
             returned.add((target, key))
             made[target] += tensor.bytes
@@ -241,12 +227,25 @@ def edges_and_memory(
             one.saved |= saves
         elif saves or (recompute[unit[target]] and has_backward[target]):
             one.saved_by[unit[target]] = None
-    views = [k for k in buffer if not outputs[k].leaves]
-    for key in views:
+    for key in [view for view in buffer if not outputs[view].leaves]:
         del outputs[key]
     number = {key: i for i, key in enumerate(k for k in outputs if outputs[k].leaves)}
     view_of = {key: number[held] for key, held in buffer.items() if held in number}
-    edges = [outputs[key].edge(recompute, view_of.get(key)) for key in number]
+    edges = []
+    for key in number:
+        one = outputs[key]
+        own = [one.unit] if one.saved and not recompute[one.unit] else []
+        edges.append(
+            Edge(
+                source=one.unit,
+                readers=tuple(one.readers),
+                bytes=one.bytes,
+                gradients_from=tuple(one.gradients_from),
+                saved_by=(*own, *one.saved_by),
+                seconds=one.seconds,
+                view_of=view_of.get(key),
+            )
+        )
     memory = _memory(graph, grouping, outputs, made, has_backward, recompute)
     return tuple(edges), memory
 
@@ -276,21 +275,22 @@ def _outputs(
     unit: Sequence[int],
     has_backward: Sequence[bool],
     shares: Sequence[tuple[int, ...]],
-) -> dict[Key, _Output]:
+) -> dict[_Key, _Output]:
     """Every output tensor; those that no call reads, or that leave the model, leave.
 
     The loss reads outputs of the model again in the backward pass. A share of the batch
     is a tensor of its own, cut where the whole is made.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    outputs: dict[Key, _Output] = {}
-    cut: dict[Key, _Output] = {}
+    outputs: dict[_Key, _Output] = {}
+    cut: dict[_Key, _Output] = {}
     for tensor, share in zip(graph.tensors, shares):
         i, size = index[tensor.source], tensor.bytes
+        call = graph.calls[i]
         if share:
-            seconds = graph.calls[i].transfer_seconds
-            cut[i, tensor.index, *share] = _Output(size, unit[i], i, seconds=seconds)
-            size = min(size * share[0], graph.calls[i].output_bytes)
+            key = i, tensor.index, *share
+            cut[key] = _Output(size, unit[i], i, call.transfer_seconds)
+            size = min(size * share[0], call.output_bytes)
         one = outputs.setdefault((i, tensor.index), _Output(size, unit[i], i))
         one.bytes = max(one.bytes, size)
     read = {i for i, _ in outputs}
@@ -300,95 +300,89 @@ def _outputs(
     ends = {index[name] for name in graph.outputs}
     for (i, _), one in outputs.items():
         call = graph.calls[i]
+        # If nobody says whether its backward pass reads them, they are what it saves.
+        guessed = call.inner_bytes is None and call.activation_bytes > 0
+        keeps = call.kind not in VIEWS and (call.keeps_output or guessed)
         one.seconds = call.transfer_seconds
         one.leaves = i not in read or i in ends
-        keeps = one.leaves or (call.kind not in VIEWS and _keeps_output(call))
-        one.saved = has_backward[i] and keeps
+        one.saved = has_backward[i] and (one.leaves or keeps)
     return outputs | cut
 
 
-def _buffers(graph: Graph, unit: Sequence[int]) -> dict[Key, Key]:
+def _buffers(graph: Graph, unit: Sequence[int]) -> dict[_Key, _Key]:
     """For each view, the tensor whose memory it shares inside its unit."""
     index = {call.name: i for i, call in enumerate(graph.calls)}
-    read: dict[int, Key] = {}
+    read: dict[int, _Key] = {}
     for tensor in graph.tensors:
         read.setdefault(index[tensor.target], (index[tensor.source], tensor.index))
-    found: dict[Key, Key] = {}
-    views = [i for i, call in enumerate(graph.calls) if call.kind in VIEWS]
-    for i in (i for i in views if i in read):
-        key = read[i]
-        found[i, 0] = found.get(key, key) if unit[key[0]] == unit[i] else key
+    found: dict[_Key, _Key] = {}
+    for i, call in enumerate(graph.calls):
+        if call.kind in VIEWS and i in read:
+            key = read[i]
+            found[i, 0] = found.get(key, key) if unit[key[0]] == unit[i] else key
     return found
-
-
-def _saves(call: Call, *, kept: bool) -> bool:
-    """Whether a call's backward pass reads an input; if nobody says, it may."""
-    return kept or (call.inner_bytes is None and call.kind not in VIEWS)
-
-
-def _keeps_output(call: Call) -> bool:
-    """Whether a call's backward pass reads its outputs; if nobody says, they count."""
-    if call.inner_bytes is None:
-        return call.activation_bytes > 0
-    return call.keeps_output
-
-
-def _inner_bytes(call: Call) -> int:
-    """Bytes saved for a call's backward pass that are no input and no output of it."""
-    if call.inner_bytes is None:
-        return max(call.activation_bytes - call.output_bytes, 0)
-    return call.inner_bytes
 
 
 def _memory(
     graph: Graph,
     grouping: Grouping,
-    outputs: Mapping[Key, _Output],
+    outputs: Mapping[_Key, _Output],
     made: Sequence[int],
     has_backward: Sequence[bool],
     recompute: Sequence[bool],
-) -> UnitMemory:
+) -> list[UnitMemory]:
     """Saved and passing bytes of every unit, from the tensors inside of it."""
     inside: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
-    kept = [_inner_bytes(c) * back for c, back in zip(graph.calls, has_backward)]
+    kept = [  # that is no input and no output of the call
+        max(call.activation_bytes - call.output_bytes, 0)
+        if call.inner_bytes is None
+        else call.inner_bytes
+        for call in graph.calls
+    ]
+    kept = [size * back for size, back in zip(kept, has_backward)]
     again = list(kept)  # what a backward task has to make again of each call
     for (call, *_), one in outputs.items():
         again[call] += one.bytes * one.saved
         if not one.leaves:
             inside[one.unit].append((call, one))
-    found = UnitMemory([], [], [], [])
+    found = list[UnitMemory]()
     for u, (own, calls) in enumerate(zip(inside, grouping.calls)):
+        position = {call: i for i, call in enumerate(calls)}
         room = [graph.calls[i].workspace_bytes for i in calls]
         # What a call needs while it runs backward includes the gradients it makes.
         rest = [max(b - made[i], 0) * has_backward[i] for i, b in zip(calls, room)]
-        gradients = [t for t in own if t[1].gradient]
+        passing, gradients = [], []
+        for call, one in own:
+            start, stop = position[call], position[one.last]
+            if recompute[u] or not one.saved:
+                passing.append((start, stop, one.bytes))
+            if one.gradient:
+                # Gradients of weights are made beside the next call's pass.
+                learns = graph.calls[call].weights and start > 0
+                alone = graph.calls[call].sequential_steps == 1
+                start -= bool(learns and alone)
+                gradients.append((start, stop, one.bytes))
+        forward = _peak(passing, room)
         if recompute[u]:
             # What is made again is freed as the backward task passes the calls.
             held = list(accumulate(again[i] for i in calls))
-            forward, saved, early = _peak(calls, own, room), 0, held[-1]
-            backward = _peak(calls, gradients, [sum(two) for two in zip(rest, held)])
+            saved, early = 0, held[-1]
+            backward = _peak(gradients, [sum(two) for two in zip(rest, held)])
             backward = max(forward, backward)
         else:
             ahead = [graph.calls[i].early_bytes * has_backward[i] for i in calls]
             behind = [sum(two) for two in zip(rest, accumulate(ahead, initial=0))]
-            forward = _peak(calls, [t for t in own if not t[1].saved], room)
             saved = sum(one.bytes for _, one in own if one.saved)
             saved += sum(kept[i] for i in calls)
-            backward, early = _peak(calls, gradients, behind), sum(ahead)
-        found.saved.append(saved)
-        found.forward.append(forward)
-        found.backward.append(backward)
-        found.early.append(early)
+            backward, early = _peak(gradients, behind), sum(ahead)
+        found.append(UnitMemory(saved, forward, backward, early))
     return found
 
 
-def _peak(
-    calls: Sequence[int], tensors: Sequence[tuple[int, _Output]], room: Sequence[int]
-) -> int:
-    """The most bytes at any call: tensors from their call to their last reader."""
-    position = {call: i for i, call in enumerate(calls)}
-    change = [0] * (len(calls) + 1)
-    for call, one in tensors:
-        change[position[call]] += one.bytes
-        change[position[one.last] + 1] -= one.bytes
+def _peak(tensors: Sequence[tuple[int, int, int]], room: Sequence[int]) -> int:
+    """The most bytes at any call: those of tensors from one to another, and its own."""
+    change = [0] * (len(room) + 1)
+    for start, stop, size in tensors:
+        change[start] += size
+        change[stop + 1] -= size
     return max((live + own for live, own in zip(accumulate(change), room)), default=0)

@@ -16,7 +16,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -30,7 +30,13 @@ from splitnet.view.style import clean, escaped
 from splitnet.view.timeline import dot_of_steps, stacked
 
 _FORMATS = ("svg", "png", "pdf", "dot")
-_CHILD = Path(__file__).with_name("graphviz_child.py")
+_CHILD = """
+import sys, pygraphviz
+kind, engine, *options = sys.argv[1:]
+graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+picture = graph.draw(format=kind, prog=engine, args=" ".join(options))
+sys.stdout.buffer.write(picture)
+"""
 # The second for graphs around whose boxes Graphviz finds no ways for lines.
 _ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
@@ -151,7 +157,7 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     """
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
-    command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
+    command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
     fault = ""
     for extra in _ATTEMPTS:
         try:
@@ -234,10 +240,14 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
 def _has_font(letter: str) -> bool:
     """Whether fontconfig names a font that has a letter."""
     program = shutil.which("fc-list")
-    query = [f":charset={ord(letter):x}", "family"]
     if program is None:
         return False
-    return bool(subprocess.run([program, *query], capture_output=True).stdout.strip())
+    query = [program, f":charset={ord(letter):x}", "family"]
+    try:
+        done = subprocess.run(query, capture_output=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return bool(done.stdout.strip())
 
 
 Event = dict[str, object]
@@ -283,7 +293,7 @@ def _trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
             its: Event = {"pid": process, "tid": 0}
             yield its | {"ph": "M", "name": "process_name"} | _args(name=clean(words))
             rows = _trace_rows(timeline, devices)
-            for number, ((title, _), spans) in enumerate(rows.items(), start=1):
+            for number, (title, spans) in enumerate(rows, start=1):
                 row: Event = {"ph": "M", "pid": process, "tid": number}
                 yield row | {"name": "thread_name"} | _args(name=clean(title))
                 yield row | {"name": "thread_sort_index"} | _args(sort_index=number)
@@ -300,30 +310,33 @@ def _args(**values: object) -> Event:
 
 def _trace_rows(
     timeline: Timeline, devices: list[str]
-) -> dict[tuple[str, int], list[Event]]:
-    """The spans of a host's devices, and of the links that leave them, by row.
+) -> list[tuple[str, list[Event]]]:
+    """The rows of a host's devices, and of the links that leave them.
 
     Copies of one link that overlap take further rows.
     """
-    rows: dict[tuple[str, int], list[Event]] = {(device, 0): [] for device in devices}
 
-    def add(row: tuple[str, int], event: Task | Copy, name: str, **facts: Any) -> None:
-        kind = "transfer," if isinstance(event, Copy) else ""
-        times = {"ts": event.start * 1e6, "dur": (event.stop - event.start) * 1e6}
-        span = {"ph": "X", "name": clean(name), "cat": kind + event.phase} | times
+    def span(event: Task | Copy, name: str, kind: str, **facts: int | str) -> Event:
+        spent = (event.stop - event.start) * 1e6
+        times = {"cat": kind, "ts": event.start * 1e6, "dur": spent}
         args = _args(**facts, microbatch=event.microbatch)
-        rows.setdefault(row, []).append(span | args)
+        return {"ph": "X", "name": clean(name)} | times | args
 
+    bars: dict[str, list[Event]] = {device: [] for device in devices}
     for task in timeline.tasks:
-        if task.device in devices:
-            add((task.device, 0), task, task.part, phase=task.phase)
-    links: dict[str, list[Copy]] = {}
+        if task.device in bars:
+            bar = span(task, task.part, task.phase, phase=task.phase)
+            bars[task.device].append(bar)
+    links: dict[tuple[str, str], list[Copy]] = {}
     for copy in timeline.copies:
-        if copy.source_device in devices:
-            title = f"{copy.source_device} -> {copy.target_device}"
-            links.setdefault(title, []).append(copy)
-    for title, copies in links.items():
-        for copy, row in sorted(stacked(copies), key=lambda one: one[1]):
+        if copy.source_device in bars:
+            links.setdefault((copy.source_device, copy.target_device), []).append(copy)
+    rows = list(bars.items())
+    for ends, copies in links.items():
+        stack: dict[int, list[Event]] = {}
+        for copy, row in stacked(copies):
             name = f"{copy.kind}: {copy.source} -> {copy.target}"
-            add((title, row), copy, name, bytes=copy.bytes)
+            bar = span(copy, name, f"transfer,{copy.phase}", bytes=copy.bytes)
+            stack.setdefault(row, []).append(bar)
+        rows += [(" -> ".join(ends), spans) for _, spans in sorted(stack.items())]
     return rows

@@ -24,7 +24,7 @@ from splitnet.planner.analysis import reason_text
 from splitnet.planner.evaluate import evaluator_of
 from splitnet.planner.what_if import heaviest_moves
 from splitnet.simulator.event_loop import run_step
-from splitnet.simulator.memory import memory_detail
+from splitnet.simulator.memory import memory_of
 from splitnet.view.diagram import (
     Block,
     block_of,
@@ -196,12 +196,6 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         ]
         for part, its in heaviest_moves(plan).items()
     }
-    look = {name: look_of(facts[name]) for name in order}
-    place = {name: facts[name].device for name in order}
-    shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
-    lanes: dict[str, list[str]] = {}
-    for name in order:
-        lanes.setdefault(place[name], []).append(name)
     links = []
     for link in links_of(plan, {name: name for name in order}):
         ends = link.source, link.target
@@ -224,6 +218,10 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
                 "color": colors[one.name],
                 "limit": one.memory_bytes,
                 "held": plan.memory[one.name].total,
+                "said": [
+                    format_bytes(plan.memory[one.name].total),
+                    format_bytes(one.memory_bytes),
+                ],
                 "busy": plan.timeline.utilization[one.name],
             }
             for one in plan.cluster
@@ -232,7 +230,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             _part(plan, facts[name], device, layers.get((name, name), {}))
             for name in order
         ],
-        "blocks": [_tree(block_of(its, look), number, shown) for its in lanes.values()],
+        "blocks": _blocks(order, facts, number),
         "links": links,
         "moves": moves,
         "planned": _timeline(plan.timeline, number, device),
@@ -305,6 +303,19 @@ def _layer_links(graph: Graph) -> dict[tuple[str, str], _Sizes]:
     return found
 
 
+def _blocks(
+    order: list[str], facts: Mapping[str, PartFacts], number: Mapping[str, int]
+) -> list[Any]:
+    """A tree for each device that is used; a leaf is the number of its part."""
+    look = {name: look_of(facts[name]) for name in order}
+    place = {name: facts[name].device for name in order}
+    shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
+    lanes: dict[str, list[str]] = {}
+    for name in order:
+        lanes.setdefault(place[name], []).append(name)
+    return [_tree(block_of(its, look), number, shown) for its in lanes.values()]
+
+
 def _tree(
     block: Block, number: Mapping[str, int], closed: Container[tuple[str, ...]]
 ) -> Any:
@@ -358,13 +369,13 @@ def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
     where = [place[plan.device_of[part]] for part in step.parts]
     run = run_step(step, where)
     found = []
-    for detail in memory_detail(step, where, run, _MOST_HELD):
-        every = max(1, len(detail.curve) // _MOST_POINTS)
-        runs = (
-            detail.curve[at : at + every] for at in range(0, len(detail.curve), every)
-        )
+    for one in memory_of(step, where, run):
+        kinds = list(zip(one.times.tolist(), one.held.tolist()))
+        every = max(1, len(kinds) // _MOST_POINTS)
+        runs = (kinds[at : at + every] for at in range(0, len(kinds), every))
         points = [max(its, key=lambda point: sum(point[1])) for its in runs]
         curve = [(_nanoseconds(time), *held) for time, held in points]
-        largest = [(kind, number[part], size) for kind, part, size in detail.largest]
+        ranked = one.largest(step.parts, _MOST_HELD)
+        largest = [(kind, number[part], size) for kind, part, size in ranked]
         found.append({"curve": curve, "largest": largest})
     return found

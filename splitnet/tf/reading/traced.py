@@ -161,7 +161,9 @@ def trace(
     pushed = sum(_pushed_bytes(op) for op in forward if id(op) in needed)
     elsewhere = [*given, *states, *learned, *inner]
     ahead = _peak(forward, elsewhere, [], results) - sum(map(_bytes, results))
-    behind = _peak(backward, [*elsewhere, *results], incoming, returned)
+    early, again = _early(backward, incoming)
+    behind = _peak(backward, [*elsewhere, *results], [*incoming, *again], returned)
+    behind += sum(map(_bytes, again))
     count = _count(forward, graph)
     matrix = sum(count[name] for name in _PRODUCTS)
     largest = max(_PRODUCTS, key=count.__getitem__)
@@ -172,7 +174,7 @@ def trace(
         saves_outputs=outputs,
         inner_bytes=sum(map(_bytes, inner)) + pushed,
         workspace_bytes=max(ahead, behind, 0),
-        early_bytes=_early_bytes(backward, incoming),
+        early_bytes=sum(map(_bytes, early + again)),
         moved_bytes=float(count["moved"]),
         views=bool(given and results) and all(_root(t) is given[0] for t in results),
         sequential_steps=max(1, count["steps"]),
@@ -307,6 +309,8 @@ def _saved(
     inner: dict[int, Any] = {}
     for op in backward:
         for root in map(_root, op.inputs) if op.type not in _SHAPES else ():
+            while root.op.type == "Transpose" and id(root.op) in before:
+                root = _root(root.op.inputs[0])
             if id(root) in place:
                 inputs.add(place[id(root)])
             elif id(root) in known or id(root.op) not in before:
@@ -374,18 +378,43 @@ def _peak(
     return most - start
 
 
-def _early_bytes(backward: Sequence[Any], incoming: Sequence[Any]) -> int:
-    """Bytes that gradient operations read and that need no incoming gradient."""
+def _early(
+    backward: Sequence[Any], incoming: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """What gradient operations read that needs no incoming gradient.
+
+    TensorFlow makes it as soon as the function's backward pass begins: tensors of the
+    backward pass, and others. Those are transposes of the forward pass, made again, and
+    products with a constant: its optimizer makes c (g a) to g (c a).
+    """
     waiting = {id(t.op) for t in incoming}
-    found: dict[int, Any] = {}
     made = {id(op) for op in backward}
+    found: dict[int, Any] = {}
+    others: dict[int, Any] = {}
     for op in backward:
-        if any(id(t.op) in waiting for t in op.inputs):
-            waiting.add(id(op))
-            for root in map(_root, op.inputs):
-                if id(root.op) in made - waiting and root.op.type not in _NO_KERNEL:
-                    found[id(root)] = root
-    return sum(_bytes(t) for t in found.values() if t.op.type != "Fill")
+        before = [*(t.op for t in op.inputs), *op.control_inputs]
+        if not any(id(one) in waiting for one in before):
+            continue
+        waiting.add(id(op))
+        for root in map(_root, op.inputs):
+            if id(root.op) in made - waiting and root.op.type not in _NO_KERNEL:
+                found[id(root)] = root
+            elif id(root.op) not in made and root.op.type == "Transpose":
+                others[id(root)] = root
+            if root.op.type == op.type == "Mul" and any(map(_constant, op.inputs)):
+                for factor in map(_root, root.op.inputs):
+                    if id(factor.op) not in waiting and not _constant(factor):
+                        others[id(root)] = factor
+    return [t for t in found.values() if t.op.type != "Fill"], list(others.values())
+
+
+def _constant(tensor: Any) -> bool:
+    return tensor.op.type == "Const" and _elements(tensor) == 1
+
+
+def _is_one(tensor: Any) -> bool:
+    """Whether TensorFlow drops a multiplication by it."""
+    return _constant(tensor) and tf.get_static_value(tensor).item() == 1
 
 
 def _root(tensor: Any) -> Any:
@@ -394,6 +423,8 @@ def _root(tensor: Any) -> Any:
         op = tensor.op
         if op.type in _VIEWS:
             tensor = op.inputs[0]
+        elif op.type == "Mul" and _is_one(op.inputs[0]):
+            tensor = op.inputs[1]
         elif op.type in _LOOPS and _passes(tensor):
             tensor = op.inputs[tensor.value_index]
         else:
