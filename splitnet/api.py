@@ -150,7 +150,7 @@ def _read(
         how = {"nested": options.nested, "training": options.training}
         graph = read(source, options.batch, **how)
     if pins == "as_built":
-        from splitnet.tf.placement.as_built import pins_as_built
+        from splitnet.tf.placement.targets import pins_as_built
 
         pins = pins_as_built(source, graph, cluster, options.nested)
     elif isinstance(pins, str | PathLike):
@@ -169,7 +169,7 @@ def _read(
 def _resolved(source: Any, pins: Any) -> Any:
     """The source, a function called once: layers of a second model have other names."""
     if pins == "as_built":
-        from splitnet.tf.placement.as_built import check_built
+        from splitnet.tf.placement.targets import check_built
 
         check_built(source)
     if isinstance(source, Net | Graph):

@@ -46,6 +46,8 @@ class Call:
     before; FLOPs and bytes are those of all of them. `efficiency` names the class of
     its kernels and `kernels` counts those of a forward pass, where the kind does not
     tell. `settings` is a fingerprint of the layer's configuration, "" if unknown.
+    `batch_moments` says that it normalizes by mean and variance over the batch, as a
+    BatchNormalization and its subclasses do.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Call:
     efficiency: Kernels = ""
     kernels: Annotated[int, Meta(ge=0, le=_MOST_STEPS)] = 0
     settings: str = ""
+    batch_moments: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class _Expansion:
         for name, part in self.part.items():
             call, count = graph.call[name], towers[part].count
             synchronised = towers[part].batch_norm == "synchronised"
-            if synchronised and call.kind == "BatchNormalization" and call.weights:
+            if synchronised and call.batch_moments and call.weights:
                 size = graph.weight[call.weights[0]]
                 one = Call(
                     "",

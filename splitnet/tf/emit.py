@@ -23,12 +23,10 @@ from splitnet.tf.placement.overlay import lay_over
 from splitnet.tf.placement.placed import placed_of, placement
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
-from splitnet.tf.reading.cloner import Clone, clone
+from splitnet.tf.reading.cloner import clone
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.source import Site, blueprint_of
 from splitnet.tf.workers.connect import wait_for_workers
-
-__all__ = ["emit", "plan_of", "unplace"]
 
 
 def emit(
@@ -76,14 +74,16 @@ def emit(
     check_execution(plan, xla=xla)
     blueprint = split_as_planned(planned_blueprint(source, plan), plan.graph)
     sites = planned_sites(blueprint, plan)
-    cloned = clone(blueprint, _device_of_layers(sites, plan), copy=copy)
+    homes = _homes(sites, plan)
+    default = tf.config.list_logical_devices()[0].name
+    cloned = clone(blueprint, lambda one: homes.get(id(one), default), copy=copy)
     model = cloned.model
     if cloned.reused:
         plan = replace(plan, reused=cloned.reused)
     mine = [replace(site, node=cloned.nodes[id(site.node)]) for site in sites]
     placed = placement(plan, cloned.flow, mine)
     wait_for_workers()
-    _spare_cudnn(sites, plan, cloned)
+    _settle(mine, plan)
     placed = lay_out(model, placed, xla=xla)
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
@@ -96,31 +96,41 @@ def emit(
     return model
 
 
-def _device_of_layers(sites: list[Site], plan: Plan) -> Callable[[Any], str | None]:
-    """The device of each layer's weights: that of the first part that calls it."""
+def _homes(sites: list[Site], plan: Plan) -> dict[int, str]:
+    """The device of each layer's weights, by its id: of the first part that calls it.
+
+    That of towers has a part of its own, if the body has weights.
+    """
     targets = {p.part: plan.cluster[p.device].target for p in plan.placements}
-    replicated = towers_in(plan.graph)
     found: dict[int, str] = {}
     for site in sites:
-        home = targets[site.part]
-        if site.part in replicated:  # a body without weights has no part for them
-            home = targets.get(weights_part(site.part), home)
-        found.setdefault(id(site.node.operation), home)
-        for layer in keras_api.sublayers(site.node.operation):
+        home = targets.get(weights_part(site.part), targets[site.part])
+        operation = site.node.operation
+        for layer in (operation, *keras_api.sublayers(operation)):
             found.setdefault(id(layer), home)
-    default = tf.config.list_logical_devices()[0].name
-    return lambda layer: found.get(id(layer), default)
+    return found
 
 
-def _spare_cudnn(sites: list[Site], plan: Plan, cloned: Clone) -> None:
-    """Keep recurrent layers on a CPU from cuDNN, Keras' choice if a GPU is here."""
-    towers = towers_in(plan.graph)
+def _settle(sites: list[Site], plan: Plan) -> None:
+    """Keep layers where they are: no cuDNN on a CPU, later weights beside the first.
+
+    Keras chooses cuDNN for recurrent layers if a GPU is here. `quantize` and
+    `enable_lora` add weights to a layer that is built.
+    """
+    towers, homes = towers_in(plan.graph), _homes(sites, plan)
+
+    def add_weight(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        with tf.device(homes[id(layer)]):
+            return type(layer).add_weight(layer, *args, **kwargs)
+
     for site in sites:
+        for layer in keras_api.sublayers(site.node.operation):
+            vars(layer)["add_weight"] = functools.partial(add_weight, layer)
         count = towers[site.part].count if site.part in towers else 0
         running = [tower_part(site.part, i) for i in range(count)] or [site.part]
         devices = [plan.cluster[plan.device_of[part]] for part in running]
         if any(device.kind == "cpu" for device in devices):
-            _without_cudnn(cloned.nodes[id(site.node)].operation)
+            _without_cudnn(site.node.operation)
 
 
 def _without_cudnn(operation: Any) -> None:
@@ -153,11 +163,7 @@ def _carry_compilation(source: Any, model: Any) -> None:
             "model.compile() on it."
         )
         return
-    _carry_optimizers(source, model)
-
-
-def _carry_optimizers(source: Any, model: Any) -> None:
-    """The state of the optimizer, and of those that a step of its own uses."""
+    # The state of the optimizer, and of those that a step of its own uses.
     copied = {id(its): mine for its, mine in zip(source.variables, model.variables)}
     for name, theirs in vars(source).items():
         if not isinstance(theirs, keras.optimizers.Optimizer) or not theirs.built:

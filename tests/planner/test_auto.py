@@ -220,7 +220,7 @@ def test_what_cannot_be_fixed_is_refused(options: dict[str, Any], words: str) ->
 def test_a_model_that_cannot_be_divided_is_not() -> None:
     """BatchNormalization needs the whole batch: towers share moments, pieces cannot."""
     plain = chain(4, flops=1e12)
-    norm = replace(plain.calls[2], kind="BatchNormalization")
+    norm = replace(plain.calls[2], batch_moments=True)
     graph = replace(plain, calls=(*plain.calls[:2], norm, *plain.calls[3:]))
     plan = auto(graph)
 

@@ -155,6 +155,21 @@ def test_moving_averages_of_wide_towers_are_states(cluster: sn.Cluster) -> None:
     sn.audit(placed, None, (np.ones((6, 5, 6)), np.ones((6, 1)))).check()
 
 
+@keras.saving.register_keras_serializable("test_towers")
+class Renamed(layers.BatchNormalization):
+    """A BatchNormalization under another name."""
+
+
+def test_moments_of_a_subclass_are_planned(cluster: sn.Cluster) -> None:
+    """Those of a synchronised BatchNormalization of any class are sent as planned."""
+    net = towered([layers.Dense(64), Renamed()], (4,), batch_norm="synchronised")
+    placed, _ = both(net, cluster)
+
+    audit = sn.audit(placed, None, (numbers(4, count=8), numbers(3, count=8))).check()
+    planned = [one for one in audit.plan.graph.calls if one.name.endswith("/moments")]
+    assert len(planned) == len(FOUR) + 1
+
+
 def test_data_parallel_joins_outputs_where_data_come_in() -> None:
     """Among workers' processors, the join is on this program's own."""
     names = ("worker:0/cpu:0", "worker:1/cpu:0")

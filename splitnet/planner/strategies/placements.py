@@ -29,8 +29,11 @@ Placed = tuple[Evaluator, Mapping[str, str]]
 """What evaluates a placement of the parts of its graph, and the placement."""
 
 _MICROBATCHES = (1, 2, 4, 8, 16, 32)
-_OF_BATCH = ("BatchNormalization", "SpectralNormalization")
-"""Layers that see a batch as a whole, or change with each call."""
+
+
+def _of_batch(call: Call) -> bool:
+    """Whether a call sees a batch as a whole, or changes with each call."""
+    return call.batch_moments or call.kind == "SpectralNormalization"
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Space:
 def obstacles_of(graph: Graph) -> dict[str, str]:
     """What a graph shows of why its batch or its model cannot be divided."""
     found = {}
-    norms = [call.layer for call in graph.calls if call.kind in _OF_BATCH]
+    norms = [call.layer for call in graph.calls if _of_batch(call)]
     if norms:
         found["microbatches"] = (
             f"{', '.join(norms[:3])} would normalise each micro-batch by itself"
@@ -212,7 +215,7 @@ def copied(placed: Placed, groups: Sequence[Sequence[str]], home: str | None) ->
     parts = {name: number[at[name]] for name in running if at[name] in number}
     graph = named_for(one.graph, parts)
     sizes = batch_shares(batch, len(groups))
-    norms = any(call.kind in _OF_BATCH for call in graph.calls)
+    norms = any(map(_of_batch, graph.calls))
     homes = {name: home or groups[0][i] for name, i in parts.items()}
     towers = {
         name: Towers(

@@ -14,13 +14,10 @@ from splitnet.tf.audit.partition_graphs import (
     SENDS,
     ExecutedStep,
     called,
-    inputs_of,
     key_called,
     op_of,
 )
-from splitnet.tf.placement.device_function import CALLS, key_in, key_of_function
-
-__all__ = ["count_of", "seen_copies"]
+from splitnet.tf.placement.device_function import CALLS, key_in
 
 _GIVEN = ("_Arg", "IteratorGetNext", "OptionalGetValue")
 _SUMMING = (*PASSING, "AddN", "AddV2")
@@ -50,7 +47,11 @@ def seen_copies(step: ExecutedStep) -> Iterator[SeenCopy]:
                 yield SeenCopy(name, "weights", source, target, None)
             continue
         elements = _elements(step, node.input[0], readers)
-        each_time = _each_time(step, name, readers)
+        # Whether a loop makes or reads this value in every iteration.
+        producer = step.by_name.get(op_of(name))
+        inside = [_IN_LOOP.search(PREFIX.sub("", one.name)) for one in readers]
+        enters = producer is not None and producer.op in ("Exit", "Enter")
+        each_time = bool(not enters and _IN_LOOP.search(name) and any(inside))
         if each_time or elements is None or elements > 1:
             size = None if elements is None else elements * dtype.size
             kind = _kind(step, name, node, readers, dtype)
@@ -62,7 +63,6 @@ def _kind(
 ) -> str:
     """The kind of a copy, in the words of `SeenCopy`."""
     producer = step.by_name.get(op_of(send.input[0]))
-    function = "" if producer is None else called(producer)
     if dtype == tf.bool:
         return "mask"
     if _ARGUMENT.match(name) or (producer is not None and producer.op in _GIVEN):
@@ -75,7 +75,10 @@ def _kind(
     if step.names.of_update(name):
         clipped = _sums_gradients(step, producer, (*_SUMMING, *_CLIPPING))
         return "weights gradient" if clipped else "update"
-    if producer is not None and _reads_variable(step, producer):
+    if any(
+        one.op == "ReadVariableOp" or one.name.endswith("ReadVariableOp")
+        for one in _back(step, producer, lambda one: one.op in PASSING)
+    ):
         return "weights"
     in_parts = bool(key_in(name)) and any(map(_of_part, readers))
     if not in_parts and _leads_to(step, readers, step.assigns, _UPDATING):
@@ -83,28 +86,15 @@ def _kind(
     if "gradient_tape/" in name or _sums_gradients(step, producer):
         backward = _leads_to(step, readers, _of_backward, _SUMMING)
         return "gradient" if backward else "weights gradient"
-    if key_of_function(function) or key_in(name):
+    if producer is not None and _of_part(producer) or key_in(name):
         return "activation"
     into_part = any(map(key_called, readers))
-    if _of_data(step, producer):
+    if any(  # what is computed of the step's data outside of parts, such as slices
+        one.op in _GIVEN and not PREFIX.sub("", one.name).startswith("unknown")
+        for one in _back(step, producer, lambda one: one.op not in CALLS)
+    ):
         return "input" if into_part else "target"
     return "state" if into_part else "other"
-
-
-def _reads_variable(step: ExecutedStep, node: Any) -> bool:
-    """Whether an op hands on the value of a variable."""
-    return any(
-        one.op == "ReadVariableOp" or one.name.endswith("ReadVariableOp")
-        for one in _back(step, node, lambda one: one.op in PASSING)
-    )
-
-
-def _of_data(step: ExecutedStep, node: Any) -> bool:
-    """Whether an op outside of parts computes from the step's data, as slices do."""
-    return any(
-        one.op in _GIVEN and not PREFIX.sub("", one.name).startswith("unknown")
-        for one in _back(step, node, lambda one: one.op not in CALLS)
-    )
 
 
 def _back(
@@ -154,22 +144,12 @@ def _sums_gradients(
 
 def _of_backward(node: Any) -> bool:
     """Whether a node is a part's backward call, or an op of a backward pass."""
-    return _of_part(node) and (
-        "__backward_" in called(node) or "gradient_tape/" in node.name
-    )
+    backward = "__backward_" in called(node) or "gradient_tape/" in node.name
+    return backward and _of_part(node)
 
 
 def _of_part(node: Any) -> bool:
     return key_called(node) is not None or bool(key_in(node.name))
-
-
-def _each_time(step: ExecutedStep, name: str, readers: Sequence[Any]) -> bool:
-    """Whether a loop makes or reads this value in every iteration."""
-    producer = step.by_name.get(op_of(name))
-    if producer is not None and producer.op in ("Exit", "Enter"):
-        return False
-    names = [PREFIX.sub("", reader.name) for reader in readers]
-    return bool(_IN_LOOP.search(name)) and any(map(_IN_LOOP.search, names))
 
 
 def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Any]) -> int | None:
@@ -178,26 +158,18 @@ def _elements(step: ExecutedStep, tensor: str, readers: Sequence[Any]) -> int | 
     TensorFlow drops outputs of a function that nothing reads, so an output of a call
     may have another number than when it was traced. Then a reader tells.
     """
-    producer = step.by_name.get(op_of(tensor))
-    if producer is None or producer.op not in CALLS:
-        elements = _traced_elements(step, tensor)
-        if elements is None and producer is not None:
-            elements = _given_elements(producer, tensor, step.batch)
-        if elements is not None:
-            return elements
-    for reader in readers:
-        found = _as_read(step, tensor, reader)
-        if found is not None and (count := count_of(found, step.batch)) is not None:
-            return count
-    return _traced_elements(step, tensor)
-
-
-def _traced_elements(step: ExecutedStep, tensor: str) -> int | None:
-    op = step.traced(op_of(tensor))
+    producer, op = step.by_name.get(op_of(tensor)), step.traced(op_of(tensor))
     index = int(tensor.partition(":")[2] or 0)
-    if op is None or index >= len(op.outputs):
-        return None
-    return count_of(op.outputs[index], step.batch)
+    known = op is not None and index < len(op.outputs)
+    traced = count_of(op.outputs[index], step.batch) if known else None
+    if producer is None or producer.op not in CALLS:
+        if traced is None and producer is not None:
+            traced = _given_elements(producer, index, step.batch)
+        if traced is not None:
+            return traced
+    read = (_as_read(step, tensor, reader) for reader in readers)
+    counts = (count_of(one, step.batch) for one in read if one is not None)
+    return next((count for count in counts if count is not None), traced)
 
 
 def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> Any:
@@ -205,10 +177,7 @@ def _as_read(step: ExecutedStep, tensor: str, reader: Any) -> Any:
 
     Inputs from one op keep their order when TensorFlow rewrites what is around them.
     """
-    origins = [
-        step.sent_as.get(op_of(source)) or source for source in inputs_of(reader)
-    ]
-    same = [one for one in origins if op_of(one) == op_of(tensor)]
+    same = [one for one in step.origins(reader) if op_of(one) == op_of(tensor)]
     op = step.traced(reader.name)
     if op is None or tensor not in same:
         return None
@@ -237,11 +206,10 @@ def _behind(tensor: Any) -> Any:
     return tensor
 
 
-def _given_elements(producer: Any, tensor: str, batch: int) -> int | None:
+def _given_elements(producer: Any, index: int, batch: int) -> int | None:
     """The elements of what a dataset or a caller gives, with the shapes it states."""
     stated = (producer.attr[key] for key in ("output_shapes", "_output_shapes"))
     shapes = next((one.list.shape for one in stated if one.list.shape), ())
-    index = int(tensor.partition(":")[2] or 0)
     if index >= len(shapes):
         return None
     extents = [extent.size for extent in shapes[index].dim]

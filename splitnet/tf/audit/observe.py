@@ -30,12 +30,15 @@ from splitnet.tf.placement.placed import Placed, placed_of, placement
 from splitnet.tf.reading.match import planned_blueprint, planned_sites
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["audit", "state_restored", "train_step", "unpacked", "watching"]
-
 _KEPT = ("train_function", "history", "stop_training", "_initial_epoch")
 # TensorFlow collects executed graphs per process, so one audit runs at a time.
 _ONE_AT_A_TIME = threading.RLock()
 _WAIT_SECONDS = 600.0
+_FORWARD_ONLY = "no targets or not compiled: only the forward pass was watched."
+_EAGER = (
+    "run_eagerly=True: forward ops run on their devices, but backward and update ops "
+    "run one by one where TensorFlow puts them; neither is observed."
+)
 
 
 def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Audit:
@@ -64,9 +67,31 @@ def audit(model: keras.Model, plan: Plan | None = None, batch: Any = None) -> Au
             "that it should keep."
         )
     inputs, targets, weights = unpacked(batch)
-    with _alone(), _placement(model, kept, placed) as lowered:
-        observed = _observe(model, kept, lowered, inputs, targets, weights)
-    return audit_of(kept, observed)
+    training = model.compiled and targets is not None
+    graphs: list[Any] = []
+    with (
+        _alone(),
+        _placement(model, kept, placed) as lowered,
+        state_restored(model, training=training),
+        tf_api.watch_graphs() as functions,
+    ):
+        lowered.graphs.clear()
+        try:
+            if training:
+                model.train_function = None  # what ran before is not exported again
+                train_step(model, inputs, targets, weights)
+            else:
+                graphs = _forward(model, inputs)
+        except Exception as error:  # whatever a model makes of a batch
+            raise AuditError(
+                f"the watched step of model {model.name!r} failed: "
+                f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
+                "that model.fit takes."
+            ) from error
+        graphs += [graph for ref in lowered.graphs if (graph := ref()) is not None]
+    how = {"batch": _batch_size(inputs), "training": training}
+    seen = _seen(model, kept, lowered, functions, graphs, **how)
+    return audit_of(kept, seen)
 
 
 def unpacked(batch: Any) -> tuple[Any, Any, Any]:
@@ -131,52 +156,11 @@ def watching(model: Any) -> Iterator[Callable[[], Audit]]:
     with _alone(), tf_api.watch_graphs() as functions:
 
         def verdict() -> Audit:
-            graphs, notes = _graphs(placed), _eager_notes(model)
-            observed = _seen(model, plan, placed, functions, graphs, plan.batch, notes)
-            return audit_of(plan, observed)
+            graphs = [graph for ref in placed.graphs if (graph := ref()) is not None]
+            seen = _seen(model, plan, placed, functions, graphs, batch=plan.batch)
+            return audit_of(plan, seen)
 
         yield verdict
-
-
-def _graphs(placed: Placed) -> list[Any]:
-    """The graphs of steps that were traced last."""
-    return [graph for ref in placed.graphs if (graph := ref()) is not None]
-
-
-def _observe(
-    model: Any, plan: Plan, placed: Placed, inputs: Any, targets: Any, weights: Any
-) -> Observation:
-    training = model.compiled and targets is not None
-    notes = _eager_notes(model)
-    graphs: list[Any] = []
-    if not training:
-        notes.append("no targets or not compiled: only the forward pass was watched.")
-    with state_restored(model, training=training), tf_api.watch_graphs() as functions:
-        placed.graphs.clear()
-        try:
-            if training:
-                model.train_function = None  # what ran before is not exported again
-                train_step(model, inputs, targets, weights)
-            else:
-                graphs = _forward(model, inputs)
-        except Exception as error:  # whatever a model makes of a batch
-            raise AuditError(
-                f"the watched step of model {model.name!r} failed: "
-                f"{type(error).__name__}: {first_line(error)} Give audit() a batch "
-                "that model.fit takes."
-            ) from error
-        graphs += _graphs(placed)
-    size = _batch_size(inputs)
-    return _seen(model, plan, placed, functions, graphs, size, notes, training=training)
-
-
-def _eager_notes(model: Any) -> list[str]:
-    if not model.compiled or not model.run_eagerly:
-        return []
-    return [
-        "run_eagerly=True: forward ops run on their devices, but backward and "
-        "update ops run one by one where TensorFlow puts them; neither is observed."
-    ]
 
 
 def _seen(
@@ -185,9 +169,8 @@ def _seen(
     placed: Placed,
     functions: Sequence[Any],
     graphs: Sequence[Any],
-    batch: int,
-    notes: Sequence[str],
     *,
+    batch: int,
     training: bool = True,
 ) -> Observation:
     """What executed functions and the model's variables show."""
@@ -197,14 +180,22 @@ def _seen(
         for nodes in functions
         if any("sn-" in node.name for node in nodes)
     ]
+    held = [("variable", one, name) for one, name in names.variables.values()]
+    for optimizer in all_optimizers(model.optimizer) if training else ():
+        for slot, variable in slots_of(optimizer):
+            if name := names.weight_of(variable):
+                held.append(("slot", slot, name))
     eager = model.compiled and model.run_eagerly
     phases = ("forward", "backward", "update") if training else ("forward",)
     return Observation(
         ops=tuple(op for step in steps for op in seen_ops(step)),
-        variables=tuple(_variables(model, names, slots=training)),
+        variables=tuple(
+            SeenVariable(one.path, kind, name, names.device(one.value.device))
+            for kind, one, name in held
+        ),
         copies=tuple(copy for step in steps for copy in seen_copies(step)),
         phases=() if eager else phases,
-        notes=tuple(notes),
+        notes=(*([_EAGER] if eager else ()), *(() if training else [_FORWARD_ONLY])),
         unneeded=unneeded_parts(graphs, names),
         microbatches=placed.pipeline.microbatches if training else 1,
         batch=batch,
@@ -229,22 +220,19 @@ def _forward(model: Any, inputs: Any) -> list[Any]:
     """One forward pass, its outputs left where they are; the graph that was traced."""
     graphs = []
 
+    def where_it_is(op: Any) -> str:
+        source = op.inputs[0] if op.type == "Identity" and not op.device else op
+        return str(source.device)
+
     @tf.function
     def step(given: Any) -> Any:
         graphs.append(tf.compat.v1.get_default_graph())
-        held.enter_context(graphs[0].device(_where_it_is))
+        held.enter_context(graphs[0].device(where_it_is))
         return model(given, training=False)
 
     with contextlib.ExitStack() as held:  # TensorFlow adds an identity to each output
         step(keras.tree.map_structure(tf.convert_to_tensor, inputs))
     return graphs
-
-
-def _where_it_is(op: Any) -> str:
-    """The device of an op; of an identity without any, that of what it hands on."""
-    if op.type == "Identity" and not op.device:
-        return str(op.inputs[0].device)
-    return str(op.device)
 
 
 def _batch_size(inputs: Any) -> int:
@@ -261,7 +249,9 @@ def state_restored(model: Any, *, training: bool) -> Iterator[None]:
     optimizer = getattr(model, "optimizer", None)
     if training and optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
-    values = {id(v): (v, v.numpy()) for v in _all_variables(model)}
+    held = [*variables_of(model), *(v for m in model.metrics for v in m.variables)]
+    held += [] if optimizer is None else optimizer.variables
+    values = {id(v): (v, v.numpy()) for v in held}
     kept = {name: getattr(model, name, None) for name in _KEPT}
     try:
         with keras_api.random_states_kept():
@@ -274,23 +264,3 @@ def state_restored(model: Any, *, training: bool) -> Iterator[None]:
             variable.assign(value)
         for name, value in kept.items():
             setattr(model, name, value)
-
-
-def _all_variables(model: Any) -> list[Any]:
-    found = [*variables_of(model), *(v for m in model.metrics for v in m.variables)]
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is not None:
-        found += optimizer.variables
-    return list({id(v): v for v in found}.values())
-
-
-def _variables(model: Any, names: Names, *, slots: bool) -> Iterator[SeenVariable]:
-    """Variables that the plan knows, and the optimizer's slots of them."""
-    held = [("variable", v, v) for v in variables_of(model)]
-    for optimizer in all_optimizers(model.optimizer) if slots else ():
-        held += [("slot", slot, variable) for slot, variable in slots_of(optimizer)]
-    for kind, holder, variable in held:
-        weight = names.weight_of(variable)
-        if weight:
-            device = names.device(holder.value.device)
-            yield SeenVariable(holder.path, kind, weight, device)

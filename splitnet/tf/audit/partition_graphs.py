@@ -29,21 +29,7 @@ from splitnet.tf.placement.device_function import (
 )
 from splitnet.tf.placement.optimizer import all_optimizers
 from splitnet.tf.placement.placed import Placed
-
-__all__ = [
-    "PASSING",
-    "PREFIX",
-    "SENDS",
-    "ExecutedStep",
-    "Names",
-    "called",
-    "inputs_of",
-    "key_called",
-    "op_of",
-    "seen_ops",
-    "unneeded_parts",
-    "works",
-]
+from splitnet.tf.reading.variables import variables_of
 
 # What moves, names or sizes data, but computes nothing of it.
 _IDLE_OPS = (
@@ -67,7 +53,8 @@ PREFIX = re.compile(  # the calls that a step is inlined from, and the loop of s
 class Names:
     """From TensorFlow's names to the plan's: devices, parts and weights.
 
-    Devices go by the names that the model's own plan has for them.
+    Devices go by the names that the model's own plan has for them. A variable that a
+    layer got since it was placed, as by `quantize`, goes by the layer's first weight.
     """
 
     def __init__(self, plan: Plan, placed: Placed, optimizer: Any = None) -> None:
@@ -82,7 +69,12 @@ class Names:
         self._device = {canonical(d.target): d.name for d in placed.plan.cluster}
         self._known: dict[str, str] = {}
         self._part_of = placed.part_of
-        self._weight_of = placed.weight_of
+        self.variables: dict[int, tuple[Any, str]] = {}  # id -> variable, plan's name
+        for node in placed.flow.nodes:
+            first = placed.first_weight.get(id(node), "")
+            for variable in variables_of(node.operation) if first else ():
+                name = placed.weight_of.get(id(variable), first)
+                self.variables.setdefault(id(variable), (variable, name))
 
     def device(self, name: str) -> str:
         """The plan's name of a device, or TensorFlow's short one for any other."""
@@ -100,9 +92,7 @@ class Names:
 
     def updated_part(self, which: str) -> str:
         """The part with the variable that an update op is for; "" if several."""
-        if which not in self._updated:
-            return ""
-        weight = self.weight_of(self._updated[which])
+        weight = self.weight_of(self._updated.get(which))
         return next(iter(self._users.get(weight, ())), "")
 
     def of_update(self, op_name: str) -> bool:
@@ -113,7 +103,7 @@ class Names:
 
     def weight_of(self, variable: Any) -> str:
         """The plan's name of a variable; "" for one that the plan does not know."""
-        return self._weight_of.get(id(variable), "")
+        return self.variables.get(id(variable), (None, ""))[1]
 
 
 @dataclass(frozen=True)
@@ -131,27 +121,16 @@ class ExecutedStep:
         return {node.name: node for node in self.nodes}
 
     @cached_property
-    def sent_as(self) -> dict[str, str]:
-        """The tensor ("op:index") that each receiving node receives, by its name."""
-        sent = {
-            node.attr["tensor_name"].s: node.input[0]
-            for node in self.nodes
-            if node.op in SENDS and node.input
-        }
-        return {
-            node.name: sent.get(node.attr["tensor_name"].s, "")
-            for node in self.nodes
-            if node.op in _RECEIVES
-        }
+    def _sent(self) -> dict[bytes, str]:
+        """The tensor ("op:index") that was sent under a key."""
+        sends = (node for node in self.nodes if node.op in SENDS and node.input)
+        return {node.attr["tensor_name"].s: node.input[0] for node in sends}
 
     @cached_property
-    def received_as(self) -> dict[bytes, set[str]]:
-        """The receiving nodes of each tensor that was sent."""
-        found: dict[bytes, set[str]] = defaultdict(set)
-        for node in self.nodes:
-            if node.op in _RECEIVES:
-                found[node.attr["tensor_name"].s].add(node.name)
-        return found
+    def _received(self) -> dict[str, bytes]:
+        """The key of what each receiving node receives, by its name."""
+        receivers = (node for node in self.nodes if node.op in _RECEIVES)
+        return {node.name: node.attr["tensor_name"].s for node in receivers}
 
     @cached_property
     def readers(self) -> dict[str, list[Any]]:
@@ -175,15 +154,16 @@ class ExecutedStep:
 
     def origins(self, node: Any) -> list[str]:
         """The tensors that a node reads, by the names of the ops that made them."""
-        return [self.sent_as.get(op_of(one)) or one for one in inputs_of(node)]
+        keys = ((one, self._received.get(op_of(one), b"")) for one in inputs_of(node))
+        return [self._sent.get(key) or one for one, key in keys]
 
     def receivers(self, send: Any) -> list[Any]:
         """Nodes that read what a node sends."""
-        here = self.received_as[send.attr["tensor_name"].s]
+        key = send.attr["tensor_name"].s
         return [
             node
             for node in self.readers.get(op_of(send.input[0]), ())
-            if any(op_of(source) in here for source in inputs_of(node))
+            if any(self._received.get(op_of(one)) == key for one in inputs_of(node))
         ]
 
     def assigns(self, node: Any) -> bool:
@@ -223,11 +203,15 @@ def seen_ops(step: ExecutedStep) -> Iterator[SeenOp]:
 def _body(step: ExecutedStep, call: Any) -> Iterator[SeenOp]:
     """The working ops of a part's function, and of functions that it calls.
 
-    Towers share a function, which has the key of one of them.
+    Towers share a function, which has the key of one of them; whose call it is stands
+    in its scope, or in that of the forward calls that it reads.
     """
     names, function = step.names, called(call)
     traced_as = key_of_function(function)
-    key = next(filter(None, _keys(step, call)), traced_as) or ""
+    read = (step.by_name.get(op_of(source)) for source in inputs_of(call))
+    calls = [call, *(one for one in read if one is not None and key_called(one))]
+    keys = (key_in(one.name) for one in calls)
+    key = next(filter(None, keys), traced_as) or ""
     phase = "backward" if "__backward_" in function else "forward"
     ahead, done = [(function, call.device)], set()
     while ahead:
@@ -243,15 +227,6 @@ def _body(step: ExecutedStep, call: Any) -> Iterator[SeenOp]:
                 yield SeenOp(node.name, node.op, part, phase, names.device(where))
 
 
-def _keys(step: ExecutedStep, call: Any) -> Iterator[str | None]:
-    """Keys in the scope of a call, and of the forward calls that it reads."""
-    yield key_in(call.name)
-    for source in inputs_of(call):
-        producer = step.by_name.get(op_of(source))
-        if producer is not None and key_called(producer) is not None:
-            yield key_in(producer.name)
-
-
 def works(kind: str) -> bool:
     """Whether ops of a type compute something, rather than move or name data."""
     return kind not in _NOT_WORK
@@ -261,22 +236,18 @@ def unneeded_parts(graphs: Iterable[Any], names: Names) -> tuple[str, ...]:
     """Parts that work in traced graphs, but for nothing that these give or change."""
     working: dict[str, bool] = {}
     for graph in graphs:
-        given = [*(t.op for t in graph.outputs), *graph.control_outputs]
-        needed = ancestors(given)
+        needed = ancestors([*(t.op for t in graph.outputs), *graph.control_outputs])
         for op in graph.get_operations():
-            for part in _parts_in(op, names) if op.type not in _NOT_WORK else ():
+            key = key_in(op.name)
+            if key is None or op.type in _NOT_WORK:
+                continue
+            keys, function = {key}, function_of(op)
+            if traced_as := key_of_function(function):  # with those of calls inside
+                inside = {key_in(node.name) for node in tf_api.function_nodes(function)}
+                keys |= inside - {None, traced_as}
+            for part in map(names.part_called, keys):
                 working[part] = working.get(part, False) or op in needed
     return tuple(part for part, used in working.items() if not used)
-
-
-def _parts_in(op: Any, names: Names) -> set[str]:
-    """The part of a traced op; those of the calls in a part's function."""
-    key, function = key_in(op.name), function_of(op)
-    found = {key} if key else set()
-    if key and (traced_as := key_of_function(function)):
-        inside = {key_in(node.name) for node in tf_api.function_nodes(function)}
-        found |= {one for one in inside if one and one != traced_as}
-    return {names.part_called(one) for one in found}
 
 
 def inputs_of(node: Any) -> list[str]:

@@ -9,8 +9,6 @@ import tensorflow as tf
 from splitnet.core.replication import batch_shares
 from splitnet.tf.internals.keras_api import CARRIED
 
-__all__ = ["Shards", "as_tensor"]
-
 
 @dataclass(frozen=True)
 class Shards:
@@ -33,12 +31,11 @@ class Shards:
         """Whether the number of samples is known when the step is traced."""
         return isinstance(self.extent, int)
 
-    def sizes(self) -> Any:
-        """The samples of each tower, at least one: the last may be copies."""
+    def _shares(self, extent: Any) -> Any:
+        """How many samples go to each tower, earlier ones first."""
         if self.known:
-            return list(batch_shares(max(self.extent, self.count), self.count))
-        padded = tf.maximum(self.extent, self.count)
-        return (padded + self.count - 1 - tf.range(self.count)) // self.count
+            return list(batch_shares(extent, self.count))
+        return (extent + self.count - 1 - tf.range(self.count)) // self.count
 
     def real(self) -> list[Any]:
         """1 for each tower that has a sample, else 0."""
@@ -48,57 +45,51 @@ class Shards:
 
     def weights(self) -> list[Any]:
         """Each tower's share of the samples, float64; the sum is 1."""
+        sizes = self._shares(self.extent)
         if self.known:
-            sizes = batch_shares(self.extent, self.count)
             return [np.float64(size / max(1, self.extent)) for size in sizes]
-        sizes = (self.extent + self.count - 1 - tf.range(self.count)) // self.count
         return tf.unstack(sizes / tf.maximum(self.extent, 1), self.count)
 
     def split(self, value: Any) -> list[Any]:
-        """Cut a tensor, and its mask, into one piece for each tower."""
-        pieces = self._split(value)
+        """Cut a tensor, and its mask, into one piece for each tower.
+
+        Each has a sample: the last may be copies of the first sample, through which no
+        gradient comes back.
+        """
+        most = max if self.known else tf.maximum
+        missing = most(self.count - self.extent, 0)
+        sizes = self._shares(most(self.extent, self.count))
+
+        def cut(whole: Any) -> list[Any]:
+            if not self.known or missing:
+                first = tf.stop_gradient(whole[:1])
+                whole = tf.concat([whole, tf.repeat(first, missing, axis=0)], 0)
+            return list(tf.split(whole, sizes, 0, num=self.count))
+
+        pieces = cut(value)
         for name in CARRIED:
-            hung = getattr(value, name, None)
-            if hung is not None:
-                for piece, one in zip(pieces, self._split(hung)):
+            attached = getattr(value, name, None)
+            if attached is not None:
+                for piece, one in zip(pieces, cut(attached)):
                     setattr(piece, name, one)
         return pieces
 
-    def _split(self, value: Any) -> list[Any]:
-        if not self.known:
-            missing = tf.maximum(self.count - self.extent, 0)
-            value = tf.concat([value, _copies(value, missing)], 0)
-        elif self.extent < self.count:
-            value = tf.concat([value, _copies(value, self.count - self.extent)], 0)
-        return list(tf.split(value, self.sizes(), 0, num=self.count))
-
     def join(self, pieces: list[Any]) -> Any:
         """Put pieces together in the order of the samples, without the copies."""
-        whole = self._join(pieces)
-        for name in CARRIED:
-            hung = [getattr(piece, name, None) for piece in pieces]
-            if all(one is not None for one in hung):
-                setattr(whole, name, self._join(hung))
-        return whole
 
-    def _join(self, pieces: list[Any]) -> Any:
-        whole = tf.concat(pieces, 0)
-        if self.known and self.extent >= self.count:
-            return whole
-        return whole[: self.extent]
+        def joined(parts: list[Any]) -> Any:
+            whole = tf.concat(parts, 0)
+            full = self.known and self.extent >= self.count
+            return whole if full else whole[: self.extent]
+
+        whole = joined(pieces)
+        for name in CARRIED:
+            attached = [getattr(piece, name, None) for piece in pieces]
+            if all(one is not None for one in attached):
+                setattr(whole, name, joined(attached))
+        return whole
 
     def mean(self, values: list[Any]) -> Any:
         """The mean over towers, each weighted by its samples."""
-        return tf.add_n(
-            [tf.cast(w, v.dtype) * v for w, v in zip(self.weights(), values)]
-        )
-
-
-def as_tensor(value: Any) -> Any:
-    """Arrays, which an eager step is given, as tensors; all else as it is."""
-    return tf.constant(value) if isinstance(value, np.ndarray) else value
-
-
-def _copies(value: Any, number: Any) -> Any:
-    """Copies of the first sample; no gradient comes back through them."""
-    return tf.repeat(tf.stop_gradient(value[:1]), number, axis=0)
+        pairs = zip(self.weights(), values)
+        return tf.add_n([tf.cast(weight, v.dtype) * v for weight, v in pairs])

@@ -16,8 +16,6 @@ from splitnet.tf.placement.placed import Placed
 from splitnet.tf.reading.call_cost import keras_class
 from splitnet.tf.reading.flatten import is_sparse
 
-__all__ = ["how_to_run"]
-
 _LOOPING = (keras.layers.RNN, keras.layers.Bidirectional, keras.layers.TimeDistributed)
 _SAMPLES, _EXTENT = 2, 8  # what an unknown batch and any other unknown extent become
 
@@ -38,7 +36,9 @@ def how_to_run(placed: Placed, how: str, devices: Collection[str]) -> dict[int, 
         part = placed.part_of[placed.key_of[id(node)]]
         if part not in working or device_of[part] not in devices:
             continue
-        if reason := _obstacle(node, placed, how):
+        towers = id(node) in placed.keys_of
+        reason = "towers run plainly" if towers else _obstacle(node, how)
+        if reason:
             refused[part, reason] = None
         else:
             found[id(node)] = how
@@ -47,10 +47,12 @@ def how_to_run(placed: Placed, how: str, devices: Collection[str]) -> dict[int, 
     return found
 
 
-def _obstacle(node: Any, placed: Placed, how: str) -> str:
-    """Why a call cannot run so; "" if it can."""
-    if id(node) in placed.keys_of:
-        return "towers run plainly"
+def _obstacle(node: Any, how: str) -> str:
+    """Why a call cannot run so; "" if it can.
+
+    Keras' own layers are known to compile. Any other is lowered on the shapes it reads;
+    nothing of it runs.
+    """
     operation = node.operation
     kinds = [*node.input_tensors, *node.outputs]
     if any(keras.backend.standardize_dtype(t.dtype) == "string" for t in kinds):
@@ -61,16 +63,6 @@ def _obstacle(node: Any, placed: Placed, how: str) -> str:
         return ""
     if any(isinstance(one, _LOOPING) for one in keras_api.sublayers(operation)):
         return "XLA compiles its loop for one length only"
-    return _refusal(node)
-
-
-def _refusal(node: Any) -> str:
-    """Why XLA cannot compile a call forward and backward; "" if it can.
-
-    Keras' own layers are known to compile. Any other is lowered on the shapes it reads;
-    nothing of it runs.
-    """
-    operation = node.operation
     if not isinstance(operation, keras.layers.Layer) or _known(operation):
         return ""
     try:
@@ -84,6 +76,7 @@ def _refusal(node: Any) -> str:
 
 
 def _known(layer: Any) -> bool:
+    """Whether a layer is Keras' own, or made of such layers."""
     if isinstance(layer, keras.Sequential | keras_api.Functional):
         return all(_known(one) for one in layer.layers)
     home = type(layer).__module__
@@ -99,25 +92,24 @@ def _lower(node: Any) -> None:
     def both(*flat: Any) -> Any:
         given = {id(old): new for old, new in zip(node.input_tensors, flat)}
         args, kwargs = node.arguments.fill_in(given)
+        values = list(zip(variables, flat[count:]))
         with tf.GradientTape() as tape:
             tape.watch(flat)
-            with keras.StatelessScope(
-                list(zip(variables, flat[count:])), initialize_variables=False
-            ):
+            with keras.StatelessScope(values, initialize_variables=False):
                 run = keras_api.operation_fn(node.operation, training=True)
                 made = keras.tree.flatten(run(*args, **kwargs))
             floats = [one for one in made if one.dtype.is_floating]
         inputs = [one for one in flat if one.dtype.is_floating]
         return made, tape.gradient(floats, inputs) if floats else []
 
-    specs = [tf.TensorSpec(_shape(t.shape), t.dtype) for t in node.input_tensors]
+    specs = []
+    for tensor in node.input_tensors:
+        known = enumerate(tensor.shape)
+        guess = [
+            (_EXTENT if axis else _SAMPLES) if extent is None else int(extent)
+            for axis, extent in known
+        ]
+        specs.append(tf.TensorSpec(guess, tensor.dtype))
     specs += [tf.TensorSpec(v.shape, v.dtype) for v in variables]
     compiled = tf.function(both, jit_compile=True, autograph=False)
     compiled.experimental_get_compiler_ir(*specs)(stage="hlo")
-
-
-def _shape(shape: Any) -> list[int]:
-    return [
-        (_EXTENT if axis else _SAMPLES) if extent is None else int(extent)
-        for axis, extent in enumerate(shape)
-    ]

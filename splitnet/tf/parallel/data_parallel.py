@@ -23,8 +23,6 @@ from splitnet.tf.reading.read import graph_of
 from splitnet.tf.reading.source import Blueprint, blueprint_of
 from splitnet.tf.runtime.devices import local_cluster
 
-__all__ = ["data_parallel", "towers_of"]
-
 
 def data_parallel(
     model: Any,
@@ -71,17 +69,51 @@ def data_parallel(
         model, placed = unplace(model), None
     options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
     names = _devices(cluster, devices)
-    how = preferences(weights_on), batch_norm, tuple(broadcast)
+    towers = Towers((), preferences(weights_on), batch_norm, tuple(broadcast))
     used = _devices_of(placed)
-    groups = _groups(names, used, given=isinstance(devices, Sequence))
-    if placed is None or not groups:
-        towers = Towers(tuple(preferences(one) for one in names), *how)
+    if placed is None or not used:
+        towers = replace(towers, on=tuple(preferences(one) for one in names))
         graph = towers_of(model, towers, batch, join_on=cluster.home.name)
         return emit(model, plan_graph(graph, cluster, options))
+    groups = _groups(names, used, given=isinstance(devices, Sequence))
     maps = [_device_map(placed.plan, cluster, dict(zip(used, g))) for g in groups]
-    graph = _placed_towers(model, placed, maps, how, batch, cluster)
+    graph = _placed_towers(model, placed, maps, towers, batch, cluster)
     plan = plan_graph(graph, cluster, options)
     return emit(model, executed(plan, replace(placed.plan.execution, recompute=())))
+
+
+def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
+    """The devices of the towers.
+
+    Raises:
+        DeviceError: fewer than two, more than there are, or one of them twice.
+    """
+    gpus = [device.name for device in cluster if device.kind == "gpu"]
+    if isinstance(asked, str):
+        asked = [asked]
+    if asked is None:
+        asked = gpus
+    found = gpus[: max(asked, 0)] if isinstance(asked, int) else list(asked)
+    if isinstance(asked, int) and asked > len(gpus):
+        raise DeviceError(
+            f"data_parallel over {asked} GPUs: there are {len(gpus)} here "
+            f"({', '.join(gpus) or 'none'}). Name devices=[...], or ask for fewer."
+        )
+    if len(found) < 2:
+        raise DeviceError(
+            f"data_parallel needs two or more devices, and has {len(found)} "
+            f"({', '.join(found) or 'none'}); the cluster has "
+            f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
+            "train the model itself."
+        )
+    pins = [name for one in found for name in preferences(one) if ":" in name]
+    for pin in pins:
+        if pins.count(pin) > 1:
+            raise DeviceError(
+                f"data_parallel: devices= names {pin!r} {pins.count(pin)} times. "
+                "Several towers on one device gain nothing; give each one of its own."
+            )
+    return found
 
 
 def _devices_of(placed: Placed | None) -> list[str]:
@@ -97,17 +129,14 @@ def _devices_of(placed: Placed | None) -> list[str]:
 def _groups(
     names: Sequence[str], used: Sequence[str], *, given: bool
 ) -> list[tuple[str, ...]]:
-    """The devices of each tower of a placed model; none if its calls are copied whole.
+    """The devices of each tower of a placed model; in the order that was given.
 
     Raises:
         DeviceError: too few devices for two towers.
     """
-    if not used:
-        return []
     size = len(used)
     if given and len(names) % size == 0:
-        starts = range(0, len(names), size)
-        found = [tuple(names[i : i + size]) for i in starts]
+        found = [tuple(names[i : i + size]) for i in range(0, len(names), size)]
     else:
         found = groups_of(names, size)
     if len(found) < 2:
@@ -139,7 +168,7 @@ def _placed_towers(
     model: Any,
     placed: Placed,
     maps: Sequence[Callable[[str], str]],
-    how: tuple[tuple[str, ...], str, tuple[str, ...]],
+    how: Towers,
     batch: int,
     cluster: Cluster,
 ) -> Graph:
@@ -149,6 +178,7 @@ def _placed_towers(
         DeclarationError: the model cannot be split by samples.
     """
     blueprint = blueprint_of(model, placed.flow.nested)
+    _check(blueprint, how)
     device_of = placed.plan.device_of
     part_of = {
         id(mine): placed.part_of[placed.key_of[id(its)]]
@@ -162,9 +192,8 @@ def _placed_towers(
         where = [mapped(device_of[name]) for mapped in maps]
         parts.append(Part(name, on=preferences(where[0])))
         if len(set(where)) > 1:
-            towers[name] = Towers(tuple(map(preferences, where)), *how)
+            towers[name] = replace(how, on=tuple(map(preferences, where)))
             parts[-1] = Part(name, "towers", (cluster.home.name,))
-    _check(blueprint, next(iter(towers.values())))
     sites = []
     for site in blueprint.sites:
         part = part_of.get(id(site.node), site.part)
@@ -188,24 +217,22 @@ def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
     blueprint = blueprint_of(model)
     _check(blueprint, towers)
     name = blueprint.name
-    while any(site.node.is_input and site.call == name for site in blueprint.sites):
-        name += "_towers"
     inputs = [site for site in blueprint.sites if site.node.is_input]
+    while any(site.call == name for site in inputs):
+        name += "_towers"
     calls = [
         replace(site, call=f"{name}/{site.call}", part=name)
         for site in blueprint.sites
         if not site.node.is_input
     ]
-    parts = tuple(Part(site.part, "input", ("cpu",)) for site in inputs)
-    return graph_of(
-        replace(
-            blueprint,
-            parts=(*parts, Part(name, "towers", (join_on,))),
-            sites=(*inputs, *calls),
-            towers={name: towers},
-        ),
-        batch,
+    parts = [Part(site.part, "input", ("cpu",)) for site in inputs]
+    made = replace(
+        blueprint,
+        parts=(*parts, Part(name, "towers", (join_on,))),
+        sites=(*inputs, *calls),
+        towers={name: towers},
     )
+    return graph_of(made, batch)
 
 
 def _check(blueprint: Blueprint, towers: Towers) -> None:
@@ -237,37 +264,3 @@ def _check(blueprint: Blueprint, towers: Towers) -> None:
         )
     if faults:
         raise DeclarationError(f"model {blueprint.name!r}: {' '.join(faults)}")
-
-
-def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
-    """The devices of the towers.
-
-    Raises:
-        DeviceError: fewer than two, more than there are, or one of them twice.
-    """
-    gpus = [device.name for device in cluster if device.kind == "gpu"]
-    if isinstance(asked, str):
-        asked = [asked]
-    if asked is None:
-        asked = gpus
-    found = gpus[: max(asked, 0)] if isinstance(asked, int) else list(asked)
-    if isinstance(asked, int) and asked > len(gpus):
-        raise DeviceError(
-            f"data_parallel over {asked} GPUs: there are {len(gpus)} here "
-            f"({', '.join(gpus) or 'none'}). Name devices=[...], or ask for fewer."
-        )
-    if len(found) < 2:
-        raise DeviceError(
-            f"data_parallel needs two or more devices, and has {len(found)} "
-            f"({', '.join(found) or 'none'}); the cluster has "
-            f"{', '.join(device.name for device in cluster)}. Name devices=[...], or "
-            "train the model itself."
-        )
-    pins = [name for one in found for name in preferences(one) if ":" in name]
-    for pin in dict.fromkeys(pins):
-        if pins.count(pin) > 1:
-            raise DeviceError(
-                f"data_parallel: devices= names {pin!r} {pins.count(pin)} times. "
-                "Several towers on one device gain nothing; give each one of its own."
-            )
-    return found

@@ -8,7 +8,6 @@ import tensorflow as tf
 from splitnet.core.errors import DeclarationError
 from splitnet.core.plan import Plan
 from splitnet.simulator.microbatch import pipeline_of
-from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.compilation import how_to_run
 from splitnet.tf.parallel.pipeline_checks import check_pipeline
 from splitnet.tf.parallel.towers import (
@@ -19,11 +18,9 @@ from splitnet.tf.parallel.towers import (
     replicas_of,
 )
 from splitnet.tf.placement.part_function import PartFunction
-from splitnet.tf.placement.placed import Placed, Runner
-from splitnet.tf.placement.segments import Segment, segments_of
+from splitnet.tf.placement.placed import Placed
+from splitnet.tf.placement.segments import call_graph, segments_of
 from splitnet.tf.reading.variables import weights_of
-
-__all__ = ["check_execution", "lay_out"]
 
 
 def check_execution(plan: Plan, *, xla: bool) -> None:
@@ -60,37 +57,30 @@ def lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
         how_of = how_to_run(placed, "xla", [device.name for device in plan.cluster])
     else:
         how_of = how_to_run(placed, "recompute", plan.execution.recompute)
-    keys = {part: key for key, part in placed.part_of.items()}
-    replicas = {
-        node: one
-        for name, one in replicas_of(plan, keys).items()
-        for node, key in placed.key_of.items()
-        if key == keys[name] and node in placed.keys_of
-    }
+    replicas = replicas_of(placed)
     early = _before_weights(placed)
     units: dict[int, Any] = {}
     for number, node in enumerate(placed.flow.nodes):
-        key = placed.key_of[id(node)]
-        unit = (placed.target_of[key], id(node) in early, how_of.get(id(node), ""))
-        if id(node) in replicas:
-            alone = number if is_synchronised(node, replicas[id(node)]) else ""
-            unit = (key, alone, "")
-        units[id(node)] = unit
+        mine = replicas.get(id(node))
+        units[id(node)] = (
+            (placed.target(node), id(node) in early, how_of.get(id(node), ""))
+            if mine is None
+            else (mine.join, number if is_synchronised(node, mine) else "", "")
+        )
     gone = leaving(placed.flow, replicas)
-
-    def runner(segment: Segment) -> Runner:
+    runners: list[Any] = []
+    for segment in segments_of(placed.flow, placed.key_of, units):
         node = segment.nodes[0]
         mine = replicas.get(id(node))
         if mine is not None:
             kind = SynchronisedNorm if is_synchronised(node, mine) else TowerRunner
-            return kind(segment, mine, placed, replicas, gone)
+            runners.append(kind(segment, mine, placed, replicas, gone))
+            continue
         device, _, how = segment.unit
         for one in segment.nodes:
             _bring_constants(one, device)
-        return PartFunction(segment, device, how)
-
-    segments = segments_of(placed.flow, placed.key_of, units)
-    return replace(placed, pipeline=pipeline, runners=tuple(map(runner, segments)))
+        runners.append(PartFunction(segment, device, how))
+    return replace(placed, pipeline=pipeline, runners=tuple(runners))
 
 
 def _before_weights(placed: Placed) -> set[int]:
@@ -99,21 +89,19 @@ def _before_weights(placed: Placed) -> set[int]:
     In one function with weights their tensors would seem to depend on these, and their
     gradients would be sent back for nothing. Ids of nodes.
     """
-    target = {id(n): placed.target_of[placed.key_of[id(n)]] for n in placed.flow.nodes}
+    calls = call_graph(placed.flow)
     trained: set[int] = set()
-    readers: dict[int, list[int]] = {}
-    for node in placed.flow.nodes:
-        sources = {id(keras_api.producer(tensor)) for tensor in node.input_tensors}
-        if weights_of(node.operation) or sources & trained:
-            trained.add(id(node))
-        for source in sources:
-            readers.setdefault(source, []).append(id(node))
+    for one, node in calls.nodes(data="node"):
+        if weights_of(node.operation) or trained & set(calls.predecessors(one)):
+            trained.add(one)
     found: set[int] = set()
-    for node in reversed(placed.flow.nodes):
-        after = readers.get(id(node), [])
-        leaves = any(one in found or target[one] != target[id(node)] for one in after)
-        if id(node) not in trained and leaves:
-            found.add(id(node))
+    for one, node in reversed(list(calls.nodes(data="node"))):
+        home = placed.target(node)
+        if one not in trained and any(
+            reader in found or placed.target(calls.nodes[reader]["node"]) != home
+            for reader in calls.successors(one)
+        ):
+            found.add(one)
     return found
 
 

@@ -15,19 +15,21 @@ from typing import Any
 
 import keras
 import networkx as nx
+import numpy as np
 import tensorflow as tf
 
 from splitnet.core.replication import broadcast_inputs
-from splitnet.simulator.microbatch import Pipeline, runs_of
+from splitnet.simulator.microbatch import runs_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.tf_api import sum_as_written
-from splitnet.tf.parallel.batch_shards import Shards, as_tensor
+from splitnet.tf.parallel.batch_shards import Shards
 from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
 from splitnet.tf.placement.placed import Placed
 from splitnet.tf.placement.run import Shared, device_of
 from splitnet.tf.reading.variables import weights_of
 
-__all__ = ["pipelined"]
+_Unit = tuple[int, str]
+"""A segment that runs as a part: the segment's id and the part's key."""
 
 
 def pipelined(model: Any, placed: Placed) -> None:
@@ -49,8 +51,7 @@ def pipelined(model: Any, placed: Placed) -> None:
     def train_step(data: Any) -> Any:
         placed.shared.append(Shared())
         try:
-            shared = placed.shared[-1]
-            return _Step(model, placed.pipeline, stages, shared, whole).run(data)
+            return _train_step(model, placed, stages, whole, data)
         finally:
             placed.shared.pop()
 
@@ -58,76 +59,89 @@ def pipelined(model: Any, placed: Placed) -> None:
     model.train_step = train_step
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One training step over micro-batches; `whole` names inputs that are not cut."""
+def _train_step(
+    model: Any,
+    placed: Placed,
+    stages: "Mapping[_Unit, _Stage]",
+    whole: Set[str],
+    data: Any,
+) -> Any:
+    """As `keras.Model.train_step`, micro-batch by micro-batch.
 
-    model: Any
-    pipeline: Pipeline
-    stages: "Mapping[_Unit, _Stage]"
-    shared: Shared
-    whole: Set[str]
+    The inputs whose names are in `whole` are not cut.
+    """
+    shared, pipeline = placed.shared[-1], placed.pipeline
+    data = keras.tree.map_structure(
+        # An eager step is given arrays.
+        lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value,
+        data,
+    )
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    names = sorted(x) if isinstance(x, dict) else [t.name for t in model.inputs]
+    uncut = {i for i, name in enumerate(names) if name in whole}
+    flat = enumerate(keras.tree.flatten(x))
+    first = next(t for i, t in flat if t is not None and i not in uncut)
+    rows = Shards.of(first, pipeline.microbatches)
+    pieces = zip(
+        *(_split(rows, x, uncut), _split(rows, y), _split(rows, weights)),
+        rows.weights(),
+    )
+    sums = _Sums(model.trainable_weights)
+    turns = shared.turns = _Turns(stages, sums)
+    losses, outputs = [], []
+    with _noted_once(model, rows):
+        for number, (one_x, one_y, one_weights, share) in enumerate(pieces):
+            turns.made.append({})
+            away = shared.weights
+            with tf.GradientTape() as tape:
+                tape.watch(list(away.values()))
+                shared.tape = tape
+                made = model(one_x, training=True)
+                given = {"x": one_x, "y": one_y, "y_pred": made, "training": True}
+                loss = keras_api.compute_loss(model, sample_weight=one_weights, **given)
+                scaled = loss = loss * tf.cast(share, loss.dtype)
+                if model.optimizer is not None:
+                    scaled = model.optimizer.scale_loss(loss)
+            asked = (sums.variables, list(away.values()))
+            own, others = tape.gradient(scaled, asked)
+            sums.add(own, dict(zip(away, others)))
+            if not number:
+                warn_of_masks(model, pipeline, made)
+            outputs.append(made)
+            losses.append(loss)
+    tracker = keras_api.loss_tracker(model)
+    tracker.update_state(tf.add_n(losses), sample_weight=rows.extent)
+    if sums.variables:
+        model.optimizer.apply_gradients(zip(sums.total(), sums.variables))
+    joined = keras.tree.map_structure(lambda *parts: rows.join(parts), *outputs)
+    return model.compute_metrics(x, y, joined, sample_weight=weights)
 
-    def run(self, data: Any) -> Any:
-        """As `keras.Model.train_step`, micro-batch by micro-batch."""
-        model = self.model
-        data = keras.tree.map_structure(as_tensor, data)
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        names = sorted(x) if isinstance(x, dict) else [t.name for t in model.inputs]
-        whole = {i for i, name in enumerate(names) if name in self.whole}
-        flat = enumerate(keras.tree.flatten(x))
-        first = next(t for i, t in flat if t is not None and i not in whole)
-        rows = Shards.of(first, self.pipeline.microbatches)
-        cut = [_split(rows, x, whole), _split(rows, y), _split(rows, weights)]
-        sums = _Sums(model.trainable_weights)
-        turns = self.shared.turns = _Turns(self.stages, sums)
-        losses, outputs = [], []
-        with _noted_once(model, rows):
-            for number, one in enumerate(zip(*cut, rows.weights())):
-                turns.begin()
-                made, loss = self._one(*one, sums)
-                if not number:
-                    warn_of_masks(model, self.pipeline, made)
-                outputs.append(made)
-                losses.append(loss)
-        keras_api.loss_tracker(model).update_state(
-            tf.add_n(losses), sample_weight=rows.extent
-        )
-        if sums.variables:
-            model.optimizer.apply_gradients(zip(sums.total(), sums.variables))
-        whole = keras.tree.map_structure(lambda *parts: rows.join(parts), *outputs)
-        return model.compute_metrics(x, y, whole, sample_weight=weights)
 
-    def _one(self, x: Any, y: Any, weights: Any, share: Any, sums: "_Sums") -> Any:
-        """The outputs and the share of the loss of one micro-batch."""
-        model = self.model
-        away = self.shared.weights
-        with tf.GradientTape() as tape:
-            tape.watch(list(away.values()))
-            self.shared.tape = tape
-            made = model(x, training=True)
-            loss = keras_api.compute_loss(
-                model, x=x, y=y, y_pred=made, sample_weight=weights, training=True
-            )
-            loss = loss * tf.cast(share, loss.dtype)
-            scaled = loss
-            if model.optimizer is not None:
-                scaled = model.optimizer.scale_loss(loss)
-        own, others = tape.gradient(scaled, (sums.variables, list(away.values())))
-        sums.add(own, dict(zip(away, others)))
-        return made, loss
+def _split(rows: Shards, data: Any, uncut: Set[int] = frozenset()) -> list[Any]:
+    """A nest of tensors as one nest for each micro-batch; None stays None.
+
+    The tensors with the numbers `uncut` are handed to each as they are.
+    """
+    if data is None:
+        return [None] * rows.count
+    each = [
+        [t] * rows.count if t is None or i in uncut else rows.split(t)
+        for i, t in enumerate(keras.tree.flatten(data))
+    ]
+    numbers = range(rows.count)
+    return [keras.tree.pack_sequence_as(data, [t[m] for t in each]) for m in numbers]
 
 
 class _Sums:
     """Gradients of each variable, summed as they come, where they are made.
 
     Those of a variable are summed where it lives, those of what was fetched of it on
-    each device that fetched it, from which one sum goes home.
+    each device that fetched it, from which one sum goes home. Sums and the gradients of
+    each micro-batch are by (id of a variable, device).
     """
 
     def __init__(self, variables: list[Any]) -> None:
         self.variables = list(variables)
-        # (id of a variable, device) -> sum
         self._sums: dict[tuple[int, str], Any] = {}
         self._made: list[dict[tuple[int, str], Any]] = []
 
@@ -135,30 +149,38 @@ class _Sums:
         """Add the gradients of one more micro-batch; None stays out."""
         homes = {id(v): device_of(v) for v in self.variables}
         at_home = {(id(v), homes[id(v)]): g for v, g in zip(self.variables, own)}
-        self._made.append({})
+        made: dict[tuple[int, str], Any] = {}
+        self._made.append(made)
         together: dict[Any, list[tuple[int, str]]] = {}
-        for (which, device), gradient in (at_home | away).items():
-            if gradient is None or which not in homes:
+        for key, gradient in (at_home | away).items():
+            if gradient is None or key[0] not in homes:
                 continue
-            key, before = (which, device), self._sums.get((which, device))
+            before = self._sums.get(key)
             sparse = [isinstance(g, tf.IndexedSlices) for g in (gradient, before)]
-            self._made[-1][key] = gradient.values if sparse[0] else gradient
+            made[key] = gradient.values if sparse[0] else gradient
             if before is None:
                 self._sums[key] = gradient
             elif tf.executing_eagerly() or key not in at_home or any(sparse):
-                with tf.device(device):
+                with tf.device(key[1]):
                     self._sums[key] = _added(before, gradient)
             else:
-                together.setdefault((device, gradient.op), []).append(key)
-        for (device, _), keys in together.items():
-            made = [self._made[-1][key] for key in keys]
-            sums = _sums([self._sums[key] for key in keys], made, device)
-            self._sums |= dict(zip(keys, sums))
+                together.setdefault((key[1], gradient.op), []).append(key)
+        for (device, _), keys in together.items():  # what one backward call made
+            before, new = [self._sums[key] for key in keys], [made[key] for key in keys]
+            specs = [
+                [tf.TensorSpec(one.shape, one.dtype) for one in each]
+                for each in (before, new)
+            ]
+            with tf.init_scope():  # without the devices of the step that is being made
+                function = _gradient_sums.get_concrete_function(*specs)
+            with tf.device(device):
+                self._sums |= dict(zip(keys, function(before, new)))
 
     def made_by(self, number: int, variables: list[Any], device: str) -> list[Any]:
         """The gradients that a micro-batch made of some variables on a device."""
+        made = self._made[number]
         keys = [(id(variable), device) for variable in variables]
-        return [self._made[number][key] for key in keys if key in self._made[number]]
+        return [made[key] for key in keys if key in made]
 
     def total(self) -> list[Any]:
         """The gradient of the whole batch, for each variable."""
@@ -170,25 +192,15 @@ class _Sums:
         return found
 
 
-def _sums(ones: list[Any], others: list[Any], device: str) -> list[Any]:
-    """The sums of what one backward call made with what there was, on a device.
-
-    They are ops of a function that is not inlined: TensorFlow's graph optimizer goes
-    over the graph of a step many times, and there would be thousands of them.
-    """
-    specs = [
-        [tf.TensorSpec(one.shape, one.dtype) for one in each] for each in (ones, others)
-    ]
-    with tf.init_scope():  # without the devices of the step that is being made
-        function = _gradient_sums.get_concrete_function(*specs)
-    with tf.device(device):
-        return list(function(ones, others))
-
-
 @functools.partial(
     tf.function, autograph=False, experimental_attributes={"_noinline": True}
 )
 def _gradient_sums(ones: list[Any], others: list[Any]) -> list[Any]:
+    """Sums of gradients, as ops of a function that is not inlined.
+
+    TensorFlow's graph optimizer goes over the graph of a step many times, and there
+    would be thousands of them.
+    """
     return [one + other for one, other in zip(ones, others)]
 
 
@@ -204,27 +216,6 @@ def _added(one: Any, other: Any) -> Any:
     if any(sparse):
         one, other = tf.convert_to_tensor(one), tf.convert_to_tensor(other)
     return sum_as_written(one, other)
-
-
-def _split(rows: Shards, data: Any, whole: Set[int] = frozenset()) -> list[Any]:
-    """A nest of tensors as one nest for each micro-batch; None stays None.
-
-    The tensors with the numbers `whole` are handed to each as they are.
-    """
-    flat = [
-        [t] * rows.count if t is None or i in whole else rows.split(t)
-        for i, t in enumerate(keras.tree.flatten(data))
-    ]
-    if data is None:
-        return [None] * rows.count
-    return [
-        keras.tree.pack_sequence_as(data, [t[m] for t in flat])
-        for m in range(rows.count)
-    ]
-
-
-_Unit = tuple[int, str]
-"""A segment that runs as a part: the segment's id and the part's key."""
 
 
 @dataclass(frozen=True)
@@ -256,23 +247,21 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
         node = segment.nodes[0]
         for key in placed.keys_of.get(id(node), (segment.key,)):
             unit = (id(segment), key)
-            trained[unit] = [v for n in segment.nodes for v in weights_of(n.operation)]
             stage = placed.pipeline.stage_of.get(placed.part_of[key])
             if stage is None:
                 continue
+            trained[unit] = [v for n in segment.nodes for v in weights_of(n.operation)]
             stage_of[unit] = stage
-            units.add_edges_from(
-                (other, unit)
-                for tensor in segment.reads
-                for other in made_by.get(id(tensor), ())
-            )
             units.add_node(unit)
+            for tensor in segment.reads:
+                sources = made_by.get(id(tensor), ())
+                units.add_edges_from((source, unit) for source in sources)
             for tensor in segment.gives:
                 made_by.setdefault(id(tensor), []).append(unit)
     found: dict[_Unit, _Stage] = {}
     for number, run in runs_of(units, stage_of):
-        learns = run.subgraph(unit for unit in run if trained[unit])
-        first = [unit for unit in learns if not nx.ancestors(run, unit) & set(learns)]
+        learns = {unit for unit in run if trained[unit]}
+        first = [u for u in run if u in learns and not nx.ancestors(run, u) & learns]
         stage = _Stage(
             placed.target_of[next(iter(run))[1]],
             placed.pipeline.window(number),
@@ -286,24 +275,23 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
 
 
 class _Turns:
-    """The turns that micro-batches take in each stage."""
+    """The turns that micro-batches take in each stage.
+
+    `made` holds, for each micro-batch so far, a tensor that each unit returned.
+    """
 
     def __init__(self, stages: Mapping[_Unit, _Stage], sums: _Sums) -> None:
         self._stages, self._sums = stages, sums
-        self._made: list[dict[_Unit, list[Any]]] = []
-
-    def begin(self) -> None:
-        """Begin with the next micro-batch."""
-        self._made.append({})
+        self.made: list[dict[_Unit, list[Any]]] = []
 
     def before(self, segment: Any, key: str) -> list[Any]:
         """What must have run before a segment runs as a part."""
-        unit, number = (id(segment), key), len(self._made) - 1
+        unit, number = (id(segment), key), len(self.made) - 1
         stage = self._stages.get(unit)
         if stage is None or unit not in stage.begin or not number:
             return []
         before = stage.end if stage.end != stage.begin else ()
-        found = [one for end in before for one in self._made[-2].get(end, ())]
+        found = [one for end in before for one in self.made[-2].get(end, ())]
         if number >= stage.window and (stage.window > 1 or stage.alone):
             earlier = number - stage.window
             found += self._sums.made_by(earlier, stage.variables, stage.device)
@@ -312,7 +300,7 @@ class _Turns:
     def ran(self, segment: Any, key: str, made: Any) -> None:
         """Note what a segment returned."""
         tensors = [t for t in tf.nest.flatten(made) if isinstance(t, tf.Tensor)]
-        self._made[-1][id(segment), key] = tensors[:1]
+        self.made[-1][id(segment), key] = tensors[:1]
 
 
 @contextlib.contextmanager
@@ -329,7 +317,11 @@ def _noted_once(model: Any, rows: Shards) -> Iterator[None]:
     def take_down() -> None:
         for metric in loss.metrics:
             values: list[Any] = []
-            vars(metric)["update_state"] = _note(values)
+
+            def note(value: Any, sample_weight: Any = None, to: Any = values) -> None:
+                to.append(value)
+
+            vars(metric)["update_state"] = note
             taken.append((metric, values))
 
     def build(*args: Any, **kwargs: Any) -> None:
@@ -348,15 +340,7 @@ def _noted_once(model: Any, rows: Shards) -> Iterator[None]:
             del vars(metric)["update_state"]
         if loss is not None:
             vars(loss).pop("build", None)
+    weight = rows.extent if rows.known else None
     for metric, values in taken:
-        metric.update_state(
-            rows.mean(list(map(tf.convert_to_tensor, values))),
-            sample_weight=rows.extent if rows.known else None,
-        )
-
-
-def _note(values: list[Any]) -> Any:
-    def update_state(value: Any, sample_weight: Any = None) -> None:
-        values.append(value)
-
-    return update_state
+        mean = rows.mean(list(map(tf.convert_to_tensor, values)))
+        metric.update_state(mean, sample_weight=weight)

@@ -13,8 +13,6 @@ from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.reading.variables import states_of
 
-__all__ = ["check_losses", "check_pipeline", "obstacles_of", "warn_of_masks"]
-
 _OF_BATCH = (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)
 _MEANS = ("sum_over_batch_size", "mean", "auto")
 
@@ -28,33 +26,27 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
     """
     if pipeline.microbatches == 1:
         return
+    head = f"microbatches={pipeline.microbatches}:"
     if type(model).train_step is not keras.Model.train_step:
         raise DeclarationError(
-            f"microbatches={pipeline.microbatches}: model {model.name!r} "
-            f"({type(model).__qualname__}) has a train_step of its own, which cannot "
-            "be cut into micro-batches. Emit it with microbatches=1, or cut the batch "
-            "in your train_step."
+            f"{head} model {model.name!r} ({type(model).__qualname__}) has a "
+            "train_step of its own, which cannot be cut into micro-batches. Emit it "
+            "with microbatches=1, or cut the batch in your train_step."
         )
-    for layer in keras_api.sublayers(model):
+    layers = keras_api.sublayers(model)
+    for layer in layers:
         if getattr(layer, "stateful", False):
             raise DeclarationError(
-                f"microbatches={pipeline.microbatches}: layer {layer.name!r} keeps a "
-                "state for each sample of a whole batch (stateful=True). Emit with "
-                "microbatches=1."
+                f"{head} layer {layer.name!r} keeps a state for each sample of a whole "
+                "batch (stateful=True). Emit with microbatches=1."
             )
-    norms = [
-        layer.name
-        for layer in keras_api.sublayers(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-    ]
+    norms = [x.name for x in layers if isinstance(x, keras.layers.BatchNormalization)]
     if norms:
         one = len(norms) == 1
-        does = "normalises" if one else "normalise"
-        moves = "moves its" if one else "move their"
         warn(
-            f"microbatches={pipeline.microbatches}: {', '.join(norms[:6])} {does} each "
-            f"micro-batch by itself and {moves} averages once for each, so training is "
-            "not that of the whole batch."
+            f"{head} {', '.join(norms[:6])} {'normalises' if one else 'normalise'} "
+            f"each micro-batch by itself and {'moves its' if one else 'move their'} "
+            "averages once for each, so training is not that of the whole batch."
         )
 
 
@@ -80,14 +72,18 @@ def check_losses(model: Any, pipeline: Pipeline) -> None:
     Raises:
         DeclarationError: names the loss and its reduction.
     """
-    for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        reduction = getattr(loss, "reduction", _MEANS[0])
-        if reduction not in _MEANS:
-            raise DeclarationError(
-                f"microbatches={pipeline.microbatches}: loss {loss.name!r} has "
-                f"reduction={reduction!r}. Micro-batches need a mean over samples, "
-                f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
-            )
+    for loss in _other_losses(model):
+        raise DeclarationError(
+            f"microbatches={pipeline.microbatches}: loss {loss.name!r} has "
+            f"reduction={loss.reduction!r}. Micro-batches need a mean over samples, "
+            f"{_MEANS[0]!r}; use it, or emit with microbatches=1."
+        )
+
+
+def _other_losses(model: Any) -> list[Any]:
+    """The losses of a compiled model that are no means over samples."""
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    return [one for one in losses if getattr(one, "reduction", _MEANS[0]) not in _MEANS]
 
 
 def obstacles_of(source: Any) -> dict[str, str]:
@@ -123,10 +119,8 @@ def _obstacles(source: Any) -> Iterator[tuple[str, str]]:
     for tensor in model.outputs:
         if getattr(tensor, CARRIED[0], None) is not None:
             yield "microbatches", f"{tensor.name!r} hands a mask to its loss"
-    if not isinstance(source, keras.Model):
-        return
-    if type(source).train_step is not keras.Model.train_step:
-        yield "microbatches", "the model has a train_step of its own"
-    for loss in keras.tree.flatten(getattr(source, "loss", None)):
-        if getattr(loss, "reduction", _MEANS[0]) not in _MEANS:
+    if isinstance(source, keras.Model):
+        if type(source).train_step is not keras.Model.train_step:
+            yield "microbatches", "the model has a train_step of its own"
+        for loss in _other_losses(source):
             yield "microbatches", f"loss {loss.name!r} is no mean over samples"

@@ -5,7 +5,7 @@ of its own that asks for a device. Nothing is given memory.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,6 @@ from splitnet.tf.reading.source import Blueprint, Site, named, sized
 from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.sharding.cut import cut_layer
 from splitnet.tf.sharding.heads import HEAD_SLICES, HeadSum, SideBySide
-
-__all__ = ["joined_layers", "obstacle_of", "split_as_planned", "with_slices"]
 
 Slices = Mapping[str, Sequence[str]]
 """The devices of a layer's slices, by its name."""
@@ -56,7 +54,13 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
         raise DeclarationError(listed("some layers cannot be split.", faults))
     layers = {name: _sites(blueprint, name)[0].node.operation for name in slices}
     counts = {id(layer): len(slices[name]) for name, layer in layers.items()}
-    cloner, model, nodes = _cut(blueprint, counts)
+
+    def copy(cloner: _Cutter) -> tuple[_Cutter, Any, dict[int, Any]]:
+        return cloner, *cloner.model(blueprint.model)
+
+    cloner, model, nodes = _without_memory(
+        lambda: _Cutter(counts, blueprint.originals), copy
+    )
     flow = flow_of(model, blueprint.flow.nested)
     running = [*map(keras_api.producer, model.inputs), *flow.nodes]
     on = {
@@ -67,8 +71,14 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
     if blueprint.declared:
         parts, sites = _declared(blueprint, nodes, running, on)
     else:
-        sites = named([(None, node) for node in running], prefix=False)
-        parts = [_part(site, on) for site in sites]
+        sites, parts = named([(None, node) for node in running], prefix=False), []
+        for site in sites:
+            if id(site.node) in on:
+                parts.append(Part(site.part, "slice", (on[id(site.node)][1],)))
+            elif site.node.is_input:
+                parts.append(Part(site.part, "input", ("cpu",)))
+            else:
+                parts.append(Part(site.part, "branch", ("auto",)))
     originals = {id(copy): old for old, copy in cloner.layers()}
     known = blueprint.originals
     return replace(
@@ -79,15 +89,6 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
         sites=sites,
         originals={key: known.get(id(old), old) for key, old in originals.items()},
     )
-
-
-def _part(site: Site, on: Mapping[int, tuple[int, str]]) -> Part:
-    """The part of one call of a Keras model."""
-    if id(site.node) in on:
-        return Part(site.part, "slice", (on[id(site.node)][1],))
-    if site.node.is_input:
-        return Part(site.part, "input", ("cpu",))
-    return Part(site.part, "branch", ("auto",))
 
 
 def _declared(
@@ -136,8 +137,17 @@ def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:
         used = variables_of(other.node.operation)
         if other is not site and mine & {id(variable) for variable in used}:
             return f"{other.call!r} has some of its weights"
+    node = site.node
+
+    def cut(cloner: _Cutter) -> None:
+        given = {
+            id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype)
+            for t in node.input_tensors
+        }
+        cloner.call(layer, *node.arguments.fill_in(given))
+
     try:
-        _cut_alone(site, count)
+        _without_memory(lambda: _Cutter({id(layer): count}, {}), cut)
     except SplitnetError as error:
         return str(error)
     return ""
@@ -150,40 +160,33 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
     shape: names that Keras counts differ each time a model is built.
     """
     here = [
-        (type(site.node.operation).__name__, _shape(site.node.outputs[0].shape), site)
+        (type(site.node.operation).__name__, *site.node.outputs[0].shape[1:], site)
         for site in sized(blueprint).sites
     ]
     cut = split_layers(graph)
     inside = {call for calls in cut.values() for call in calls}
-    kind_of = {name: _whole_kind(graph.call[calls[0]]) for name, calls in cut.items()}
+    wholes = {kind.__name__: name for name, kind in HEAD_SLICES.items()}
+    kind_of = {name: graph.call[calls[0]].kind for name, calls in cut.items()}
+    kind_of = {name: wholes.get(kind, kind) for name, kind in kind_of.items()}
     planned = [
-        (kind_of.get(name, call.kind), _shape(call.output_shapes[0]), name)
+        (kind_of.get(name, call.kind), *call.output_shapes[0][1:], name)
         for call in graph.calls
         if call.name not in inside and call.output_shapes
         for name in [call.layer.removesuffix("_join")]
     ]
-    layers = {getattr(site.node.operation, "name", "") for _, _, site in here}
+    layers = {getattr(one[-1].node.operation, "name", "") for one in here}
     found = {}
     for name, calls in cut.items():
         if f"{name}_join" in layers:
             continue
-        sort = next(one[:2] for one in planned if one[2] == name)
-        alike = [s.node.operation.name for *other, s in here if sort == tuple(other)]
-        rank = [one[2] for one in planned if one[:2] == sort].index(name)
+        sort = next(one[:-1] for one in planned if one[-1] == name)
+        alike = [one[-1].node.operation.name for one in here if one[:-1] == sort]
+        rank = [one[-1] for one in planned if one[:-1] == sort].index(name)
         if name not in alike and rank < len(alike):
             name = alike[rank]
         if name in alike:
             found[name] = tuple(graph.part[graph.call[c].part].on[0] for c in calls)
     return with_slices(blueprint, found)
-
-
-def _whole_kind(call: Any) -> str:
-    kinds = {kind.__name__: name for name, kind in HEAD_SLICES.items()}
-    return kinds.get(call.kind, call.kind)
-
-
-def _shape(shape: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(shape)[1:]
 
 
 def _sites(blueprint: Blueprint, name: str) -> list[Site]:
@@ -216,35 +219,6 @@ class _Cutter(Cloner):
         )
         self.slices[id(operation)] = made
         return joined
-
-
-def _cut(
-    blueprint: Blueprint, counts: Mapping[int, int]
-) -> tuple[_Cutter, Any, dict[int, Any]]:
-    """A copy of the blueprint's model with slices, and its node of each old one."""
-
-    def copy(cloner: _Cutter) -> tuple[_Cutter, Any, dict[int, Any]]:
-        return cloner, *cloner.model(blueprint.model)
-
-    return _without_memory(lambda: _Cutter(counts, blueprint.originals), copy)
-
-
-def _cut_alone(site: Site, count: int) -> None:
-    """Cut one layer on inputs like its own.
-
-    Raises:
-        SplitnetError: it cannot be cut.
-    """
-    node = site.node
-
-    def cut(cloner: _Cutter) -> None:
-        given = {
-            id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype)
-            for t in node.input_tensors
-        }
-        cloner.call(node.operation, *node.arguments.fill_in(given))
-
-    _without_memory(lambda: _Cutter({id(node.operation): count}, {}), cut)
 
 
 def _without_memory(make: Any, act: Any) -> Any:

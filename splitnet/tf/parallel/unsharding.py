@@ -5,7 +5,8 @@ file of the whole model is loaded into the slices.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -15,12 +16,10 @@ from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
-from splitnet.tf.sharding.cut import cut_axis, matched
-from splitnet.tf.sharding.widths import COUNTED
-
-__all__ = ["files_of_the_whole", "join_slices"]
+from splitnet.tf.sharding.cut import COUNTED, cut_axis, matched
 
 Pairs = list[tuple[Any, list[Any]]]  # a whole variable, and what it was cut into
+_WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
 
 
 def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
@@ -57,17 +56,13 @@ def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
     pairs = [(its, [mine]) for mine, its in cloner.pairs()]
     for name, found in slices.items():
         pairs += _cut_pairs(wholes[name], found)
-    for variable, parts in pairs:
-        value = _put_together([one.value for one in parts], tuple(variable.shape))
-        variable.assign(value)
+    _put_together(pairs)
     cloner.carry_assets()
     if model.compiled:
         made.compile(**keras_api.compile_arguments(model))
         if model.optimizer is not None and model.optimizer.built:
             made.optimizer.build(made.trainable_variables)
-            for slot, parts in _slot_pairs(made, model, pairs):
-                value = _put_together([p.value for p in parts], tuple(slot.shape))
-                slot.assign(value)
+            _put_together(_slot_pairs(made, model, pairs))
     return made
 
 
@@ -118,33 +113,35 @@ def _cut_pairs(whole: Any, slices: list[Any]) -> Pairs:
     ]
 
 
-def _put_together(slices: list[Any], shape: tuple[int, ...]) -> Any:
-    """Slices of a value side by side; one alone is the value."""
-    if len(slices) == 1:
-        return tf.convert_to_tensor(slices[0])
-    differ = [i for i, (a, b) in enumerate(zip(shape, slices[0].shape)) if a != b]
-    return tf.concat(slices, differ[0])
+def _put_together(pairs: Pairs) -> None:
+    """Give each whole variable the values of its slices, side by side."""
+    for variable, parts in pairs:
+        axis = cut_axis(variable, parts[0])
+        values = [tf.convert_to_tensor(part.value) for part in parts]
+        variable.assign(values[0] if len(parts) == 1 else tf.concat(values, axis))
 
 
-def _slot_pairs(whole: Any, sliced: Any, pairs: Pairs) -> Iterator[tuple[Any, Any]]:
+def _slot_pairs(whole: Any, sliced: Any, pairs: Pairs) -> Pairs:
     """Each variable of the whole model's optimizer, and what it is in the sliced's."""
     parts = {id(variable): found for variable, found in pairs}
     theirs, mine = all_optimizers(sliced.optimizer), all_optimizers(whole.optimizer)
+    found: Pairs = []
     for old, new in zip(theirs, mine, strict=True):
-        found: dict[int, list[Any]] = {}
+        of_part: dict[int, list[Any]] = {}
         for slot, variable in slots_of(old):
-            found.setdefault(id(variable), []).append(slot)
-        turn: dict[int, int] = {}
+            of_part.setdefault(id(variable), []).append(slot)
+        turns: Counter[int] = Counter()
         for slot, variable in slots_of(new):
-            kind = turn[id(variable)] = turn.get(id(variable), -1) + 1
-            own = [found[id(part)][kind] for part in parts[id(variable)]]
-            yield slot, own if slot.shape == variable.shape else own[:1]
+            kind, turns[id(variable)] = turns[id(variable)], turns[id(variable)] + 1
+            own = [of_part[id(part)][kind] for part in parts[id(variable)]]
+            found.append((slot, own if slot.shape == variable.shape else own[:1]))
         slots = [{id(slot) for slot, _ in slots_of(one)} for one in (old, new)]
         rest = [
             [v for v in one.variables if id(v) not in known]
             for one, known in zip((old, new), slots)
         ]
-        yield from ((its, [own]) for own, its in zip(*rest, strict=True))
+        found += [(its, [own]) for own, its in zip(*rest, strict=True)]
+    return found
 
 
 def files_of_the_whole(
@@ -157,50 +154,36 @@ def files_of_the_whole(
         names: the name of each layer that was cut, and into how many.
         whole_of: makes the plain model with whole layers of it.
     """
+    compile_plainly = model.compile
 
+    @functools.wraps(model.load_weights)
     def load_weights(*args: Any, **kwargs: Any) -> None:
         whole = whole_of(model)
         whole.load_weights(*args, **kwargs)
         _scatter(whole, model, names)
 
-    compile_plainly = model.compile
-
     @functools.wraps(compile_plainly)
     def compile_warned(*args: Any, **kwargs: Any) -> None:
         compile_plainly(*args, **kwargs)
-        _warn_of_norms(model.optimizer, list(names))
+        for one in all_optimizers(model.optimizer):
+            kind = type(one).__name__
+            why = kind if kind in _WHOLE_MATRICES else "clipnorm"
+            if kind in _WHOLE_MATRICES or one.clipnorm:
+                warn(
+                    f"{why} looks at each slice of {', '.join(names)} by itself, so "
+                    "training is not that of the whole layer; use global_clipnorm, or "
+                    "an optimizer that works number by number."
+                )
 
-    own: dict[str, Any] = {
-        name: _by_the_whole(model, name, whole_of) for name in _WRITERS
-    }
-    own["compile"] = compile_warned
-    own["load_weights"] = functools.wraps(model.load_weights)(load_weights)
-    vars(model).update(own)
+    def by_the_whole(name: str) -> Any:
+        @functools.wraps(getattr(model, name))
+        def write(*args: Any, **kwargs: Any) -> Any:
+            return getattr(whole_of(model), name)(*args, **kwargs)
 
+        return write
 
-def _warn_of_norms(optimizer: Any, names: list[str]) -> None:
-    """Say where an update of the whole layer would look at more than a slice."""
-    for one in all_optimizers(optimizer) if optimizer is not None else ():
-        kind = type(one).__name__
-        why = kind if kind in _WHOLE_MATRICES else "clipnorm" if one.clipnorm else ""
-        if why:
-            warn(
-                f"{why} looks at each slice of {', '.join(names)} by itself, so "
-                "training is not that of the whole layer; use global_clipnorm, or an "
-                "optimizer that works number by number."
-            )
-
-
-_WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
-_WRITERS = ("save", "save_weights")
-
-
-def _by_the_whole(model: Any, name: str, whole_of: Callable[[Any], Any]) -> Any:
-    @functools.wraps(getattr(model, name))
-    def write(*args: Any, **kwargs: Any) -> Any:
-        return getattr(whole_of(model), name)(*args, **kwargs)
-
-    return write
+    own = {name: by_the_whole(name) for name in ("save", "save_weights")}
+    vars(model).update(own, compile=compile_warned, load_weights=load_weights)
 
 
 def _scatter(whole: Any, sliced: Any, names: Mapping[str, int]) -> None:
@@ -215,21 +198,15 @@ def _scatter(whole: Any, sliced: Any, names: Mapping[str, int]) -> None:
         elif layer.name in theirs:
             mine = zip(layer.variables, theirs[layer.name].variables, strict=True)
             pairs += [(one, [other]) for one, other in mine]
-    for variable, parts in pairs:
-        _hand_out(variable, parts)
     if whole.optimizer is not None and whole.optimizer.built:
         sliced.optimizer.build(sliced.trainable_variables)
-        for slot, parts in _slot_pairs(whole, sliced, pairs):
-            _hand_out(slot, parts)
-
-
-def _hand_out(variable: Any, parts: list[Any]) -> None:
-    axis, start = cut_axis(variable, parts[0]), 0
-    for part in parts:
-        if axis is None:
-            part.assign(variable.value)
-            continue
-        size = part.shape[axis]
-        rows = [slice(None)] * axis + [slice(start, start + size)]
-        part.assign(variable.value[tuple(rows)])
-        start += size
+        pairs += _slot_pairs(whole, sliced, pairs)
+    for variable, parts in pairs:
+        axis, start = cut_axis(variable, parts[0]), 0
+        for part in parts:
+            rows: list[slice] = []
+            if axis is not None:
+                size = part.shape[axis]
+                rows = [slice(None)] * axis + [slice(start, start + size)]
+                start += size
+            part.assign(variable.value[tuple(rows)] if rows else variable.value)

@@ -6,26 +6,11 @@ averages run where most of their data is.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
-
-__all__ = [
-    "CALLS",
-    "DeviceFunction",
-    "ancestors",
-    "body_name",
-    "canonical",
-    "function_of",
-    "key_in",
-    "key_of_function",
-    "scope_of",
-    "spoken",
-    "update_scope",
-    "update_target",
-    "where",
-]
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
@@ -109,9 +94,12 @@ def canonical(device: str) -> str:
     if not device:
         return ""
     spec = tf.DeviceSpec.from_string(device)
+    job = spec.job
+    if not job:  # "localhost" before a cluster is joined, afterwards this program's job
+        first = tf.config.list_logical_devices()[0].name
+        job = tf.DeviceSpec.from_string(first).job or "localhost"
     return (
-        f"/job:{spec.job or _local_job()}/replica:{spec.replica or 0}"
-        f"/task:{spec.task or 0}"
+        f"/job:{job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
         f"/device:{spec.device_type or 'CPU'}:{spec.device_index or 0}"
     )
 
@@ -123,12 +111,6 @@ def spoken(device: str) -> str:
     'cpu:1'
     """
     return canonical(device).rpartition("device:")[2].lower()
-
-
-def _local_job() -> str:
-    """Before a cluster is joined this program is "localhost", afterwards its job."""
-    devices = tf.config.list_logical_devices()
-    return tf.DeviceSpec.from_string(devices[0].name).job or "localhost"
 
 
 class DeviceFunction:
@@ -146,77 +128,58 @@ class DeviceFunction:
     def __init__(self, device_of_key: Mapping[str, str], default: str = "") -> None:
         self._device_of_key = dict(device_of_key)
         self._default = default
-        self._device_of_scope: dict[str, str] = {}
-        self._named: dict[str, str] = {}
+        self._asked: dict[str, str] = {}  # scope -> the device of all its named ops
+        self._followed: dict[str, str] = {}  # scope -> where its first op's data was
 
     def __call__(self, op: Any) -> str:
         """The device for an op that is being made, or "" for TensorFlow's choice."""
+        scope = op.name.rpartition("/")[0]
         if op.device:
-            self._note(op)
+            device = canonical(op.device)
+            if self._asked.setdefault(scope, device) != device:
+                self._asked[scope] = ""
             return str(op.device)
         if op.type in _ANYWHERE:
             return ""
         key = key_of_function(function_of(op))
-        if key is not None and (device := self._of_call(op, key)):
-            return device
+        if key is not None:
+            for tensor in op.inputs:
+                made_by = key_of_function(function_of(tensor.op))
+                if tensor.op.device and made_by == key:
+                    return canonical(tensor.op.device)
+        for known in (key, key_in(op.name)):
+            if found := self._device_of_key.get(known or ""):
+                return found
+        if not op.name.startswith(_BACKWARD):
+            return self._of_data(op, scope)
+        forward = near = op.name.removeprefix(_BACKWARD).rpartition("/")[0]
+        while near and near not in self._asked:
+            near = near.rpartition("/")[0]
         return (
-            self._device_of_key.get(key_in(op.name) or "")
-            or self._of_scope(op.name)
-            or self._of_data(op)
+            (near and self._asked[near])
+            or self._of_data(op, scope)
+            or (forward and self._followed.get(forward))
+            or self._default
         )
 
-    def _note(self, op: Any) -> None:
-        """Remember the scope of an op that names its device."""
-        scope, device = op.name.rpartition("/")[0], canonical(op.device)
-        if self._named.setdefault(scope, device) != device:
-            self._named[scope] = ""
-
-    def _of_scope(self, name: str) -> str:
-        """The device that all named ops of a gradient op's forward scope have."""
-        scope = name.rpartition("/")[0]
-        if not scope.startswith(_BACKWARD):
-            return ""
-        scope = scope.removeprefix(_BACKWARD)
-        while scope and scope not in self._named:
-            scope = scope.rpartition("/")[0]
-        return self._named.get(scope, "") if scope else ""
-
-    def _of_call(self, op: Any, key: str) -> str:
-        """The device of the forward call whose gradient this op is."""
-        for tensor in op.inputs:
-            if tensor.op.device and key_of_function(function_of(tensor.op)) == key:
-                return canonical(tensor.op.device)
-        return self._device_of_key.get(key, "")
-
-    def _of_weight(self, op: Any) -> str:
-        """The device of a weight whose gradients from several devices an op joins.
-
-        It lives where the first part that reads it runs.
-        """
-        keys = [key_of_function(function_of(tensor.op)) for tensor in op.inputs]
-        if op.type == "AddN" and None in keys:
-            return ""
-        found = [key for key in self._device_of_key if key in keys]
-        return self._device_of_key[found[0]] if found else ""
-
-    def _of_data(self, op: Any) -> str:
-        votes: dict[str, int] = {}
+    def _of_data(self, op: Any, scope: str) -> str:
+        """The device of most inputs; of a weight, if its gradients are joined."""
+        votes: Counter[str] = Counter()
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else where(tensor)
             if device:
-                votes[device] = votes.get(device, 0) + _elements(tensor)
-        if op.type in _JOINING and len(votes) > 1 and (home := self._of_weight(op)):
-            return home
-        best = [d for d, n in votes.items() if n == max(votes.values())]
-        scope = op.name.rpartition("/")[0]
-        if len(best) == 1:
-            self._device_of_scope.setdefault(scope, best[0])
-            return best[0]
-        if scope.startswith(_BACKWARD):  # of a loss, whose forward ops saw predictions
-            forward = scope.removeprefix(_BACKWARD)
-            known = self._device_of_scope.get(forward) if forward else None
-            return known or self._default
-        return self._default if op.name.startswith(_BACKWARD) else ""
+                votes[device] += _elements(tensor)
+        if op.type in _JOINING and len(votes) > 1:
+            # A weight lives where the first part that reads it runs.
+            keys = [key_of_function(function_of(tensor.op)) for tensor in op.inputs]
+            homes = [d for key, d in self._device_of_key.items() if key in keys]
+            if homes and (op.type != "AddN" or None not in keys):
+                return homes[0]
+        best = [device for device, n in votes.items() if n == max(votes.values())]
+        if len(best) != 1:
+            return ""
+        self._followed.setdefault(scope, best[0])
+        return best[0]
 
 
 def _elements(tensor: Any) -> int:
@@ -235,25 +198,17 @@ def where(tensor: Any) -> str:
     Reads of a variable are made with the device stack cleared, and a function's
     captured inputs are placeholders: both say nothing of where the data is.
     """
-    while True:
-        if hasattr(tensor, "numpy"):
-            return canonical(tensor.device)
+    while not hasattr(tensor, "numpy"):
         op = tensor.op
         if op.device:
             return canonical(op.device)
         if op.type == "Placeholder":
-            outside = _captured(tensor)
-            if outside is None:
+            captures = tensor.graph.captures
+            tensor = next((out for out, inside in captures if inside is tensor), None)
+            if tensor is None:
                 return ""
-            tensor = outside
         elif op.type in _LOOK_THROUGH and op.inputs:
             tensor = op.inputs[0]
         else:
             return ""
-
-
-def _captured(tensor: Any) -> Any:
-    for outside, inside in tensor.graph.captures:
-        if inside is tensor:
-            return outside
-    return None
+    return canonical(tensor.device)

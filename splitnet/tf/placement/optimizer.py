@@ -2,13 +2,12 @@
 
 Keras' TensorFlow optimizer sums gradients over replicas even where there is one, which
 takes every gradient of every device through the default device, and makes its slots
-there as well. Six methods of the instance are replaced; its class, configuration,
+there as well. Methods of the instance are replaced; its class, configuration,
 variables and arithmetic stay as they are.
 """
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -18,25 +17,14 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.device_function import update_scope, where
 from splitnet.tf.placement.run import device_of
 
-__all__ = ["all_optimizers", "copy_state", "place_optimizer", "slots_of"]
-
 
 def place_optimizer(optimizer: Any) -> None:
     """Make an optimizer keep and update each variable's state beside it, in place."""
     for one in all_optimizers(optimizer):
         if not getattr(one, "splitnet_placed", False):
             _place(one)
-    if optimizer is not None and "apply" not in vars(optimizer):
-        optimizer.apply = _apply_at_home(optimizer)
-
-
-def _apply_at_home(optimizer: Any) -> Any:
-    """As an optimizer's `apply`, with every gradient on the device of its variable.
-
-    A gradient that reaches `tf.cond`, as those of an optimizer that accumulates or
-    scales do, from another device would be copied by each branch, and what the branches
-    compute of it would run there.
-    """
+    if optimizer is None or "apply" in vars(optimizer):
+        return
     plainly = optimizer.apply
 
     @functools.wraps(plainly)
@@ -47,11 +35,16 @@ def _apply_at_home(optimizer: Any) -> Any:
         variables = list(variables)
         return plainly(list(map(_home, grads, variables)), variables)
 
-    return apply
+    optimizer.apply = apply
 
 
 def _home(gradient: Any, variable: Any) -> Any:
-    """A gradient on the device of its variable, by an op that is not pruned."""
+    """A gradient on the device of its variable, by an op that is not pruned.
+
+    A gradient that reaches `tf.cond`, as those of an optimizer that accumulates or
+    scales do, from another device would be copied by each branch, and what the branches
+    compute of it would run there.
+    """
 
     def moved(one: Any) -> Any:
         made_here = one.op.type != "Identity" and where(one) == device
@@ -69,13 +62,12 @@ def all_optimizers(optimizer: Any) -> list[Any]:
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if inner is None:
         return []
-    parts = [
-        one for part in getattr(inner, "optimizers", ()) for one in all_optimizers(part)
-    ]
-    return [*parts, inner]
+    parts = getattr(inner, "optimizers", ())
+    return [*(one for part in parts for one in all_optimizers(part)), inner]
 
 
 def _place(inner: Any) -> None:
+    """Replace the methods of one optimizer that make slots and update variables."""
     add, update, build = (
         inner.add_variable_from_reference,
         inner.update_step,
@@ -100,17 +92,23 @@ def _place(inner: Any) -> None:
         place_optimizer(inner)  # a MultiOptimizer may have met new ones
 
     def update_all(_: Any, gradients_and_variables: Any, learning_rate: Any) -> None:
-        for device, pairs in _by_device(gradients_and_variables).items():
-            with (
-                tf.name_scope(update_scope(device)),
-                tf.device(device),
-                _iterations_on_device(inner),
-            ):
+        on_device: dict[str, list[tuple[Any, Any]]] = {}
+        for gradient, variable in gradients_and_variables:
+            if gradient is not None:
+                pair = gradient, variable
+                on_device.setdefault(device_of(variable), []).append(pair)
+        for device, pairs in on_device.items():
+            with tf.name_scope(update_scope(device)), tf.device(device):
+                # Both are read once per device instead of once per variable.
                 rate = tf.identity(learning_rate)
-                for gradient, variable in pairs:
-                    number = keras_api.number_of(variable)
-                    with tf.name_scope(update_scope(device, number)):
-                        update_there(gradient, variable, rate)
+                count = keras_api.step_counter(inner)
+                if not tf.executing_eagerly():
+                    count = tf.identity(count.value)
+                with keras_api.step_count_as(inner, count):
+                    for gradient, variable in pairs:
+                        number = keras_api.number_of(variable)
+                        with tf.name_scope(update_scope(device, number)):
+                            update_there(gradient, variable, rate)
 
     def reset_there(accumulator: Any) -> None:
         with tf.device(device_of(accumulator)):  # zeros are not shared over devices
@@ -135,11 +133,10 @@ def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
     for name, value in vars(optimizer).items():
         if name == "_trainable_variables" or not isinstance(value, list):
             continue
-        if len(value) != len(trainable):
-            continue
-        for slot, variable in zip(value, trainable):
-            if isinstance(slot, keras.Variable) and slot is not variable:
-                yield slot, variable
+        if len(value) == len(trainable):
+            for slot, variable in zip(value, trainable):
+                if isinstance(slot, keras.Variable) and slot is not variable:
+                    yield slot, variable
 
 
 def _move_slots(optimizer: Any) -> None:
@@ -148,26 +145,6 @@ def _move_slots(optimizer: Any) -> None:
         device = device_of(variable)
         if device_of(slot) != device:
             keras_api.move_value(slot, device)
-
-
-def _by_device(pairs: Any) -> dict[str, list[tuple[Any, Any]]]:
-    """Pairs of gradient and TensorFlow variable; one without a gradient is left out."""
-    groups: dict[str, list[tuple[Any, Any]]] = {}
-    for gradient, variable in pairs:
-        if gradient is not None:
-            groups.setdefault(device_of(variable), []).append((gradient, variable))
-    return groups
-
-
-@contextmanager
-def _iterations_on_device(optimizer: Any) -> Iterator[None]:
-    """Read the step count once per device instead of once per variable."""
-    if tf.executing_eagerly():
-        yield
-        return
-    count = tf.identity(keras_api.step_counter(optimizer).value)
-    with keras_api.step_count_as(optimizer, count):
-        yield
 
 
 def copy_state(source: Any, target: Any) -> None:

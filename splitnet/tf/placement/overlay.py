@@ -29,30 +29,52 @@ from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
 from splitnet.tf.placement.run import Run, device_of
 from splitnet.tf.workers.connect import add_barrier
 
-__all__ = ["lay_over", "marked", "placement_scope"]
-
 # The numbers of the ops of a step's graph that were made in scopes of placed models.
 _spans: weakref.WeakKeyDictionary[Any, list[range]] = weakref.WeakKeyDictionary()
 
 
 def lay_over(model: Any, placed: Placed) -> None:
     """Replace the methods of one functional model's instance; see the module."""
-    own = {
-        ATTRIBUTE: placed,
-        "call": _call(model, placed),
-        "compile": _compile(model),
-        "make_train_function": _make_train_function(model),
-        "train_step": _step(
-            model,
-            model.train_step,
-            placed,
-            trains=type(model).train_step is keras.Model.train_step,
-        ),
-        "test_step": _step(model, model.test_step, placed),
-        "predict_step": _step(model, model.predict_step, placed),
-        "_get_regularization_losses": _regularization(model),
-    }
-    vars(model).update(own)
+    own_step = type(model).train_step is not keras.Model.train_step
+    compile_plainly, make_plainly = model.compile, model.make_train_function
+
+    @functools.wraps(compile_plainly)
+    def compile_placed(*args: Any, **kwargs: Any) -> None:
+        compile_plainly(*args, **kwargs)
+        place_optimizer(model.optimizer)
+
+    @functools.wraps(make_plainly)
+    def make_train_function(force: bool = False) -> None:
+        """Slots are made first: TensorFlow traces a step that makes any twice.
+
+        A step of the user's own may train other variables, for which Keras makes slots.
+        """
+        optimizer, variables = model.optimizer, model.trainable_variables
+        if not own_step and optimizer is not None and not optimizer.built and variables:
+            optimizer.build(variables)
+        make_plainly(force)
+
+    def regularization_losses() -> list[Any]:
+        """As Keras', each weight's penalty computed where the weight is."""
+        found = []
+        for variable in model.trainable_weights:
+            if variable.regularizer is not None:
+                with tf.name_scope("regularization"), tf.device(device_of(variable)):
+                    found.append(variable.regularizer(variable))
+        return found
+
+    vars(model).update(
+        {
+            ATTRIBUTE: placed,
+            "call": _call(model, placed),
+            "compile": compile_placed,
+            "make_train_function": make_train_function,
+            "train_step": _step(model, model.train_step, placed, trains=not own_step),
+            "test_step": _step(model, model.test_step, placed),
+            "predict_step": _step(model, model.predict_step, placed),
+            "_get_regularization_losses": regularization_losses,
+        }
+    )
     for node in placed.flow.nodes:
         if isinstance(node.operation, keras.layers.Layer):
             call = _call_of_layer(node.operation, model.name, placed.warned)
@@ -62,11 +84,15 @@ def lay_over(model: Any, placed: Placed) -> None:
 
 
 def _call(model: Any, placed: Placed) -> Callable[..., Any]:
-    """As `Functional.call`, by the model's part functions."""
+    """As `Functional.call`, by the model's part functions.
+
+    A model that is not placed runs each call in the scope of its part.
+    """
 
     @functools.wraps(model.call)
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        _watch_step(model, placed)
+        if placed.runners:
+            _watch_step(model, placed)
         flat = keras_api.standardized_inputs(model, inputs)
         if mask is not None:
             for tensor, one in zip(flat, keras.tree.flatten(mask)):
@@ -78,59 +104,15 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
         run.trains = bool(placed.scopes and placed.scopes[-1])
         for runner in placed.runners:
             runner.run(run)
-        if not placed.runners:
-            _run_marked(placed, run)
+        for node in () if placed.runners else placed.flow.nodes:
+            with tf.name_scope(scope_of(placed.key_of[id(node)])):
+                run_node(node, run.tensors, run.context)
         outputs = [run.tensors[id(tensor)] for tensor in placed.flow.outputs]
         packed = keras.tree.pack_sequence_as(model.output, outputs)
         single = isinstance(packed, list | tuple) and len(packed) == 1
         return packed[0] if single else packed
 
     return call
-
-
-def _watch_step(model: Any, placed: Placed) -> None:
-    """Warn once of gradients and updates that a step leaves where TensorFlow puts them.
-
-    A step that is traced is looked at when it has been, because an optimizer may be
-    applied after a scope has closed.
-    """
-    own = placed.scopes and placed.scopes[-1]
-    if own or placed.warned or not placed.runners:
-        return
-    if tf.executing_eagerly():
-        if not placed.scopes and tf_api.recording():
-            _warn_of_step(model, placed)
-        return
-    graph = tf.compat.v1.get_default_graph()
-    if isinstance(graph, tf_api.FuncGraph):
-        tf_api.when_traced(functools.partial(_check_step, model, placed, graph))
-
-
-def _check_step(model: Any, placed: Placed, graph: Any) -> None:
-    if placed.warned:
-        return
-    ops = graph.get_operations()
-    spans = _spans.get(graph, ())
-    late = (
-        function_of(op)
-        for number, op in enumerate(ops)
-        if not any(number in span for span in spans)
-    )
-    keys = {key_of_function(name) for name in late if "backward" in name}
-    if keys & placed.part_of.keys():
-        _warn_of_step(model, placed)
-    else:
-        _warn_of_updates(model, placed, graph, ops)
-
-
-def _warn_of_step(model: Any, placed: Placed) -> None:
-    placed.warned.add("step")
-    warn(
-        f"model {model.name!r} is placed, and a step that is not its own records its "
-        "gradients: updates and sums of gradients run where TensorFlow puts them. Open "
-        "`with splitnet.placement_scope(model, optimizer):` inside the tf.function "
-        "around tape, gradients and update, or place the whole model."
-    )
 
 
 def _call_of_layer(layer: Any, model: str, warned: set[str]) -> Callable[..., Any]:
@@ -153,40 +135,63 @@ def _call_of_layer(layer: Any, model: str, warned: set[str]) -> Callable[..., An
     return call
 
 
-def _run_marked(placed: Placed, run: Run) -> None:
-    """Run the calls of a model that is not placed, each in the scope of its part."""
-    for node in placed.flow.nodes:
-        with tf.name_scope(scope_of(placed.key_of[id(node)])):
-            run_node(node, run.tensors, run.context)
+def _watch_step(model: Any, placed: Placed) -> None:
+    """Warn once of gradients and updates that a step leaves where TensorFlow puts them.
 
-
-def _compile(model: Any) -> Callable[..., Any]:
-    compile_plainly = model.compile
-
-    @functools.wraps(compile_plainly)
-    def compile_placed(*args: Any, **kwargs: Any) -> None:
-        compile_plainly(*args, **kwargs)
-        place_optimizer(model.optimizer)
-
-    return compile_placed
-
-
-def _make_train_function(model: Any) -> Callable[..., Any]:
-    """As Keras', with slots made first: TensorFlow traces a step that makes any twice.
-
-    A step of the user's own may train other variables, for which Keras makes slots.
+    A step that is traced is looked at when it has been, because an optimizer may be
+    applied after a scope has closed.
     """
-    make_plainly = model.make_train_function
-    own = type(model).train_step is not keras.Model.train_step
+    if placed.warned or (placed.scopes and placed.scopes[-1]):
+        return
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly():
+        if not placed.scopes and tf_api.recording():
+            _warn_of_step(model, placed)
+    elif isinstance(graph, tf_api.FuncGraph):
+        tf_api.when_traced(functools.partial(_check_step, model, placed, graph))
 
-    @functools.wraps(make_plainly)
-    def make(force: bool = False) -> None:
-        optimizer, variables = model.optimizer, model.trainable_variables
-        if not own and optimizer is not None and not optimizer.built and variables:
-            optimizer.build(variables)
-        make_plainly(force)
 
-    return make
+def _check_step(model: Any, placed: Placed, graph: Any) -> None:
+    """Look at a traced step for backward calls and updates outside of any scope."""
+    if placed.warned:
+        return
+    ops, spans = graph.get_operations(), _spans.get(graph, ())
+    late = (
+        function_of(op)
+        for number, op in enumerate(ops)
+        if not any(number in span for span in spans)
+    )
+    keys = {key_of_function(name) for name in late if "backward" in name}
+    if keys & placed.part_of.keys():
+        _warn_of_step(model, placed)
+        return
+    handle_of = {id(inside): id(outside) for outside, inside in graph.captures}
+    weights = {id(v.value.handle): v.path for v in model.trainable_variables}
+    updated: dict[str, bool] = {}
+    for op in ops:
+        if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
+            path = weights.get(handle_of.get(id(op.inputs[0]), 0))
+            if path is not None:
+                mine = bool(update_target(op.name)[0])
+                updated[path] = updated.get(path, False) or mine
+    strays = [path for path, mine in updated.items() if not mine]
+    if strays:
+        placed.warned.add("optimizer")
+        warn(
+            f"an optimizer that is not placed updates {len(strays)} weights of model "
+            f"{model.name!r} ({strays[0]}): its slots are on one device. Name it: "
+            "splitnet.placement_scope(model, optimizer)."
+        )
+
+
+def _warn_of_step(model: Any, placed: Placed) -> None:
+    placed.warned.add("step")
+    warn(
+        f"model {model.name!r} is placed, and a step that is not its own records its "
+        "gradients: updates and sums of gradients run where TensorFlow puts them. Open "
+        "`with splitnet.placement_scope(model, optimizer):` inside the tf.function "
+        "around tape, gradients and update, or place the whole model."
+    )
 
 
 def _step(
@@ -200,75 +205,59 @@ def _step(
 
     @functools.wraps(step)
     def placed_step(*args: Any, **kwargs: Any) -> Any:
-        _refuse_xla(model)
-        for optimizer in _optimizers(model):
-            place_optimizer(optimizer)
+        if getattr(model, "jit_compile", False):
+            warn(
+                f"model {model.name!r} is placed on several devices, and XLA would "
+                "compile it for one (jit_compile=True drops device scopes); it runs "
+                "without XLA."
+            )
+            keras_api.turn_off_xla(model)
+        for value in list(vars(model).values()):  # also those of a step of its own
+            if isinstance(value, keras.optimizers.Optimizer):
+                place_optimizer(value)
         with _graph_scope(placed, trains=trains):
             return step(*args, **kwargs)
 
     return placed_step
 
 
-def _optimizers(model: Any) -> list[Any]:
-    """Those a model was compiled with or keeps for a step of its own."""
-    kept = [
-        value
-        for value in vars(model).values()
-        if isinstance(value, keras.optimizers.Optimizer)
-    ]
-    return list(
-        {id(one): one for one in [getattr(model, "optimizer", None), *kept]}.values()
-    )
-
-
-def _refuse_xla(model: Any) -> None:
-    """Keep a placed model out of XLA, which would run it whole on one device."""
-    if getattr(model, "jit_compile", False):
-        warn(
-            f"model {model.name!r} is placed on several devices, and XLA would compile "
-            "it for one (jit_compile=True drops device scopes); it runs without XLA."
-        )
-        keras_api.turn_off_xla(model)
-
-
 @contextlib.contextmanager
 def _graph_scope(placed: Placed, *, trains: bool = False) -> Iterator[None]:
-    if tf.executing_eagerly():
-        placed.scopes.append(trains)
-        try:
-            yield
-        finally:
-            placed.scopes.pop()
-        return
-    graph = tf.compat.v1.get_default_graph()
-    placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
-    placed.graphs.append(weakref.ref(graph))
+    """Place what is added to the graph of a step in this block; note the step."""
     placed.scopes.append(trains)
-    first = len(graph.get_operations())
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     try:
-        with graph.device(DeviceFunction(placed.target_of, _device_of_outputs(placed))):
+        if graph is None:
             yield
+            return
+        placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
+        placed.graphs.append(weakref.ref(graph))
+        first = len(graph.get_operations())
+        makers = map(keras_api.producer, placed.flow.outputs)
+        found = {placed.target_of.get(placed.key_of[id(one)], "") for one in makers}
+        of_outputs = found.pop() if len(found) == 1 else ""
+        try:
+            with graph.device(DeviceFunction(placed.target_of, of_outputs)):
+                yield
+        finally:
+            if not trains:
+                span = range(first, len(graph.get_operations()))
+                _spans.setdefault(graph, []).append(span)
     finally:
         placed.scopes.pop()
-        if not trains:
-            span = range(first, len(graph.get_operations()))
-            _spans.setdefault(graph, []).append(span)
-
-
-def _device_of_outputs(placed: Placed) -> str:
-    """The device that makes all outputs; "" if there are several."""
-    nodes = map(keras_api.producer, placed.flow.outputs)
-    found = {placed.target_of.get(placed.key_of[id(node)], "") for node in nodes}
-    return found.pop() if len(found) == 1 else ""
 
 
 @contextlib.contextmanager
 def marked(model: Any, marks: Placed) -> Iterator[None]:
     """Put the ops of an unplaced model in the scopes of their parts, for an audit."""
-    own = {
-        "call": _call(model, marks),
-        "train_step": _watched(model.train_step, marks),
-    }
+    step = model.train_step
+
+    def watched_step(*args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            marks.graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+        return step(*args, **kwargs)
+
+    own = {"call": _call(model, marks), "train_step": watched_step}
     before = {name: vars(model).get(name) for name in own}
     vars(model).update(own)
     try:
@@ -278,15 +267,6 @@ def marked(model: Any, marks: Placed) -> Iterator[None]:
             del vars(model)[name]
             if value is not None:
                 vars(model)[name] = value
-
-
-def _watched(step: Callable[..., Any], marks: Placed) -> Callable[..., Any]:
-    def watched_step(*args: Any, **kwargs: Any) -> Any:
-        if not tf.executing_eagerly():
-            marks.graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
-        return step(*args, **kwargs)
-
-    return watched_step
 
 
 @contextlib.contextmanager
@@ -309,41 +289,3 @@ def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
         return
     with _graph_scope(placed):
         yield
-
-
-def _warn_of_updates(model: Any, placed: Placed, graph: Any, ops: list[Any]) -> None:
-    """Warn once if an optimizer that nobody placed updates a model's weights."""
-    handle_of = {id(inside): id(outside) for outside, inside in graph.captures}
-    weights = {id(v.value.handle): v.path for v in model.trainable_variables}
-    updated: dict[str, bool] = {}
-    for op in ops:
-        if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
-            path = weights.get(handle_of.get(id(op.inputs[0]), 0))
-            if path is not None:
-                mine = bool(update_target(op.name)[0])
-                updated[path] = updated.get(path, False) or mine
-    strays = [path for path, mine in updated.items() if not mine]
-    if strays:
-        placed.warned.add("optimizer")
-        warn(
-            f"an optimizer that is not placed updates {len(strays)} weights of model "
-            f"{model.name!r} ({strays[0]}): its slots are on one device. Name it: "
-            "splitnet.placement_scope(model, optimizer)."
-        )
-
-
-def _regularization(model: Any) -> Callable[[], list[Any]]:
-    """As Keras', each weight's penalty computed where the weight is."""
-
-    def losses() -> list[Any]:
-        found = []
-        for variable in model.trainable_weights:
-            if variable.regularizer is not None:
-                with (
-                    tf.name_scope("regularization"),
-                    tf.device(device_of(variable)),
-                ):
-                    found.append(variable.regularizer(variable))
-        return found
-
-    return losses

@@ -17,8 +17,6 @@ import tensorflow as tf
 from splitnet.tf.internals import tf_api
 from splitnet.tf.placement.device_function import ancestors
 
-__all__ = ["PartGradient", "part_gradient"]
-
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 _AGAIN = ("Const", "Transpose")  # TensorFlow folds transposes into products
 _POOLS = ("MaxPool", "MaxPool3D")
@@ -101,8 +99,14 @@ def part_gradient(
     """
     graph = body.graph
     outputs = [one for one in graph.outputs if one is not None]
+    # What no weight leads to, such as data that is handed on, sends no gradient back.
     sources = {graph.inputs[i].op for i in wanted}
-    flows = [i for i, one in enumerate(outputs) if _flows(one, sources)]
+    flows = [
+        i
+        for i, one in enumerate(outputs)
+        if one.dtype.is_floating or one.dtype.is_complex
+        if sources & ancestors([one.op])
+    ]
     with graph.as_default(), tf.name_scope("gradients"):
         given = [
             tf.compat.v1.placeholder(outputs[i].dtype, outputs[i].shape) for i in flows
@@ -120,35 +124,24 @@ def part_gradient(
     known = {one.op for one in graph.inputs} if again else early
     late, read = _late(flat, known, {one.op for one in given}, both)
     early |= known
-    captured = _refs(inside for _, inside in graph.captures)
+    captured = {inside.ref() for _, inside in graph.captures}
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
     reused = [one for one in read if one.ref() in numbers.keys() - captured]
     kept = [one for one in read if one.ref() not in numbers]
-    cut = _Cut(graph, xla)
     arguments = [one for one in graph.inputs if one.ref() not in captured]
+    inputs = [*reused, *kept, *given]
+    nodes = graph.as_graph_def().node
     return PartGradient(
-        cut.function(f"_forward_{name}", early, arguments, [*outputs, *kept]),
-        cut.function(f"_backward_{name}", late, [*reused, *kept, *given], flat),
+        _cut(
+            graph, nodes, f"_forward_{name}", early, arguments, [*outputs, *kept], xla
+        ),
+        _cut(graph, nodes, f"_backward_{name}", late, inputs, flat, xla),
         len(arguments),
         tuple(numbers[one.ref()] for one in reused),
         tuple(flows),
         tuple(reached),
         structure,
     )
-
-
-def _flows(output: Any, sources: set[Any]) -> bool:
-    """Whether a gradient may flow from an output to one of some ops.
-
-    One that no weight leads to, such as data that is handed on, is no output whose
-    gradient is sent back.
-    """
-    number = output.dtype.is_floating or output.dtype.is_complex
-    return bool(number and sources & ancestors([output.op]))
-
-
-def _refs(tensors: Iterable[Any]) -> set[Any]:
-    return {one.ref() for one in tensors}
 
 
 def _late(
@@ -179,66 +172,60 @@ def _late(
     return late, list(read.values())
 
 
-class _Cut:
-    """What cuts functions out of a graph; ops keep their names."""
-
-    def __init__(self, graph: Any, xla: bool) -> None:
-        self._graph = graph
-        self._nodes = graph.as_graph_def().node
-        self._captures = {inside.name: one for one, inside in graph.captures}
-        self._xla = xla
-
-    def function(
-        self, name: str, ops: set[Any], inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> Any:
-        """A concrete function of some of the ops."""
-        places = {one.name: number for number, one in enumerate(inputs)}
-        sources = {one.removesuffix(":0") for one in [*places, *self._captures]}
-        part, read = self._part({op.name for op in ops} - sources)
-        used = read | {one.name for one in outputs}
-
-        def body(*given: Any) -> list[Any]:
-            values = {key: given[i] for key, i in places.items()}
-            graph = tf.compat.v1.get_default_graph()
-            tf_api.add_functions(self._graph, graph)
-            for key in self._captures.keys() & used:
-                values[key] = graph.capture(self._captures[key])
-            fetched = [one.name for one in outputs if one.name not in values]
-            found = tf.graph_util.import_graph_def(
-                part,
-                input_map={key: values[key] for key in values.keys() & read},
-                return_elements=fetched,
-                name="",
-            )
-            values |= dict(zip(fetched, found))
-            made = [values[one.name] for one in outputs]
-            for value, one in zip(made, outputs):
-                value.set_shape(one.shape)
-            return made
-
-        body.__name__ = name
-        function = tf.function(
-            body,
-            autograph=False,
-            jit_compile=self._xla or None,
-            experimental_attributes={"_noinline": True},
-        )
-        with tf.init_scope():  # without the devices of the step that is being made
-            return function.get_concrete_function(
-                *[tf.TensorSpec(one.shape, one.dtype) for one in inputs]
-            )
-
-    def _part(self, names: set[str]) -> tuple[Any, set[str]]:
-        """The nodes of some names, and the names of the tensors that they read."""
-        part = tf.compat.v1.GraphDef(versions=self._graph.graph_def_versions)
-        read = set()
-        for node in self._nodes:
-            if node.name not in names:
-                continue
+def _cut(
+    graph: Any,
+    nodes: Any,
+    name: str,
+    ops: set[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    xla: bool,
+) -> Any:
+    """A concrete function of some ops of a graph, which keep their names."""
+    captures = {inside.name: outside for outside, inside in graph.captures}
+    places = {one.name: number for number, one in enumerate(inputs)}
+    names = {op.name for op in ops} - {
+        key.removesuffix(":0") for key in (*places, *captures)
+    }
+    part = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
+    read = set()  # the names of the tensors that they read
+    for node in nodes:
+        if node.name in names:
             kept = [one for one in node.input if one[0] != "^" or one[1:] in names]
             part.node.append(node)
             del part.node[-1].input[:]
             part.node[-1].input.extend(kept)
             part.node[-1].attr.pop("_class", None)  # colocation; all is on one device
             read.update(one if ":" in one else f"{one}:0" for one in kept)
-        return part, read
+    used = read | {one.name for one in outputs}
+
+    def body(*given: Any) -> list[Any]:
+        values = {key: given[i] for key, i in places.items()}
+        here = tf.compat.v1.get_default_graph()
+        tf_api.add_functions(graph, here)
+        for key in captures.keys() & used:
+            values[key] = here.capture(captures[key])
+        fetched = [one.name for one in outputs if one.name not in values]
+        found = tf.graph_util.import_graph_def(
+            part,
+            input_map={key: values[key] for key in values.keys() & read},
+            return_elements=fetched,
+            name="",
+        )
+        values |= dict(zip(fetched, found))
+        made = [values[one.name] for one in outputs]
+        for value, one in zip(made, outputs):
+            value.set_shape(one.shape)
+        return made
+
+    body.__name__ = name
+    function = tf.function(
+        body,
+        autograph=False,
+        jit_compile=xla or None,
+        experimental_attributes={"_noinline": True},
+    )
+    with tf.init_scope():  # without the devices of the step that is being made
+        return function.get_concrete_function(
+            *[tf.TensorSpec(one.shape, one.dtype) for one in inputs]
+        )

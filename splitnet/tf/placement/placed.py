@@ -4,41 +4,33 @@ import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from splitnet.core.plan import Plan
 from splitnet.core.replication import fold, tower_part, towers_in
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.placement.device_function import canonical
-from splitnet.tf.placement.run import Run, Shared
+from splitnet.tf.placement.run import Shared
 from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.source import Site
 from splitnet.tf.reading.variables import variables_of
 
-__all__ = ["Placed", "Runner", "placed_of", "placement"]
-
 ATTRIBUTE = "_splitnet"
 _numbers = itertools.count()  # one step may run several placed models
-
-
-class Runner(Protocol):
-    """What runs some calls of a model: a part function, towers, a pipeline stage."""
-
-    def run(self, run: Run) -> None:
-        """Read inputs from a run, and give it the outputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
-    `flow` lists the calls, `runners` what runs them, in order. `key_of` maps a node's
-    id to the key of its part, `keys_of` to those of the parts that run it if these are
-    towers, `target_of` a key to a canonical device, `part_of` a key to the part's name,
-    `weight_of` a variable's id to the plan's name of it. `graphs` holds weak references
-    to the step graphs made last, `scopes` the steps whose ops are being placed (True
-    for Keras' training step), `warned` what was warned of, `shared` what the runs of
-    the step that is being made have in common.
+    `flow` lists the calls; each of `runners` runs some of them by `run(run)`, in order.
+    `key_of` maps a node's id to the key of its part, `keys_of` to those of the parts
+    that run it if these are towers, `target_of` a key to a canonical device, `part_of`
+    a key to the part's name, `weight_of` a variable's id to the plan's name of it,
+    `first_weight` a node's id to the name of the first weight of its call.
+    `graphs` has weak references to the step graphs made last, `scopes` the steps
+    whose ops are being placed (True for Keras' training step), `warned` what was warned
+    of, `shared` what the runs of the step that is being made have in common.
     """
 
     plan: Plan
@@ -48,12 +40,17 @@ class Placed:
     target_of: Mapping[str, str]
     part_of: Mapping[str, str]
     weight_of: Mapping[int, str]
-    runners: tuple[Runner, ...] = ()
+    first_weight: Mapping[int, str]
+    runners: tuple[Any, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
     graphs: list[weakref.ref[Any]] = field(default_factory=list)
     scopes: list[bool] = field(default_factory=list)
     warned: set[str] = field(default_factory=set)
     shared: list[Shared] = field(default_factory=list)
+
+    def target(self, node: Any) -> str:
+        """The canonical device of a node's part; that of the join of towers."""
+        return self.target_of[self.key_of[id(node)]]
 
 
 def placed_of(model: Any) -> Placed | None:
@@ -75,36 +72,35 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         name: tuple(keys[tower_part(name, i)] for i in range(one.count))
         for name, one in towers_in(plan.graph).items()
     }
-    nodes = {id(site.node): site.part for site in sites}
-    return Placed(
-        plan=plan,
-        flow=flow,
-        key_of={node: keys[part] for node, part in nodes.items()},
-        keys_of={node: towers[part] for node, part in nodes.items() if part in towers},
-        target_of={
-            key: canonical(plan.cluster[plan.device_of[part]].target)
-            for part, key in keys.items()
-        },
-        part_of={key: part for part, key in keys.items()},
-        weight_of=_weight_names(plan, sites),
-    )
-
-
-def _weight_names(plan: Plan, sites: Sequence[Site]) -> dict[int, str]:
-    """The plan's name of each variable, by the id of the model's own variable.
-
-    An id goes with its variable, as another one may get it: `quantize` makes new ones.
-    """
-    names: dict[int, str] = {}
     weights = {
         call.name: call.weights
         for bare in (True, False)
         for call in fold(plan.graph, bare=bare)
     }
+    # An id goes with its variable, as another one may get it: `quantize` makes new.
+    names: dict[int, str] = {}
     for site in sites:
         variables = variables_of(site.node.operation)
         for variable, name in zip(variables, weights[site.call]):
             if id(variable) not in names:
                 weakref.finalize(variable, names.pop, id(variable), None).atexit = False
             names[id(variable)] = name
-    return names
+    nodes = {id(site.node): site for site in sites}
+    part_of = {node: site.part for node, site in nodes.items()}
+    return Placed(
+        plan=plan,
+        flow=flow,
+        key_of={node: keys[part] for node, part in part_of.items()},
+        keys_of={n: towers[part] for n, part in part_of.items() if part in towers},
+        target_of={
+            key: canonical(plan.cluster[plan.device_of[part]].target)
+            for part, key in keys.items()
+        },
+        part_of={key: part for part, key in keys.items()},
+        weight_of=names,
+        first_weight={
+            node: weights[site.call][0]
+            for node, site in nodes.items()
+            if weights[site.call]
+        },
+    )

@@ -13,8 +13,6 @@ from splitnet.tf.internals import tf_api
 from splitnet.tf.internals.keras_api import CARRIED
 from splitnet.tf.placement.device_function import canonical
 
-__all__ = ["Run", "Shared", "carry", "device_of", "transfer"]
-
 
 class Shared:
     """What several runs in one step have in common: traces, weights, states.
@@ -71,7 +69,11 @@ class Run:
             return value
         key = (id(value), target)
         if key not in self._copies:  # which keeps the value, so that its id stays
-            copy = carry(value, transfer(value, source, target), target)
+            copy = transfer(value, source, target)
+            for name in CARRIED:
+                attached = getattr(value, name, None)
+                if attached is not None:
+                    setattr(copy, name, transfer(attached, "", target))
             self._copies[key] = value, copy
         return self._copies[key][1]
 
@@ -129,12 +131,3 @@ def transfer(value: Any, source: str, target: str) -> Any:
                 )
 
         return tf_api.with_gradient(value, tf.identity, back)
-
-
-def carry(value: Any, copy: Any, device: str) -> Any:
-    """The copy, with what Keras attached to the value."""
-    for name in CARRIED:
-        attached = getattr(value, name, None)
-        if attached is not None:
-            setattr(copy, name, transfer(attached, "", device))
-    return copy

@@ -1,6 +1,7 @@
 """Segments: convex runs of calls that can run as one function."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,6 @@ from splitnet.simulator.units import cut_run
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.variables import states_of
-
-__all__ = ["Segment", "segments_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,126 +47,92 @@ def segments_of(
         key_of: the key of the part of each call, by the id of its node.
         unit_of: what calls must have in common to run as one, such as their device.
     """
-    before = _crossings(flow.nodes, unit_of)
-    after = _crossings(flow.nodes[::-1], unit_of, _readers(flow.nodes))
+    calls = call_graph(flow)
+    before = _crossings(calls, unit_of)
+    after = _crossings(calls.reverse(copy=False), unit_of)
+    kind = {one: (unit_of[one], before[one], after[one]) for one in calls}
     together = nx.Graph()
+    together.add_nodes_from(calls)
+    together.add_edges_from((a, b) for a, b in calls.edges if kind[a] == kind[b])
+    position = {one: place for place, one in enumerate(calls)}
+    numbers, group = itertools.count(), dict[int, int]()
+    for members in nx.connected_components(together):
+        run = sorted(members, key=position.__getitem__)
+        nodes = [calls.nodes[one]["node"] for one in run]
+        made = {
+            id(tensor): (i, output)
+            for i, node in enumerate(nodes)
+            for output, tensor in enumerate(node.outputs)
+        }
+        reads = {
+            i: [made[id(t)] for t in node.input_tensors if id(t) in made]
+            for i, node in enumerate(nodes)
+        }
+        # A long run becomes several functions; the simulator uses the same rule.
+        for cut in cut_run(range(len(run)), reads):
+            group |= dict.fromkeys((run[i] for i in cut), next(numbers))
+    readers: dict[int, set[int]] = {id(tensor): {-1} for tensor in flow.outputs}
+    for one, node in calls.nodes(data="node"):
+        for tensor in node.input_tensors:
+            readers.setdefault(id(tensor), set()).add(group[one])
+    found = []
+    for number, nodes in _in_order(calls, group):
+        outputs = [tensor for node in nodes for tensor in node.outputs]
+        made = set(map(id, outputs))
+        reads = {id(t): t for node in nodes for t in node.input_tensors}
+        segment = Segment(
+            unit=unit_of[id(nodes[0])],
+            nodes=tuple(nodes),
+            keys=tuple(key_of[id(node)] for node in nodes),
+            reads=tuple(t for i, t in reads.items() if i not in made),
+            gives=tuple(t for t in outputs if readers.get(id(t), set()) - {number}),
+        )
+        found.append(segment)
+    return tuple(found)
+
+
+def call_graph(flow: Flow) -> "nx.DiGraph[int]":
+    """The calls of a model by their nodes' ids, in running order, with their readers.
+
+    Each has its `node`.
+    """
+    calls: nx.DiGraph[int] = nx.DiGraph()
     for node in flow.nodes:
-        together.add_node(id(node))
-        for source in _sources(node):
-            if id(source) in unit_of and all(
-                rank[id(source)] == rank[id(node)] for rank in (unit_of, before, after)
-            ):
-                together.add_edge(id(source), id(node))
-    runs = [
-        run
-        for members in nx.connected_components(together)
-        for run in _cut([node for node in flow.nodes if id(node) in members])
-    ]
-    group = {id(node): number for number, run in enumerate(runs) for node in run}
-    return tuple(
-        _segment(flow, nodes, key_of, unit_of) for nodes in _in_order(flow.nodes, group)
-    )
+        calls.add_node(id(node), node=node)
+        sources = map(keras_api.producer, node.input_tensors)
+        calls.add_edges_from((id(s), id(node)) for s in sources if id(s) in calls)
+    return calls
 
 
-def _cut(nodes: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """A long run of calls as several functions; the simulator uses the same rule."""
-    made = {
-        id(tensor): (i, output)
-        for i, node in enumerate(nodes)
-        for output, tensor in enumerate(node.outputs)
-    }
-    reads = {
-        i: [made[id(t)] for t in node.input_tensors if id(t) in made]
-        for i, node in enumerate(nodes)
-    }
-    for run in cut_run(range(len(nodes)), reads):
-        yield [nodes[i] for i in run]
+def _crossings(calls: "nx.DiGraph[int]", unit_of: Mapping[int, Any]) -> dict[int, int]:
+    """The most changes of unit on a way to each call."""
+    found: dict[int, int] = {}
+    for one in nx.topological_sort(calls):
+        ways = calls.predecessors(one)
+        changes = (found[other] + (unit_of[other] != unit_of[one]) for other in ways)
+        found[one] = max(changes, default=0)
+    return found
 
 
-def _in_order(nodes: Sequence[Any], group: Mapping[int, int]) -> Iterator[list[Any]]:
+def _in_order(
+    calls: "nx.DiGraph[int]", group: Mapping[int, int]
+) -> Iterator[tuple[int, list[Any]]]:
     """Groups of calls in an order in which they can run, near that of the model."""
     order = nx.DiGraph()
     members: dict[int, list[Any]] = {}
-    for node in nodes:
-        members.setdefault(group[id(node)], []).append(node)
-        order.add_node(group[id(node)])
-        for source in _sources(node):
-            if group.get(id(source), group[id(node)]) != group[id(node)]:
-                order.add_edge(group[id(source)], group[id(node)])
-    for one, other in _state_order(nodes):
-        mine, its = group[id(one)], group[id(other)]
-        if mine != its and not nx.has_path(order, its, mine):
-            order.add_edge(mine, its)
+    for one, node in calls.nodes(data="node"):
+        members.setdefault(group[one], []).append(node)
+    order.add_nodes_from(members)
+    order.add_edges_from(
+        (group[a], group[b]) for a, b in calls.edges if group[a] != group[b]
+    )
+    last: dict[int, int] = {}  # the group that changed a state variable last
+    for one, node in calls.nodes(data="node"):
+        for variable in states_of(node.operation):
+            before = last.get(id(variable), group[one])
+            if before != group[one] and not nx.has_path(order, group[one], before):
+                order.add_edge(before, group[one])
+            last[id(variable)] = group[one]
     first = {number: place for place, number in enumerate(members)}
     for number in nx.lexicographical_topological_sort(order, key=first.__getitem__):
-        yield members[number]
-
-
-def _state_order(nodes: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Calls that change a state variable, each with the next that does."""
-    last: dict[int, Any] = {}
-    for node in nodes:
-        for variable in states_of(node.operation):
-            if id(variable) in last:
-                yield last[id(variable)], node
-            last[id(variable)] = node
-
-
-def _sources(node: Any) -> list[Any]:
-    return [keras_api.producer(tensor) for tensor in node.input_tensors]
-
-
-def _readers(nodes: Sequence[Any]) -> dict[int, list[Any]]:
-    found: dict[int, list[Any]] = {}
-    for node in nodes:
-        for source in _sources(node):
-            found.setdefault(id(source), []).append(node)
-    return found
-
-
-def _crossings(
-    nodes: Sequence[Any],
-    unit_of: Mapping[int, Any],
-    readers: Mapping[int, list[Any]] | None = None,
-) -> dict[int, int]:
-    """The most changes of unit on a way to each node, or from it with `readers`."""
-    found: dict[int, int] = {}
-    for node in nodes:
-        others = _sources(node) if readers is None else readers.get(id(node), [])
-        found[id(node)] = max(
-            (
-                found[id(one)] + (unit_of[id(one)] != unit_of[id(node)])
-                for one in others
-                if id(one) in found
-            ),
-            default=0,
-        )
-    return found
-
-
-def _segment(
-    flow: Flow,
-    nodes: list[Any],
-    key_of: Mapping[int, str],
-    unit_of: Mapping[int, Any],
-) -> Segment:
-    mine = {id(node) for node in nodes}
-    reads = {
-        id(tensor): tensor
-        for node in nodes
-        for tensor in node.input_tensors
-        if id(keras_api.producer(tensor)) not in mine
-    }
-    outside = {id(tensor) for tensor in flow.outputs} | {
-        id(tensor)
-        for node in flow.nodes
-        if id(node) not in mine
-        for tensor in node.input_tensors
-    }
-    return Segment(
-        unit=unit_of[id(nodes[0])],
-        nodes=tuple(nodes),
-        keys=tuple(key_of[id(node)] for node in nodes),
-        reads=tuple(reads.values()),
-        gives=tuple(t for node in nodes for t in node.outputs if id(t) in outside),
-    )
+        yield number, members[number]

@@ -6,6 +6,7 @@ a new value is `scale * old + offset`, only the offset is returned, so that a se
 call of the same layer waits for the small update and not for the whole first call.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,25 @@ import tensorflow as tf
 from splitnet.tf.internals import tf_api
 from splitnet.tf.placement.device_function import ancestors
 
-__all__ = ["StateScope", "Update", "affine"]
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The new value of a state variable: `scale * old + offset`, or `offset` alone.
+
+    `scale` is None for an offset alone. `constant` is the offset if it is known at
+    tracing, and then the body does not return it.
+    """
+
+    variable: Any
+    scale: Any
+    constant: Any
+
+    def value(self, old: Any, offset: Any) -> Any:
+        """The new value outside of the body, from the old one."""
+        if self.scale is None:
+            return offset
+        scaled = old if np.all(self.scale == 1) else old * self.scale
+        return scaled + tf.cast(offset, old.dtype)
 
 
 class StateScope(keras.StatelessScope):
@@ -52,29 +71,28 @@ class StateScope(keras.StatelessScope):
         value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
         super().add_update((variable, tf.stop_gradient(value)))
 
+    def updates(
+        self, states: Iterable[tuple[Any, Any]]
+    ) -> tuple[list[Update], list[Any]]:
+        """The updates of assigned variables, and the offsets that are tensors.
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The new value of a state variable: `scale * old + offset`, or `offset` alone.
-
-    `scale` is None for an offset alone. `constant` is the offset if it is known at
-    tracing, and then the body does not return it.
-    """
-
-    variable: Any
-    scale: Any
-    constant: Any
-
-    def value(self, old: Any, offset: Any) -> Any:
-        """The new value outside of the body, from the old one."""
-        offset = offset if self.constant is None else self.constant
-        if self.scale is None:
-            return offset
-        scaled = old if np.all(self.scale == 1) else old * self.scale
-        return scaled + tf.cast(offset, old.dtype)
+        Args:
+            states: variables with the tensors that are their values before.
+        """
+        before = {id(variable): old for variable, old in states}
+        updates, offsets = [], []
+        for variable in self.assigned.values():
+            old, new = before.get(id(variable)), self.get_current_value(variable)
+            form = None if old is None else _affine(new, old)
+            scale, offset = form or (None, new)
+            constant = 0 if offset is None else tf.get_static_value(offset)
+            updates.append(Update(variable, scale, constant))
+            if constant is None:
+                offsets.append(offset)
+        return updates, offsets
 
 
-def affine(new: Any, old: Any) -> tuple[Any, Any] | None:
+def _affine(new: Any, old: Any) -> tuple[Any, Any] | None:
     """The scale and the offset of a traced tensor over another; None if there is none.
 
     Recognised are sums and products of the old value with what does not depend on it.
@@ -83,11 +101,11 @@ def affine(new: Any, old: Any) -> tuple[Any, Any] | None:
         return np.ones((), old.dtype.as_numpy_dtype), None
     op = new.op
     if op.type in ("Identity", "StopGradient"):
-        return affine(op.inputs[0], old)
+        return _affine(op.inputs[0], old)
     if op.type not in ("Add", "AddV2", "Mul"):
         return None
     for mine, other in (tuple(op.inputs), tuple(op.inputs)[::-1]):
-        inner = affine(mine, old)
+        inner = _affine(mine, old)
         if inner is None:
             continue
         scale, offset = inner

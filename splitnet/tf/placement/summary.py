@@ -1,6 +1,7 @@
 """Keras' own summary of a model, with a column that says where each layer lives."""
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +10,6 @@ import keras
 from splitnet.core.errors import PlanFileError
 from splitnet.tf.placement.placed import placed_of
 
-__all__ = ["summary", "with_devices"]
-
-_HEAD = "Device"
 # A rule's left corner -> what its right one becomes when a column is added.
 _JOINTS = {"┏": "┳", "┡": "╇", "├": "┼", "└": "┴", "+": "+"}
 _WALLS = ("┃", "│", "|")
@@ -63,23 +61,11 @@ def with_devices(model: Any) -> Callable[..., None]:
     """As `Model.summary` of this emitted model, with the column of devices."""
 
     @functools.wraps(model.summary)
-    def summarize(
-        line_length: int | None = None,
-        positions: Any = None,
-        print_fn: Callable[[str], Any] | None = None,
-        expand_nested: bool = False,
-        show_trainable: bool = False,
-        layer_range: Any = None,
-    ) -> None:
-        text = summary(
-            model,
-            line_length=line_length,
-            positions=positions,
-            expand_nested=expand_nested,
-            show_trainable=show_trainable,
-            layer_range=layer_range,
-        )
-        (print_fn or print)(text)
+    def summarize(*args: Any, **kwargs: Any) -> None:
+        call = inspect.signature(keras.Model.summary).bind(model, *args, **kwargs)
+        given = dict(call.arguments)
+        show = given.pop("print_fn", None) or print
+        show(summary(given.pop("self"), **given))
 
     return summarize
 
@@ -97,62 +83,44 @@ def _devices(model: Any) -> dict[str, str]:
     for node in placed.flow.nodes:
         opened = getattr(node, "path", "").partition("/")[0].partition("@")[0]
         for key in placed.keys_of.get(id(node), (placed.key_of[id(node)],)):
-            part = placed.part_of[key]
-            device = plan.device_of[part]
+            device = plan.device_of[placed.part_of[key]]
             found.setdefault(opened or node.operation.name, {})[device] = None
     return {name: ", ".join(devices) for name, devices in found.items()}
 
 
 def _widened(text: str, names: list[str], devices: dict[str, str]) -> str:
-    """The text of Keras' table with one column more at its right."""
-    lines = text.split("\n")
-    cells = _cells(lines, names, devices)
-    width = max(map(len, (_HEAD, *cells.values())))
-    for number, line in enumerate(lines):
-        if line.startswith(_WALLS):
-            cell = _HEAD if line[0] == "┃" else cells.get(number, "")
-            lines[number] = f"{line} {cell:<{width}} {line[-1]}"
-        elif line[:1] in _JOINTS:
-            rule = line[1] * (width + 2)
-            lines[number] = line[:-1] + _JOINTS[line[0]] + rule + line[-1]
-    return "\n".join(lines)
-
-
-def _cells(
-    lines: list[str], names: list[str], devices: dict[str, str]
-) -> dict[int, str]:
-    """The device for the first line of each row of Keras' table, by line number.
+    """The text of Keras' table with one column more at its right.
 
     Rows stand in the order of the model's operations, a long name over several lines
     or cut short. What is nested in a layer (a "└" before its name) is where that is.
     """
-    found: dict[int, str] = {}
-    rest = list(names)
-    for start, text in _rows(lines)[1:]:
-        if text.startswith("└"):
-            found[start] = next(reversed(found.values()), "")
-            continue
-        shown = text.partition("…")[0]
-        for at, name in enumerate(rest):
-            squeezed = "".join(name.split()) + "("
-            if shown.startswith(squeezed) or squeezed.startswith(shown):
-                found[start] = devices.get(name, "")
-                del rest[: at + 1]
-                break
-    return found
-
-
-def _rows(lines: list[str]) -> list[tuple[int, str]]:
-    """Each row's first line and the first cell's text without spaces; heads first."""
-    found: list[tuple[int, str]] = []
-    inside = False
+    lines = text.split("\n")
+    rows: list[tuple[int, str]] = []  # first line, first cell without spaces
     for number, line in enumerate(lines):
         if line.startswith(_WALLS):
-            text = "".join(line.split(line[0])[1].split())
-            if inside:
-                start, before = found.pop()
-                found.append((start, before + text))
+            cell = "".join(line.split(line[0])[1].split())
+            if number and lines[number - 1].startswith(_WALLS):
+                start, before = rows.pop()
+                rows.append((start, before + cell))
             else:
-                found.append((number, text))
-        inside = line.startswith(_WALLS)
-    return found
+                rows.append((number, cell))
+    cells, rest, device = {rows[0][0]: "Device"}, list(names), ""
+    for start, cell in rows[1:]:
+        shown = cell.partition("…")[0]
+        fits = (
+            one.startswith(shown) or shown.startswith(one)
+            for one in ("".join(name.split()) + "(" for name in rest)
+        )
+        if cell.startswith("└"):
+            cells[start] = device
+        elif (at := next((i for i, fit in enumerate(fits) if fit), None)) is not None:
+            cells[start] = device = devices.get(rest[at], "")
+            del rest[: at + 1]
+    width = max(map(len, cells.values()))
+    for number, line in enumerate(lines):
+        if line.startswith(_WALLS):
+            lines[number] = f"{line} {cells.get(number, ''):<{width}} {line[-1]}"
+        elif line[:1] in _JOINTS:
+            rule = line[1] * (width + 2)
+            lines[number] = line[:-1] + _JOINTS[line[0]] + rule + line[-1]
+    return "\n".join(lines)

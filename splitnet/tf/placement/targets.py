@@ -1,18 +1,23 @@
-"""A plan on the machine that is here: devices by name, substitutes for missing ones."""
+"""Plans and this machine: devices by name, substitutes, pins of what is built."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
-from splitnet.core.cluster import Cluster, Device
-from splitnet.core.errors import warn
+from splitnet.core.cluster import Cluster
+from splitnet.core.errors import DeclarationError, warn
+from splitnet.core.graph import Graph
+from splitnet.core.net import Net
 from splitnet.core.plan import Plan
 from splitnet.planner.what_if import relocate
 from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.reading.source import blueprint_of
+from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.runtime.configure import cpu_devices
 from splitnet.tf.runtime.devices import local_cluster
-
-__all__ = ["devices_here", "planned_here"]
 
 
 def planned_here(plan: Plan) -> Plan:
@@ -30,8 +35,13 @@ def planned_here(plan: Plan) -> Plan:
     if all(canonical(plan.cluster[name].target) in logical for name in used):
         return plan
     taken = {canonical(d.target) for d in plan.cluster} & logical
-    local = {d.name: d for d in devices_here() if canonical(d.target) not in taken}
-    devices = [_as_here(d, logical, local) for d in plan.cluster]
+    local = {d.name: d for d in _devices_here() if canonical(d.target) not in taken}
+    devices = [
+        replace(d, target=local[d.name].target, stand_in=local[d.name].stand_in)
+        if d.name in local and canonical(d.target) not in logical
+        else d
+        for d in plan.cluster
+    ]
     here = {d.name for d in devices if canonical(d.target) in logical}
     if used <= here:
         return replace(plan, cluster=replace(plan.cluster, devices=tuple(devices)))
@@ -54,15 +64,71 @@ def planned_here(plan: Plan) -> Plan:
     return found
 
 
-def devices_here() -> Cluster:
+def _devices_here() -> Cluster:
     """The devices of this machine; without a GPU, CPUs after the first stand in."""
     gpus = tf.config.list_logical_devices("GPU")
     return local_cluster(stand_in_gpus=0 if gpus else cpu_devices() - 1)
 
 
-def _as_here(device: Device, logical: set[str], local: dict[str, Device]) -> Device:
-    """A planned device with the target of the local one of its name."""
-    mine = local.get(device.name)
-    if mine is None or canonical(device.target) in logical:
-        return device
-    return replace(device, target=mine.target, stand_in=mine.stand_in)
+def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> Any:
+    """A device for each call: that of its layer's variables, else of its inputs.
+
+    `with tf.device("/gpu:1")` around a layer places its variables, not its
+    computation; the variables say what the author asked for. A layer whose variables
+    are on several devices goes where most of their bytes are. A call without variables
+    goes where most bytes of its inputs come from.
+
+    Args:
+        source: a built Keras model.
+        graph: what `read` made of it.
+        cluster: the devices; variables on others are not pinned.
+        nested: as in `read`.
+
+    Returns:
+        Pins for `plan`: call -> device name.
+    """
+    known = {device.name for device in cluster}
+    devices = [*_devices_here(), *cluster]  # gpu:0 may be the stand-in of that name
+    device_at = {canonical(d.target): d.name for d in devices if d.name in known}
+    pins: dict[str, str] = {}
+
+    def pin(call: str, sizes: Iterable[tuple[str | None, int]]) -> None:
+        total: Counter[str] = Counter()
+        for name, size in sizes:
+            if name is not None:
+                total[name] += size
+        if total:
+            pins[call] = total.most_common(1)[0][0]
+
+    for site in blueprint_of(source, nested).sites:
+        if not site.node.is_input:
+            held = [variable.value for variable in variables_of(site.node.operation)]
+            homes = (device_at.get(canonical(value.device)) for value in held)
+            pin(site.call, zip(homes, (v.shape.num_elements() or 0 for v in held)))
+    if len(set(pins.values())) == 1 and len(cluster) > 2:
+        warn(
+            f"pins='as_built': all variables of {graph.name!r} are on "
+            f"{next(iter(pins.values()))}. TensorFlow uses another device without a "
+            "word where the one of a tf.device scope is not available; build the model "
+            "with the devices of this machine, or give pins as a mapping."
+        )
+    for call in graph.calls:
+        if call.name not in pins:
+            reads = [t for t in graph.tensors if t.target == call.name]
+            pin(call.name, [(pins.get(t.source), t.bytes) for t in reads])
+    return pins
+
+
+def check_built(source: Any) -> None:
+    """Refuse a source without variables.
+
+    Raises:
+        DeclarationError: a net, a graph, or a function that builds a model.
+    """
+    builds = callable(source) and not hasattr(source, "get_config")
+    if isinstance(source, Net | Graph) or builds:
+        raise DeclarationError(
+            "pins='as_built' takes each layer's device from its variables, so it needs "
+            f"a built Keras model. Received: {source!r} ({type(source).__name__}). "
+            "Declare devices with on=, or give pins as a mapping."
+        )

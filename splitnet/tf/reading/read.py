@@ -195,6 +195,7 @@ def _call(
         efficiency=work.efficiency,
         kernels=work.kernels,
         settings=_settings_of(operation),
+        batch_moments=isinstance(operation, keras.layers.BatchNormalization),
     )
 
 

@@ -18,16 +18,21 @@ from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
 from splitnet.tf.internals import keras_api
 from splitnet.tf.sharding.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
-from splitnet.tf.sharding.widths import (
-    COUNTED,
-    axis_of,
-    checked_config,
-    extent,
-    resized,
-)
 
-__all__ = ["cut_axis", "cut_layer", "matched"]
-
+# What says how wide a layer is: the first is cut, the others by the same proportion.
+COUNTED = {
+    "Conv1D": ("filters",),
+    "Conv2D": ("filters",),
+    "Conv3D": ("filters",),
+    "Conv1DTranspose": ("filters",),
+    "Conv2DTranspose": ("filters",),
+    "Conv3DTranspose": ("filters",),
+    "Dense": ("units",),
+    "EinsumDense": ("output_shape",),
+    "Embedding": ("output_dim",),
+    "GroupedQueryAttention": ("num_key_value_heads", "num_query_heads"),
+    "MultiHeadAttention": ("num_heads",),
+}
 # Activations that look at one output at a time; any other runs on all, where they join.
 _ELEMENTWISE = frozenset(
     {"celu", "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "hard_tanh"}
@@ -82,55 +87,138 @@ def cut_layer(
     Raises:
         SplitnetError: a layer that cannot be cut so.
     """
-    config = checked_config(layer)
-    axis = axis_of(layer, config, count)
-    width = extent(config[COUNTED[type(layer).__name__][0]], axis)
+    kind = type(layer)
+    config = _checked_config(layer)
+    axis = _axis_of(layer, config, count)
+    width = _extent(config[COUNTED[kind.__name__][0]], axis)
     if width < count:
-        what = "heads" if type(layer).__name__ in ATTENTION else "outputs"
+        what = "heads" if kind.__name__ in ATTENTION else "outputs"
         raise SplitnetError(
-            f"{type(layer).__name__} {layer.name!r} has {width} {what}, which cannot "
-            f"be cut over {count} devices."
+            f"{kind.__name__} {layer.name!r} has {width} {what}, which cannot be cut "
+            f"over {count} devices."
         )
     whole = copies.of(layer)
     if not isinstance(call(whole, inputs), keras.KerasTensor):
         raise SplitnetError(
-            f"{type(layer).__name__} {layer.name!r} gives several outputs here, and "
-            "slices are joined to one; use net.branch."
+            f"{kind.__name__} {layer.name!r} gives several outputs here, and slices "
+            "are joined to one; use net.branch."
         )
     source = layer if layer.built else whole
-    activation = _apart(layer)
+    activation = getattr(layer, "activation", None)
+    if getattr(activation, "__name__", "") in _ELEMENTWISE:
+        activation = None  # each slice has it; any other must see all outputs
     start, parts = 0, []
     for number, size in enumerate(batch_shares(width, count)):
-        changed = _config(layer, config, (number, count, size), axis=axis)
+        changed = _config(layer, config, (number, count, size), axis)
         if activation is not None:
             changed["activation"] = "linear"
-        kind = type(layer)
         clone = HEAD_SLICES.get(kind.__name__, kind).from_config(changed)
         clone.trainable = layer.trainable
         parts.append(call(clone, inputs))
         _give_slices(layer, source, clone, (start, size, width))
         start += size
-    return parts, _joined(layer, parts, activation, axis)
+    common = {"dtype": layer.dtype_policy}
+    if kind.__name__ in ATTENTION:
+        return parts, HeadSum(name=f"{layer.name}_join", **common)(parts)
+    joined = SideBySide(axis=axis, name=f"{layer.name}_join", **common)(parts)
+    if activation is not None:
+        act = keras.layers.Activation(activation, name=f"{layer.name}_act", **common)
+        joined = act(joined)
+    return parts, joined
 
 
-def _apart(layer: Any) -> Any:
-    """The activation that must see all outputs; None if there is none."""
+def _checked_config(layer: Any) -> dict[str, Any]:
+    """A layer's configuration.
+
+    Raises:
+        SplitnetError: it cannot be cut; the reason.
+    """
+    kind = type(layer).__name__
+    if kind not in COUNTED or not type(layer).__module__.startswith("keras."):
+        raise SplitnetError(
+            f"its body is {layer!r}, which cannot be cut along its outputs. net.split "
+            f"takes one layer of {', '.join(sorted(COUNTED))}."
+        )
+    config = layer.get_config()
+    if config.get("groups", 1) != 1 or config.get("lora_rank"):
+        raise SplitnetError(
+            f"{kind} {layer.name!r} has groups or a low-rank adaptation, which tie its "
+            "outputs together; use net.branch."
+        )
+    if any(
+        getattr(layer, name, None) is not None
+        for name in ("activity_regularizer", "_activity_regularizer")
+    ):
+        raise SplitnetError(
+            f"{kind} {layer.name!r} has an activity_regularizer, which reads all "
+            "outputs at once; add keras.layers.ActivityRegularization after the split "
+            "instead."
+        )
+    if getattr(layer, "quantization_mode", None):
+        raise SplitnetError(
+            f"{kind} {layer.name!r} is quantized to {layer.quantization_mode}, which "
+            "its slices would not be; use net.branch."
+        )
     activation = getattr(layer, "activation", None)
-    if activation is None or getattr(activation, "__name__", "") in _ELEMENTWISE:
-        return None
-    return activation
+    if (
+        isinstance(activation, keras.layers.Layer)
+        and type(activation).build is not keras.layers.Layer.build
+    ):
+        raise SplitnetError(
+            f"{kind} {layer.name!r} has an activation with weights of its own, "
+            f"{activation.name!r}; make that a branch behind the split."
+        )
+    return config
+
+
+def _axis_of(layer: Any, config: dict[str, Any], count: int) -> int:
+    """The axis of the output that is cut, from its end.
+
+    That of an einsum must come from the kernel alone, and the bias must have it: the
+    last such axis that is wide enough.
+
+    Raises:
+        SplitnetError: there is none.
+    """
+    if type(layer).__name__ != "EinsumDense":
+        return 1 if getattr(layer, "data_format", None) == "channels_first" else -1
+    given, made = config["equation"].replace(" ", "").split("->")
+    read, kernel = given.split(",")
+    own, bias = set(kernel) - set(read), config["bias_axes"] or kernel
+    ends = made[1:].rpartition("...")[2]  # the first is the batch
+    axes = [-i for i in range(1, len(ends) + 1) if ends[-i] in own & set(bias)]
+    if not axes:
+        raise SplitnetError(
+            f"EinsumDense {layer.name!r} computes {config['equation']!r}"
+            f"{' with a bias along ' + bias if config['bias_axes'] else ''}, where no "
+            "axis of the output, seen from its end, comes from the weights alone; use "
+            "net.branch."
+        )
+    shape = config["output_shape"]
+    return next((a for a in axes if _extent(shape, a) >= count), axes[0])
+
+
+def _extent(value: Any, axis: int) -> int:
+    """How wide a layer is, by the first figure that counts it."""
+    return int(value[axis] if isinstance(value, list | tuple) else value)
 
 
 def _config(
-    layer: Any, config: dict[str, Any], share: tuple[int, int, int], *, axis: int
+    layer: Any, config: dict[str, Any], share: tuple[int, int, int], axis: int
 ) -> dict[str, Any]:
     """The configuration of slice `number` of `count`, with its share of outputs."""
     number, count, size = share
     kind = type(layer).__name__
     changed = {**config, "name": f"{layer.name}_slice{number}"}
     changed.pop("build_config", None)
+    first = config[COUNTED[kind][0]]
     for key in COUNTED[kind]:
-        changed[key] = resized(config[key], config[COUNTED[kind][0]], size, axis)
+        if isinstance(config[key], list | tuple):
+            changed[key] = list(config[key])
+            changed[key][axis] = size
+        else:  # in proportion to the first
+            counted = isinstance(first, list | tuple)
+            changed[key] = size if counted else config[key] * size // first
     if isinstance(changed.get("seed"), int):
         changed["seed"] += number  # else all slices would drop the same
     if kind in ATTENTION:
@@ -186,39 +274,28 @@ def _check_rules(layer: Any, variable: Any, axis: int) -> None:
         SplitnetError: names the rule.
     """
     regularizer, constraint = variable.regularizer, variable.constraint
-    if regularizer is None and constraint is None:
-        return
     shape = [min(4, extent) for extent in variable.shape]
     shape[axis] = 4
-    for scale in (1e-3, 1.0, 1e3):
+    for scale in (1e-3, 1.0, 1e3) if regularizer or constraint else ():
         value = scale * np.random.default_rng(0).standard_normal(shape)
         halves = np.split(value.astype("float32"), 2, axis)
         both = np.concatenate(halves, axis)
-        good = regularizer is None or np.allclose(
-            regularizer(both), sum(regularizer(h) for h in halves), rtol=1e-4
-        )
-        kept = constraint is None or np.allclose(
-            constraint(both),
-            np.concatenate([constraint(h) for h in halves], axis),
-            rtol=1e-4,
-        )
-        if not (good and kept):
-            rule = constraint if good else regularizer
+        rule = None
+        if regularizer is not None:
+            parts = sum(regularizer(half) for half in halves)
+            rule = (
+                None
+                if np.allclose(regularizer(both), parts, rtol=1e-4)
+                else regularizer
+            )
+        if rule is None and constraint is not None:
+            kept = np.concatenate([constraint(half) for half in halves], axis)
+            rule = (
+                None if np.allclose(constraint(both), kept, rtol=1e-4) else constraint
+            )
+        if rule is not None:
             raise SplitnetError(
                 f"{type(layer).__name__} {layer.name!r}: {type(rule).__name__} of "
                 f"{variable.name!r} looks along axis {axis}, which is cut, so no slice "
                 "can follow it by itself; use net.branch, or another rule."
             )
-
-
-def _joined(layer: Any, parts: list[Any], activation: Any, axis: int) -> Any:
-    """The slices' outputs as the whole layer's, under its name."""
-    common = {"name": f"{layer.name}_join", "dtype": layer.dtype_policy}
-    if type(layer).__name__ in ATTENTION:
-        return HeadSum(**common)(parts)
-    joined = SideBySide(axis=axis, **common)(parts)
-    if activation is None:
-        return joined
-    return keras.layers.Activation(
-        activation, name=f"{layer.name}_act", dtype=layer.dtype_policy
-    )(joined)

@@ -14,8 +14,6 @@ import keras
 
 from splitnet.tf.internals import keras_api
 
-__all__ = ["ATTENTION", "HEAD_SLICES", "HeadSum", "SideBySide"]
-
 ATTENTION = {
     kind.__name__: kind
     for kind in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)

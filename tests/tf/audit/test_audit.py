@@ -13,7 +13,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.tf.placement import optimizer as placing
 from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import BATCH, Case, numbers
+from tests.tf.check import BATCH, Case, devices, numbers
 from tests.tf.test_transparency import OPTIMIZERS
 from tests.tf.zoo import two_branches
 
@@ -258,19 +258,28 @@ def test_audit_of_a_forward_pass_leaves_outputs_where_they_are(
     assert not any(target == "cpu:0" for _, target, _ in audit.moved)
 
 
-def test_a_variable_that_is_gone_is_not_known_by_its_id(cluster: sn.Cluster) -> None:
-    """`quantize` frees kernels and makes others, which may get their ids."""
-    model = emitted(cluster)
-    names = placed_of(model).weight_of
-    before = {id(variable) for variable in model.variables} & names.keys()
+def test_weights_that_a_layer_gets_later_are_known(cluster: sn.Cluster) -> None:
+    """`quantize` and `enable_lora` make them beside the layer's first; else it rings.
 
-    model.quantize("int8", filters="dense")
+    Those that `quantize` frees are known no more, although others may get their ids.
+    """
+    left, right = layers.Dense(4, name="l"), layers.Dense(4, name="r")
+    model = emitted(cluster, case=two_branches(left, right))
+    model.quantize("int8", filters="^l$")
+    model.get_layer("r").enable_lora(2)
     gc.collect()
+    scale, *_ = (v for v in model.variables if v.path == "l/kernel_scale")
+    lora, *_ = (v for v in model.variables if v.path == "r/lora_kernel_a")
 
-    after = {id(variable) for variable in model.variables}
-    assert len(before) == 6
-    assert names.keys() <= after
-    assert len(names) == 3  # the biases
+    assert devices([scale, lora]) == ["CPU:1", "CPU:2"]
+    assert placed_of(model).weight_of.keys() <= {id(v) for v in model.variables}
+    sn.audit(model, None, numbers(6)).check()
+    with tf.device("/device:CPU:3"):
+        scale._value = tf.Variable(scale._value)
+    audit = sn.audit(model, None, numbers(6))
+    assert "variable 'l/kernel_scale' of 'left' is on gpu:2, planned on gpu:0" in str(
+        audit
+    )
 
 
 def test_audit_of_outputs_without_a_loss_is_clean(cluster: sn.Cluster) -> None:
