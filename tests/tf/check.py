@@ -188,11 +188,16 @@ def trained(model: Any, case: Case) -> list[Any]:
 @contextlib.contextmanager
 def in_float64() -> Iterator[None]:
     """Make layers in this block compute in float64."""
-    keras.config.set_floatx("float64")
+
+    def use(kind: str) -> None:
+        keras.config.set_floatx(kind)
+        keras.config.set_dtype_policy(kind)
+
+    use("float64")
     try:
         yield
     finally:
-        keras.config.set_floatx("float32")
+        use("float32")
 
 
 def assert_same_to_rounding(
