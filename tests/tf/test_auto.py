@@ -112,7 +112,7 @@ def assert_trains_as_plain(source: Any, plan: sn.Plan, x: Any, y: Any) -> Any:
 
 def four(cluster: sn.Cluster) -> sn.Cluster:
     """All devices as GPUs, on which two towers of two stages have room."""
-    home = replace(cluster["cpu:0"], name="gpu:3", kind="gpu", stand_in=True)
+    home = replace(cluster["cpu:0"], name="gpu:3", stand_in=True)
     return sn.Cluster((home, *cluster.of_kind("gpu")))
 
 
