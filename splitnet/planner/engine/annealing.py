@@ -43,19 +43,6 @@ from splitnet.planner.engine.load_graph import (
 from splitnet.planner.engine.makespan import makespan
 from splitnet.planner.engine.tasks import EVENTS, Tasks
 
-__all__ = [
-    "BEST",
-    "CONTIGUITIES",
-    "STEPS_PER_EVENT",
-    "STEPS_PER_RUN",
-    "VALUE",
-    "Cooling",
-    "Rules",
-    "State",
-    "anneal",
-    "state_of",
-]
-
 CONTIGUITIES = ("free", "convex", "pipeline")
 """Sets of assignments: all; no device's forward calls are left and entered again;
 devices stand in a line that no forward edge goes back on."""
@@ -67,8 +54,9 @@ value (of a makespan)."""
 STEPS_PER_EVENT, STEPS_PER_RUN = 0.025, 0.25
 """Steps of an event of the makespan, and of a run of it besides."""
 
-GUIDED = 0.5
-"""Of the proposals for a step, those that move something on the critical path."""
+GUIDED, SWAPS = 0.5, 0.1
+"""Of the proposals for a step, those that move something on the critical path; of all,
+those that exchange two groups."""
 
 
 class Rules(NamedTuple):
@@ -290,8 +278,8 @@ def note_best(graph: LoadGraph, state: State, cut_penalty: float) -> bool:
 class Cooling(NamedTuple):
     """An annealing schedule of so many steps; a proposal takes `each`.
 
-    `hot` and `cold` are fractions of the energy, held for a number of proposals. Of the
-    proposals, a fraction `swaps` exchanges two groups. Blocks have at most `largest`.
+    `hot` and `cold` are fractions of the energy, held for a number of proposals.
+    Blocks have at most `largest` groups.
     """
 
     steps: float
@@ -300,7 +288,6 @@ class Cooling(NamedTuple):
     hot: float
     cold: float
     exponent: int
-    swaps: float
     largest: int
     cut_penalty: float
 
@@ -363,7 +350,7 @@ def anneal(
                 x = critical[below(random, critical[-1])]
             a, size, end = place[x], 1, 1
             block[0] = x
-            if uniform(random) < cooling.swaps:
+            if uniform(random) < SWAPS:
                 block[1] = movable[below(random, len(movable))]
                 b, end = place[block[1]], 2
             else:

@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["STEPS_PER_SECOND", "Budget"]
-
 STEPS_PER_SECOND = 1_000_000
 
 

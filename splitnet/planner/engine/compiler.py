@@ -18,18 +18,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "INTERPRETED",
-    "RandomState",
-    "below",
-    "compiled",
-    "entry",
-    "is_compiled",
-    "mark_compiled",
-    "random_state",
-    "uniform",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 RandomState = npt.NDArray[np.uint64]

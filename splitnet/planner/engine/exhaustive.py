@@ -14,8 +14,6 @@ from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.load_graph import Ints, cut_size
 from splitnet.planner.problem import Problem, equivalent_devices
 
-__all__ = ["BranchAndBound"]
-
 _STEPS = 1_000_000
 """How long a search may take; it ends early if it comes forward too slowly for that."""
 

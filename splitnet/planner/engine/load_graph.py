@@ -6,21 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Bools",
-    "Floats",
-    "ForwardGraph",
-    "Ints",
-    "LoadGraph",
-    "bytes_per_device",
-    "contracted",
-    "cut_size",
-    "is_allowed",
-    "loads",
-    "pins_per_device",
-    "rows_of",
-]
-
 Ints = npt.NDArray[np.int64]
 
 Floats = npt.NDArray[np.float64]
@@ -84,7 +69,7 @@ def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
     net = np.repeat(np.arange(nets), np.diff(graph.net_start))
     producer = cluster[graph.net_pins[graph.net_start[:-1]]]
     pins = cluster[graph.net_pins]
-    start, pins = _rows(net, pins + count * (pins != producer[net]), nets)
+    start, pins = rows(net, pins + count * (pins != producer[net]), nets)
     pins %= count
     keys = np.random.default_rng(count).integers(2**63, size=count)
     digest = np.bitwise_xor.reduceat(keys[pins], start[:-1]) if nets else start[:0]
@@ -109,14 +94,14 @@ def contracted(graph: LoadGraph, cluster: Ints, count: int) -> LoadGraph:
         net_pins,
         _sums(merged, graph.net_seconds[crossing], len(chosen)),
         np.bincount(merged, graph.net_weight[crossing], len(chosen)).astype(np.int64),
-        *_rows(net_pins, number, count),
-        *_rows(*edges, count),
-        *_rows(*edges[::-1], count),
-        *_rows(*_pairs(graph.apart_start, graph.apart, cluster), count),
+        *rows(net_pins, number, count),
+        *rows(*edges, count),
+        *rows(*edges[::-1], count),
+        *rows(*_pairs(graph.apart_start, graph.apart, cluster), count),
     )
 
 
-def _rows(rows: Ints, items: Ints, count: int) -> tuple[Ints, Ints]:
+def rows(rows: Ints, items: Ints, count: int) -> tuple[Ints, Ints]:
     """Lists of items by row, sorted and without duplicates."""
     width = int(items.max(initial=0)) + 1
     keys = np.unique(rows * width + items)

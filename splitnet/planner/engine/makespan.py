@@ -20,8 +20,6 @@ from splitnet.planner.engine.tasks import (
     push,
 )
 
-__all__ = ["makespan"]
-
 _COPIES_FIRST = 1 << 62
 
 

@@ -4,16 +4,12 @@ Next-fit packing (Johnson 1973) of a topological order. Sums of bytes leave out 
 only there for a while, so the simulator's peaks correct the room of each device.
 """
 
-from math import inf
-
 import numpy as np
 
 from splitnet.planner.engine.budget import Budget
-from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph, bytes_per_device
+from splitnet.planner.engine.load_graph import Floats, Ints
 from splitnet.planner.partitioning import running_order
 from splitnet.planner.problem import Problem
-
-__all__ = ["packed", "random_start", "repaired"]
 
 _ROUNDS, _STEPS = 12, 200_000
 """How often the room is corrected by the peaks, a simulation each; steps for that."""
@@ -43,7 +39,7 @@ def packed(problem: Problem, budget: Budget) -> Ints | None:
     ]
     order, room = running_order(*rows), capacity.copy()
     order += sorted(set(groups) - set(order))  # those on a cycle
-    best, least, each = single, np.inf, 70 * len(problem.group_of_unit)
+    best, least, each = single, np.inf, 30 * len(problem.group_of_unit)
     for _ in range(max(1, min(_ROUNDS, _STEPS // max(1, each)))):
         budget.spend(each)
         place = _filled(problem, order, line, room)
@@ -78,36 +74,3 @@ def _filled(problem: Problem, order: list[int], line: list[int], room: Floats) -
         place[group] = device
         left[device] -= sizes[group]
     return np.array(place, np.int64)
-
-
-def random_start(graph: LoadGraph, random: np.random.Generator) -> Ints:
-    """A random allowed device for every group."""
-    score: Floats = random.random(graph.allowed.shape) * graph.allowed
-    chosen: Ints = np.argmax(score, axis=1)
-    return chosen
-
-
-def repaired(graph: LoadGraph, place: Ints) -> Ints:
-    """Move groups that may not be or have no room where they are, largest first."""
-    used = bytes_per_device(graph, place)
-    stray = ~graph.allowed[np.arange(len(place)), place]
-    for group in np.flatnonzero(np.diff(graph.apart_start)):
-        others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
-        stray[group] |= bool(np.any(place[others[others < group]] == place[group]))
-    moved = np.flatnonzero(stray | (used > graph.capacity_bytes)[place])
-    place = place.copy()
-    for group in sorted(moved, key=lambda g: -graph.size_bytes[g]):
-        here, size = place[group], graph.size_bytes[group]
-        if not stray[group] and used[here] <= graph.capacity_bytes[here]:
-            continue
-        room = graph.allowed[group] & (used + size <= graph.capacity_bytes)
-        others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
-        room[place[others]] = False
-        if room.any():
-            seconds = np.where(room, graph.seconds[group, graph.kind], inf)
-            filled = np.where(np.isfinite(graph.capacity_bytes), used, 0.0)
-            target = int(np.lexsort((filled, seconds))[0])
-            used[here] -= size
-            used[target] += size
-            place[group] = target
-    return place

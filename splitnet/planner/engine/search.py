@@ -3,14 +3,14 @@
 A memetic multilevel scheme, as in Sanders and Schulz, "Distributed Evolutionary Graph
 Partitioning" (2012), in turns of two kinds:
 
-construct   a chain partition of a new order or, for a step, a list schedule
+construct   a chain partition of a new order, if loads are minimised
 improve     one or two of the best assignments, or a new one: groups are merged along
             expensive edges, the clusters annealed, and refined while they are taken
             apart again
 
 A turn begins anew as often as that has helped of late. What is merged keeps to the
-assignment that a turn begins with, unless that is a list schedule or random: those cut
-so many edges that hardly any group could be merged.
+assignment that a turn begins with; a new one is made of the clusters. The units of a
+step are merged with their groups, so that a coarse assignment is evaluated faster.
 
 What devices hold at their peaks is known only afterwards. An assignment that has no
 room lowers the capacity with which the search goes on; while nothing fits, bytes are
@@ -26,8 +26,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine.annealing import STEPS_PER_EVENT, STEPS_PER_RUN
+from splitnet.planner.engine.annealing import (
+    BEST,
+    CONTIGUITIES,
+    STEPS_PER_EVENT,
+    STEPS_PER_RUN,
+    VALUE,
+    Cooling,
+    Rules,
+    anneal,
+    state_of,
+)
 from splitnet.planner.engine.budget import Budget
+from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
 from splitnet.planner.engine.load_graph import (
     Floats,
@@ -38,22 +49,16 @@ from splitnet.planner.engine.load_graph import (
     loads,
 )
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.multilevel import (
-    AnnealingRun,
-    Multilevel,
-    fused,
-    member_of,
-    merge_edges,
-)
-from splitnet.planner.engine.packing import random_start, repaired
 from splitnet.planner.engine.starts import (
     Chains,
     Elite,
     Incumbent,
     list_schedule,
     random_order,
+    random_start,
+    repaired,
 )
-from splitnet.planner.engine.tasks import Tasks, tasks_of
+from splitnet.planner.engine.tasks import EVENTS, Tasks, merged, tasks_of
 from splitnet.planner.problem import (
     Problem,
     contract,
@@ -62,27 +67,19 @@ from splitnet.planner.problem import (
     is_contiguous,
 )
 
-__all__ = ["search"]
-
-_STEPS_PER_PEAK = 40
+_STEPS_PER_PEAK = 25
 """Steps that it takes per unit to know what devices hold at their peaks."""
 
-_STEPS_PER_TURN = 200
-"""Steps of a turn besides what it counts."""
+_STEPS_PER_PROPOSAL, _STEPS_PER_NET, _STEPS_PER_CALL = 0.07, 0.02, 0.002
+"""Steps of a proposal, of a net of its group, and of a call whose path is followed."""
 
-_KEPT = 0.9
-"""Of bytes that peaks were above sums, after an assignment where they are less."""
+_KEPT, _ROOMY = 0.9, 2
+"""Of bytes that peaks were above sums, after an assignment where they are less; where
+so many times those have room, only the best assignments are simulated."""
 
-_ROOMY = 2
-"""Where so many times the bytes that peaks were above sums have room, only the best
-assignments are simulated for what they hold."""
-
-_CHEAP = 0.02
-"""Of the steps so far, those that a chain partition may take where list schedules are
-possible."""
-
-_CORRECTIONS = 4
-"""How often a turn goes on with the room that the peaks of its answer need."""
+_SCHEDULES, _CORRECTIONS = 30, 4
+"""List schedules to begin with; how often a turn goes on with the room that the peaks
+of its answer need."""
 
 _LEAST_NEW, _MOST_NEW, _RECENT, _GOOD = 0.1, 0.6, 0.2, 3
 """Of the turns, those with a new start; weight of the last turn in how often a kind of
@@ -93,8 +90,7 @@ class _Style(NamedTuple):
     """How the turns of one kind of problem spend their steps.
 
     Attributes:
-        first: Steps of construction before anything is improved.
-        construct: Fraction of the steps for it later on.
+        construct: Fraction of the steps for chain partitions.
         new: Whether turns begin anew at all.
         combine: Of the other turns, those that begin with what two have in common.
         steps: Of a turn, beside the fractions `growth` of those so far for turns that
@@ -103,7 +99,6 @@ class _Style(NamedTuple):
         coarse: Whether every turn merges as far as those that begin anew.
     """
 
-    first: float
     construct: float
     new: bool
     combine: float
@@ -113,6 +108,17 @@ class _Style(NamedTuple):
     coarse: bool
 
 
+class _Run(NamedTuple):
+    """One multilevel annealing: how far to merge, and how to cool."""
+
+    steps: float
+    clusters: float
+    most_seconds: float
+    hot: float
+    exponent: int
+    rating: float
+
+
 class _Search:
     """What the turns of one search share.
 
@@ -120,6 +126,7 @@ class _Search:
         best: The best assignment found; its value counts cuts.
         nearest: How full its fullest device is, and what else is the least bad.
         margin: Bytes by which peaks are above sums, of assignments like the last ones.
+        ratio: Peaks over sums of the last one, by device.
     """
 
     def __init__(
@@ -134,30 +141,26 @@ class _Search:
         self.contiguity, self.capacity = contiguity, problem.graph.capacity_bytes
         self.state, self.random = random_state(seed), np.random.default_rng(seed)
         self.units, self.turns, self.constructed = len(problem.group_of_unit), 0, 0
+        groups, free = problem.group_count, contiguity == "free"
         self.tasks: Tasks | None = None
-        groups = problem.group_count
-        steps = max(10_000.0, 20.0 * groups)
+        steps, growth = max(10_000.0, 20.0 * groups), 0.004 if free else 0.01
+        self.style = _Style(0.5, False, 0.0, 2 * steps, (growth, growth), 0.01, False)
         if objective == "latency":
             self.tasks = tasks_of(problem)
-            events = self.units * (3 if problem.functions is None else 1)
+            events = self.units * (7 if problem.functions is None else 4)
             self.whole = STEPS_PER_RUN + STEPS_PER_EVENT * events
-            first, steps = 150 * self.whole, max(3000, 600 * self.whole)
-            growth = (0.06, 0.25)
-            self.style = _Style(first, 0.0, True, 0.1, steps, growth, 0.01, False)
-        elif contiguity == "free":
-            growth = (0.004, 0.004)
-            self.style = _Style(0.0, 0.08, True, 0.6, steps, growth, 0.05, True)
-        else:
-            growth = (0.01, 0.01)
-            self.style = _Style(0.0, 0.5, False, 0.0, 2 * steps, growth, 0.01, False)
+            steps, more = max(3000.0, 300 * self.whole), (0.06, 0.25)
+            part = 0.0 if free else 0.1
+            self.style = _Style(part, True, 0.1, steps, more, 0.01, False)
+        elif free:
+            self.style = _Style(0.08, True, 0.6, steps, (growth, growth), 0.05, True)
         self.chains = Chains(problem)
         self.kind = np.array(equivalent_devices(problem))
         self.margin = np.zeros(problem.device_count)
         self.ratio = np.ones(problem.device_count)
-        self.multilevel = Multilevel(contiguity, budget, self.random, self.state)
         self.elite, self.helped = Elite(10), [1.0, 1.0]
         self.chain = self.best = Incumbent(inf, np.zeros(groups, np.int64))
-        self.nearest = Incumbent(inf, np.zeros(groups, np.int64))
+        self.nearest = self.best
 
     def keep(self, place: Ints) -> Floats | None:
         """Add an assignment to the best ones if it keeps all constraints.
@@ -171,7 +174,7 @@ class _Search:
             return None
         held = used = bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
-        value = self._seconds(place) if fits else inf
+        value = self.value_of(place) if fits else inf
         peaks = problem.step is not None and value < self.best.value
         if self.tasks is not None and self.elite.takes(value):
             peaks |= bool(np.any(used + _ROOMY * self.margin > self.capacity))
@@ -205,7 +208,7 @@ class _Search:
         graph = self.problem.graph._replace(capacity_bytes=room)
         return replace(self.problem, graph=graph)
 
-    def _seconds(self, place: Ints) -> float:
+    def value_of(self, place: Ints) -> float:
         """Makespan or largest load, without cuts; nothing if memory is minimised."""
         if self.objective == "memory":
             return 0.0
@@ -214,6 +217,21 @@ class _Search:
         self.budget.spend(self.whole)
         return makespan(self.tasks, place, inf)
 
+    def begin(self, starts: list[Ints]) -> None:
+        """Keep the starts, single devices and list schedules, the best first."""
+        graph, groups = self.problem.graph, self.problem.group_count
+        for device in np.unique(self.kind, return_index=True)[1]:
+            may = graph.allowed[:, device]
+            starts.append(np.where(may, device, graph.allowed.argmax(axis=1)))
+        starts += [repaired(graph, start) for start in starts]
+        if self.tasks is not None and self.contiguity == "free":
+            for number in range(_SCHEDULES if self.budget.left else 0):
+                self.budget.spend((1.0 + 0.1 * self.problem.device_count) * groups)
+                noise = float(self.random.random()) if number else 0.0
+                starts.append(list_schedule(graph, noise, self.random, self.state))
+        for start in sorted(starts, key=self.value_of):
+            self.keep(start)
+
     def turn(self) -> None:
         """Construct an assignment, or improve the best ones."""
         began, known, tasks = self.budget.spent, bool(self.elite.members), self.tasks
@@ -221,16 +239,16 @@ class _Search:
         odd = self.objective == "throughput" and self.turns % 2
         if self.objective == "memory" or not (known or odd):
             target, tasks = self._bytes_for_seconds(known), None
-        self.budget.spend(_STEPS_PER_TURN)
-        if self.constructed <= self.style.first + self.style.construct * began:
-            self.keep(self.constructed_start(target, tasks)[0])
+        self.budget.spend(200)
+        if self.constructed < self.style.construct * began:
+            self.keep(self._chain_partition(target, tasks))
             self.constructed += self.budget.spent - began
         elif known and self.objective == "memory" and self.turns % 4 == 0:
-            self.relieve()
+            self._relieve()
         else:
-            self.improve(target, tasks)
+            self._improve(target, tasks)
 
-    def relieve(self) -> None:
+    def _relieve(self) -> None:
         """Move a group off the fullest device of the best assignment, if that helps."""
         value, place, _ = self.best
         held = self.problem.held_bytes(place)
@@ -244,66 +262,48 @@ class _Search:
                 if self.best.value < value or not self.budget.left:
                     return
 
-    def constructed_start(
-        self, target: Problem, tasks: Tasks | None
-    ) -> tuple[Ints, Ints]:
-        """A list schedule of a step or a chain partition, and what merging keeps apart.
-
-        Pipelines are mostly cut from orders near the best one.
-        """
-        graph, random, most, stage = target.graph, self.random, inf, None
-        cheap = self.chains.steps(graph) < _CHEAP * self.budget.spent
-        chain = tasks is None or self.contiguity != "free"
-        if not chain and (not cheap or random.random() < 0.6):
-            place = self.scheduled()
-            return place, np.zeros_like(place)
+    def _chain_partition(self, target: Problem, tasks: Tasks | None) -> Ints:
+        """A chain partition, mostly of an order near that of the best one."""
+        graph, most, stage = target.graph, inf, None
         if tasks is None and self.chain.value < inf:
             most = self.chain.value * (1 - 1e-9)
-            if random.random() < 0.75:
+            if self.random.random() < 0.75:
                 line = device_line(target, self.chain.place)
                 stage = None if line is None else line[self.chain.place]
-        order = random_order(graph, random, stage)
+        order = random_order(graph, self.random, stage)
         found = self.chains.cut(graph, order, most=most)
         self.budget.spend(self.chains.steps(graph))
         if found is None:
-            return self.nearest.place, self.nearest.place
+            return self.nearest.place
         if tasks is None:
             self.chain = Incumbent(max(loads(graph, found)), found)
-        return found, found
+        return found
 
-    def scheduled(self) -> Ints:
-        """A list schedule, mostly a noisy one, sometimes of clusters."""
-        problem, random, groups = self.problem, self.random, self.problem.group_count
-        cluster, most = np.arange(groups), 2 * self.problem.device_count
-        noise = float(random.random()) if self.turns > 4 else 0.0
-        if noise and groups > most and random.random() < 0.5:
-            target = int(groups * (most / groups) ** random.random())
-            rating = float(random.choice([0.0, 0.15, 0.3, 0.5]))
-            cluster, count = merge_edges(
-                problem.graph, 0 * cluster, target, random, rating=rating
-            )
-            problem = contract(problem, cluster, count)
-        self.budget.spend((1.0 + 0.1 * problem.device_count) * groups)
-        return list_schedule(problem.graph, noise, random, self.state)[cluster]
-
-    def improve(self, target: Problem, tasks: Tasks | None) -> None:
+    def _improve(self, target: Problem, tasks: Tasks | None) -> None:
         """Anneal a new assignment, a good one, or what two good ones share."""
         random, style, members = self.random, self.style, self.elite.members
         groups, good = target.group_count, self.elite.members[:_GOOD]
         share = self.helped[1] / sum(self.helped)
         new = style.new and random.random() < min(_MOST_NEW, max(_LEAST_NEW, share))
         new |= not members
-        parent, keep = self.start(tasks, new=new)
-        start = parent.place
+        if new:
+            kept = self.nearest.place * (self.contiguity != "free")
+            start, margin = self.nearest.place, self.margin.copy()
+        else:
+            one = members[int(random.random() ** 3 * len(members))]  # mostly a good one
+            start, kept, margin = one.place, one.place, one.margin
+            if random.random() < style.combine:
+                other = members[int(random.integers(len(members)))].place
+                kept = start * self.problem.device_count + other
         if tasks is not None:
-            target = self.with_room(parent.margin)
+            target = self.with_room(margin)
         clusters = (22 + 0.02 * groups) * 3 ** random.random()
         if not (new or style.coarse):
             clusters = groups / 2 * 0.1 ** random.random()
             if random.random() < 0.5:
                 clusters = groups
         spent = min(self.budget.spent, 1000 * style.steps)
-        run = AnnealingRun(
+        run = _Run(
             style.steps + style.growth[not new] * spent,
             max(clusters, 2 * target.device_count),
             self._most_seconds(target) * float(random.choice([0.3, 0.6, 1.0])),
@@ -311,34 +311,17 @@ class _Search:
             exponent=12 if tasks is not None or random.random() < 0.67 else 24,
             rating=float(random.choice([0.0, 0.15, 0.3, 0.5])),
         )
+        anew = new and self.contiguity == "free"
         for _ in range(_CORRECTIONS):
-            start = keep = self.multilevel.place(target, start, keep, run, tasks)
-            margin = self.keep(start)
-            if margin is None or tasks is None or not self.budget.left:
+            start = kept = self._multilevel(target, start, kept, run, tasks, new=anew)
+            above = self.keep(start)
+            if above is None or tasks is None or not self.budget.left:
                 break
-            parent.margin[:] = np.maximum(parent.margin, margin)
-            target = self.with_room(margin)
+            margin[:] = np.maximum(margin, above)
+            target, anew = self.with_room(above), False
             run = run._replace(steps=run.steps / 4, clusters=groups, hot=0.01)
         helped = any(one is not other for one, other in zip(members, good))
         self.helped[new] += _RECENT * (helped - self.helped[new])
-
-    def start(self, tasks: Tasks | None, *, new: bool) -> tuple[Incumbent, Ints]:
-        """What to begin with, and what merging has to keep apart."""
-        random, members, graph = self.random, self.elite.members, self.problem.graph
-        if not new:
-            rank = int(random.random() ** 3 * len(members))  # mostly a good one
-            keep = members[rank].place
-            if random.random() < self.style.combine:
-                other = members[int(random.integers(len(members)))].place
-                keep = keep * self.problem.device_count + other
-            return members[rank], keep
-        if tasks is not None:
-            place, keep = self.constructed_start(self.problem, tasks)
-        elif self.contiguity != "free":
-            place = keep = self.nearest.place
-        else:
-            place, keep = random_start(graph, random), 0 * self.nearest.place
-        return Incumbent(inf, place, self.margin.copy()), keep
 
     def _most_seconds(self, target: Problem) -> float:
         """Of a cluster: what a device computes if all compute as long."""
@@ -367,6 +350,114 @@ class _Search:
         )
         return replace(self.problem, graph=graph)
 
+    def _multilevel(
+        self,
+        here: Problem,
+        place: Ints,
+        keep: Ints,
+        run: _Run,
+        tasks: Tasks | None,
+        *,
+        new: bool,
+    ) -> Ints:
+        """Merge groups, anneal the clusters, and refine while they are taken apart.
+
+        What differs in `keep` is not merged. A `new` assignment of the clusters is a
+        list schedule, or random. Without tasks, loads are minimised.
+        """
+        levels: list[tuple[Problem, Ints, Tasks | None]] = []
+        room, random = here.graph.capacity_bytes, self.random
+        most_bytes = 0.5 * float(np.max(room, initial=0.0, where=np.isfinite(room)))
+        end, clusters = self.budget.spent + run.steps, int(run.clusters)
+        while (groups := here.group_count) > clusters:
+            finer = max(clusters, groups // 2)
+            cluster, count = merge_edges(
+                here.graph,
+                keep,
+                clusters if finer < 1.5 * clusters else finer,
+                random,
+                rating=run.rating,
+                most_seconds=run.most_seconds,
+                most_bytes=most_bytes or inf,
+            )
+            if count > 0.95 * groups:
+                break
+            self.budget.spend(200 + 0.3 * len(here.graph.net_pins))
+            levels.append((here, cluster, tasks))
+            here = contract(here, cluster, count)
+            place = member_of(cluster, count, place)
+            keep = member_of(cluster, count, keep)
+            if tasks is not None:
+                self.budget.spend(400 + len(tasks.group))
+                tasks = merged(tasks, cluster)
+        if new and tasks is not None:
+            noise = float(random.random())
+            place = list_schedule(here.graph, noise, random, self.state)
+        elif new:
+            place = random_start(here.graph, random)
+        if self.contiguity == "free":
+            place = repaired(here.graph, place)
+        share, hot = 0.5 if levels else 1.0, run.hot
+        while True:
+            steps = share * max(0.0, end - self.budget.spent)
+            place = self._anneal(here, place, steps, hot, run.exponent, tasks)
+            if not levels:
+                return place
+            here, cluster, tasks = levels.pop()
+            share, place = 1.0 / (len(levels) + 1), place[cluster]
+            hot = min(hot, 0.02)
+
+    def _anneal(
+        self,
+        problem: Problem,
+        place: Ints,
+        steps: float,
+        hot: float,
+        exponent: int,
+        tasks: Tasks | None,
+    ) -> Ints:
+        """Cool down in so many steps, to the best assignment on the way."""
+        graph, budget = problem.graph, self.budget
+        movable = np.flatnonzero(graph.allowed.sum(axis=1) > 1)
+        if not len(movable):
+            return place
+        line = device_line(problem, place) if self.contiguity == "pipeline" else None
+        rules = Rules(
+            CONTIGUITIES.index(self.contiguity),
+            np.arange(problem.device_count) if line is None else line,
+            problem.forward,
+            np.zeros(len(problem.forward.group), np.bool_),
+        )
+        state = state_of(graph, place)
+        penalty = 1 + problem.cut_penalty * float(cut_size(graph, place))
+        each = _STEPS_PER_PROPOSAL
+        each += _STEPS_PER_NET * len(graph.group_nets) / len(place)
+        if self.contiguity == "convex":
+            each += _STEPS_PER_CALL * len(rules.forward.order)
+        steps = max(256 * each, steps)
+        proposals, cold = int(max(256, steps / each / 200)), 0.002
+        if tasks is not None:
+            proposals, hot, cold = 8, hot / exponent, 2e-5
+            value = makespan(tasks, place, inf) * penalty
+            state.numbers[BEST] = state.numbers[VALUE] = value
+            tasks.scratch.counted[EVENTS] = 0
+        elif np.all(state.used <= graph.capacity_bytes):
+            state.numbers[BEST] = state.load.max() * penalty
+        largest = max(2, len(place) // 3)
+        cooling = Cooling(
+            *(steps, each, proposals, hot, cold, exponent),
+            *(largest, problem.cut_penalty),
+        )
+        spent = 0.0
+        while spent < steps and budget.left:
+            before, until = spent, min(steps, spent + 20_000.0)
+            spent = anneal(
+                *(graph, rules, state, movable, cooling, tasks),
+                *(spent, until, self.state),
+            )
+            budget.spend(spent - before)
+        return state.best if state.numbers[BEST] < inf else state.place
+
 
 def search(
     problem: Problem,
@@ -391,14 +482,7 @@ def search(
     if contiguity == "pipeline":
         problem, cluster = fused(problem)
     one = _Search(problem, objective, contiguity, budget, seed)
-    graph = problem.graph
-    singles = np.arange(problem.device_count)[:, None]
-    singles = np.where(graph.allowed.T, singles, graph.allowed.argmax(axis=1))
-    for start in [member_of(cluster, problem.group_count, s) for s in starts or []]:
-        one.keep(start)
-        one.keep(repaired(graph, start))
-    for d in dict.fromkeys(one.kind.tolist()):
-        one.keep(repaired(graph, singles[one.kind.tolist().index(d)]))
+    one.begin([member_of(cluster, problem.group_count, s) for s in starts or []])
     while budget.left or not one.turns:
         one.turn()
     found = one.best if one.best.value < inf else Incumbent(inf, one.nearest.place)

@@ -26,8 +26,6 @@ from splitnet.planner.engine.packing import packed
 from splitnet.planner.problem import Problem, is_contiguous, problem_of
 from splitnet.simulator.step_graph import step_graph
 
-__all__ = ["OBJECTIVES", "Solution", "solve", "value_of", "warm_up"]
-
 OBJECTIVES = ("latency", "throughput", "memory")
 
 _LOGGER = logging.getLogger("splitnet")

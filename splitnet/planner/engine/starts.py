@@ -12,11 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from splitnet.planner.engine.compiler import RandomState, entry, uniform
-from splitnet.planner.engine.load_graph import Bools, Floats, Ints, LoadGraph
+from splitnet.planner.engine.load_graph import (
+    Bools,
+    Floats,
+    Ints,
+    LoadGraph,
+    bytes_per_device,
+)
 from splitnet.planner.engine.tasks import pop, push
 from splitnet.planner.problem import Problem, equivalent_devices
-
-__all__ = ["Chains", "Elite", "Incumbent", "list_schedule", "random_order"]
 
 _STEPS_PER_PIN, _STEPS_PER_CELL = 0.004, 0.002
 """Steps of a pin of an interval, and of a cell of the dynamic program."""
@@ -328,4 +332,37 @@ def list_schedule(
     scratch = np.zeros(groups), np.zeros(groups, np.int64)
     ends = np.zeros(groups), np.zeros(devices), np.zeros(devices)
     schedule(graph, order, copies, noise, *scratch, place, *ends, state)
+    return place
+
+
+def random_start(graph: LoadGraph, random: np.random.Generator) -> Ints:
+    """A random allowed device for every group."""
+    score: Floats = random.random(graph.allowed.shape) * graph.allowed
+    chosen: Ints = np.argmax(score, axis=1)
+    return chosen
+
+
+def repaired(graph: LoadGraph, place: Ints) -> Ints:
+    """Move groups that may not be or have no room where they are, largest first."""
+    used = bytes_per_device(graph, place)
+    stray = ~graph.allowed[np.arange(len(place)), place]
+    for group in np.flatnonzero(np.diff(graph.apart_start)):
+        others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
+        stray[group] |= bool(np.any(place[others[others < group]] == place[group]))
+    moved = np.flatnonzero(stray | (used > graph.capacity_bytes)[place])
+    place = place.copy()
+    for group in sorted(moved, key=lambda g: -graph.size_bytes[g]):
+        here, size = place[group], graph.size_bytes[group]
+        if not stray[group] and used[here] <= graph.capacity_bytes[here]:
+            continue
+        room = graph.allowed[group] & (used + size <= graph.capacity_bytes)
+        others = graph.apart[graph.apart_start[group] : graph.apart_start[group + 1]]
+        room[place[others]] = False
+        if room.any():
+            seconds = np.where(room, graph.seconds[group, graph.kind], inf)
+            filled = np.where(np.isfinite(graph.capacity_bytes), used, 0.0)
+            target = int(np.lexsort((filled, seconds))[0])
+            used[here] -= size
+            used[target] += size
+            place[group] = target
     return place

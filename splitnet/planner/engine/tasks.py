@@ -15,23 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from splitnet.planner.engine.compiler import compiled
-from splitnet.planner.engine.load_graph import Bools, Floats, Ints, rows_of
+from splitnet.planner.engine.compiler import compiled, entry
+from splitnet.planner.engine.load_graph import Bools, Floats, Ints, rows, rows_of
 from splitnet.planner.problem import Problem
 from splitnet.simulator.task_graph import GRADIENT
 from splitnet.simulator.units import CALLS
-
-__all__ = [
-    "EVENTS",
-    "SENT",
-    "Scratch",
-    "Tasks",
-    "cut_functions",
-    "pop",
-    "push",
-    "root_of",
-    "tasks_of",
-]
 
 EVENTS, SENT = range(2)
 """Numbers of `Scratch.counted`."""
@@ -165,25 +153,104 @@ def tasks_of(problem: Problem) -> Tasks:
         np.array(step.latency, np.float64),
         np.array(step.gap, np.float64),
         np.array(step.seconds_per_byte, np.float64),
-        _scratch(units, step.device_count, readers, contributors),
+        _scratch(units, step.device_count, rows_of(readers)[0], start),
+    )
+
+
+def merged(tasks: Tasks, cluster: Ints) -> Tasks:
+    """Tasks with the units of a cluster of groups merged, as far as they are one run.
+
+    Values are those of larger functions, so about the same, and take less time.
+    """
+    units, edges = len(tasks.group), len(tasks.view_of)
+    count = merge_units(tasks, cluster[tasks.group])
+    unit = tasks.scratch.function[:units].copy()
+
+    def sums(values: Ints | Floats | Bools) -> Floats:
+        return np.bincount(unit, values, count).astype(np.float64)
+
+    def member(values: Ints) -> Ints:
+        found = np.zeros(count, np.int64)
+        found[unit] = values
+        return found
+
+    source = unit[tasks.source]
+    weight = np.arange(len(source)) >= edges
+    item = np.repeat(np.arange(len(source)), np.diff(tasks.reader_start))
+    reader = unit[tasks.readers]
+    away = (reader != source[item]) | weight[item]
+    kept = weight | (np.bincount(item[away], minlength=len(source)) > 0)
+    number, left = np.cumsum(kept) - 1, int(kept.sum())
+    readers = rows(number[item[away]], reader[away], left)
+    to, by = tasks.contributes_to, unit[tasks.contributors]
+    out = kept[to] & ((by != source[to]) | weight[to])
+    contributors = rows(number[to[out]], by[out], left)
+    at = np.repeat(np.arange(left), np.diff(contributors[0]))
+    where = np.searchsorted(
+        at * count + contributors[1], number[to[out]] * count + by[out]
+    )
+    edge = np.flatnonzero(kept[:edges])
+    view = tasks.view_of[edge]
+    view = np.where((view >= 0) & kept[view], number[view], -1)
+    tail = np.zeros(3 * count)
+    tail[unit] = tasks.tail[:units]
+    tail[2 * count - 1 - unit[::-1]] = tasks.tail[units : 2 * units]
+    reads = np.repeat(np.arange(units), np.diff(tasks.read_start))
+    into = kept[tasks.reads] & (unit[reads] != source[tasks.reads])
+    seconds = [
+        np.concatenate(
+            [sums(s[:units]), sums(s[2 * units - 1 : units - 1 : -1])[::-1]]
+            + [sums(s[2 * units :])]
+        )
+        for s in tasks.seconds
+    ]
+    return tasks._replace(
+        group=member(cluster[tasks.group]),
+        key=member(tasks.key),
+        calls=sums(tasks.calls).astype(np.int64),
+        seconds=np.array(seconds),
+        tail=tail,
+        has_backward=sums(tasks.has_backward) > 0,
+        has_update=sums(tasks.has_update) > 0,
+        **dict(
+            zip(
+                ("read_start", "reads"),
+                rows(unit[reads[into]], number[tasks.reads[into]], count),
+            )
+        ),
+        **dict(
+            zip(
+                ("output_start", "outputs"),
+                rows(source[edge], np.arange(len(edge)), count),
+            )
+        ),
+        source=source[kept],
+        reader_start=readers[0],
+        readers=readers[1],
+        bytes=tasks.bytes[kept],
+        fixed=tasks.fixed[kept],
+        view_of=view,
+        contributor_start=contributors[0],
+        contributors=contributors[1],
+        contributes_to=at,
+        row_bytes=np.bincount(where, tasks.row_bytes[out], len(at)).astype(np.float64),
+        scratch=_scratch(count, len(tasks.latency), readers[0], contributors[0]),
     )
 
 
 def _scratch(
-    units: int,
-    devices: int,
-    readers: list[tuple[int, ...]],
-    contributors: list[list[int]],
+    units: int, devices: int, reader_start: Ints, contributor_start: Ints
 ) -> Scratch:
     """Arrays that are large enough for any placement."""
-    items, tasks, integers = len(readers), 3 * units, np.int64
-    copies = 1 + sum(min(devices, len(one)) for one in (*readers, *contributors))
+    items, tasks, integers = len(reader_start) - 1, 3 * units, np.int64
+    each = np.concatenate([np.diff(reader_start), np.diff(contributor_start)])
+    copies = 1 + int(np.minimum(each, devices).sum())
     arrays: list[Any] = [
         *np.zeros((14, units + 1), integers),
         *np.zeros((6, items + 1), integers),
         np.zeros((items, devices), integers),
         np.zeros((items, devices)),
-        np.zeros(sum(map(len, contributors)), integers),
+        np.zeros(contributor_start[-1], integers),
         *np.zeros((5, tasks), integers),
         *np.zeros((3, tasks)),
         np.zeros(tasks + copies),
@@ -257,12 +324,29 @@ def cut_functions(tasks: Tasks) -> int:
     if tasks.whole:
         return units
     find_runs(tasks)
-    low = count = first = 0 * units  # literals would be compiled for once more
+    low = 0 * units  # literals would be compiled for once more
     for i in range(units):
         if s.cut[i]:
             if i > low:
                 cut_run(tasks, low, i + 1)
             low = i + 1
+    return number_functions(tasks)
+
+
+@entry
+def merge_units(tasks: Tasks, label: Ints) -> int:
+    """Find the runs of units of one label, as if labels were devices; their number."""
+    for u in range(len(tasks.group)):
+        tasks.scratch.device[u] = label[u]
+    find_runs(tasks)
+    return number_functions(tasks)
+
+
+@compiled
+def number_functions(tasks: Tasks) -> int:
+    """Number the runs in running order; how many there are."""
+    s, units = tasks.scratch, len(tasks.group)
+    count = first = 0 * units
     for i in range(units):
         u = s.member[i]
         if i == 0 or s.cut[i - 1] or tasks.key[u] != tasks.key[s.member[i - 1]]:
