@@ -17,6 +17,9 @@ from splitnet.planner.problem import Problem, equivalent_devices
 _STEPS = 1_000_000
 """How long a search may take; it ends early if it comes forward too slowly for that."""
 
+_FEW_GROUPS = 12
+"""Groups up to which it goes on as long as nothing fits."""
+
 
 class BranchAndBound:
     """The best of all assignments, O(devices ** groups) at worst.
@@ -102,8 +105,9 @@ class BranchAndBound:
         `share` is about the fraction of the tree that is below this node.
         """
         self.budget.spend(self.node_steps)
-        part = (self.budget.spent - self.began) / _STEPS
-        hopeless = part > 1 or self.done < 0.5 * part - 0.02
+        part, depths = (self.budget.spent - self.began) / _STEPS, len(self.order)
+        slow = self.done < 0.5 * part - 0.02
+        hopeless = part > 1 or (slow and (self.value < inf or depths > _FEW_GROUPS))
         if not self.complete or not self.budget.left or hopeless:
             self.complete = False
             return

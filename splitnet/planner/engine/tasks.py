@@ -165,6 +165,10 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
     units, edges = len(tasks.group), len(tasks.view_of)
     count = merge_units(tasks, cluster[tasks.group])
     unit = tasks.scratch.function[:units].copy()
+    source = unit[tasks.source]
+
+    def rows_in(start: Ints) -> Ints:
+        return np.repeat(np.arange(len(start) - 1), np.diff(start))
 
     def sums(values: Ints | Floats | Bools) -> Floats:
         return np.bincount(unit, values, count).astype(np.float64)
@@ -174,67 +178,57 @@ def merged(tasks: Tasks, cluster: Ints) -> Tasks:
         found[unit] = values
         return found
 
-    source = unit[tasks.source]
+    # Edges that no other unit reads are left out.
     weight = np.arange(len(source)) >= edges
-    item = np.repeat(np.arange(len(source)), np.diff(tasks.reader_start))
-    reader = unit[tasks.readers]
+    item, reader = rows_in(tasks.reader_start), unit[tasks.readers]
     away = (reader != source[item]) | weight[item]
     kept = weight | (np.bincount(item[away], minlength=len(source)) > 0)
-    number, left = np.cumsum(kept) - 1, int(kept.sum())
-    readers = rows(number[item[away]], reader[away], left)
-    to, by = tasks.contributes_to, unit[tasks.contributors]
-    out = kept[to] & ((by != source[to]) | weight[to])
-    contributors = rows(number[to[out]], by[out], left)
-    at = np.repeat(np.arange(left), np.diff(contributors[0]))
-    where = np.searchsorted(
-        at * count + contributors[1], number[to[out]] * count + by[out]
-    )
-    edge = np.flatnonzero(kept[:edges])
+    number, left, edge = np.cumsum(kept) - 1, int(kept.sum()), kept[:edges].nonzero()[0]
     view = tasks.view_of[edge]
-    view = np.where((view >= 0) & kept[view], number[view], -1)
+    reader_start, readers = rows(number[item[away]], reader[away], left)
+    by, to = unit[tasks.contributors], tasks.contributes_to
+    out = kept[to] & ((by != source[to]) | weight[to])
+    by, to = by[out], number[to[out]]
+    contributor_start, contributors = rows(to, by, left)
+    contributes_to = rows_in(contributor_start)
+    keys = contributes_to * count + contributors
+    row_bytes = np.bincount(
+        np.searchsorted(keys, to * count + by), tasks.row_bytes[out], len(keys)
+    )
+    reads, by = tasks.reads, rows_in(tasks.read_start)
+    into = kept[reads] & (unit[by] != source[reads])
+    read_start, reads = rows(unit[by[into]], number[reads[into]], count)
+    output_start, outputs = rows(source[edge], np.arange(len(edge)), count)
+    seconds = []
+    for row in tasks.seconds:
+        ahead, back, update = row.reshape(3, units)
+        seconds.append([*sums(ahead), *sums(back[::-1])[::-1], *sums(update)])
     tail = np.zeros(3 * count)
-    tail[unit] = tasks.tail[:units]
-    tail[2 * count - 1 - unit[::-1]] = tasks.tail[units : 2 * units]
-    reads = np.repeat(np.arange(units), np.diff(tasks.read_start))
-    into = kept[tasks.reads] & (unit[reads] != source[tasks.reads])
-    seconds = [
-        np.concatenate(
-            [sums(s[:units]), sums(s[2 * units - 1 : units - 1 : -1])[::-1]]
-            + [sums(s[2 * units :])]
-        )
-        for s in tasks.seconds
-    ]
+    tail[unit] = tasks.tail[:units]  # of the last unit
+    tail[2 * count - 1 - unit[::-1]] = tasks.tail[units : 2 * units]  # of the first
     return tasks._replace(
         group=member(cluster[tasks.group]),
         key=member(tasks.key),
         calls=sums(tasks.calls).astype(np.int64),
-        seconds=np.array(seconds),
+        seconds=np.array(seconds, np.float64),
         tail=tail,
         has_backward=sums(tasks.has_backward) > 0,
         has_update=sums(tasks.has_update) > 0,
-        **dict(
-            zip(
-                ("read_start", "reads"),
-                rows(unit[reads[into]], number[tasks.reads[into]], count),
-            )
-        ),
-        **dict(
-            zip(
-                ("output_start", "outputs"),
-                rows(source[edge], np.arange(len(edge)), count),
-            )
-        ),
+        read_start=read_start,
+        reads=reads,
+        output_start=output_start,
+        outputs=outputs,
         source=source[kept],
-        reader_start=readers[0],
-        readers=readers[1],
+        reader_start=reader_start,
+        readers=readers,
         bytes=tasks.bytes[kept],
         fixed=tasks.fixed[kept],
-        view_of=view,
-        contributor_start=contributors[0],
-        contributors=contributors[1],
-        contributes_to=at,
-        row_bytes=np.bincount(where, tasks.row_bytes[out], len(at)).astype(np.float64),
-        scratch=_scratch(count, len(tasks.latency), readers[0], contributors[0]),
+        view_of=np.where((view >= 0) & kept[view], number[view], -1),
+        contributor_start=contributor_start,
+        contributors=contributors,
+        contributes_to=contributes_to,
+        row_bytes=row_bytes.astype(np.float64),
+        scratch=_scratch(count, len(tasks.latency), reader_start, contributor_start),
     )
 
 

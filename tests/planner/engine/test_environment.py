@@ -132,7 +132,7 @@ def test_cut_penalty_holds_for_every_objective() -> None:
             solve(
                 step_problem(30, 5, cut_penalty=penalty),
                 objective=objective,
-                effort=400_000,
+                effort=100_000,
             )
             for penalty in (0.0, 0.2)
         )

@@ -12,7 +12,7 @@ from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Tensor, Weights
 from splitnet.core.plan import PlanOptions
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.tasks import tasks_of
+from splitnet.planner.engine.tasks import merged, tasks_of
 from splitnet.planner.evaluate import Evaluator, free_groups
 from splitnet.planner.problem import Problem
 from tests.planner.engine.problems import random_graph, step_problem
@@ -73,3 +73,18 @@ def test_makespan_of_calls_is_that_of_their_functions(seed: int) -> None:
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(tasks, place, seconds * 0.999) == inf
         assert makespan(tasks, place, seconds) < inf
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merged_units_take_about_as_long(seed: int) -> None:
+    """Clusters of one group change nothing; larger ones hardly anything."""
+    problem, draw = calls_problem(seed), np.random.default_rng(seed)
+    tasks, cluster = tasks_of(problem), np.arange(problem.group_count) // 4
+    same, fewer = merged(tasks, np.arange(len(cluster))), merged(tasks, cluster)
+    for _ in range(5):
+        place = draw.integers(3, size=cluster[-1] + 1)
+        seconds = makespan(tasks, place[cluster], inf)
+
+        assert makespan(same, place[cluster], inf) == pytest.approx(seconds, rel=1e-12)
+        assert makespan(fewer, place, inf) == pytest.approx(seconds, rel=0.3)
+    assert len(fewer.group) < len(tasks.group)

@@ -164,3 +164,26 @@ def test_search_for_what_fits_ends_with_it(calls: int) -> None:
 
     assert found.feasible
     assert value_of(problem, "memory", found.assignment) == found.value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ten_branches_on_three_small_gpus_fit(seed: int) -> None:
+    """No device has much more room than a third: found at once, whatever the seed."""
+    cluster = Cluster.of("3*gpu", memory="1 GiB", link="5 GB/s")
+    step = step_graph(random_graph(10, 50 + seed), cluster, units="calls")
+    anywhere = Group((), tuple(device.name for device in cluster))
+    free = problem_of(step, cluster, [anywhere] * 10, group_of_unit=range(10))
+    draw = np.random.default_rng(0)
+    least = min(free.held_bytes(draw.integers(3, size=10)).max() for _ in range(300))
+    graph = free.graph._replace(capacity_bytes=np.full(3, 1.03 * least))
+
+    found = solve(
+        replace(free, graph=graph),
+        objective="memory",
+        time_limit=0.5,
+        seed=seed,
+        prove=False,
+        until_found=True,
+    )
+
+    assert found.feasible
