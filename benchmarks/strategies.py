@@ -107,7 +107,7 @@ def build(name):
 
 
 def everything(choice):
-    """The predicted steps of all combinations that fit."""
+    """The shortest predicted step of all combinations that fit."""
     from splitnet.core.timeline import SCHEDULES, Execution
     from splitnet.planner.strategies.candidates import Trial
 
@@ -122,14 +122,19 @@ def everything(choice):
     for evaluator, device_of in known:
         key = (evaluator.graph.parts, tuple(device_of.items()))
         placements.setdefault(key, (evaluator, device_of))
-    for evaluator, device_of in placements.values():
+    best = min((one.seconds for one in choice.found if one.fits), default=float("inf"))
+    tried = sorted(placements.values(), key=lambda one: one[0].busiest(one[1]))
+    for evaluator, device_of in tried:
+        if evaluator.busiest(device_of) > best:
+            break  # no step is shorter than what the busiest device computes
         for count in COUNTS if "microbatches" not in space.obstacles else (1,):
             for schedule in SCHEDULES if count > 1 else SCHEDULES[:1]:
                 for again in ((), tuple(d.name for d in evaluator.cluster)):
                     how = Execution(count, schedule, again)
                     found = replace(evaluator, execution=how).evaluate(device_of)
                     if found.fits:
-                        yield found.value
+                        best = min(best, found.value)
+    return best
 
 
 def drawn_cuts(space, devices):
@@ -167,7 +172,7 @@ def row(sn, graph, gpus, share):
     choice = Choice(graph, box, options, {})
     took = time.perf_counter() - began
     one = choose(choice.found)
-    best = min(everything(choice))
+    best = everything(choice)
     kinds = {}
     for other in choice.found:
         if other.fits:

@@ -181,20 +181,15 @@ def resolve(
         ConfigError: unknown names, impossible values and contradictions, all at once.
     """
     faults: list[str] = []
-    path = config_file(environ, folder)
-    table: Mapping[str, object] = {}
+    given: list[tuple[str, object, str, str]] = []
     with collected(faults):
-        table = _table_of(path) if path else {}
-    variables = [
-        name
-        for name in sorted(environ)
-        if name.startswith("SPLITNET_") and name[9:] not in _OTHER_VARIABLES.split()
-    ]
-    given = [
-        *((name, value, "file", path and path.name) for name, value in table.items()),
-        *((n[9:].lower(), environ[n], "environment", n) for n in variables),
-        *((name, value, "code", "sn.configure") for name, value in code.items()),
-    ]
+        if path := config_file(environ, folder):
+            given += [(*row, "file", path.name) for row in _table_of(path).items()]
+    for variable in sorted(environ):
+        name = variable.removeprefix("SPLITNET_")
+        if name != variable and name not in _OTHER_VARIABLES.split():
+            given.append((name.lower(), environ[variable], "environment", variable))
+    given += [(*row, "code", "sn.configure") for row in code.items()]
     found = {name: Setting(name) for name in OPTIONS}
     for name, value, origin, source in given:
         if name not in OPTIONS:
@@ -210,7 +205,7 @@ def resolve(
         except (ValueError, SplitnetError) as error:
             faults.append(f"{name} {error}. Received: {value!r} ({source}).")
         else:
-            found[name] = Setting(name, parsed, origin, str(source))
+            found[name] = Setting(name, parsed, origin, source)
     faults += _resolve_conflicts(found)
     if faults:
         raise ConfigError(listed("invalid runtime settings.", faults))

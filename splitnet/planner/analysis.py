@@ -33,14 +33,19 @@ _SLOW = 1.5
 def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Plan:
     """The plan, compared with every single device, and its costly constraints.
 
-    `strategies` are those that it was one of; otherwise they are simulated.
+    `strategies` are those that it was one of; otherwise they are simulated, if the plan
+    is of a model's step and not too large.
     """
-    evaluator = evaluator_of(plan)
-    strategies = strategies or _strategies(plan)
+    evaluator, calls = evaluator_of(plan), plan.graph.calls
+    latency = plan.objective == "latency"
+    foreign = any(call.backward or call.seconds_on for call in calls)
+    small = len(calls) <= _MOST_COMPARED
+    if strategies is None and latency and plan.training and small and not foreign:
+        strategies = compare_plan(plan)
     device, value = _best_single_device(evaluator)
-    for alone in strategies.all if strategies is not None else ():
+    for alone in strategies.all if strategies is not None and latency else ():
         # One figure for one device: towers count as the layers that they replicate.
-        if alone.kind == "one device" and plan.objective == "latency":
+        if alone.kind == "one device":
             device = alone.devices[-1] if alone.fits and alone.devices else None
             value = alone.seconds if alone.fits else None
     used = dict.fromkeys(task.device for task in plan.timeline.tasks)
@@ -67,16 +72,6 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
         ended_by_clock=bool((plan.options or {}).get("ended_by_clock")),
     )
     return replace(plan, verdict=verdict)
-
-
-def _strategies(plan: Plan) -> StrategyComparison | None:
-    """The other strategies, if the plan is of a model's step and not too large."""
-    calls = plan.graph.calls
-    foreign = any(call.backward or call.seconds_on for call in calls)
-    too_large = len(calls) > _MOST_COMPARED
-    if plan.objective != "latency" or foreign or not plan.training or too_large:
-        return None
-    return compare_plan(plan)
 
 
 def _best_single_device(evaluator: Evaluator) -> tuple[str | None, float | None]:
@@ -118,7 +113,12 @@ def _advice(plan: Plan, evaluator: Evaluator) -> list[str]:
         if best is None:
             break
         saved, one, device_of, device = best
-        lines.append(_line(plan, one, device, saved, again=bool(lines)))
+        where = plan.cluster[one.device].kind.upper()
+        what = f"{one.part!r} on {one.device}"
+        if plan.graph.part[one.part].kind == "merge":
+            what = f"the {where} merge {one.part!r}"
+        then = "then " if lines else ""
+        lines.append(f"{then}{what} costs {saved:.0%}: on={device!r} would save it")
         value *= 1 - saved
     return lines
 
@@ -186,15 +186,6 @@ def other_devices(plan: Plan, evaluator: Evaluator, device: str) -> list[str]:
     return [name for name in [*used, *evaluator.unlike(unused)] if name != device]
 
 
-def _line(plan: Plan, one: Placement, device: str, saved: float, *, again: bool) -> str:
-    kind = plan.graph.part[one.part].kind
-    where = plan.cluster[one.device].kind.upper()
-    what = f"the {where} merge {one.part!r}" if kind == "merge" else f"{one.part!r}"
-    there = "" if kind == "merge" else f" on {one.device}"
-    then = "then " if again else ""
-    return f"{then}{what}{there} costs {saved:.0%}: on={device!r} would save it"
-
-
 _REASONS = {
     "pin": "it is pinned there: on={requested!r}",
     "preference": "it requested {requested}, and this is the one that is available",
@@ -252,7 +243,8 @@ class Explanation:
         one = self.placement
         lines = [f"{one.part!r} is on {one.device}: {self.reason}."]
         if self.alternatives:
-            width = max(len(d) for d in (one.device, *self._devices))
+            devices = (one.device, *(a.device for a in self.alternatives))
+            width = max(map(len, devices))
             lines.append(
                 f"  {one.device:<{width}}  {value_text(self.objective, self.value)}"
             )
@@ -265,10 +257,6 @@ class Explanation:
         return "\n".join(lines)
 
     __repr__ = __str__  # what a prompt or a notebook shows
-
-    @property
-    def _devices(self) -> list[str]:
-        return [a.device for a in self.alternatives]
 
 
 def explain(plan: Plan, name: str) -> Explanation:
@@ -364,18 +352,18 @@ def compare(plan: Plan, other: Plan) -> Comparison:
         DeclarationError: the other is no plan.
     """
     same = plan.objective == other.objective
+    peaks = [
+        max((memory.total for memory in one.memory.values()), default=0)
+        for one in (plan, other)
+    ]
     return Comparison(
         moved=tuple(_moved(plan, other)),
         seconds=(plan.seconds, other.seconds),
         transfer_bytes=(plan.transfer_bytes, other.transfer_bytes),
-        peak_bytes=(_peak_bytes(plan), _peak_bytes(other)),
+        peak_bytes=(peaks[0], peaks[1]),
         objective=plan.objective,
         values=(plan.value, other.value) if same else None,
     )
-
-
-def _peak_bytes(plan: Plan) -> int:
-    return max((memory.total for memory in plan.memory.values()), default=0)
 
 
 def _moved(plan: Plan, other: Plan) -> list[tuple[str, str, str]]:
@@ -385,7 +373,10 @@ def _moved(plan: Plan, other: Plan) -> list[tuple[str, str, str]]:
     """
     a: Mapping[str, str] = plan.device_of
     b: Mapping[str, str] = other.device_of
-    before, after = (_by_call(one) for one in (plan, other))
+    before, after = (
+        {call.name: one.device_of[call.part] for call in one.graph.calls}
+        for one in (plan, other)
+    )
     regrouped = list(a) != list(b) and sorted(before) == sorted(after)
     if regrouped:
         a, b = before, after
@@ -402,10 +393,6 @@ def _moved(plan: Plan, other: Plan) -> list[tuple[str, str, str]]:
             moved.append((name, *change))
             last = name
     return moved
-
-
-def _by_call(plan: Plan) -> dict[str, str]:
-    return {call.name: plan.device_of[call.part] for call in plan.graph.calls}
 
 
 def _moved_with(

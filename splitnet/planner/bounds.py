@@ -13,6 +13,7 @@ devices and links do one thing at a time is left out.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -53,7 +54,8 @@ def lower_bound(
         found.append(CriticalPath(problem).length([-1] * problem.group_count))
     best = max(found) * _SAFETY
     if hard and problem.group_count <= _MOST_GROUPS:
-        best = max(best, _Program(problem, objective, cost).bound(time_limit))
+        program = _Program(problem, cost, whole=True)
+        best = max(best, program.bound(objective, time_limit))
     return best
 
 
@@ -69,36 +71,11 @@ def cost_per_device(problem: Problem, objective: str) -> Floats:
 
 def _work(problem: Problem, cost: Floats) -> float:
     """Least load of the busiest device if groups could be divided, with memory."""
-    owner = np.array(equivalent_devices(problem))
-    first = [int(np.flatnonzero(owner == c)[0]) for c in range(owner.max() + 1)]
-    number = np.bincount(owner)
     plain = float(cost.min(axis=1).sum()) / problem.device_count
-    groups, classes = problem.group_count, len(first)
-    if classes == 1 or groups * classes > _MOST_COLUMNS or plain == 0:
+    classes = len(set(equivalent_devices(problem)))
+    if classes == 1 or problem.group_count * classes > _MOST_COLUMNS or plain == 0:
         return plain
-    model = _model()
-    total = model.addVariable(obj=1.0)
-    cost, sizes = cost[:, first] / plain, problem.graph.size_bytes
-    share = [
-        {c: model.addVariable() for c in range(classes) if cost[g, c] < inf}
-        for g in range(groups)
-    ]
-    for columns in share:
-        model.addConstr(model.qsum(columns.values()) == 1)
-    for c, device in enumerate(first):
-        users = [g for g in range(groups) if c in share[g]]
-        if not users:
-            continue
-        load = model.qsum(share[g][c] * float(cost[g, c]) for g in users)
-        model.addConstr(load <= total * float(number[c]))
-        room = float(problem.graph.capacity_bytes[device] * number[c])
-        if 0 < room < sizes.sum():
-            held = model.qsum(share[g][c] * float(sizes[g] / room) for g in users)
-            model.addConstr(held <= 1)
-    model.run()
-    if str(model.getModelStatus()) != "HighsModelStatus.kOptimal":
-        return plain
-    return max(plain, float(model.getInfo().objective_function_value) * plain)
+    return max(plain, _Program(problem, cost, whole=False).relaxed())
 
 
 class CriticalPath:
@@ -122,37 +99,31 @@ class CriticalPath:
         self.arcs: list[list[tuple[int, int, list[list[float]], float]]] = [
             [] for _ in unit
         ]
-        zero = [[0.0] * step.device_count] * step.device_count
-        known: dict[tuple[float, float | None], list[list[float]]] = {}
+        latency, per_byte = np.array(step.latency), np.array(step.seconds_per_byte)
+
+        @cache
+        def table(size: float, fixed: float | None) -> list[list[float]]:
+            """Seconds of a copy from device to device."""
+            seconds = latency + size * per_byte
+            if fixed is not None:
+                seconds[:] = fixed
+            np.fill_diagonal(seconds, 0.0)
+            rows: list[list[float]] = seconds.tolist()
+            return rows
 
         def arc(source: int, target: int, size: float, fixed: float | None) -> None:
             if source >= target:
                 return  # as of a micro-batch that waits for another one
-            table = known.get((size, fixed))
-            if table is None:
-                seconds = np.array(step.latency)
-                seconds += size * np.array(step.seconds_per_byte)
-                if fixed is not None:
-                    seconds[:] = fixed
-                np.fill_diagonal(seconds, 0.0)
-                table = known[size, fixed] = seconds.tolist()
+            seconds, least = table(size, fixed), 0.0
             ends = allowed[:, source], allowed[:, target]
-            least = 0.0
             if not (ends[0] & ends[1]).any():
-                least = min(
-                    (
-                        table[a][b]
-                        for a in ends[0].nonzero()[0]
-                        for b in ends[1].nonzero()[0]
-                    ),
-                    default=0.0,
-                )
-            self.arcs[target].append((source, self.group[source], table, least))
+                froms, tos = (end.nonzero()[0].tolist() for end in ends)
+                least = min((seconds[a][b] for a in froms for b in tos), default=0.0)
+            self.arcs[target].append((source, self.group[source], seconds, least))
 
         for task, after in enumerate(tasks.successors):
             for other in after:
-                if other > task:
-                    self.arcs[other].append((task, self.group[task], zero, 0.0))
+                arc(task, other, 0.0, 0.0)
         for edge in step.edges:
             for reader in edge.readers:
                 arc(edge.source, reader, edge.bytes, edge.seconds)
@@ -200,27 +171,41 @@ def _model() -> Any:
 
 
 class _Program:
-    """The mixed-integer program; times are in units of the work bound."""
+    """The program; times are in units of the work bound.
 
-    def __init__(self, problem: Problem, objective: str, cost: Floats) -> None:
-        self.problem, self.model = problem, _model()
-        self.unit = float(cost.min(axis=1).sum()) or 1.0
+    Without `whole` groups may be divided, and equal devices are one: a linear program.
+    """
+
+    def __init__(self, problem: Problem, cost: Floats, *, whole: bool) -> None:
+        self.problem, self.cost, self.model = problem, cost, _model()
+        self.unit = float(cost.min(axis=1).sum()) / problem.device_count or 1.0
         self.total = self.model.addVariable(obj=1.0)
+        equal = range(problem.device_count) if whole else equivalent_devices(problem)
+        self.number = {equal.index(one): equal.count(one) for one in equal}
+        add = self.model.addBinary if whole else self.model.addVariable
         self.on: list[dict[int, Any]] = [
-            {int(d): self.model.addBinary() for d in np.flatnonzero(row)}
-            for row in problem.graph.allowed
+            {d: add() for d in self.number if row[d] < inf} for row in cost
         ]
-        self._constraints()
-        if objective == "throughput":
-            self._loads(cost, self._payments())
-        else:
-            self._loads(cost, [{} for _ in range(problem.device_count)])
-        if objective == "latency" and problem.step is not None:
-            self.cut: dict[tuple[int, int], Any] = {}
-            self._times(problem.step)
+        self.cut: dict[tuple[int, int], Any] = {}
 
-    def bound(self, time_limit: float) -> float:
+    def relaxed(self) -> float:
+        """The value of the linear program; 0 if it is not solved."""
+        self._constraints()
+        self._loads([{} for _ in range(self.problem.device_count)])
+        self.model.run()
+        if str(self.model.getModelStatus()) != "HighsModelStatus.kOptimal":
+            return 0.0
+        return float(self.model.getInfo().objective_function_value) * self.unit
+
+    def bound(self, objective: str, time_limit: float) -> float:
         """The dual bound after a limited number of nodes; 0 if there is none."""
+        self._constraints()
+        self._apart_groups()
+        paid = objective == "throughput"
+        none: list[dict[int, Any]] = [{} for _ in range(self.problem.device_count)]
+        self._loads(self._payments() if paid else none)
+        if objective == "latency" and self.problem.step is not None:
+            self._times(self.problem.step)
         self.model.setOptionValue("mip_max_nodes", _MOST_NODES)
         self.model.setOptionValue("time_limit", float(time_limit))
         self.model.run()
@@ -228,20 +213,24 @@ class _Program:
         return found * self.unit * _SAFETY if 0 < found < inf else 0.0
 
     def _constraints(self) -> None:
-        """Every group is somewhere, has room, and is apart from what it must be."""
+        """Every group is somewhere, and has room."""
         model, graph = self.model, self.problem.graph
         for columns in self.on:
             model.addConstr(model.qsum(columns.values()) == 1)
-        for d, room in enumerate(graph.capacity_bytes.tolist()):
+        for d, number in self.number.items():
             users = [g for g, columns in enumerate(self.on) if d in columns]
+            room = float(graph.capacity_bytes[d] * number)
             if users and 0 < room < graph.size_bytes[users].sum():
                 share = graph.size_bytes / room
                 held = model.qsum(self.on[g][d] * float(share[g]) for g in users)
                 model.addConstr(held <= 1)
+
+    def _apart_groups(self) -> None:
+        graph = self.problem.graph
         for g in range(self.problem.group_count):
             for other in graph.apart[graph.apart_start[g] : graph.apart_start[g + 1]]:
                 for d in self.on[g].keys() & self.on[int(other)].keys():
-                    model.addConstr(self.on[g][d] + self.on[int(other)][d] <= 1)
+                    self.model.addConstr(self.on[g][d] + self.on[int(other)][d] <= 1)
 
     def _payments(self) -> list[dict[int, Any]]:
         """Per device, what it pays for each net, 0 to 1."""
@@ -260,19 +249,19 @@ class _Program:
                         model.addConstr(pays[d][net] >= inside)
         return pays
 
-    def _loads(self, cost: Floats, pays: list[dict[int, Any]]) -> None:
+    def _loads(self, pays: list[dict[int, Any]]) -> None:
         """No device is busier than the value."""
         model, graph = self.model, self.problem.graph
-        for d, nets in enumerate(pays):
+        for d, number in self.number.items():
             load = [
-                columns[d] * float(cost[g, d] / self.unit)
+                columns[d] * float(self.cost[g, d] / self.unit)
                 for g, columns in enumerate(self.on)
                 if d in columns
             ]
             seconds = graph.net_seconds[:, graph.kind[d]] / self.unit
-            load += [pay * float(seconds[net]) for net, pay in nets.items()]
+            load += [pay * float(seconds[net]) for net, pay in pays[d].items()]
             if load:
-                model.addConstr(model.qsum(load) <= self.total)
+                model.addConstr(model.qsum(load) <= self.total * float(number))
 
     def _times(self, step: StepGraph) -> None:
         """Tasks start when what they read is there; the step ends after all."""

@@ -420,12 +420,15 @@ def reasons_of(
     count = sum(len(group.allowed) - 1 for group in free)
     plays = count * evaluator.step.count * evaluator.execution.microbatches
     tried = plays <= _MOST_PLAYS
-    better = _without_memory(evaluator, groups, value) if tried and free else None
+    better, least = None, value  # the device for everything, if it had the memory
+    for device in evaluator.unlike([d.name for d in evaluator.cluster]):
+        if tried and free:
+            alone = evaluator.evaluate(placed(groups, repeat(device)))
+            if not alone.fits and alone.value < least * (1 - 1e-9):
+                better, least = device, alone.value
     reasons = {}
     for group in groups:
-        reason = "only choice"
-        if len(group.allowed) > 1:
-            reason = "cost"
+        reason = "cost" if len(group.allowed) > 1 else "only choice"
         if tried and reason == "cost":
             here = device_of[group.parts[0]]
             taken = {device_of[groups[j].parts[0]] for j in group.apart}
@@ -441,29 +444,10 @@ def reasons_of(
             elif any(one.value < value * (1 - 1e-9) for one in there):
                 reason = "memory"
         for part in group.parts:
-            reasons[part] = _bound_reason(constraints, group, part) or reason
+            one = constraints[part]
+            choices = [len(constraints[other].allowed) for other in group.parts]
+            if len(one.allowed) == 1 or one.reason in ("fallback", "no kernel"):
+                reasons[part] = one.reason or reason
+            else:
+                reasons[part] = "near" if min(choices) < len(one.allowed) else reason
     return reasons
-
-
-def _bound_reason(
-    constraints: Mapping[str, Constraint], group: Group, part: str
-) -> str:
-    """Why a part had no choice; "" if it had one."""
-    one = constraints[part]
-    if len(one.allowed) == 1 or one.reason in ("fallback", "no kernel"):
-        return one.reason
-    others = [constraints[name] for name in group.parts if name != part]
-    near = any(len(other.allowed) < len(one.allowed) for other in others)
-    return "near" if near else ""
-
-
-def _without_memory(
-    evaluator: Evaluator, groups: Sequence[Group], value: float
-) -> str | None:
-    """The device that would be better for all, if it had the memory; None if none."""
-    best: str | None = None
-    for device in evaluator.unlike([d.name for d in evaluator.cluster]):
-        there = evaluator.evaluate(placed(groups, repeat(device)))
-        if not there.fits and there.value < value * (1 - 1e-9):
-            best, value = device, there.value
-    return best

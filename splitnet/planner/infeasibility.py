@@ -3,7 +3,7 @@
 Every remedy is planned before it is named.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, log, log10
@@ -73,19 +73,15 @@ class _Case:
         """What each group needs wherever it is, by its parts."""
         return {group.parts: self.evaluator.need(group.parts) for group in self.groups}
 
-    def need(self, group: Group) -> int:
-        """The bytes of it."""
-        return self.needs[group.parts].total
+    def need(self, *groups: Group) -> int:
+        """The bytes of some groups."""
+        return sum(self.needs[group.parts].total for group in groups)
 
     def name(self, group: Group) -> str:
         """The part that stands for its group: the one with a request of its own."""
         reasons = ("pin", "no kernel", "fallback")
         firm = [p for p in group.parts if self.constraints[p].reason in reasons]
         return (firm or list(group.parts))[0]
-
-    def pinned(self, group: Group) -> bool:
-        """Whether a part of the group is pinned."""
-        return any(self.constraints[p].reason == "pin" for p in group.parts)
 
     def on(self, device: str) -> list[Group]:
         """The groups on a device, the largest first."""
@@ -134,16 +130,35 @@ def infeasible_error(
     for i, one in enumerate(groups):
         for other in (groups[j] for j in one.apart if i < j):
             if there[one.parts[0]] == there[other.parts[0]]:
-                return InfeasibleError(_apart_text(case, one, other))
+                found = [*_more_devices(case), "fewer apart=, or wider on="]
+                return InfeasibleError(
+                    f"apart= cannot be kept: {case.name(one)!r} and "
+                    f"{case.name(other)!r} would share {there[one.parts[0]]}.\n"
+                    f"  allowed  {', '.join(one.allowed)}\n"
+                    f"  try      {', or '.join(found)}"
+                )
     excess = {d.name: case.held[d.name].total - d.memory_bytes for d in case.cluster}
     full = max(excess, key=excess.__getitem__)
     culprit = case.on(full)[0]
     needs = case.needs[culprit.parts]
+    kinds = {
+        "weights": needs.weights,
+        "gradients": needs.gradients,
+        "optimizer slots": needs.slots,
+        "activations": needs.activations,
+        "workspace": needs.workspace,
+    }
+    parts = ", ".join(f"{kind} {format_bytes(n)}" for kind, n in kinds.items() if n)
+    allowed = {d for g in groups if case.need(g) for d in g.allowed}
+    devices = [device for device in case.cluster if device.name in allowed]
+    room = format_bytes(sum(device.memory_bytes for device in devices))
+    names = _few([device.name for device in devices], 8)
+    without = f"without copies; {room} on {names}"
     lines = [
         _headline(case, culprit, full),
-        _row("needs", needs.total, _breakdown(needs)),
+        _row("needs", needs.total, parts),
         *_rooms(case, culprit, full),
-        _sum_line(case),
+        _row("in all", case.need(*groups), f"for all parts, {without}"),
         f"  try      {', or '.join([*remedies, *_remedies(case, culprit, full)])}",
     ]
     return InfeasibleError("\n".join(lines))
@@ -156,27 +171,6 @@ def _row(name: str, count: int, text: str) -> str:
 def _few(names: Sequence[str], most: int) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
-
-
-def _breakdown(memory: Memory) -> str:
-    shown = (
-        ("weights", memory.weights),
-        ("gradients", memory.gradients),
-        ("optimizer slots", memory.slots),
-        ("activations", memory.activations),
-        ("workspace", memory.workspace),
-    )
-    return ", ".join(f"{name} {format_bytes(n)}" for name, n in shown if n)
-
-
-def _sum_line(case: _Case) -> str:
-    """What all parts need together, and what all devices have."""
-    allowed = {d for g in case.groups if case.need(g) for d in g.allowed}
-    devices = [device for device in case.cluster if device.name in allowed]
-    room = format_bytes(sum(device.memory_bytes for device in devices))
-    names = _few([device.name for device in devices], 8)
-    total = sum(map(case.need, case.groups))
-    return _row("in all", total, f"for all parts, without copies; {room} on {names}")
 
 
 def _headline(case: _Case, culprit: Group, full: str) -> str:
@@ -196,48 +190,34 @@ def _headline(case: _Case, culprit: Group, full: str) -> str:
     )
 
 
-def _rooms(case: _Case, culprit: Group, full: str) -> list[str]:
+def _rooms(case: _Case, culprit: Group, full: str) -> Iterator[str]:
     """A line per device: what is free there, and what fills it."""
     names = [full, *culprit.allowed, *(device.name for device in case.cluster)]
     shown = list(dict.fromkeys(names))
-    lines = []
     for name in shown[:_ROWS]:
         room = case.cluster[name].memory_bytes
         others = [g for g in case.on(name) if g != culprit and case.need(g)]
         taken = case.held[name].total - (case.need(culprit) if name == full else 0)
-        filled = [_there(case, group) for group in others[:2]]
+        filled = []
+        for group in others[:2]:
+            part, what = case.name(group), "is"
+            if len(group.allowed) == 1:
+                pinned = case.constraints[part].reason == "pin"
+                what = "is pinned" if pinned else "must be"
+            filled.append(
+                f"{part!r} {what} there with {format_bytes(case.need(group))}"
+            )
         if len(others) > 2:
-            more = format_bytes(sum(map(case.need, others[2:])))
+            more = format_bytes(case.need(*others[2:]))
             filled.append(f"{len(others) - 2} more with {more}")
-        rest = taken - sum(map(case.need, others))
+        rest = taken - case.need(*others)
         if rest > 0:
             filled.append(f"copies and workspace take {format_bytes(rest)}")
         text = f"{'free' if taken <= room else 'missing'} of {format_bytes(room)}"
         text += f"; {', '.join(filled)}" if filled else ""
-        lines.append(_row(name, abs(room - taken), text))
+        yield _row(name, abs(room - taken), text)
     if len(shown) > _ROWS:
-        lines.append(f"  ... and {len(shown) - _ROWS} devices more")
-    return lines
-
-
-def _there(case: _Case, group: Group) -> str:
-    name, what = case.name(group), "is"
-    if len(group.allowed) == 1:
-        what = "is pinned" if case.constraints[name].reason == "pin" else "must be"
-    return f"{name!r} {what} there with {format_bytes(case.need(group))}"
-
-
-def _apart_text(case: _Case, one: Group, other: Group) -> str:
-    """Too many parts that must be apart for the devices they may use."""
-    found = [*_more_devices(case), "fewer apart=, or wider on="]
-    return "\n".join(
-        [
-            f"apart= cannot be kept: {case.name(one)!r} and {case.name(other)!r} "
-            f"would share {case.device_of[one.parts[0]]}.",
-            f"  allowed  {', '.join(one.allowed)}",
-            f"  try      {', or '.join(found)}",
-        ]
-    )
+        yield f"  ... and {len(shown) - _ROWS} devices more"
 
 
 def _remedies(case: _Case, culprit: Group, full: str) -> list[str]:
@@ -257,7 +237,11 @@ def _remedies(case: _Case, culprit: Group, full: str) -> list[str]:
 def _fewer_pins(case: _Case, culprit: Group, full: str) -> list[str]:
     """The fewest pins of the full device that are too many, the culprit's first."""
     kind = case.cluster[full].kind
-    pinned = [group for group in case.on(full) if case.pinned(group)]
+    pinned = [
+        group
+        for group in case.on(full)
+        if any(case.constraints[part].reason == "pin" for part in group.parts)
+    ]
     pinned.sort(key=lambda group: group != culprit)
 
     def fits(count: int) -> bool:

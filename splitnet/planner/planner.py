@@ -8,7 +8,7 @@ graph, cluster, options
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -245,28 +245,18 @@ def _solved(
     fewer = solved(penalty / cuts, 1 - _FREE_SHARE, known, prove=False)
     found = [best, fewer]
     limit = best.value * (1 + penalty)
-    for place in _single_devices(problem):
-        if options.objective == "memory" or _busiest(problem, place) <= limit:
+    graph, sorts = problem.graph, equivalent_devices(problem)
+    for device in dict(zip(reversed(sorts), reversed(range(len(sorts))))).values():
+        # Everything on one device, as far as it may be there.
+        place = np.where(graph.allowed[:, device], device, graph.allowed.argmax(axis=1))
+        spent = graph.seconds[np.arange(len(place)), graph.kind[place]]
+        busiest = float(np.bincount(place, spent).max(initial=0.0))
+        if options.objective == "memory" or busiest <= limit:
             value = value_of(problem, options.objective, place, options.contiguity)
             found.append(replace(best, assignment=place, value=value))
     good = [one for one in found if one.feasible and one.value <= limit]
-    calm = min(good, key=lambda o: (cut_size(problem.graph, o.assignment), o.value))
+    calm = min(good, key=lambda o: (cut_size(graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
-
-
-def _busiest(problem: Problem, place: Ints) -> float:
-    """Seconds that the busiest device computes."""
-    graph = problem.graph
-    seconds = graph.seconds[np.arange(len(place)), graph.kind[place]]
-    return float(np.bincount(place, seconds).max(initial=0.0))
-
-
-def _single_devices(problem: Problem) -> Iterator[Ints]:
-    """Everything on one device, as far as it may be there, for each that differs."""
-    allowed = problem.graph.allowed
-    sorts = equivalent_devices(problem)
-    for device in dict(zip(reversed(sorts), reversed(range(len(sorts))))).values():
-        yield np.where(allowed[:, device], device, allowed.argmax(axis=1))
 
 
 def _kept_options(options: PlanOptions, solution: Solution) -> dict[str, object]:

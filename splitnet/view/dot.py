@@ -242,17 +242,9 @@ def _header_rows(
         said = "all as planned" if audit.ok else f"{found} not as planned"
         lines.append(Line(f"audit: {said}", 11, INK if audit.ok else ALARM, bold=True))
     if other is not None:
-        since = other.compare(plan)
-        moves = {
-            "moved": sum(1 for _, before, now in since.moved if before and now),
-            "new": sum(1 for _, before, _ in since.moved if not before),
-            "removed": sum(1 for _, _, now in since.moved if not now),
-        }
-        words = [f"{counted(moves.pop('moved'), 'part')} moved"]
-        words += [f"{count} {word}" for word, count in moves.items() if count]
-        before, now = map(format_seconds, since.seconds)
-        words.append(f"step {before} before, {now} now")
-        lines.append(Line(", ".join(words), 11, bold=True))
+        moved, step, *_ = str(other.compare(plan)).splitlines()
+        words = f"{moved.rstrip('.')}, {' '.join(step.split())}"
+        lines.append(Line(words, 11, bold=True))
     used = {device for devices in shown.lanes.values() for device in devices}
     unused = ", ".join(d.name for d in plan.cluster if d.name not in used)
     if unused:

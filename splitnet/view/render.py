@@ -16,7 +16,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -30,13 +30,7 @@ from splitnet.view.style import clean, escaped
 from splitnet.view.timeline import dot_of_steps, stacked
 
 _FORMATS = ("svg", "png", "pdf", "dot")
-_CHILD = """
-import sys, pygraphviz
-kind, engine, *options = sys.argv[1:]
-graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
-picture = graph.draw(format=kind, prog=engine, args=" ".join(options))
-sys.stdout.buffer.write(picture)
-"""
+_CHILD = Path(__file__).with_name("graphviz_child.py")
 # The second for graphs around whose boxes Graphviz finds no ways for lines.
 _ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
@@ -157,7 +151,7 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     """
     program = program or ("nop1" if text.startswith("digraph") else "nop2")
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
-    command = [sys.executable, "-P", "-c", _CHILD, kind, program, *size]
+    command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
     fault = ""
     for extra in _ATTEMPTS:
         try:
@@ -240,14 +234,10 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
 def _has_font(letter: str) -> bool:
     """Whether fontconfig names a font that has a letter."""
     program = shutil.which("fc-list")
+    query = [f":charset={ord(letter):x}", "family"]
     if program is None:
         return False
-    query = [program, f":charset={ord(letter):x}", "family"]
-    try:
-        done = subprocess.run(query, capture_output=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return bool(done.stdout.strip())
+    return bool(subprocess.run([program, *query], capture_output=True).stdout.strip())
 
 
 Event = dict[str, object]
@@ -293,7 +283,7 @@ def _trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
             its: Event = {"pid": process, "tid": 0}
             yield its | {"ph": "M", "name": "process_name"} | _args(name=clean(words))
             rows = _trace_rows(timeline, devices)
-            for number, (title, spans) in enumerate(rows, start=1):
+            for number, ((title, _), spans) in enumerate(rows.items(), start=1):
                 row: Event = {"ph": "M", "pid": process, "tid": number}
                 yield row | {"name": "thread_name"} | _args(name=clean(title))
                 yield row | {"name": "thread_sort_index"} | _args(sort_index=number)
@@ -310,33 +300,30 @@ def _args(**values: object) -> Event:
 
 def _trace_rows(
     timeline: Timeline, devices: list[str]
-) -> list[tuple[str, list[Event]]]:
-    """The rows of a host's devices, and of the links that leave them.
+) -> dict[tuple[str, int], list[Event]]:
+    """The spans of a host's devices, and of the links that leave them, by row.
 
     Copies of one link that overlap take further rows.
     """
+    rows: dict[tuple[str, int], list[Event]] = {(device, 0): [] for device in devices}
 
-    def span(event: Task | Copy, name: str, kind: str, **facts: int | str) -> Event:
-        spent = (event.stop - event.start) * 1e6
-        times = {"cat": kind, "ts": event.start * 1e6, "dur": spent}
+    def add(row: tuple[str, int], event: Task | Copy, name: str, **facts: Any) -> None:
+        kind = "transfer," if isinstance(event, Copy) else ""
+        times = {"ts": event.start * 1e6, "dur": (event.stop - event.start) * 1e6}
+        span = {"ph": "X", "name": clean(name), "cat": kind + event.phase} | times
         args = _args(**facts, microbatch=event.microbatch)
-        return {"ph": "X", "name": clean(name)} | times | args
+        rows.setdefault(row, []).append(span | args)
 
-    bars: dict[str, list[Event]] = {device: [] for device in devices}
     for task in timeline.tasks:
-        if task.device in bars:
-            bar = span(task, task.part, task.phase, phase=task.phase)
-            bars[task.device].append(bar)
-    links: dict[tuple[str, str], list[Copy]] = {}
+        if task.device in devices:
+            add((task.device, 0), task, task.part, phase=task.phase)
+    links: dict[str, list[Copy]] = {}
     for copy in timeline.copies:
-        if copy.source_device in bars:
-            links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-    rows = list(bars.items())
-    for ends, copies in links.items():
-        stack: dict[int, list[Event]] = {}
-        for copy, row in stacked(copies):
+        if copy.source_device in devices:
+            title = f"{copy.source_device} -> {copy.target_device}"
+            links.setdefault(title, []).append(copy)
+    for title, copies in links.items():
+        for copy, row in sorted(stacked(copies), key=lambda one: one[1]):
             name = f"{copy.kind}: {copy.source} -> {copy.target}"
-            bar = span(copy, name, f"transfer,{copy.phase}", bytes=copy.bytes)
-            stack.setdefault(row, []).append(bar)
-        rows += [(" -> ".join(ends), spans) for _, spans in sorted(stack.items())]
+            add((title, row), copy, name, bytes=copy.bytes)
     return rows

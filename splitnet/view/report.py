@@ -196,6 +196,12 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
         ]
         for part, its in heaviest_moves(plan).items()
     }
+    look = {name: look_of(facts[name]) for name in order}
+    place = {name: facts[name].device for name in order}
+    shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
+    lanes: dict[str, list[str]] = {}
+    for name in order:
+        lanes.setdefault(place[name], []).append(name)
     links = []
     for link in links_of(plan, {name: name for name in order}):
         ends = link.source, link.target
@@ -218,10 +224,6 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
                 "color": colors[one.name],
                 "limit": one.memory_bytes,
                 "held": plan.memory[one.name].total,
-                "said": [
-                    format_bytes(plan.memory[one.name].total),
-                    format_bytes(one.memory_bytes),
-                ],
                 "busy": plan.timeline.utilization[one.name],
             }
             for one in plan.cluster
@@ -230,7 +232,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             _part(plan, facts[name], device, layers.get((name, name), {}))
             for name in order
         ],
-        "blocks": _blocks(order, facts, number),
+        "blocks": [_tree(block_of(its, look), number, shown) for its in lanes.values()],
         "links": links,
         "moves": moves,
         "planned": _timeline(plan.timeline, number, device),
@@ -301,19 +303,6 @@ def _layer_links(graph: Graph) -> dict[tuple[str, str], _Sizes]:
         sizes[ends] = sizes.get(ends, 0) + (0 if key in counted else tensor.bytes)
         counted.add(key)
     return found
-
-
-def _blocks(
-    order: list[str], facts: Mapping[str, PartFacts], number: Mapping[str, int]
-) -> list[Any]:
-    """A tree for each device that is used; a leaf is the number of its part."""
-    look = {name: look_of(facts[name]) for name in order}
-    place = {name: facts[name].device for name in order}
-    shown = {block.members for block in fold(order, place, look, most=_MOST_OPEN)}
-    lanes: dict[str, list[str]] = {}
-    for name in order:
-        lanes.setdefault(place[name], []).append(name)
-    return [_tree(block_of(its, look), number, shown) for its in lanes.values()]
 
 
 def _tree(

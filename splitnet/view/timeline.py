@@ -25,7 +25,6 @@ from splitnet.view.facts import alike_devices
 from splitnet.view.style import (
     ALARM,
     FONT,
-    INK,
     POINTS_PER_INCH,
     QUIET,
     Line,
@@ -44,6 +43,8 @@ from splitnet.view.style import (
 )
 
 Event = TypeVar("Event", Task, Copy)
+Place = tuple[float, float, float, float]
+"""Left, top, width and height, in points."""
 
 _LEFT, _WIDE, _RIGHT = 196.0, 860.0, 60.0
 _LANE, _LINK_LANE, _MEMORY_LANE, _GAP = 34.0, 14.0, 44.0, 8.0
@@ -75,7 +76,7 @@ def dot_of_steps(
     """
     chart = _Chart(timelines.values(), cluster or (), title)
     if title:
-        chart.say(16, 4, shortened(title, 90), 15, INK, bold=True)
+        chart.say(16, 4, Line(shortened(title, 90), 15, bold=True))
         chart.y += 24
     chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
@@ -83,7 +84,7 @@ def dot_of_steps(
         words = f"{heading}: " if heading else ""
         words += f"one step, {format_seconds(timeline.seconds)}"
         words += f"; critical path: {path_text(path)}" if path else ""
-        chart.say(16, 8, words, 11, INK, bold=True)
+        chart.say(16, 8, Line(words, 11, bold=True))
         chart.y += 38
         top, behind = chart.y - 16, len(chart.dot.body)
         chart.lanes = {}
@@ -163,17 +164,9 @@ class _Chart:
             },
         )
 
-    def mark(
-        self,
-        x: float,
-        y: float,
-        wide: float,
-        tall: float,
-        fill: str,
-        outline: str = "",
-        tip: str = "",
-    ) -> None:
-        """Draw a rectangle from its upper left corner."""
+    def mark(self, place: Place, fill: str, outline: str = "", tip: str = "") -> None:
+        """Draw a rectangle."""
+        x, y, wide, tall = place
         self.dot.node(
             f"mark-{len(self.dot.body)}",
             pos=position(x + wide / 2, y + tall / 2),
@@ -185,22 +178,11 @@ class _Chart:
             **({"tooltip": graphviz.escape(clean(tip))} if tip else {}),
         )
 
-    def say(
-        self,
-        x: float,
-        down: float,
-        text: str,
-        size: float,
-        ink: str,
-        *,
-        bold: bool = False,
-        centered: bool = False,
-    ) -> None:
+    def say(self, x: float, down: float, line: Line, *, centered: bool = False) -> None:
         """Write words into the lane, from their left end or around their middle."""
-        row = (Line(text or " ", size, ink, bold),)
-        wide, tall = size_of([row])
+        wide, tall = size_of([(line,)])
         corner = x - centered * wide / 2, self.y + down - tall / 2
-        text_node(self.dot, f"text-{len(self.dot.body)}", [row], *corner, style="")
+        text_node(self.dot, f"text-{len(self.dot.body)}", [(line,)], *corner, style="")
 
     def x(self, moment: float) -> float:
         """Where a time lies, in points."""
@@ -208,7 +190,7 @@ class _Chart:
 
     def text(self) -> str:
         """The finished chart on a white page."""
-        self.mark(0, 0, _LEFT + _WIDE + _RIGHT, self.y + 8, "#ffffff")
+        self.mark((0, 0, _LEFT + _WIDE + _RIGHT, self.y + 8), "#ffffff")
         self.dot.body.insert(0, self.dot.body.pop())
         return str(self.dot.source)
 
@@ -218,9 +200,9 @@ class _Chart:
         unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
         first = len(self.dot.body)
         for moment in ticks:
-            x, said = self.x(moment), f"{moment / unit:g} {name}"
-            self.mark(x, top + 12, 0.6, self.y - top - _GAP - 12, _GRID)
-            self.say(x, top + 4 - self.y, said, 9, QUIET, centered=True)
+            x, said = self.x(moment), Line(f"{moment / unit:g} {name}", 9, QUIET)
+            self.mark((x, top + 12, 0.6, self.y - top - _GAP - 12), _GRID)
+            self.say(x, top + 4 - self.y, said, centered=True)
         self.dot.body[behind:] = self.dot.body[first:] + self.dot.body[behind:first]
 
     def legend(self, copies: bool) -> None:
@@ -235,8 +217,8 @@ class _Chart:
             looks["idle"] = _IDLE, "", 0.0
         x = 16.0
         for word, (fill, outline, thin) in looks.items():
-            self.mark(x, self.y - 5 + thin, 26, 10 - 2 * thin, fill, outline)
-            self.say(x + 32, 0, word, 10, QUIET)
+            self.mark((x, self.y - 5 + thin, 26, 10 - 2 * thin), fill, outline)
+            self.say(x + 32, 0, Line(word, 10, QUIET))
             x += 50 + text_width(word, 10)
         self.y += 24
 
@@ -249,9 +231,9 @@ class _Chart:
             strong = mixed(self.colors[device], "#000000", 0.25)
             name = ranged(devices, 26)
             name += f" ({len(devices)})" if len(devices) > 1 else ""
-            self.say(16, 6, name, 11, strong, bold=True)
+            self.say(16, 6, Line(name, 11, strong, bold=True))
             self._shares(timeline, device, gaps[device])
-            self.mark(_LEFT, self.y, _WIDE, _LANE, _IDLE)
+            self.mark((_LEFT, self.y, _WIDE, _LANE), _IDLE)
             for gap in gaps[device]:
                 x, right = self.x(gap.start), self.x(gap.stop)
                 if right - x < 1:
@@ -261,7 +243,7 @@ class _Chart:
                     tip = f"{device} waits for {_said([gap.event])}"
                     right += 0.3  # no seams
                 fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
-                self.mark(x, self.y, right - x, _LANE, fill, tip=tip)
+                self.mark((x, self.y, right - x, _LANE), fill, tip=tip)
             for group in self._merged(
                 [task for task in timeline.tasks if task.device == device],
                 lambda t: (t.phase == "forward", t.part, t.phase, t.microbatch),
@@ -272,7 +254,7 @@ class _Chart:
         idle = [d for d in timeline.devices if not timeline.compute_seconds[d]]
         if idle:
             names = shortened(", ".join(idle), 150)
-            self.say(16, 6, f"idle throughout: {names}", 9, QUIET)
+            self.say(16, 6, Line(f"idle throughout: {names}", 9, QUIET))
             self.y += 18
 
     def _shares(self, timeline: Timeline, device: str, gaps: Sequence[Span]) -> None:
@@ -284,11 +266,11 @@ class _Chart:
         if timeline.copies:
             others = max(1 - busy - copies / whole, 0.0)
             words += f", copies {percent(copies / whole)}, others {percent(others)}"
-        self.say(16, 28, words, 8, QUIET)
+        self.say(16, 28, Line(words, 8, QUIET))
         shares = {_IDLE: 1.0, _WAIT: busy + copies / whole, self.colors[device]: busy}
         for fill, share in shares.items():
             wide = (_LEFT - 32) * min(share, 1.0)
-            self.mark(16, self.y + 14, wide, 6, fill, tip=words)
+            self.mark((16, self.y + 14, wide, 6), fill, tip=words)
 
     def _bar(self, group: Sequence[Task], *, pipelined: bool) -> None:
         x, right = self.x(group[0].start), self.x(group[-1].stop)
@@ -301,15 +283,15 @@ class _Chart:
         wide = max(right - x - 2 * inset, 0.5)
         place = x + inset, self.y + 2, wide, _LANE - 4
         tip = f"{_said(group)} from {format_seconds(group[0].start)}"
-        self.mark(*place, fill, outline, tip)
+        self.mark(place, fill, outline, tip)
         if len({(task.part, task.microbatch) for task in group}) > 1:
             return
         name = f"#{group[0].microbatch}" if pipelined else group[0].part
         room = right - x - 6
         letters = len(name) if text_width(name, 9) <= room else int(room / 5.6)
         if letters >= min(len(name), _SHORTEST_NAME):
-            text, ink = shortened(name, letters), readable_on(fill)
-            self.say((x + right) / 2, _LANE / 2, text, 9, ink, centered=True)
+            text = Line(shortened(name, letters), 9, readable_on(fill))
+            self.say((x + right) / 2, _LANE / 2, text, centered=True)
 
     def links(self, timeline: Timeline, path: Sequence[Span]) -> None:
         """A thin lane for each link of the path and of the busiest, in order of use."""
@@ -325,14 +307,14 @@ class _Chart:
                 self._link(ends, copies)
         if len(links) > _MOST_LINKS:
             more = counted(len(links) - _MOST_LINKS, "more link")
-            self.say(16, 5, f"and {more}, less used", 9, QUIET)
+            self.say(16, 5, Line(f"and {more}, less used", 9, QUIET))
             self.y += 14
         self.y += _GAP
 
     def _link(self, ends: tuple[str, str], copies: Sequence[Copy]) -> None:
         """A link's copies as thin bars; copies that overlap have rows of their own."""
-        self.say(16, 7, shortened(" → ".join(ends), 24), 9, INK)
-        self.mark(_LEFT, self.y, _WIDE, _LINK_LANE, _PALE)
+        self.say(16, 7, Line(shortened(" → ".join(ends), 24)))
+        self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
         rows: dict[int, list[Copy]] = {}
         for copy, row in stacked(copies):
             rows.setdefault(min(row, _MOST_LINK_ROWS - 1), []).append(copy)
@@ -344,9 +326,9 @@ class _Chart:
                 wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
                 phase = "backward" if "gradient" in group[0].kind else "forward"
                 look = _look(self.colors.get(ends[0], QUIET), phase)
-                self.mark(x, top, wide, high, *look, _said(group))
+                self.mark((x, top, wide, high), *look, _said(group))
         total = format_bytes(sum(copy.bytes for copy in copies))
-        self.say(_LEFT + _WIDE + 6, 7, total, 8, QUIET)
+        self.say(_LEFT + _WIDE + 6, 7, Line(total, 8, QUIET))
         self.lanes[ends] = self.y + _LINK_LANE / 2
         self.y += _LINK_LANE + _GAP / 2
 
@@ -361,11 +343,10 @@ class _Chart:
                 continue  # one of many links, or too short to be seen
             tip = f"critical path: {_said([span.event for span in spans])}"
             if last is not None:
-                self.mark(
-                    x - 0.75, min(last, y) - 1.25, 1.5, abs(last - y) + 2.5, _PATH
-                )
-            self.mark(x, y - 2, wide, 4, "#ffffff")
-            self.mark(x, y - 1.25, wide, 2.5, _PATH, tip=tip)
+                place = x - 0.75, min(last, y) - 1.25, 1.5, abs(last - y) + 2.5
+                self.mark(place, _PATH)
+            self.mark((x, y - 2, wide, 4), "#ffffff")
+            self.mark((x, y - 1.25, wide, 2.5), _PATH, tip=tip)
             last = y
 
     def _merged(
@@ -392,40 +373,41 @@ class _Chart:
     def memory(self, timeline: Timeline) -> None:
         """Bytes in use over the step; all lanes have one scale, per cent of the limit.
 
-        Where limits are unknown, the scale is the largest peak.
+        Where limits are unknown, the largest peak takes their place. Devices that use
+        little of it share a line.
         """
         peaks = {d: p for d in timeline.devices if (p := timeline.peak_bytes.get(d))}
         known = all(self.limits.get(device) for device in peaks)
-        whole = {d: self.limits[d] if known else max(peaks.values()) for d in peaks}
-        low = {d: p for d, p in peaks.items() if known and p < _LITTLE * whole[d]}
+        limits = self.limits if known else dict.fromkeys(peaks, max(peaks.values()))
+        of = "limit" if known else "largest peak"
+        low = {d: p for d, p in peaks.items() if p < _LITTLE * limits[d]}
         if low:
             said = ", ".join(f"{d} {format_bytes(peak)}" for d, peak in low.items())
             if len(low) > _MOST_NAMED:
                 said = f"{len(low)} devices, at most {format_bytes(max(low.values()))}"
-            words = f"memory peak below {percent(_LITTLE)} of the limit: {said}"
-            self.say(16, 6, words, 9, QUIET)
+            words = f"memory peak below {percent(_LITTLE)} of the {of}: {said}"
+            self.say(16, 6, Line(words, 9, QUIET))
             self.y += 18
         peaks = {d: p for d, p in peaks.items() if d not in low}
         if not peaks:
             return
-        share = max(peak / whole[d] for d, peak in peaks.items())
+        share = max(peak / limits[d] for d, peak in peaks.items())
         top = next((s for s in _TOPS if share <= 0.95 * s), 1.08 * max(share, 1.0))
-        unit = "of each limit" if known else f"of {format_bytes(max(peaks.values()))}"
-        self.say(16, 6, f"memory, each lane from 0 to {percent(top)} {unit}", 9, QUIET)
+        words = f"memory, each lane from 0 to {percent(top)} of the {of}"
+        self.say(16, 6, Line(words, 9, QUIET))
         self.y += 18
         for device, peak in peaks.items():
-            limit = self.limits.get(device, 0)
-            self.say(16, 10, shortened(device, 20), 9.5, INK)
-            self.say(16, 23, f"peak {format_bytes(peak)}", 9, QUIET)
-            if limit:
-                said = f"{percent(peak / limit)} of {format_bytes(limit)}"
-                self.say(16, 35, said, 9, QUIET)
-            self.mark(_LEFT, self.y, _WIDE, _MEMORY_LANE, _PALE)
-            self._curve(timeline, device, whole[device] * top)
+            limit = limits[device]
+            self.say(16, 10, Line(shortened(device, 20), 9.5))
+            self.say(16, 23, Line(f"peak {format_bytes(peak)}", 9, QUIET))
+            said = f"{percent(peak / limit)} of {format_bytes(limit)}"
+            self.say(16, 35, Line(said, 9, QUIET))
+            self.mark((_LEFT, self.y, _WIDE, _MEMORY_LANE), _PALE)
+            self._curve(timeline, device, limit * top)
             if known and top >= 1:
                 height = self.y + _MEMORY_LANE * (1 - 1 / top)
                 for at in range(0, int(_WIDE), 12):
-                    self.mark(_LEFT + at, height, 7, 1.4, ALARM)
+                    self.mark((_LEFT + at, height, 7, 1.4), ALARM)
             self.y += _MEMORY_LANE + _GAP
 
     def _curve(self, timeline: Timeline, device: str, top: float) -> None:
@@ -453,8 +435,8 @@ class _Chart:
             base = self.y + _MEMORY_LANE - tall
             tip = f"{format_bytes(count)} on {device} from {format_seconds(start)}"
             pale = mixed(self.colors[device], "#ffffff", 0.45)
-            self.mark(x, base, wide, tall, pale, tip=tip)
-            self.mark(x, base, wide, 1.2, self.colors[device])
+            self.mark((x, base, wide, tall), pale, tip=tip)
+            self.mark((x, base, wide, 1.2), self.colors[device])
 
 
 def _lane_of(event: Task | Copy | None) -> Hashable:

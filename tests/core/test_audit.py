@@ -182,32 +182,26 @@ def test_audit_forgives_what_no_plan_counts(
     assert audit_of(plan, copied(as_planned(plan), **changes)).ok
 
 
-def test_audit_excuses_what_the_step_does_not_need(plan: sn.Plan) -> None:
-    """An output without a loss is left out of a training step; the audit notes it."""
-    seen = without(as_planned(plan), "tell", *PHASES)
-    audit = audit_of(plan, replace(seen, unneeded=("tell",))).check()
-
-    assert audit.notes == ("nothing in this step needs 'tell'.",)
-    assert not audit_of(plan, seen).ok
-
-
-def test_audit_notes_what_tensorflow_merged(plan: sn.Plan) -> None:
-    """A part that shows under its neighbour's name, on their device, is noted."""
-    audit = audit_of(plan, without(as_planned(plan), "see", "forward")).check()
-
-    assert plan.device_of["head"] == plan.device_of["see"]
-    assert audit.notes == (
-        "forward of 'see': TensorFlow merged it with other work on gpu:0.",
-    )
-
-
-def test_audit_excuses_phases_that_could_not_be_watched(plan: sn.Plan) -> None:
-    """With the forward pass alone watched, the rest is not asked for; notes stay."""
+def test_audit_notes_what_is_no_finding(plan: sn.Plan) -> None:
+    """Parts without a loss, merged with a neighbour's, or in a pass not watched."""
     seen = as_planned(plan)
+    without_loss = without(seen, "tell", *PHASES)
     ops = tuple(op for op in seen.ops if op.phase == "forward")
-    watched = replace(seen, ops=ops, phases=("forward",), notes=("forward only",))
 
-    assert audit_of(plan, watched).check().notes == ("forward only",)
+    assert not audit_of(plan, without_loss).ok
+    assert plan.device_of["head"] == plan.device_of["see"]
+    for step, note in (
+        (
+            replace(without_loss, unneeded=("tell",)),
+            "nothing in this step needs 'tell'.",
+        ),
+        (
+            without(seen, "see", "forward"),
+            "forward of 'see': TensorFlow merged it with other work on gpu:0.",
+        ),
+        (replace(seen, ops=ops, phases=("forward",), notes=("a note",)), "a note"),
+    ):
+        assert audit_of(plan, step).check().notes == (note,)
 
 
 def test_audit_is_not_clean_where_nothing_was_seen(plan: sn.Plan) -> None:

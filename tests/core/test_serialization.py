@@ -3,15 +3,15 @@
 import json
 import os
 import stat
-import threading
-from math import inf, nan
+from concurrent.futures import ThreadPoolExecutor
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.costs import Measured, costs_from_dict, load_costs, save_costs
+from splitnet.core.costs import Measured, load_costs, save_costs
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import (
@@ -96,10 +96,12 @@ def test_toml_with_impossible_contents_is_refused(
         read_toml(written(tmp_path, text), "cluster file")
 
 
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    """A folder, a pipe, a device, a broken link and a missing file fail at once."""
+def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
+    """A folder, a pipe, a device, a broken link, a missing and an endless file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate((1 << 30) + 1)
     for path, message in (
         (tmp_path, "it is a folder, not a file"),
         (tmp_path / "pipe", "it is a pipe, not a file"),
@@ -107,19 +109,10 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         (tmp_path / "link", "No such file"),
         (tmp_path / "nothing", "No such file"),
         (tmp_path / "a\0b", "null (byte|character)"),
+        (tmp_path / "big", "larger than"),
     ):
         with pytest.raises(PlanFileError, match=message):
             read_json(path, "plan")
-
-
-def test_an_endless_file_is_refused(tmp_path: Path) -> None:
-    """A file beyond the limit is not parsed."""
-    path = tmp_path / "big.json"
-    with path.open("wb") as file:
-        file.truncate((1 << 30) + 1)
-
-    with pytest.raises(PlanFileError, match="larger than"):
-        read_json(path, "plan")
 
 
 def test_errors_of_the_builder_name_the_file(tmp_path: Path) -> None:
@@ -186,18 +179,13 @@ def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"model": "magic"}, "costs.model: Invalid enum value 'magic'"),
-        (
-            {"forward": [["a", "gpu", -1]]},
-            r"\[0\]\[2\]: expected `float` >= 0.0",
-        ),
+        ({"model": "roofline"}, "holds no measurements"),
+        ({"splitnet_costs": 2}, "no field 'splitnet_costs'"),
+        ({"forward": [["a", "gpu", -1]]}, r"\[0\]\[2\]: expected `float` >= 0.0"),
         ({"forward": [["a", 1]]}, r"costs.forward\[0\]: expected `array`"),
-        ({"forward": [["a", "gpu", inf]]}, r"forward\[0\]\[2\]: expected `float` <= 1"),
+        ({"forward": [["a", "gpu", 1e300]]}, r"forward\[0\]\[2\]: the number is out"),
         ({"batch": 0}, "costs.batch: expected `int` >= 1"),
         ({"update_bytes_per_second": {"gpu": 0}}, "expected `float` >= 1.0"),
-        (
-            {"update_bytes_per_second": {"gpu": nan}},
-            "expected `float` >= 1.0",
-        ),
         ({"update_bytes_per_second": []}, "second: expected `object`"),
         (
             {"links": [{"source": "*", "target": "*", "bytes_per_second": 0}]},
@@ -206,60 +194,32 @@ def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_a_cost_table_names_the_field_at_fault(
-    values: dict[str, Any], message: str
-) -> None:
-    """A broken cost table is refused with its field."""
-    with pytest.raises(PlanFileError, match=message):
-        costs_from_dict({"model": "measured"} | values)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({}, "no field 'splitnet_costs'"),
-        ({"splitnet_costs": 2, "model": "measured"}, "no field 'splitnet_costs'"),
-        ({"splitnet_costs": 1, "model": "roofline"}, "holds no measurements"),
-    ],
-)
-def test_a_file_that_is_no_cost_table_is_refused(
     tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
-    """Its version is looked for first."""
+    """A broken cost table, or a file that is none, is refused with its field."""
+    table = {"splitnet_costs": 1, "model": "measured"} | values
     with pytest.raises(PlanFileError, match=message):
-        load_costs(written(tmp_path, json.dumps(values)))
+        load_costs(written(tmp_path, json.dumps(table)))
 
 
 # Writing
 
 
-def test_writing_keeps_the_mode_of_a_file(tmp_path: Path) -> None:
-    """A private file stays private; a new one follows the umask."""
+def test_writing_keeps_mode_and_link(tmp_path: Path) -> None:
+    """A private file stays private, a link a link; a new file follows the umask."""
     path = tmp_path / "plan.json"
+    mask = os.umask(0o022)
     write_json({}, path, "plan")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~_umask()
-    path.chmod(0o600)
-
-    write_json({"a": 1}, path, "plan")
-
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_json(path, "plan") == {"a": 1}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
     os.umask(mask)
-    return mask
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    path.chmod(0o600)
+    (tmp_path / "link").symlink_to("plan.json")
 
-
-def test_writing_keeps_a_link_a_link(tmp_path: Path) -> None:
-    """The file that it leads to is replaced."""
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to("real")
-
-    write_bytes(b"new", tmp_path / "link", "picture")
+    write_json({"a": 1}, tmp_path / "link", "plan")
 
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_json(path, "plan") == {"a": 1}
 
 
 def test_writing_refuses_what_is_no_file(tmp_path: Path) -> None:
@@ -313,14 +273,8 @@ def test_threads_that_write_one_file_leave_one_of_theirs(tmp_path: Path) -> None
     """Temporary names do not collide."""
     path = tmp_path / "plan.json"
     contents = [bytes([65 + i]) * 10_000 for i in range(8)]
-    threads = [
-        threading.Thread(target=write_bytes, args=(content, path, "plan"))
-        for content in contents
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda content: write_bytes(content, path, "plan"), contents))
 
     assert path.read_bytes() in contents
     assert os.listdir(tmp_path) == ["plan.json"]

@@ -124,7 +124,7 @@ def test_plan_for_memory_spreads_bytes():
     assert plan.value < max(m.total for m in alone.memory.values())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_plan_for_memory_in_one_piece_each(seed):
     """A convex plan for memory returns to no device, and is about as good as cuts."""
     graph = chain(9)

@@ -80,89 +80,68 @@ def test_faults_of_bodies_come_all_at_once() -> None:
         assert words in text
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "words"),
-    [((3,), "floaty", "floaty"), ((3,), 7, "dtype 7")],
-)
-def test_impossible_input_is_told(shape: Any, dtype: Any, words: str) -> None:
-    """What Keras refuses of an input is a fault of the declaration."""
+def declared(
+    body: Any, *, dtype: Any = "float32", output: str | None = None, then: Any = None
+) -> sn.Net:
+    """A net of one branch, and of a second one that reads what `then` takes of it."""
     net = sn.Net("bad")
-    net.output(net.branch("a", net.input("x", shape, dtype=dtype), layers.Dense(2)))
-
-    with pytest.raises(sn.DeclarationError, match=words):
-        sn.read(net)
-
-
-def test_two_layers_of_one_name_are_told() -> None:
-    """No model can save two layers of one name."""
-    net = sn.Net("bad")
-    x = net.input("x", (6,))
-    a = net.branch("a", x, layers.Dense(3, name="same"))
-    net.output(net.branch("b", a, layers.Dense(3, name="same")))
-
-    with pytest.raises(sn.DeclarationError, match="2 different layers.* named 'same'"):
-        sn.read(net)
+    last = net.branch("a", net.input("x", (6,), dtype=dtype), body)
+    if then is not None:
+        last = net.branch("b", then(last), layers.Dense(3, name="same"))
+    net.output(last, output)
+    return net
 
 
-def test_an_output_with_an_impossible_name_is_told() -> None:
-    """A name that TensorFlow takes for no scope is refused where it is given."""
-    net = sn.Net("bad")
-    net.output(net.branch("a", net.input("x", (6,)), layers.Dense(3)), "größe?")
-
-    with pytest.raises(sn.DeclarationError, match="größe"):
-        sn.read(net)
+def nested(t: Any) -> Any:
+    """Two outputs of a body, by name and by number."""
+    return {"p": (t, t)}
 
 
 @pytest.mark.parametrize(
-    ("take", "words"),
+    ("make", "words"),
     [
-        (lambda ref: ref["no"], "branch 'a' has no output 'no'; it returned"),
-        (lambda ref: ref["p"][5], "branch 'a' has no output 5"),
+        (lambda: declared(layers.Dense(2), dtype="floaty"), "floaty"),
+        (lambda: declared(layers.Dense(2), dtype=7), "dtype 7"),
+        (
+            lambda: declared(layers.Dense(3, name="same"), then=lambda ref: ref),
+            "2 different layers, inputs or outputs are named 'same'",
+        ),
+        (lambda: declared(layers.Dense(3), output="größe?"), "named 'größe?'"),
+        (
+            lambda: declared(nested, then=lambda ref: ref["no"]),
+            "branch 'a' has no output 'no'; it returned",
+        ),
+        (
+            lambda: declared(nested, then=lambda ref: ref["p"][5]),
+            "branch 'a' has no output 5",
+        ),
+        (
+            lambda: declared(layers.Dense(2), then=lambda ref: [*ref]),
+            "has one output",
+        ),
     ],
 )
-def test_an_output_that_is_not_there_is_told(
-    take: Callable[[Any], Any], words: str
+def test_an_impossible_declaration_is_told(
+    make: Callable[[], sn.Net], words: str
 ) -> None:
-    """The message shows what the branch returned."""
-    net = sn.Net("bad")
-    a = net.branch("a", net.input("x", (6,)), lambda t: {"p": (t, t)})
-    net.output(net.branch("b", take(a), layers.Dense(2)))
+    """Inputs and names that Keras or TensorFlow refuse, outputs that are not there."""
     with pytest.raises(sn.DeclarationError) as caught:
-        sn.read(net)
+        sn.read(make())
 
     assert words in str(caught.value)
 
 
-def test_one_output_cannot_be_taken_apart() -> None:
-    """`a, b = ref` of a single tensor says so."""
-    net = sn.Net("bad")
-    a = net.branch("a", net.input("x", (6,)), layers.Dense(2))
-
-    with pytest.raises(sn.DeclarationError, match="has one output"):
-        _, _ = a
-
-
 def test_another_batch_than_the_models_own_is_told() -> None:
-    """A model whose inputs have a fixed batch size is planned for that one alone."""
-    x = keras.Input(batch_shape=(8, 6))
+    """A model of a fixed batch size is planned for that one alone; none larger fits."""
+    x, cluster = keras.Input(batch_shape=(8, 6)), sn.Cluster.of("2*gpu", "cpu")
     model = keras.Model(x, layers.Dense(2)(x))
 
-    assert sn.plan(model, sn.Cluster.of("2*gpu", "cpu"), batch=8, effort=1).batch == 8
+    assert sn.plan(model, cluster, batch=8, effort=1).batch == 8
     with pytest.raises(sn.DeclarationError, match=r"fixed batch size of 8.*batch=8"):
-        sn.plan(model, sn.Cluster.of("2*gpu", "cpu"))
-
-
-@pytest.mark.parametrize(("memory", "batch"), [("1 MiB", 8), ("100 B", 0)])
-def test_the_largest_batch_of_a_fixed_one_is_that_or_none(
-    memory: str, batch: int
-) -> None:
-    """No other batch is tried of a model that takes no other."""
-    x = keras.Input(batch_shape=(8, 6))
-    model = keras.Model(x, layers.Dense(2)(x))
-
-    cluster = sn.Cluster.of("cpu", cpu_memory=memory)
-
-    assert sn.largest_batch(model, cluster) == batch
+        sn.plan(model, cluster)
+    for memory, batch in (("1 MiB", 8), ("100 B", 0)):
+        one = sn.Cluster.of("cpu", cpu_memory=memory)
+        assert sn.largest_batch(model, one) == batch
 
 
 class Subclassed(keras.Model):

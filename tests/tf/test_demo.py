@@ -1,4 +1,4 @@
-"""The main job, from the command line, on real data; and the commands that run models.
+"""The main job, from the command line, on real data; and commands of this machine.
 
 Each command runs in a Python of its own, as TensorFlow starts once per process.
 """
@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 import splitnet as sn
-from splitnet.cli import main
+from splitnet.cli import device_commands, main
 from splitnet.demo import DemoResult, pairs_of_digits
 
+GIB = 2**30
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
@@ -67,21 +68,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program in it."""
     made = tmp_path_factory.mktemp("program")
     (made / "program.py").write_text(PROGRAM)
-    (made / "script.py").write_text(
-        "import sys, json, os, tensorflow as tf\n"
-        "print(json.dumps({'words': sys.argv[1:], 'name': __name__,"
-        " 'gpus': len(tf.config.get_visible_devices('GPU')),"
-        " 'cpus': len(tf.config.list_logical_devices('CPU')),"
-        " 'threads': tf.config.threading.get_intra_op_parallelism_threads(),"
-        " 'said': os.environ['SPLITNET_CPU_THREADS']}))\n"
-        "sys.exit(int(sys.argv[1]))\n"
-    )
     return made
 
 
 def test_demo_learns_to_compare_held_out_digits(folder: Path) -> None:
     """On the devices that were planned, with two pictures, the plan, and no noise."""
-    done = command(folder, "demo", "--epochs", "3", "--out", "shown")
+    done = command(folder, "demo", "--epochs", "2", "--out", "shown")
     accuracy = re.search(r"^validation accuracy ([\d.]+) %", done.stdout, re.MULTILINE)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -186,16 +178,10 @@ def test_audit_keeps_a_saved_plan(answer: Any) -> None:
 
 def test_bench_times_the_plan_against_one_device(answer: Any) -> None:
     """Medians, their ratio, what was predicted, and what stand-ins cannot tell."""
-    words = ("bench", "program.py:model", "--stand-ins", "2", "--steps", "4")
+    words = ("bench", "program.py:net", "--stand-ins", "2", "--steps", "4")
     code, out, _ = answer(*words)
     assert code == 0
-    for part in (
-        "one device ",
-        "as planned ",
-        "predicted ",
-        "times as fast",
-        "stand-ins",
-    ):
+    for part in ("one device ", "as planned ", "predicted ", "times as", "stand-ins"):
         assert part in out
 
     found = json.loads(answer(*words, "--json")[1])
@@ -213,3 +199,61 @@ def test_devices_lists_stand_ins(answer: Any) -> None:
     rows = {row["name"]: row for row in json.loads(answer("devices", "--json")[1])}
     assert rows["cpu:0"]["free_bytes"] > 0
     assert rows["cpu:0"]["stand_in"] is False
+
+
+def test_run_names_what_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No such script, and impossible values, are words and exit code 2."""
+    script = tmp_path / "job.py"
+    script.write_text("raise SystemExit(3)")
+    monkeypatch.setenv("SPLITNET_MEMORY_FRACTION", "1")  # restored afterwards
+
+    assert main(["run", "none.py"]) == 2
+    assert "there is no script 'none.py'" in capsys.readouterr().err
+    assert main(["run", "--memory-fraction", "3", str(script)]) == 2
+    assert "memory_fraction must be a finite number" in capsys.readouterr().err
+
+
+def test_devices_show_memory_users_and_links(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row with every figure of a GPU."""
+    row = {
+        "name": "gpu:0",
+        "kind": "gpu",
+        "target": "/device:GPU:0",
+        "stand_in": False,
+        "free_bytes": 60 * GIB,
+        "flops_per_second": 1e12,
+        "model": "A100",
+        "capability": "8.0",
+        "memory_bytes": 80 * GIB,
+        "busy": 0.25,
+        "watts": 100.0,
+        "used_by": [(4711, 20 * GIB)],
+        "links": [1],
+    }
+    monkeypatch.setattr(device_commands, "_device_rows", lambda stand_ins: [row])
+
+    assert main(["devices"]) == 0
+    printed = capsys.readouterr().out
+    for figure in ("A100 (cc 8.0)", "60.0 GiB", "80.0 GiB", "25%", "4711 (20.0 GiB)"):
+        assert figure in printed
+    assert "gpu:1" in printed
+
+
+def test_config_can_be_held_against_this_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """--check finds what only the machine can tell; without it the table is shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPLITNET_VISIBLE", "97")
+
+    assert main(["config"]) == 0
+    assert main(["config", "--check"]) == 2
+    said = capsys.readouterr().err
+    assert "visible=(97,) (SPLITNET_VISIBLE): there is no GPU 97" in said
+    monkeypatch.setenv("SPLITNET_VISIBLE", "none")
+    assert main(["config", "--check"]) == 0
+    assert "SPLITNET_VISIBLE" in capsys.readouterr().out

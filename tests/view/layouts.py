@@ -2,17 +2,15 @@
 
 import json
 import random
-import re
 from typing import Any
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.plan import Plan
 from splitnet.view.dot import dot_of
 from splitnet.view.render import render_dot
-from splitnet.view.style import Line, size_of
 from tests.view import plans
 
-_TEXTS = ("box-", "title-", "header", "host-")
+_TEXTS = ("box-", "title-", "header", "host-", "label-")
 Rect = tuple[float, float, float, float]
 
 
@@ -57,10 +55,6 @@ def layout_faults(layout: dict[str, Any]) -> list[str]:
     things = layout["objects"]
     boxes = {o["_gvid"]: _box(o) for o in things if o["name"].startswith(_TEXTS)}
     name = {o["_gvid"]: o["name"] for o in things}
-    for edge in layout.get("edges", ()):
-        if "xlp" in edge:
-            key = f"label of {edge['id']}"
-            boxes[key], name[key] = _label(edge), key
     lanes = {
         o["name"]: (_rect(o["bb"]), set(o.get("nodes", ())))
         for o in things
@@ -83,7 +77,7 @@ def layout_faults(layout: dict[str, Any]) -> list[str]:
             )
             if one in members and not inside:
                 faults.append(f"{name[one]} is outside {lane}")
-            label = isinstance(one, str)  # labels stand where their lines are
+            label = name[one].startswith("label-")  # stands where its line is
             if one not in members and not label and _overlap(frame, rect):
                 faults.append(f"{name[one]} is in {lane}")
     return faults
@@ -93,13 +87,6 @@ def _box(thing: dict[str, str]) -> Rect:
     x, y = (float(n) for n in thing["pos"].split(","))
     wide, tall = 36 * float(thing["width"]), 36 * float(thing["height"])
     return x - wide, y - tall, x + wide, y + tall
-
-
-def _label(edge: dict[str, str]) -> Rect:
-    x, y = (float(n) for n in edge["xlp"].split(","))
-    words = re.sub(r"<[^>]*>", "", edge["xlabel"])
-    wide, tall = size_of([(Line(words, 8.5, bold=True),)])
-    return x - wide / 2, y - tall / 2, x + wide / 2, y + tall / 2
 
 
 def _rect(text: str) -> Rect:

@@ -263,7 +263,7 @@ def test_memory_has_one_scale_in_per_cent_of_the_limit() -> None:
     )
     one, other = shown.tipped("GiB on gpu")
     assert one.height == pytest.approx(other.height)
-    assert "memory, each lane from 0 to 100 % of each limit" in shown.words
+    assert "memory, each lane from 0 to 100 % of the limit" in shown.words
     assert "50 % of 2.00 GiB" in shown.words
 
 

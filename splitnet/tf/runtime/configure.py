@@ -25,7 +25,6 @@ _GPU_SETTINGS = ("visible", "memory_growth", "memory_limit") + (
     "logical_gpus",
 )
 _given: dict[str, object] = {}  # what calls of configure() have set so far
-_gpus_apply = True  # False once stand-ins have hidden the GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +122,11 @@ def force_cpu() -> Settings:
     return apply_settings({"visible": "none"})
 
 
-def apply_settings(
-    options: Mapping[str, object] | None = None, *, gpus: bool | None = None
-) -> Settings:
-    """Apply all settings.
-
-    With `gpus=False` those of GPUs are left out from now on, unless a call sets one.
-    """
-    global _gpus_apply
+def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
+    """Apply all settings, these `options` of a call and those of before."""
     settings = current(options)
-    _gpus_apply = _gpus_apply if gpus is None else gpus
     with log_filter():
-        asked = any(name in _GPU_SETTINGS for name in options or ())
-        check = check_settings(settings, gpus=_gpus_apply or asked)
+        check = check_settings(settings)
         if check.faults:
             raise ConfigError(
                 listed("the runtime settings cannot be applied.", check.faults)
@@ -153,17 +144,25 @@ def apply_settings(
             )
         for step in due:
             step.put(step.wanted)
-        _apply_at_any_time(settings)
+        import tensorflow as tf
+
+        # These may change at any time.
+        soft, log = settings["soft_placement"], settings["log_placement"]
+        if soft is not None:
+            tf.config.set_soft_device_placement(soft)
+        if log is not None:
+            tf.debugging.set_log_device_placement(log)
+        if settings["determinism"]:
+            tf.config.experimental.enable_op_determinism()
     _given.update(options or {})
     return settings
 
 
-def check_settings(settings: Settings, *, gpus: bool = True) -> Check:
+def check_settings(settings: Settings) -> Check:
     """Hold settings against this machine's GPUs, driver and environment."""
     faults: list[str] = []
-    steps = [*_gpu_steps(settings, faults)] if gpus else []
-    steps += _cpu_steps(settings)
-    return Check(tuple(steps), tuple(faults), tuple(_notes(settings)))
+    steps = (*_gpu_steps(settings, faults), *_cpu_steps(settings))
+    return Check(steps, tuple(faults), tuple(_notes(settings)))
 
 
 def cpu_devices() -> int:
@@ -176,18 +175,6 @@ def cpu_devices() -> int:
 def make_cpu_devices(count: int) -> None:
     """Divide the CPU into so many devices; TensorFlow must not have started."""
     _divide(_tf_config().list_physical_devices("CPU")[0], [None] * count)
-
-
-def _apply_at_any_time(settings: Settings) -> None:
-    import tensorflow as tf
-
-    soft = settings["soft_placement"]
-    if soft is not None:
-        tf.config.set_soft_device_placement(soft)
-    if settings["log_placement"] is not None:
-        tf.debugging.set_log_device_placement(settings["log_placement"])
-    if settings["determinism"]:
-        tf.config.experimental.enable_op_determinism()
 
 
 def _notes(settings: Settings) -> Iterator[str]:

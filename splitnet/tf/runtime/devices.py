@@ -74,7 +74,7 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
         )
     with log_filter():
         import_frameworks()
-    apply_settings(gpus=not stand_in_gpus)
+    apply_settings({"visible": "none"} if stand_in_gpus else None)
     if stand_in_gpus:
         return _stand_ins(stand_in_gpus)
     count = cpu_devices()
@@ -84,8 +84,6 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
 
 
 def _stand_ins(count: int) -> Cluster:
-    import tensorflow as tf
-
     if cpu_devices() < count + 1:
         if started():
             raise ConfigError(
@@ -95,8 +93,6 @@ def _stand_ins(count: int) -> Cluster:
                 "tensor or dataset is made; in a notebook, restart the kernel first."
             )
         make_cpu_devices(count + 1)
-    if tf.config.get_visible_devices("GPU") and not started():
-        tf.config.set_visible_devices([], "GPU")
     share = host_memory_bytes() // (count + 1)
     gpus = [
         Device.of(

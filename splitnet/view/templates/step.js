@@ -115,14 +115,14 @@
     const most = d3.max(its, share), top = [0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1].find((one) => most <= one) || most * 1.05, y = d3.scaleLinear([0, top], [CURVE - 10, 4]);
     const [svg, plot] = start(parent, its.length * CURVE + 20);
     its.forEach((at, row) => {
-      const { limit, held, name, said } = devices[at], { curve, largest } = data.memory[at], lane = plot.append("g").attr("transform", `translate(0,${row * CURVE})`);
+      const { limit, held, name } = devices[at], { curve, largest } = data.memory[at], lane = plot.append("g").attr("transform", `translate(0,${row * CURVE})`);
       const points = [[0, ...new Array(6).fill(0)], ...curve, [longest, ...curve.at(-1).slice(1)]], g = svg.append("g").attr("transform", `translate(0,${row * CURVE})`);
       const layers = d3.stack().keys(kinds.map((kind, n) => n)).value((one, n) => one[n + 1] / limit)(points);
       const area = d3.area().x((one) => x(one.data[0])).y0((one) => y(one[0])).y1((one) => y(one[1])).curve(d3.curveStepAfter);
       lane.selectAll("path").data(layers).join("path").attr("d", area).attr("fill", (layer) => shade(layer.index));
       g.append("g").attr("class", "axis").attr("transform", `translate(${LEFT},0)`).call(d3.axisLeft(y).ticks(3).tickFormat((one) => percent(one)).tickSizeInner(-(wide() - LEFT - RIGHT)));
       if (top >= 1) g.append("line").attr("class", "limit").attr("x1", LEFT).attr("x2", wide() - RIGHT).attr("y1", y(1)).attr("y2", y(1));
-      words(g, name, 4, 14, "lane-name"); words(g, said[0], 4, 30, held > limit ? "alarm" : "small"); words(g, `${percent(held / limit)} of ${said[1]}${held > limit ? ": too much" : ""}`, 4, 44, held > limit ? "alarm" : "small");
+      words(g, name, 4, 14, "lane-name"); words(g, bytes(held), 4, 30, held > limit ? "alarm" : "small"); words(g, `${percent(held / limit)} of ${bytes(limit)}${held > limit ? ": too much" : ""}`, 4, 44, held > limit ? "alarm" : "small");
       const text = `${name} at its fullest:\n${largest.map(([kind, part, size]) => `${bytes(size)} ${kinds[kind]} of ${parts[part].name}`).join("\n")}`;
       lane.on("pointermove", (event) => tell(event, text)).on("pointerenter", () => light(largest.map((one) => one[1]))).on("pointerleave", () => { tell(); light(null); });
       page.listeners.push((lit, own) => g.classed("dim", own && !d3.some(own, (part) => parts[part].device === at)));

@@ -28,13 +28,14 @@ def sources() -> Iterator[tuple[str, ast.AST]]:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Private attributes of anything but `self` and `cls`."""
+    """Private attributes of anything but `self` and `cls`, and of the file's own."""
+    own = [n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Attribute)
             and node.attr.startswith("_")
             and not node.attr.startswith("__")
-            and node.attr not in OWN
+            and node.attr not in (*OWN, *own)
             and not (isinstance(node.value, ast.Name) and node.value.id in _OWNERS)
         ):
             yield ast.unparse(node)

@@ -37,44 +37,34 @@ def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Mea
     """The model measured on stand-ins, which leaves its layers and values alone."""
     before = [w.tolist() for w in model.get_weights()]
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
-    made = sn.measure(
-        model, cluster, 16, on_progress=lambda share, text: told.append((share, text))
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(links, "_RUNS", 2)
+        made = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
     assert [w.tolist() for w in model.get_weights()] == before
     assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
     return made
 
 
-def test_measure_times_every_call_on_each_kind(model: Any, costs: Measured) -> None:
-    """Each call that computes has a time forward and backward for GPU and CPU."""
+def test_measure_times_calls_updates_and_links(
+    model: Any, costs: Measured, told: list[tuple[float, str]]
+) -> None:
+    """Each call that computes has a time forward and backward for GPU and CPU.
+
+    Every ordered pair of devices has a link, every kind a speed of updates. Progress
+    rises from 0 to 1 and names the call.
+    """
     calls = [c for c in sn.read(model, 16).calls if c.kind != "InputLayer"]
     keys = {(signature(call), kind) for call in calls for kind in ("gpu", "cpu")}
-
-    assert set(costs.forward) == keys
-    assert set(costs.backward) == keys
+    assert set(costs.forward) == set(costs.backward) == keys
     assert all(seconds >= 0 for seconds in costs.forward.values())
     assert costs.batch == 16
-
-
-def test_measure_times_updates_and_links(costs: Measured) -> None:
-    """Every ordered pair of devices has a link, every kind a speed of updates."""
-    ends = {(link.source, link.target) for link in costs.links}
-
     assert set(costs.update_bytes_per_second) == {"gpu", "cpu"}
-    assert len(ends) == 12
+    assert len({(link.source, link.target) for link in costs.links}) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
     assert all(0 <= link.gap_seconds <= link.latency_seconds for link in costs.links)
-
-
-def test_measure_says_how_far_it_is(
-    costs: Measured, told: list[tuple[float, str]]
-) -> None:
-    """Progress rises from 0 to 1 and names the call."""
     shares = [share for share, _ in told]
-
     assert shares == sorted(shares)
-    assert shares[0] == 0
-    assert told[-1] == (1.0, "done")
+    assert (shares[0], told[-1]) == (0, (1.0, "done"))
     assert any(" on gpu:0" in text for _, text in told)
 
 

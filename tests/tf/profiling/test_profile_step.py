@@ -30,21 +30,14 @@ def batch() -> tuple[list[np.ndarray], np.ndarray]:
     return [x, x], np.ones((16, 2), "float32")
 
 
-def pipeline(cluster: sn.Cluster, microbatches: int) -> Any:
-    """Two stages of a chain."""
-    net = sn.Net("chain")
-    x = net.input("x", (8,))
-    first = net.branch("first", x, layers.Dense(8, "relu"), on="gpu:0")
-    net.output(net.branch("last", first, layers.Dense(2), on="gpu:1"))
-    plan = sn.plan(net, cluster, batch=16, time_limit=0.1)
-    made = sn.emit(net, plan, microbatches=microbatches)
-    made.compile("sgd", "mse")
-    return made
-
-
 def test_profile_step_tells_micro_batches_apart(cluster: sn.Cluster) -> None:
     """Four micro-batches of two stages are 16 tasks, each stage's in their order."""
-    model = pipeline(cluster, 4)
+    net = sn.Net("chain")
+    first = net.branch("first", net.input("x", (8,)), layers.Dense(8), on="gpu:0")
+    net.output(net.branch("last", first, layers.Dense(2), on="gpu:1"))
+    plan = sn.plan(net, cluster, batch=16, time_limit=0.1)
+    model = sn.emit(net, plan, microbatches=4)
+    model.compile("sgd", "mse")
     x, y = np.ones((16, 8), "float32"), np.ones((16, 2), "float32")
 
     tasks = [t for t in sn.profile_step(model, (x, y)).tasks if t.phase != "update"]

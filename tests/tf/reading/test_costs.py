@@ -22,7 +22,7 @@ from splitnet.tf.reading.traced import Size, Work, trace
 
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "flops.py"
 FLOPS = runpy.run_path(str(BENCHMARK))
-MODELS = ("ResNet50", "MobileNetV2", "ConvNeXtTiny")  # others: benchmarks/flops.py
+MODELS = ("ResNet50", "MobileNetV2")  # others: benchmarks/flops.py
 ROW, STEPS, IMAGE = (4, 10), (4, 12, 24), (4, 12, 12, 16)
 VIDEO, VOLUME = (4, 3, 8, 8, 4), (2, 6, 6, 6, 4)
 Body = Callable[..., Any]

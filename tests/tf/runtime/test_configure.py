@@ -39,8 +39,6 @@ class Machine:
         self.visible = list(self.gpus)
         self.growth: dict[str, bool] = {}
         self.logical: dict[Any, list[Any]] = {}
-        self.soft = True
-        self.logged: bool | None = None
         self.details = {
             "device_name": "NVIDIA A100-SXM4-80GB",
             "compute_capability": (8, 0),
@@ -49,6 +47,10 @@ class Machine:
     def physical(self, kind: str = "") -> list[Any]:
         """As `list_physical_devices`."""
         return {"GPU": self.gpus, "": [self.cpu, *self.gpus]}.get(kind, [self.cpu])
+
+    def set_visible(self, gpus: list[Any], device_type: str) -> None:
+        """As TensorFlow."""
+        self.visible = list(gpus)
 
     def set_logical(self, device: Any, parts: list[Any]) -> None:
         """As TensorFlow, refuse what growth excludes."""
@@ -70,13 +72,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     set_ = monkeypatch.setattr
     set_(tf.config, "list_physical_devices", made.physical)
     set_(tf.config, "get_visible_devices", lambda kind: list(made.visible))
-    set_(tf.config, "set_visible_devices", lambda gpus, device_type: _see(made, gpus))
+    set_(tf.config, "set_visible_devices", made.set_visible)
     set_(tf.config, "get_logical_device_configuration", made.logical.get)
     set_(tf.config, "set_logical_device_configuration", made.set_logical)
     experimental = tf.config.experimental
-    set_(
-        experimental, "get_memory_growth", lambda gpu: made.growth.get(gpu.name, False)
-    )
+    set_(experimental, "get_memory_growth", lambda gpu: made.growth.get(gpu.name))
     set_(experimental, "set_memory_growth", made.set_growth)
     set_(experimental, "get_device_details", lambda gpu: made.details)
     set_(config, "cards", lambda: tuple(card(i) for i in (0, 1)))
@@ -84,14 +84,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     set_(config, "started", lambda: False)
     set_(runtime, "started", lambda: False)
     set_(config, "_given", {})
-    set_(config, "_gpus_apply", True)
     set_(runtime, "_free_before", {})
     monkeypatch.chdir(tmp_path)
     return made
-
-
-def _see(machine: Machine, gpus: list[FakeGpu]) -> None:
-    machine.visible = list(gpus)
 
 
 def card(index: int, **more: Any) -> Card:
@@ -217,14 +212,6 @@ def test_settings_of_gpus_too_late_are_named_each(
     assert "visible=" not in str(caught.value)
 
 
-def test_force_cpu_hides_real_gpus(machine: Machine) -> None:
-    """None is left, and the cluster has a CPU alone."""
-    config.force_cpu()
-
-    assert machine.visible == []
-    assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]
-
-
 def test_local_cluster_describes_gpus(machine: Machine) -> None:
     """Names, targets, the preset of the model, and the memory that is free."""
     cluster = runtime.local_cluster()
@@ -266,10 +253,14 @@ def test_local_cluster_without_a_driver_uses_the_presets(
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 16 * GIB
 
 
-def test_stand_ins_hide_real_gpus(machine: Machine) -> None:
-    """A stand-in goes by the name of a GPU, so the real ones step back."""
-    cluster = runtime.local_cluster(stand_in_gpus=2)
+def test_force_cpu_and_stand_ins_hide_real_gpus(machine: Machine) -> None:
+    """None is left; a stand-in goes by the name of a GPU."""
+    config.force_cpu()
+    assert machine.visible == []
+    assert [d.name for d in runtime.local_cluster()] == ["cpu:0"]
 
+    machine.visible = list(machine.gpus)
+    cluster = runtime.local_cluster(stand_in_gpus=2)
     assert machine.visible == []
     assert all(d.stand_in for d in cluster.of_kind("gpu"))
 

@@ -40,7 +40,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict:
         answer["no such gpu"] = said(lambda: sn.configure(visible="7"))
         answer["bad number"] = said(lambda: sn.local_cluster(stand_in_gpus=-1))
         answer["bad kind"] = said(lambda: sn.local_cluster(stand_in_gpus="2"))
-        answer["forgotten"] = sn.configure().of("visible").origin
+        answer["forgotten"] = sn.configure()["visible"]
         sn.configure(visible="none")
         answer["forced"] = [d.name for d in tf.config.get_visible_devices("GPU")]
         with warnings.catch_warnings(record=True) as warned:
@@ -110,7 +110,7 @@ def test_configure_reaches_tensorflow(told: dict) -> None:
     """Threads and soft placement are set; what was refused does not come back."""
     assert (told["threads"], told["soft"], told["omp"]) == (2, False, "2")
     assert told["soft now"] is True
-    assert (told["origin"], told["forgotten"]) == ("code", "default")
+    assert (told["origin"], told["forgotten"]) == ("code", [])
     assert told["forced"] == []
     assert told["warned"] == ["memory_limit: no effect, TensorFlow finds no GPU here."]
     assert told["stderr"] == ""  # no start-up lines, whatever the log level

@@ -108,15 +108,11 @@ def test_cards_that_know_less_tell_less(monkeypatch: pytest.MonkeyPatch) -> None
     assert (first.busy, first.watts, first.used_by, first.links) == (None, None, (), ())
 
 
-def test_no_driver_no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without a driver has nothing to tell."""
-    monkeypatch.setitem(sys.modules, "pynvml", driver(2, nvmlInit=unknown))
-
-    assert cards() == ()
-
-
-def test_no_package_no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without nvidia-ml-py there is nothing to ask."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+@pytest.mark.parametrize("module", [driver(2, nvmlInit=unknown), None])
+def test_no_driver_no_cards(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType | None
+) -> None:
+    """Without a driver, or without nvidia-ml-py, there is nothing to tell."""
+    monkeypatch.setitem(sys.modules, "pynvml", module)
 
     assert cards() == ()

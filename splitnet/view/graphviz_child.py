@@ -1,0 +1,33 @@
+"""Draw DOT text with pygraphviz, as a program: `FORMAT ENGINE [ARGUMENT ...]`.
+
+Reads standard input, writes the picture to standard output. It is a process of its own
+because a fault in Graphviz's C code would end the process that trains.
+"""
+
+import sys
+
+import pygraphviz
+
+
+def main(kind: str, engine: str, *arguments: str) -> None:
+    """Lay a graph out and write the picture; labels of lines lie above all lines."""
+    options = " ".join(arguments)
+    graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+    if engine == "nop1":
+        sizes = [(n, n.attr["width"], n.attr["height"]) for n in graph.nodes()]
+        graph.layout(prog=engine, args=options)
+        for node, wide, tall in sizes:  # the layout added the double edge of outputs
+            node.attr.update(width=wide, height=tall)
+        for edge in graph.edges():
+            label, place = edge.attr["xlabel"], edge.attr["xlp"]
+            if label and place:
+                look = {"shape": "plain", "fixedsize": "false", "tooltip": " "}
+                name = f"label-{edge.attr['id']}"
+                graph.add_node(name, label=f"<{label}>", pos=place, **look)
+            edge.attr["xlabel"] = ""
+        engine = "nop2"
+    sys.stdout.buffer.write(graph.draw(format=kind, prog=engine, args=options))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
