@@ -114,6 +114,11 @@ def plan_by_hand(
     )
 
 
+def machine(gpus: int) -> Cluster:
+    """So many GPUs of 16 GiB and a CPU."""
+    return Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")
+
+
 def _reason(graph: Graph, name: str) -> str:
     part = graph.part[name]
     if part.kind != "branch":
@@ -157,9 +162,8 @@ def siamese() -> Plan:
     )
     draft.part("verdict", ["join"], ["Dense"], shape=(1,), on="cpu:0", weight_bytes=516)
     places = dict.fromkeys(draft.last, "cpu:0") | {"left": "gpu:0", "right": "gpu:1"}
-    cluster = Cluster.of("gpu:0", "gpu:1", "cpu", memory="16 GiB", link="25 GB/s")
     fell = Fallback("right", "gpu:3", "gpu:1", "there is no gpu:3 here; gpu:1 is free")
-    return plan_by_hand(draft.graph("verdict"), cluster, places, [fell])
+    return plan_by_hand(draft.graph("verdict"), machine(2), places, [fell])
 
 
 @cache
@@ -181,8 +185,7 @@ def towers(count: int, gpus: int = 4, names: str = "tower") -> Plan:
     )
     draft.part("head", ["average"], ["Dense"], shape=(10,))
     places |= {"average": "cpu:0", "head": "gpu:0"}
-    cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")
-    return plan_by_hand(draft.graph("head"), cluster, places)
+    return plan_by_hand(draft.graph("head"), machine(gpus), places)
 
 
 @cache
@@ -198,8 +201,7 @@ def chain(count: int, gpus: int = 4) -> Plan:
         before = name
     draft.part("logits", [before], ["Dense"], shape=(128, 1000))
     places["logits"] = f"gpu:{gpus - 1}"
-    cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")
-    return plan_by_hand(draft.graph("logits"), cluster, places)
+    return plan_by_hand(draft.graph("logits"), machine(gpus), places)
 
 
 @cache
@@ -216,8 +218,7 @@ def tangle(count: int, gpus: int = 4) -> Plan:
         draft.part(name, list(sources), kinds, shape=(32 + number % 7,))
         places[name] = f"gpu:{(number // 3 + number * 5) % gpus}"
         names.append(name)
-    cluster = Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")
-    return plan_by_hand(draft.graph(names[-1]), cluster, places)
+    return plan_by_hand(draft.graph(names[-1]), machine(gpus), places)
 
 
 NASTY = (
