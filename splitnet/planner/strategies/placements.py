@@ -124,7 +124,9 @@ def device_counts(most: int) -> list[int]:
 
 
 def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
-    """A stage of parts on each device: even work first, then even memory.
+    """A stage of parts on each device, or on as many as there are parts.
+
+    Even work comes first, then even memory.
 
     Copies overlap with work: a stage takes as long as the longer of its work and what
     crosses its ends (Harlap et al., PipeDream, 2018).
@@ -145,8 +147,9 @@ def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
         and any(evaluator.graph.part[part].kind != "input" for part in group.parts)
     }
     line = sorted(first, key=first.__getitem__)
-    if len(line) < len(workers):
+    if len(line) < 2:
         return
+    workers = workers[: len(line)]
     parts = [space.groups[i].parts for i in line]
     place = {part: at for at, own in enumerate(parts) for part in own}
     link = evaluator.costs.link(workers[0], workers[-1], evaluator.cluster)
