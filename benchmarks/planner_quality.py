@@ -41,8 +41,11 @@ def problem_from(data: Workload) -> Problem:
     nodes = data["nodes"]
     index = {node["id"]: i for i, node in enumerate(nodes)}
     cost: dict[int, float] = {}
+    readers: dict[int, list[int]] = {}
     for edge in data["edges"]:
-        cost.setdefault(index[edge["sourceId"]], float(edge["cost"]))
+        source = index[edge["sourceId"]]
+        cost.setdefault(source, float(edge["cost"]))
+        readers.setdefault(source, []).append(index[edge["destId"]])
     numbers: dict[object, int] = {}
     keys = [("class", n["colorClass"]) if "colorClass" in n else n["id"] for n in nodes]
     accelerators, cores = data["maxFPGAs"], data["maxCPUs"]
@@ -52,8 +55,7 @@ def problem_from(data: Workload) -> Problem:
             for n in nodes
         ],
         size_bytes=[n.get("size", 0.0) for n in nodes],
-        edges=[(index[e["sourceId"]], index[e["destId"]]) for e in data["edges"]],
-        transfer_seconds=[(cost.get(i, 0.0), 0.0) for i in range(len(nodes))],
+        sends=[(i, readers[i], (cost[i], 0.0)) for i in readers],
         kind=[0] * accelerators + [1] * cores,
         capacity_bytes=[data["maxSizePerFPGA"]] * accelerators + [inf] * cores,
         group=[numbers.setdefault(key, len(numbers)) for key in keys],
