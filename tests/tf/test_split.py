@@ -83,6 +83,7 @@ def test_a_split_model_is_saved_and_loaded_as_the_whole_layer(
     cut.save_weights(tmp_path / "whole.weights.h5")
     loaded = keras.models.load_model(tmp_path / "whole.keras")
     other = split(make, shape, cluster)
+    fitted(other, x, -y)
     other.load_weights(tmp_path / "whole.weights.h5")
 
     layer = loaded.get_layer("broad")
