@@ -7,11 +7,14 @@ plain `fit`, all in turn. A step is timed from the end of one to the end of the 
 within an epoch. Two rows have an order where the middle halves of their steps lie
 apart.
 
-    python benchmarks/strategy_order.py [MODEL ...] [--rounds N]
+    python benchmarks/strategy_order.py [MODEL ...] [--rounds N] [--minutes M]
+
+No round of a model begins when its share of the minutes is over, but for the first two.
 """
 
 import argparse
 import re
+import time
 
 from common import heading, order_of, quartiles, step_times, undisturbed
 
@@ -161,6 +164,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=18.0, help="for all models")
     given = parser.parse_args()
 
     import splitnet as sn
@@ -173,6 +177,7 @@ def main():
 
         print("  model             alternative  predicted  measured, ms")
         for name in given.models:
+            ends = time.monotonic() + 60 * given.minutes / len(given.models)
             model, batch = build(name)
             with undisturbed(*pids):
                 costs = sn.measure(model, cluster, batch, optimizer="sgd")
@@ -187,7 +192,9 @@ def main():
                 made.fit(x, y, **fit)
             seconds = [[] for _ in rows]
             with undisturbed(*pids):
-                for _ in range(given.rounds):
+                for number in range(given.rounds):
+                    if number >= 2 and time.monotonic() > ends:
+                        break
                     for (_, _, made), took in zip(rows, seconds):
                         times = step_times()
                         made.fit(x, y, callbacks=[times], **fit)
