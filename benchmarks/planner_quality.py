@@ -145,6 +145,7 @@ def rows_of(
             time_limit=options.time_limit,
             effort=options.effort,
             seed=seed,
+            prove=not options.random,
         )
         if found.feasible:
             check(data, found, judge, options.contiguity)
