@@ -2,7 +2,7 @@
 
 Two worker processes, a core and a thread each. Each model is measured once call by call
 (`sn.measure`). Placed by hand (all on one worker; halves; calls in turn) and by each
-row of `sn.compare_strategies`, it is simulated with those costs, built and trained with
+strategy of two workers, it is simulated with those costs, built and trained with
 plain `fit`, all in turn. A step is timed from the end of one to the end of the next
 within an epoch. Two rows have an order where the middle halves of their steps lie
 apart.
@@ -13,7 +13,6 @@ No round of a model begins when its share of the minutes is over, but for the fi
 """
 
 import argparse
-import re
 import time
 
 from common import heading, order_of, quartiles, step_times, undisturbed
@@ -136,27 +135,20 @@ def placements(sn, model, cluster, **options):
 
 
 def alternatives(sn, model, cluster, **options):
-    """Name, predicted seconds and emitted model of each placement and strategy."""
+    """Name, predicted seconds and emitted model of each placement and strategy.
+
+    Strategies run on the two workers; the client only feeds them.
+    """
     for name, plan in placements(sn, model, cluster, **options):
         yield name, plan.seconds, sn.emit(model, plan)
         if name == "halves":
             halves = plan
-    for row in sn.compare_strategies(halves).all:
-        if row.kind == "towers":
-            home = re.search(r"weights_on='([^']+)'", row.how)[1]
-            made = sn.data_parallel(
-                model,
-                cluster,
-                devices=list(WORKERS),
-                batch=options["batch"],
-                weights_on=home,
-            )
-        elif row.kind == "pipeline":
-            found = re.search(r"microbatches=(\d+), schedule='(\w+)'", row.how)
-            made = sn.emit(model, halves, microbatches=int(found[1]), schedule=found[2])
-        else:  # one device and the plan stand above
-            continue
-        yield row.kind, row.seconds, made
+    towers = {"devices": list(WORKERS), "weights_on": WORKERS[0]}
+    made = sn.data_parallel(model, cluster, **towers, **options)
+    yield "towers", sn.plan_of(made).seconds, made
+    for schedule in ("gpipe", "1f1b"):
+        made = sn.emit(model, halves, microbatches=4, schedule=schedule)
+        yield schedule, sn.plan_of(made).seconds, made
 
 
 def main():
