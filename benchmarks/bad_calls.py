@@ -247,7 +247,6 @@ COMMANDS = (
     "demo --epochs 0 --gpus 2 --out {out}",
     "worker --cluster {cluster} --index 7 --threads 1",
     "cluster health {cluster} --timeout 0.1",
-    "cluster join 0 -- true",
     "cluster up --workers no --threads 1 -- true",
 )
 PROGRAM = """

@@ -22,12 +22,9 @@ from splitnet.core.plan import Plan
 from splitnet.core.timeline import Timeline
 from splitnet.tf.audit.observe import watching
 from splitnet.tf.emit import plan_of
-from splitnet.tf.profiling.profile_step import StepProfiler
-from splitnet.view.dot import dot_of
-from splitnet.view.render import render_dot
+from splitnet.view.render import picture
 from splitnet.view.report import report
 from splitnet.view.tables import table
-from splitnet.view.timeline import dot_of_steps
 
 
 class PlacementCallback(keras.callbacks.Callback):
@@ -37,81 +34,49 @@ class PlacementCallback(keras.callbacks.Callback):
       table and the name of its report as text, and per device planned memory (bytes)
       and compute time (seconds per step).
     - After the first step: the audit of that step; no extra step is run.
-    - After step `measured_step`: the measured timeline below the planned one, and the
-      measured compute time per device.
     - After each epoch: measured seconds per step, and the memory peak of each GPU.
+
+    `callback.audit` is the audit, None before the first step. A model that splitnet did
+    not emit raises `PlanFileError` when training begins. For a measured timeline, see
+    `sn.profile_step`.
 
     Args:
         log_dir: a folder for event files, for example that of
             `keras.callbacks.TensorBoard`.
-        measured_step: the step to measure, counted from 0; None for none. Step 0 is
-            audited. TensorFlow makes one profile at a time, so use another step than
-            the `profile_batch` of `keras.callbacks.TensorBoard`.
-
-    `callback.audit` is the audit, None before the first step. A model that splitnet did
-    not emit raises `PlanFileError` when training begins.
     """
 
-    def __init__(self, log_dir: str | Path, *, measured_step: int | None = 2) -> None:
-        if measured_step is not None and measured_step < 1:
-            raise SplitnetError(
-                f"measured_step={measured_step!r}: step 0 is audited, which slows it "
-                "down. Give 1 or more, or None to measure no step."
-            )
+    def __init__(self, log_dir: str | Path) -> None:
         super().__init__()
         self.audit: Audit | None = None
         self._folder = Path(log_dir) / "placement"
         self._watching = ExitStack()
         self._finish_audit: Any = None
         self._writer: Any = None
-        self._measured_step = measured_step
-        self._profiler: StepProfiler | None = None
-        self._done = 0
         self._began, self._steps = 0.0, 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Write the plan, and prepare the audit of the first step."""
         plan = plan_of(self.model)
-        self._stop_watching()
+        self._watching.close()  # of a training that broke off in its first step
         self._writer = _EventWriter(self._folder)
         self._write_plan(plan)
         self.model.make_train_function(force=True)
         self._finish_audit = self._watching.enter_context(watching(self.model))
-        self._done = 0
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Start the profiler before the step to measure."""
-        if self._done != self._measured_step:
-            return
-        try:
-            if self.model.steps_per_execution > 1:
-                raise SplitnetError("steps_per_execution runs several steps as one.")
-            profiler = StepProfiler(self.model)
-            profiler.start()
-        except (SplitnetError, tf.errors.AlreadyExistsError) as error:
-            self._writer.text("measured", f"No step was measured: {error}", step=1)
-        else:
-            self._profiler = profiler
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start the clock of this epoch's steps."""
         self._began, self._steps = time.perf_counter(), 0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Write the audit or the measured step; count other steps."""
-        self._done += 1
-        if self._finish_audit is not None:
-            self._watching.close()
-            finish, self._finish_audit = self._finish_audit, None
-            self.audit = finish()
-            self._write_audit(self.audit)
-        elif self._profiler is not None:
-            profiler, self._profiler = self._profiler, None
-            self._write_measured(profiler.stop())
-        else:
+        """Write the audit of the first step; count other steps."""
+        if self._finish_audit is None:
             self._steps += self.model.steps_per_execution
             return
-        # Tracing, profiling and drawing do not count as step time.
+        self._watching.close()
+        finish, self._finish_audit = self._finish_audit, None
+        self.audit = finish()
+        self._write_audit(self.audit)
+        # Tracing, reading graphs and drawing do not count as step time.
         self._began, self._steps = time.perf_counter(), 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -127,54 +92,31 @@ class PlacementCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         """Close the event file."""
-        self._stop_watching()
-        self._writer.close()
-
-    def _stop_watching(self) -> None:
-        """End audit and profiling, also after a training that broke off."""
         self._watching.close()
-        self._finish_audit = None
-        if self._profiler is not None:
-            self._profiler.stop()
-            self._profiler = None
+        self._writer.close()
 
     def _write_plan(self, plan: Plan) -> None:
         self._writer.text("plan", table(plan, width=100), step=0)
         page = report(plan, self._folder / "report.html")
         self._writer.text("report", f"{page.name}, beside these event files", step=0)
-        self._draw("placement", dot_of(plan), step=0)
-        timeline = dot_of_steps({"planned": plan.timeline}, cluster=plan.cluster)
-        self._draw("timeline", timeline, step=0)
+        self._draw("placement", plan, step=0)
+        self._draw("timeline", plan.timeline, step=0)
         self._writer.scalar("planned/step_seconds", plan.seconds, step=0)
         for device, memory in plan.memory.items():
             tag = f"planned/memory_bytes/{device}"
             self._writer.scalar(tag, memory.total, step=0)
-        self._write_compute("planned", plan.timeline)
+        for device, seconds in plan.timeline.compute_seconds.items():
+            self._writer.scalar(f"planned/compute_seconds/{device}", seconds, step=0)
 
     def _write_audit(self, audit: Audit) -> None:
         self._writer.text("audit", table(audit, width=100), step=1)
         self._writer.scalar("audit/findings", len(audit.findings), step=1)
-        self._draw("placement", dot_of(audit.plan, audit=audit), step=1)
+        self._draw("placement", audit, step=1)
 
-    def _write_measured(self, measured: Timeline) -> None:
-        if not measured.tasks:
-            self._writer.text("measured", "The profiler saw no op of a part.", step=1)
-            return
-        plan = plan_of(self.model)
-        both = dot_of_steps(
-            {"planned": plan.timeline, "measured": measured}, cluster=plan.cluster
-        )
-        self._draw("timeline", both, step=1)
-        self._write_compute("measured", measured)
-
-    def _write_compute(self, kind: str, timeline: Timeline) -> None:
-        for device, seconds in timeline.compute_seconds.items():
-            self._writer.scalar(f"{kind}/compute_seconds/{device}", seconds, step=0)
-
-    def _draw(self, tag: str, dot: str, *, step: int) -> None:
+    def _draw(self, tag: str, thing: Plan | Audit | Timeline, *, step: int) -> None:
         """Write an image; if Graphviz is missing, write the error instead."""
         try:
-            self._writer.image(tag, render_dot(dot, "png"), step=step)
+            self._writer.image(tag, picture(thing, "png"), step=step)
         except SplitnetError as error:
             self._writer.text(tag, str(error), step=step)
 

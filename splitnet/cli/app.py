@@ -73,11 +73,10 @@ _COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
 }
 _CLUSTER_COMMANDS: dict[Callable[..., int], tuple[str, ...]] = {
     worker_commands.up: ("cluster up --workers 2 -- python train.py",),
-    worker_commands.join: ("cluster join 4711 -- python train.py",),
     worker_commands.health: ("cluster health cluster.toml",),
 }
 # They hand the options after their arguments to a program.
-_PASSES = ("run", "launch", "join", "up")
+_PASSES = ("run", "launch", "up")
 
 
 class _Commands(TyperGroup):

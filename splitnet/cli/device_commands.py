@@ -35,7 +35,7 @@ from splitnet.cli.options import (
     search_options,
 )
 from splitnet.cli.plan_commands import planned
-from splitnet.cli.worker_commands import supervise
+from splitnet.cli.worker_commands import run_with_workers
 from splitnet.core.errors import (
     ConfigError,
     DeclarationError,
@@ -75,7 +75,16 @@ def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
                 ", ".join(f"gpu:{i}" for i in row["links"]) or "-",
             )
         )
-    heads = ("device", "model", "free", "total", "busy", "speed", "used by", "reaches")
+    heads = (
+        "device",
+        "model",
+        "free",
+        "total",
+        "utilization",
+        "speed",
+        "used by",
+        "links",
+    )
     show_rows(heads, lines)
     return 0
 
@@ -179,7 +188,7 @@ def run(
         os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
     command = [script, *(arguments or ())]
     if workers is not None:
-        return supervise(command, workers, max_restarts=max_restarts)
+        return run_with_workers(command, workers, max_restarts=max_restarts)
     import_tensorflow(level="2")
     sn.configure()
     sys.argv = command
@@ -202,7 +211,7 @@ def measure(
         Path | None,
         Option(
             metavar="FILE.toml",
-            help="Measure the links of this cluster file instead, and keep them in it.",
+            help="Measure the links of this cluster file instead, and save them in it.",
         ),
     ] = None,
     allow_remote: AllowRemote = False,
@@ -249,7 +258,7 @@ def _measure_links(file: Path, allow_remote: bool) -> int:
             shown.setdefault(ends, row)
     rows = [row for _, row in sorted(shown.items())]
     show_rows(("from", "to", "bandwidth", "latency"), rows)
-    print(f"kept in {file}")
+    print(f"saved in {file}")
     return 0
 
 

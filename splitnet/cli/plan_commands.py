@@ -33,17 +33,12 @@ from splitnet.core.serialization import read_json
 _MOST_CALLS = 2_000
 _MOST_BATCH = 2**20
 
-Other = Annotated[
-    str | None, Option(metavar="PLAN.json", help="Show what moved since this plan.")
-]
-
 
 def plan(
     target: TargetName = "",
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE", help="Save the plan here.")
     ] = None,
-    other: Other = None,
     inference: Inference = False,
     json_: Json = False,
     warm_up: Annotated[
@@ -65,8 +60,6 @@ def plan(
     if held is not None and old is None:
         search = {"objective": "throughput"} | search
     made, seconds = planned(*opened(target, held, options), search)
-    if other:
-        old = sn.load_plan(other)
     change = old.compare(made) if old else None
     if out:
         made.save(out)
@@ -77,7 +70,7 @@ def plan(
         return 0
     print(sn.table(made))
     if change is not None:
-        print(f"\nsince {other or target}: {change}")
+        print(f"\nsince {target}: {change}")
     if most is not None:
         at_least = " or more" if most == _MOST_BATCH else ""
         print(f"\nlargest batch that fits this placement: {most}{at_least}")
@@ -246,7 +239,9 @@ def draw(
     out: Annotated[
         Path, Option("--out", "-o", metavar="FILE", help=".svg, .png, .pdf or .dot.")
     ] = Path("placement.svg"),
-    other: Other = None,
+    other: Annotated[
+        str | None, Option(metavar="PLAN.json", help="Show what moved since this plan.")
+    ] = None,
     timeline: Annotated[
         bool, Option("--timeline", help="Draw the timeline instead of the placement.")
     ] = False,
@@ -254,9 +249,11 @@ def draw(
     """Draw a saved plan as SVG, PNG, PDF or DOT."""
     made = sn.load_plan(plan)
     old = sn.load_plan(other) if other else None
-    what = "timeline" if timeline else "placement"
     with progress("drawing"):
-        written = sn.draw(made, out, other=old, what=what)
+        if timeline:
+            written = sn.draw(made.timeline, out, other=old and old.timeline)
+        else:
+            written = sn.draw(made, out, other=old)
     print(str(written))
     return 0
 

@@ -1,11 +1,11 @@
-"""Commands about several machines: worker; cluster up, join and health."""
+"""Commands about several machines: worker; cluster up and health."""
 
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -17,7 +17,7 @@ from splitnet.core.errors import ConfigError, parse_bytes
 MemoryLimit = Annotated[
     str | None, Option(metavar="SIZE", help="Memory limit of each worker: '2 GB'.")
 ]
-Program = Annotated[list[str] | None, Argument(metavar="-- COMMAND ...")]
+Program = Annotated[list[str], Argument(metavar="-- COMMAND ...")]
 Threads = Annotated[
     int | None, Option(metavar="N", min=1, help="TensorFlow threads of each worker.")
 ]
@@ -47,7 +47,7 @@ def worker(
     memory: MemoryLimit = None,
     allow_remote: AllowRemote = False,
     owned: Annotated[
-        bool, Option("--owned", help="End when standard input is closed.")
+        bool, Option("--owned", hidden=True, help="End when standard input is closed.")
     ] = False,
 ) -> int:
     """Serve this machine's devices to a remote program, until killed.
@@ -85,7 +85,7 @@ def worker(
 
 
 def up(
-    program: Program = None,
+    program: Program,
     workers: Annotated[int, Option(metavar="N", help="Number of workers.")] = 2,
     pin: Annotated[bool, Option("--pin", help="Pin each worker to one core.")] = False,
     threads: Threads = None,
@@ -94,66 +94,35 @@ def up(
 ) -> int:
     """Start private workers here, run a program with them, end them.
 
-    Only the workers and the program can reach their network. With a command, run it
-    there (sn.connect() finds the cluster) and return its exit code; without, wait for
-    Ctrl-C.
+    Only the workers and the program can reach their network. sn.connect() in the
+    program finds the cluster. The exit code is that of the program.
     """
-    from splitnet.tf.workers.start import local_workers
-
     if allow_remote:
         say(_EXPOSED)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as well
-    with local_workers(
-        workers,
-        pin=pin,
-        threads=threads,
-        memory_limit=memory,
-        allow_remote=allow_remote,
-    ) as started:
-        if program:
-            started.report_ends(say)
-            return _run(program, _environment(started.file))[0]
-        print(f"{len(started.processes)} workers are ready: {started.file}")
-        print(f"run a program: splitnet cluster join {os.getpid()} -- COMMAND ...")
-        print(f"in it: sn.connect(sn.Cluster.load({str(started.file)!r}))")
-        print("Ctrl-C ends them.", flush=True)
-        try:
-            ended = started.wait()
-        except KeyboardInterrupt:
-            print("ending the workers")
-            return 0
-        raise ConfigError(f"{ended}\nAll workers are ended.")
+    options = {"pin": pin, "threads": threads, "allow_remote": allow_remote}
+    return run_with_workers(program, workers, memory_limit=memory, **options)
 
 
-def join(
-    pid: Annotated[int, Argument(help="The process of `cluster up`.")],
-    program: Program = None,
+def run_with_workers(
+    program: list[str], workers: int, *, max_restarts: int = 0, **options: Any
 ) -> int:
-    """Run a program in the private network of a running `cluster up`."""
-    from splitnet.tf.workers.network_namespace import enter
-
-    program = program[1:] if program and program[0] == "--" else program
-    if not program:
-        raise ConfigError("name a command: splitnet cluster join PID -- COMMAND ...")
-    enter(pid)
-    return _run(program, os.environ)[0]
-
-
-def supervise(program: list[str], workers: int, *, max_restarts: int) -> int:
     """Run a program with private workers here; start both again when one fails.
 
     A worker that has ended or does not answer is started again, or left out of the
     cluster if it does not start. The program is started again from its beginning, and
     goes on from its own backup. SIGTERM ends both, and nothing is started again.
+    `options` are those of `sn.local_workers`.
     """
     from splitnet.tf.workers.health import probe
     from splitnet.tf.workers.start import local_workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
-    with local_workers(workers) as started:
+    with local_workers(workers, **options) as started:
+        if not max_restarts:  # otherwise it is said when they are started again
+            started.report_ends(say)
         for restart in range(1, max_restarts + 2):
             began = time.monotonic()
-            code, signals = _run(program, _environment(started.file))
+            code, signals = run_program(program, _environment(started.file))
             if code == 0 or signals or restart > max_restarts:
                 break
             after = f"after {time.monotonic() - began:.0f} s"
@@ -172,11 +141,13 @@ def _environment(cluster_file: object) -> dict[str, str]:
     from splitnet.tf.workers.resolve import JOB_VARIABLES
     from splitnet.tf.workers.start import CLUSTER_VARIABLE
 
-    kept = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
-    return kept | {CLUSTER_VARIABLE: str(cluster_file)}
+    others = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
+    return others | {CLUSTER_VARIABLE: str(cluster_file)}
 
 
-def _run(program: list[str], environ: Mapping[str, str]) -> tuple[int, list[int]]:
+def run_program(
+    program: list[str], environ: Mapping[str, str]
+) -> tuple[int, list[int]]:
     """Run a program and pass signals on to it; its exit code, and those signals.
 
     It ends when this process does, even if that is killed.

@@ -12,7 +12,7 @@ Diagrams show a cut through this tree; the report opens and closes its blocks.
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -20,14 +20,14 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
-from splitnet.view.facts import PartFacts, alike_devices, known_shape, part_facts
-from splitnet.view.style import Shape, ranged
+from splitnet.view.facts import PartFacts, alike_devices, part_facts
+from splitnet.view.style import ranged
 
 _WORD = re.compile(r"[/._]|(?<=\D)(?=\d)")
 _LONGEST_PATTERN = 8
 _MOST_CHILDREN, _RANGES = 12, 6
 _NAME_WIDTH = 40
-_MOST_LABELS = 10  # with more links between devices, boxes say their bytes instead
+_MOST_LABELS = 6  # with more links between devices, boxes say their bytes instead
 _MOST_LINKS = 60  # of more links only the largest are drawn
 MOST_LANES = 12
 """With more lanes, devices are cards with the largest links between them."""
@@ -82,11 +82,9 @@ class DiagramEdge:
     source: str
     target: str
     crosses: bool
-    shapes: list[Shape] = field(default_factory=list)
     bytes: int = 0
     sent_bytes: int = 0
     returned_bytes: int = 0
-    seconds: float = 0.0
     both_ways: bool = False
     weights: bool = False
 
@@ -277,7 +275,6 @@ def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
         crosses = device[source] != device[target]
         link = tensors.setdefault(ends, DiagramEdge(*ends, crosses))
         link.both_ways |= turned
-        link.shapes += known_shape(graph.call[tensor.source], tensor)
         link.bytes += tensor.bytes
     weights: dict[tuple[str, str], DiagramEdge] = {}
     for transfer in plan.transfers:
@@ -289,7 +286,6 @@ def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
             new = DiagramEdge(*there, True, weights=True)
             found = weights.setdefault(there, new) if there[0] != there[1] else None
         if found is not None:
-            found.seconds += transfer.seconds
             found.sent_bytes += 0 if back else transfer.bytes
             found.returned_bytes += transfer.bytes if back else 0
     return [*tensors.values(), *weights.values()]
@@ -326,8 +322,8 @@ def fold(
 ) -> list[Block]:
     """Show names as blocks, about `most` at most, in running order.
 
-    A tree per place is opened from the top: large blocks of unlike parts first, then
-    repeats, together if they are equally long.
+    A tree per place is opened from the top, large blocks first. Repeats stay closed:
+    their number says more than a row of equal boxes.
     """
     places: dict[Hashable, list[str]] = {}
     for name in names:
@@ -336,28 +332,11 @@ def fold(
     if len(names) <= most:
         shown = [Block((name,)) for name in names]
     closed: list[Block] = []
-    # Ranges of repeats would say no more than their number does.
-    while openable := [
-        block
-        for block in shown
-        if block.children and (block.times <= 1 or block.times == len(block.children))
-    ]:
-        first = min(openable, key=lambda block: (block.times > 1, -len(block.members)))
-        # Equal patterns of one device open together, and equal counts of several.
-        alike = [
-            block
-            for block in openable
-            if block is first
-            or block.times == first.times > 1
-            and (
-                block.period == first.period
-                or place[block.members[0]] != place[first.members[0]]
-            )
-        ]
-        shown = [block for block in shown if block not in alike]
-        opened = [child for block in alike for child in block.children]
-        fits = len(shown) + len(closed) + len(opened) <= most
-        (shown if fits else closed).extend(opened if fits else alike)
+    while openable := [block for block in shown if block.children and not block.times]:
+        first = max(openable, key=lambda block: len(block.members))
+        shown.remove(first)
+        fits = len(shown) + len(closed) + len(first.children) <= most
+        (shown if fits else closed).extend(first.children if fits else (first,))
     number = {name: at for at, name in enumerate(names)}
     return sorted((*shown, *closed), key=lambda block: number[block.members[0]])
 

@@ -1,8 +1,8 @@
 """A placement diagram as DOT text with positions.
 
 The same plan gives the same bytes. Each device is a lane, each depth of the net a
-column. `neato -n` draws the text: Graphviz finds the ways of the lines around boxes,
-and the places of their labels.
+column. `neato -n` draws the text: Graphviz routes the lines around boxes
+and places their labels.
 """
 
 import math
@@ -356,48 +356,24 @@ def _box_rows(box: Box, shown: Diagram) -> list[Row]:
 
 
 def _box_tooltip(box: Box) -> str:
-    """Everything that is known about a box."""
-    facts, names = box.facts, box.group.members
+    """Names in full, the reason, and what a fallback or an audit says."""
     lines = [
-        ranged(names, 120) + (f" ({len(names)})" if len(names) > 1 else ""),
-        f"{facts.kind} on {facts.device}, reason: {', '.join(box.reasons)}",
+        ranged(box.group.members, 120),
+        f"{box.facts.kind} on {box.facts.device}, reason: {', '.join(box.reasons)}",
     ]
-    if facts.fallback:
-        fell = facts.fallback
-        lines.append(f"requested {fell.requested}: {clean(fell.reason)}")
-    if box.moved_from:
-        lines.append(f"was on {box.moved_from}")
-    lines += [clean(text) for text in box.strayed]
-    if facts.shapes:
-        lines.append("outputs " + "; ".join(shape_text(s) for s in facts.shapes[:4]))
-    lines.append(
-        f"weights {format_bytes(facts.weight_bytes)}, "
-        f"saved activations {format_bytes(facts.activation_bytes)}"
-    )
-    spent = [f"{phase} {format_seconds(s)}" for phase, s in facts.seconds.items() if s]
-    lines += [", ".join(spent)] if spent else []
-    lines += [f"declared at {clean(facts.where)}"] if facts.where else []
-    return "\n".join(lines)
+    lines += [box.facts.fallback.reason] if box.facts.fallback else []
+    return "\n".join(map(clean, [*lines, *box.strayed]))
 
 
 def _link_tooltip(link: DiagramEdge, source: str, target: str) -> str:
-    """Everything that is known about a link."""
-    lines = [f"{source} → {target}"]
-    if link.weights:
-        lines.append("weights that are stored once")
-    else:
-        lines.append("; ".join(dict.fromkeys(map(shape_text, link.shapes[:6]))))
-        lines.append(f"{format_bytes(link.bytes)} of tensors")
+    """The ends, and what is copied: many lines have no room for a label."""
+    said = f"{format_bytes(link.bytes)} on one device"
     if link.moved_bytes:
-        lines.append(
-            f"copied per step: {format_bytes(link.sent_bytes)} there, "
-            f"{format_bytes(link.returned_bytes)} back"
-        )
-        if link.seconds:
-            lines.append(f"copying takes {format_seconds(link.seconds)}")
+        said = _there_and_back(link.sent_bytes, link.returned_bytes)
+        said = f"weights, {said}" if link.weights else said
     elif link.reuses:
-        lines.append("reads a copy that is already on this device")
-    return "\n".join(line for line in lines if line)
+        said = "reads a copy that is already on this device"
+    return f"{source} → {target}\n{said}"
 
 
 def layers_text(layers: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import Call, Graph, Tensor
+from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Plan
 from splitnet.core.timeline import Timeline
 from splitnet.view.style import Shape, percent
@@ -93,20 +93,15 @@ def _leaving(graph: Graph) -> Mapping[str, tuple[Shape, ...]]:
     for tensor in graph.tensors:
         source = graph.call[tensor.source]
         if source.part != graph.call[tensor.target].part:
-            for shape in known_shape(source, tensor):
+            # Workload files know no shapes.
+            shapes = source.output_shapes[tensor.index : tensor.index + 1]
+            for shape in (tensor.shape,) if tensor.shape else shapes:
                 found[source.part][source.name, tensor.index] = shape
     for name in graph.outputs:
         call = graph.call[name]
         for index, shape in enumerate(call.output_shapes):
             found[call.part].setdefault((name, index), shape)
     return {part: tuple(shapes.values()) for part, shapes in found.items()}
-
-
-def known_shape(source: Call, tensor: Tensor) -> tuple[Shape, ...]:
-    """The shape of a tensor; empty for workload files, which know no shapes."""
-    if tensor.shape:
-        return (tensor.shape,)
-    return source.output_shapes[tensor.index : tensor.index + 1]
 
 
 def transfer_sums(

@@ -80,13 +80,13 @@ def _dot_of_devices(cluster: Cluster) -> str:
 
 def svg_of_timeline(timeline: Timeline) -> str:
     """The chart of a step as SVG text."""
-    return svg_of(dot_of_steps({"": timeline}, title=""))
+    return svg_of(dot_of_steps({"": timeline}))
 
 
 def svg_of_net(net: Net) -> str:
-    """The declared branches of a net as SVG text, with the devices asked for."""
+    """The declared branches of a net as SVG text, with the requested devices."""
     branch = {one.name: one for one in net.branches}
-    asked = {name: ", ".join(one.on) for name, one in branch.items()}
+    requested = {name: ", ".join(one.on) for name, one in branch.items()}
     layers = {name: _layers(one) for name, one in branch.items()}
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
     dot = graphviz.Digraph(
@@ -95,7 +95,9 @@ def svg_of_net(net: Net) -> str:
         edge_attr={"color": THIN, "arrowsize": "0.6", "tooltip": " "},
     )
     box: dict[str, str] = {}
-    for number, block in enumerate(fold(list(branch), asked, look, most=_MOST_BOXES)):
+    for number, block in enumerate(
+        fold(list(branch), requested, look, most=_MOST_BOXES)
+    ):
         first, count = branch[block.members[0]], len(block.members)
         rows = [(Line(ranged(block.members, 34), 10, bold=True),)]
         if count > 1:
@@ -103,7 +105,7 @@ def svg_of_net(net: Net) -> str:
         if layers[first.name]:
             rows.append((Line(layers_text(layers[first.name]), 8.5, QUIET),))
         if first.on != ("auto",) and first.kind != "input":
-            rows.append((Line(f"on {asked[first.name]}", 9),))
+            rows.append((Line(f"on {requested[first.name]}", 9),))
         fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
         dot.node(str(number), label=html_label(rows), fillcolor=fill)
         box |= dict.fromkeys(block.members, str(number))

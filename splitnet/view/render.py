@@ -31,7 +31,7 @@ from splitnet.view.timeline import dot_of_steps, stacked
 
 _FORMATS = ("svg", "png", "pdf", "dot")
 _CHILD = Path(__file__).with_name("graphviz_child.py")
-# The second for graphs around whose boxes Graphviz finds no ways for lines.
+# Straight lines if Graphviz cannot route them around the boxes.
 _ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
 _NAMES = re.compile(rb"<!--.*?-->\n|<title>[^<]*</title>\n")
@@ -64,19 +64,17 @@ def draw(
     path: str | os.PathLike[str],
     *,
     other: Plan | Timeline | None = None,
-    what: Annotated[str, ("placement", "timeline")] = "placement",
     dpi: Annotated[int, Meta(ge=1, le=2400)] = 96,
 ) -> Path:
     """Draw a plan, an audit or a timeline into a file, completely or not at all.
 
     Args:
         thing: a plan gives its placement diagram; an audit the same, with what ran
-            elsewhere marked; a timeline a chart of the step with a lane per device and
-            per link, and memory over time.
+            elsewhere marked; a timeline, such as `plan.timeline`, a chart of the step
+            with a lane per device and per link.
         path: the file; ".svg", ".png", ".pdf" or ".dot".
         other: beside a plan an earlier plan, and what moved since is marked; beside a
             timeline another, such as the measured one, drawn below on the same scale.
-        what: "placement", or "timeline" for a plan's timeline with memory limits.
         dpi: dots per inch of a png; 192 for print.
 
     Returns:
@@ -94,44 +92,34 @@ def draw(
             + (f"the suffix .{kind} is unknown. " if kind else "it has no suffix. ")
             + f"Allowed: {', '.join('.' + name for name in _FORMATS)}."
         )
-    audit = thing if isinstance(thing, Audit) else None
-    shown = thing.plan if isinstance(thing, Audit) else thing
-    placement = isinstance(shown, Plan) and what == "placement"
-    if isinstance(shown, Plan) and placement and isinstance(other, Plan | None):
-        text = dot_of(shown, other=other, audit=audit)
-    elif (
-        isinstance(shown, Plan | Timeline)
-        and isinstance(other, Plan | Timeline | None)
-        and not placement
-    ):
-        text = _steps(shown, other)
-    else:
-        beside = "" if other is None else f" beside a {type(other).__name__}"
-        raise SplitnetError(
-            f"cannot draw a {type(thing).__name__}{beside} here. Give a plan, an audit "
-            "or a timeline; `other` is of the same kind."
-        )
-    if kind == "dot":
-        picture = text.encode()
-    else:
-        if kind != "svg":
-            _warn_of_missing_letters(text, kind)
-        picture = render_dot(text, kind, dpi=dpi)
-    write_bytes(picture, path, "picture")
+    write_bytes(picture(thing, kind, other=other, dpi=dpi), path, "picture")
     return path
 
 
-def _steps(thing: Plan | Timeline, other: Plan | Timeline | None) -> str:
-    """The chart of a step, and of another on the same scale."""
-    first = thing.timeline if isinstance(thing, Plan) else thing
-    timelines = {"": first}
-    if isinstance(other, Plan):
-        timelines = {"planned": first, "other plan": other.timeline}
-    elif other is not None:
-        timelines = {"planned": first, "measured": other}
-    if isinstance(thing, Timeline):
-        return dot_of_steps(timelines)
-    return dot_of_steps(timelines, cluster=thing.cluster, title=thing.graph.name)
+def picture(
+    thing: Plan | Audit | Timeline,
+    kind: str,
+    *,
+    other: Plan | Timeline | None = None,
+    dpi: int = 96,
+) -> bytes:
+    """What `draw` writes into a file of this kind, "svg", "png", "pdf" or "dot"."""
+    if isinstance(thing, Timeline) and isinstance(other, Timeline | None):
+        text = dot_of_steps({"": thing} | ({"other": other} if other else {}))
+    elif not isinstance(thing, Timeline) and isinstance(other, Plan | None):
+        audit = thing if isinstance(thing, Audit) else None
+        plan = thing.plan if isinstance(thing, Audit) else thing
+        text = dot_of(plan, other=other, audit=audit)
+    else:
+        raise SplitnetError(
+            f"cannot draw a {type(other).__name__} beside a {type(thing).__name__}. "
+            "Give a plan beside a plan, a timeline beside a timeline."
+        )
+    if kind == "dot":
+        return text.encode()
+    if kind != "svg":
+        _warn_of_missing_letters(text, kind)
+    return render_dot(text, kind, dpi=dpi)
 
 
 def svg_of(text: str, program: str = "") -> str:

@@ -180,7 +180,7 @@ def _matrix(plan: Plan) -> dict[str, list[tuple[str, float]]]:
 
 
 def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
-    """Everything that the page's script shows, as JSON that HTML may hold."""
+    """The data of the page's script, as JSON that is safe inside HTML."""
     facts = part_facts(plan)
     order = running_order(plan, facts)
     number = {name: at for at, name in enumerate(order)}
@@ -283,7 +283,7 @@ def _part(
         number = {call.name: at for at, call in enumerate(calls)}
         look = {call.name: (call.kind, call.output_shapes) for call in calls}
         found["tree"] = _tree(block_of(list(number), look), number, set())
-        found["wires"] = [(*ends, size) for ends, size in sizes.items()]
+        found["layer_links"] = [(*ends, size) for ends, size in sizes.items()]
     return found
 
 

@@ -1,4 +1,4 @@
-"""The step as a Gantt chart with its critical path, and memory over time.
+"""The step as a Gantt chart with its critical path.
 
 The chart is DOT text in which every rectangle and text has its position.
 """
@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import graphviz
 
-from splitnet.core.cluster import Cluster, Device
 from splitnet.core.errors import format_bytes, format_seconds
 from splitnet.core.timeline import (
     PHASES,
@@ -23,7 +22,6 @@ from splitnet.core.timeline import (
 )
 from splitnet.view.facts import alike_devices
 from splitnet.view.style import (
-    ALARM,
     FONT,
     POINTS_PER_INCH,
     QUIET,
@@ -47,37 +45,23 @@ Place = tuple[float, float, float, float]
 """Left, top, width and height, in points."""
 
 _LEFT, _WIDE, _RIGHT = 196.0, 860.0, 60.0
-_LANE, _LINK_LANE, _MEMORY_LANE, _GAP = 34.0, 14.0, 44.0, 8.0
+_LANE, _LINK_LANE, _GAP = 34.0, 14.0, 8.0
 _MOST_LINK_ROWS = 4
 _MOST_LINKS = 12
-_MOST_NAMED = 8
 _NARROW = 2.0  # points; narrower neighbours become one bar
 _SHORTEST_NAME = 7
 _NOISE = 1e-12  # seconds, of sums of floats
 _IDLE, _WAIT, _GRID, _PALE = "#eef0f3", "#c3cad3", "#d5dae0", "#f4f6f8"
 _GREY, _PATH = "#57606a", "#c2185b"
-_TOPS = (0.25, 0.5, 1.0)  # of the scale of memory lanes, in shares of the limit
-_LITTLE = 0.1  # of a limit: a curve below it shows nothing
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
-def dot_of_steps(
-    timelines: Mapping[str, Timeline],
-    *,
-    cluster: Cluster | None = None,
-    title: str = "timeline",
-) -> str:
-    """Set one or more timelines of the same machine below each other, on one scale.
+def dot_of_steps(timelines: Mapping[str, Timeline]) -> str:
+    """Set timelines of the same machine below each other, on one scale.
 
-    Args:
-        timelines: by heading, such as "planned" and "measured".
-        cluster: the machine, for the memory limits.
-        title: what stands on top; "" for nothing.
+    They have headings, such as "planned" and "measured", or "".
     """
-    chart = _Chart(timelines.values(), cluster or (), title)
-    if title:
-        chart.say(16, 4, Line(shortened(title, 90), 15, bold=True))
-        chart.y += 24
+    chart = _Chart(timelines.values())
     chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
         path = critical_path(timeline) if timeline.copies else []
@@ -91,7 +75,6 @@ def dot_of_steps(
         chart.devices(timeline)
         chart.links(timeline, path)
         chart.path(path)
-        chart.memory(timeline)
         chart.axis(top, behind)
         chart.y += _GAP
     return chart.text()
@@ -135,13 +118,10 @@ def _look(color: str, phase: str) -> tuple[str, str]:
 class _Chart:
     """A chart in the making; `y` is where the next lane begins, in points."""
 
-    def __init__(
-        self, timelines: Iterable[Timeline], cluster: Iterable[Device], title: str
-    ) -> None:
+    def __init__(self, timelines: Iterable[Timeline]) -> None:
         its = list(timelines)
         self.seconds = max(timeline.seconds for timeline in its)
-        self.limits = {device.name: device.memory_bytes for device in cluster}
-        names = [*self.limits, *(name for timeline in its for name in timeline.devices)]
+        names = (name for timeline in its for name in timeline.devices)
         self.colors = colors_of(dict.fromkeys(names))
         self.y = 16.0
         self.lanes: dict[Hashable, float] = {}  # of devices and links: their middle
@@ -151,7 +131,7 @@ class _Chart:
                 "margin": "0",
                 "bgcolor": "white",
                 "splines": "false",
-                "tooltip": graphviz.escape(clean(title) or " "),
+                "tooltip": " ",
             },
             node_attr={
                 "fontname": FONT,
@@ -258,7 +238,7 @@ class _Chart:
             self.y += 18
 
     def _shares(self, timeline: Timeline, device: str, gaps: Sequence[Span]) -> None:
-        """A bar and a line of what a device does in the step, below its name."""
+        """What a device does in the step, in words and as a bar below its name."""
         whole = timeline.seconds or 1.0
         copies = sum(g.stop - g.start for g in gaps if isinstance(g.event, Copy))
         busy = timeline.compute_seconds[device] / whole
@@ -369,74 +349,6 @@ class _Chart:
             else:
                 groups.append([event])
         return groups
-
-    def memory(self, timeline: Timeline) -> None:
-        """Bytes in use over the step; all lanes have one scale, per cent of the limit.
-
-        Where limits are unknown, the largest peak takes their place. Devices that use
-        little of it share a line.
-        """
-        peaks = {d: p for d in timeline.devices if (p := timeline.peak_bytes.get(d))}
-        known = all(self.limits.get(device) for device in peaks)
-        limits = self.limits if known else dict.fromkeys(peaks, max(peaks.values()))
-        of = "limit" if known else "largest peak"
-        low = {d: p for d, p in peaks.items() if p < _LITTLE * limits[d]}
-        if low:
-            said = ", ".join(f"{d} {format_bytes(peak)}" for d, peak in low.items())
-            if len(low) > _MOST_NAMED:
-                said = f"{len(low)} devices, at most {format_bytes(max(low.values()))}"
-            words = f"memory peak below {percent(_LITTLE)} of the {of}: {said}"
-            self.say(16, 6, Line(words, 9, QUIET))
-            self.y += 18
-        peaks = {d: p for d, p in peaks.items() if d not in low}
-        if not peaks:
-            return
-        share = max(peak / limits[d] for d, peak in peaks.items())
-        top = next((s for s in _TOPS if share <= 0.95 * s), 1.08 * max(share, 1.0))
-        words = f"memory, each lane from 0 to {percent(top)} of the {of}"
-        self.say(16, 6, Line(words, 9, QUIET))
-        self.y += 18
-        for device, peak in peaks.items():
-            limit = limits[device]
-            self.say(16, 10, Line(shortened(device, 20), 9.5))
-            self.say(16, 23, Line(f"peak {format_bytes(peak)}", 9, QUIET))
-            said = f"{percent(peak / limit)} of {format_bytes(limit)}"
-            self.say(16, 35, Line(said, 9, QUIET))
-            self.mark((_LEFT, self.y, _WIDE, _MEMORY_LANE), _PALE)
-            self._curve(timeline, device, limit * top)
-            if known and top >= 1:
-                height = self.y + _MEMORY_LANE * (1 - 1 / top)
-                for at in range(0, int(_WIDE), 12):
-                    self.mark((_LEFT + at, height, 7, 1.4), ALARM)
-            self.y += _MEMORY_LANE + _GAP
-
-    def _curve(self, timeline: Timeline, device: str, top: float) -> None:
-        """The area under the bytes in use; `top` is the bytes of a full lane.
-
-        Of intervals too short to be seen the highest is drawn.
-        """
-        points = [(0.0, 0), *timeline.memory[device]]
-        stops = [seconds for seconds, _ in points[1:]] + [timeline.seconds]
-        levels: list[tuple[float, float, int]] = []
-        for (start, count), stop in zip(points, stops, strict=True):
-            stop = min(stop, timeline.seconds)
-            if stop <= start:
-                continue
-            if levels:
-                begun, _, level = levels[-1]
-                if count == level or self.x(stop) - self.x(begun) < _NARROW:
-                    levels[-1] = (begun, stop, max(count, level))
-                    continue
-            levels.append((start, stop, count))
-        for start, stop, count in (level for level in levels if level[2]):
-            x = self.x(start)
-            wide = min(self.x(stop) - x + 0.6, _LEFT + _WIDE - x)  # no seams
-            tall = _MEMORY_LANE * count / top
-            base = self.y + _MEMORY_LANE - tall
-            tip = f"{format_bytes(count)} on {device} from {format_seconds(start)}"
-            pale = mixed(self.colors[device], "#ffffff", 0.45)
-            self.mark((x, base, wide, tall), pale, tip=tip)
-            self.mark((x, base, wide, 1.2), self.colors[device])
 
 
 def _lane_of(event: Task | Copy | None) -> Hashable:

@@ -128,7 +128,7 @@ def test_callback_writes_diagram_audit_memory_and_time(
         (0, "images", png),
         (1, "images", png),
     ]
-    assert [(s, p) for s, p, _ in written["timeline"]] == [(0, "images"), (1, "images")]
+    assert [(s, p) for s, p, _ in written["timeline"]] == [(0, "images")]
     assert b"habits: batch 16" in written["plan"][0][2]
     assert b"report.html" in written["report"][0][2]
     assert "explorer" in next(tmp_path.rglob("report.html")).read_text("utf-8")
@@ -136,7 +136,6 @@ def test_callback_writes_diagram_audit_memory_and_time(
     for device in ("gpu:0", "gpu:1", "cpu:0"):
         assert written[f"planned/memory_bytes/{device}"][0][1] == "scalars"
         assert written[f"planned/compute_seconds/{device}"][0][1] == "scalars"
-        assert written[f"measured/compute_seconds/{device}"][0][1] == "scalars"
     assert [step for step, _, _ in written["measured/step_seconds"]] == [0, 1]
 
 
@@ -145,30 +144,9 @@ def test_callback_says_what_an_eager_step_hides(model: Any, tmp_path: Path) -> N
     eager = sn.place(sn.unplace(model), sn.plan_of(model).cluster, batch=16)
     eager.compile("sgd", "mse", run_eagerly=True)
     inputs, targets = batch()
-    callback = sn.PlacementCallback(tmp_path, measured_step=1)
+    callback = sn.PlacementCallback(tmp_path)
 
     eager.fit(inputs, targets, batch_size=16, verbose=0, callbacks=[callback])
 
     assert callback.audit is not None
     assert any("run_eagerly=True" in note for note in callback.audit.notes)
-    assert b"saw no op" in events(tmp_path)["measured"][0][2]
-
-
-def test_callback_says_why_no_step_was_measured(model: Any, tmp_path: Path) -> None:
-    """Beside another profile training goes on, and the text says what happened."""
-    inputs, targets = batch()
-    callback = sn.PlacementCallback(tmp_path / "board", measured_step=1)
-
-    tf.profiler.experimental.start(str(tmp_path / "profile"))
-    try:
-        model.fit(inputs, targets, batch_size=16, verbose=0, callbacks=[callback])
-    finally:
-        tf.profiler.experimental.stop()
-
-    assert b"No step was measured" in events(tmp_path / "board")["measured"][0][2]
-
-
-def test_callback_refuses_to_measure_the_audited_step(tmp_path: Path) -> None:
-    """Step 0 is traced and audited, so its time says nothing."""
-    with pytest.raises(sn.SplitnetError, match="measured_step=0: step 0 is audited"):
-        sn.PlacementCallback(tmp_path, measured_step=0)

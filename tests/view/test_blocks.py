@@ -97,19 +97,19 @@ def test_fold_keeps_every_name_once_and_its_place(seed: int) -> None:
             [("block_0/x", 30, 30), ("block_0/y", 30, 30)],
         ),
         (
-            ["in", *blocks(3, "x", "y"), "out"],
-            5,
+            ["in", *blocks(3, "x", "y"), "end/x", "end/z", "out"],
+            8,
             lambda n: 0,
             [
                 ("in", 1, 1),
-                ("block_0/x", 2, 0),
-                ("block_1/x", 2, 0),
-                ("block_2/x", 2, 0),
+                ("block_0/x", 6, 3),
+                ("end/x", 1, 1),
+                ("end/z", 1, 1),
                 ("out", 1, 1),
             ],
         ),
     ],
-    ids=["few names", "equal blocks", "two devices", "opened where there is room"],
+    ids=["few names", "equal blocks", "two devices", "unlike blocks are opened"],
 )
 def test_fold_opens_what_there_is_room_for(
     names: list[str],

@@ -42,12 +42,11 @@ def test_draw_writes_the_format_that_the_suffix_says(
         (plans.one(), "picture", {}, "no suffix"),
         (plans.one(), "nowhere/x.dot", {}, "No such file or directory"),
         ("plan", "x.svg", {}, "thing= must be a plan, an audit, or a timeline"),
-        (plans.one(), "x.svg", {"what": "memory"}, "'placement', 'timeline'"),
         (
             plans.one(),
             "x.svg",
             {"other": plans.one().timeline},
-            "`other` is of the same kind",
+            "cannot draw a Timeline beside a Plan",
         ),
         (plans.one().timeline, "x.svg", {"other": 3}, "other= must be"),
     ],
@@ -85,11 +84,11 @@ def test_draw_shows_every_nasty_name_as_text(tmp_path: Path) -> None:
 
 def test_draw_shows_nasty_names_in_a_timeline(tmp_path: Path) -> None:
     """The timeline's SVG parses too, and so does its DOT for png."""
-    tree = ElementTree.parse(draw(plans.nasty(), tmp_path / "x.svg", what="timeline"))
+    tree = ElementTree.parse(draw(plans.nasty().timeline, tmp_path / "x.svg"))
     assert not list(tree.iter(f"{SVG}script"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a machine may lack letters for the names
-        png = draw(plans.nasty(), tmp_path / "x.png", what="timeline").read_bytes()
+        png = draw(plans.nasty().timeline, tmp_path / "x.png").read_bytes()
     assert png.startswith(MAGIC["png"])
 
 
@@ -165,12 +164,12 @@ def fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("what", ["placement", "timeline"])
-def test_draw_warns_of_letters_that_no_font_has(fonts: Path, what: str) -> None:
+@pytest.mark.parametrize("timeline", [False, True])
+def test_draw_warns_of_letters_that_no_font_has(fonts: Path, timeline: bool) -> None:
     """A png would have boxes there; the warning says which letters, and what to do."""
     plan = plans.towers(2, 2, names="塔")
     with pytest.warns(UserWarning, match="such as 塔, so the png has boxes.*to .svg"):
-        draw(plan, fonts / "x.png", what=what)
+        draw(plan.timeline if timeline else plan, fonts / "x.png")
 
 
 def test_draw_does_not_warn_without_need(fonts: Path) -> None:

@@ -135,7 +135,7 @@ def test_explorer_json_has_each_part_in_one_block_of_its_device() -> None:
 
 
 def test_explorer_json_has_a_tree_of_the_layers_of_each_part() -> None:
-    """Repeats are a block; links and wires say from which layer to which."""
+    """Repeats are a block; links say from which layer to which."""
     draft = plans.Draft("blocks", 8)
     draft.part("x", kind="input", on="cpu:0")
     draft.part("body", ["x"], ["Conv2D", "ReLU"] * 5)
@@ -148,7 +148,7 @@ def test_explorer_json_has_a_tree_of_the_layers_of_each_part() -> None:
 
     assert (body["tree"]["times"], len(body["tree"]["inside"])) == (5, 5)
     assert body["tree"]["inside"][4]["inside"] == [8, 9]
-    assert [wire[:2] for wire in body["wires"]] == [[n, n + 1] for n in range(9)]
+    assert [wire[:2] for wire in body["layer_links"]] == [[n, n + 1] for n in range(9)]
     assert "tree" not in x
     assert "tree" not in head
     into, out = (link[6] for link in data["links"])

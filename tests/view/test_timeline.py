@@ -1,20 +1,16 @@
-"""The chart of a step: bars, links, waits, the critical path, and memory."""
+"""The chart of a step: bars, links, waits, and the critical path."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
 import pygraphviz
 import pytest
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.plan import Plan
 from splitnet.core.timeline import Copy, Task, Timeline
 from splitnet.view.timeline import dot_of_steps, tick_seconds
 from tests.view import plans
-
-RED = "#b3261e"
 
 
 @dataclass
@@ -60,28 +56,17 @@ class Chart:
         """The rectangles whose tooltip has these words."""
         return [mark for mark in self.marks if part in mark.tip]
 
-    def red(self) -> int:
-        """How many rectangles are red."""
-        return sum(mark.fill == RED for mark in self.marks)
 
-
-def chart(timelines: Any, **options: Any) -> Chart:
+def chart(timelines: Any) -> Chart:
     """The chart of a timeline, or of several by heading."""
     its = timelines if isinstance(timelines, dict) else {"": timelines}
-    return Chart(dot_of_steps(its, **options))
+    return Chart(dot_of_steps(its))
 
 
 def step(*tasks: Task, copies: tuple[Copy, ...] = (), devices: int = 2) -> Chart:
     """The chart of hand-written tasks."""
     names = tuple(f"gpu:{n}" for n in range(devices))
     return chart(Timeline(tasks, copies, names, {}))
-
-
-def squeezed(memory: str) -> Plan:
-    """The siamese plan on GPUs with so much memory."""
-    plan = plans.siamese()
-    cluster = Cluster.of("gpu:0", "gpu:1", "cpu", memory=memory)
-    return plans.plan_by_hand(plan.graph, cluster, plan.device_of)
 
 
 def test_bars_are_to_scale_and_phases_apart() -> None:
@@ -144,7 +129,7 @@ def test_planned_and_measured_have_one_scale() -> None:
 def test_bars_too_narrow_to_see_are_joined() -> None:
     """900 tasks on four devices give a few bars, and a small file."""
     plan = plans.chain(300)
-    shown = chart(plan.timeline, cluster=plan.cluster)
+    shown = chart(plan.timeline)
     assert len(shown.dot) < 300_000
     joined = [mark for mark in shown.tipped(" more on gpu:") if "path" not in mark.tip]
     assert 0 < len(joined) < 40
@@ -250,42 +235,9 @@ def test_copies_that_overlap_are_below_each_other() -> None:
     assert max(b.y + b.height for b in bars) - min(b.y for b in bars) <= 8.1
 
 
-def test_memory_has_one_scale_in_per_cent_of_the_limit() -> None:
-    """Half of 2 GiB fills as much of its lane as half of 4 GiB."""
-    half = {"gpu:0": ((0.0, 1 << 30),), "gpu:1": ((0.0, 2 << 30),)}
-    task = Task("a", "gpu:0", "forward", 0.0, 1.0)
-    cluster = Cluster.of("gpu:0", "gpu:1", memory="2 GiB")
-    first, second = cluster
-    second = replace(second, memory_bytes=4 << 30)
-    shown = chart(
-        Timeline((task,), (), ("gpu:0", "gpu:1"), half),
-        cluster=Cluster((first, second), cluster.links),
-    )
-    one, other = shown.tipped("GiB on gpu")
-    assert one.height == pytest.approx(other.height)
-    assert "memory, each lane from 0 to 100 % of the limit" in shown.words
-    assert "50 % of 2.00 GiB" in shown.words
-
-
-def test_a_limit_is_drawn_if_memory_comes_near() -> None:
-    """A device that is nearly full has a dashed line; an almost empty one has not."""
-    plan, near = plans.siamese(), squeezed("1 MiB")
-    assert chart(plan.timeline, cluster=near.cluster).red() > 0
-    assert chart(plan.timeline, cluster=plan.cluster).red() == 0
-
-
 def test_devices_that_do_the_same_share_a_lane() -> None:
     """32 GPUs with two towers each: gpu:0 runs the head as well, the others are one."""
     plan = plans.towers(64, 32)
-    texts = chart(plan.timeline, cluster=plan.cluster).texts
+    texts = chart(plan.timeline).texts
     assert "gpu:1 … gpu:31 (31)" in texts
     assert sum(text.startswith("computing") for text in texts) == 3
-    assert any("33 devices, at most" in text for text in texts)
-
-
-def test_almost_empty_devices_have_no_curve() -> None:
-    """Peaks below a tenth of the limit take one line together."""
-    plan = plans.siamese()
-    shown = chart(plan.timeline, cluster=squeezed("100 MiB").cluster).words
-    assert "memory peak below 10 % of the limit: cpu:0 70.0 MiB" in shown
-    assert "peak 36.4 MiB" in shown

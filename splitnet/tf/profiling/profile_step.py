@@ -47,7 +47,7 @@ def profile_step(
     """Run training steps and return the shortest as a measured timeline.
 
     The steps are those of `fit`. Weights, optimizer state, metrics and random states
-    are put back afterwards. `draw(plan, path, what="timeline", other=...)`,
+    are put back afterwards. `draw(plan.timeline, path, other=...)`,
     `report(plan, path, measured=...)` and `trace(plan, path, measured=...)` show the
     timeline beside the planned one.
 

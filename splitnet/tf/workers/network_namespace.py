@@ -75,27 +75,6 @@ def isolate() -> None:
         ) from None
 
 
-def enter(pid: int) -> None:
-    """Move this program into the private network of another that the same user runs."""
-    faults = []
-    for kind, flag in (("user", _NEW_USER), ("net", _NEW_NET)):
-        theirs = f"/proc/{pid}/ns/{kind}"
-        try:
-            if os.path.samefile(theirs, f"/proc/self/ns/{kind}"):
-                continue
-            with open(theirs, encoding="ascii") as file:
-                error = _call("setns", file.fileno(), flag)
-        except OSError as problem:
-            error = problem.errno or 1
-        if error:
-            faults.append(f"{kind}: {os.strerror(error)}")
-    if faults:
-        raise ConfigError(
-            f"cannot enter the private network of process {pid} ({'; '.join(faults)}). "
-            "It must run, on this machine, for the same user."
-        )
-
-
 def end_with_parent() -> None:
     """Let the kernel kill this process when the one that started it ends."""
     _call("prctl", _DIE_WITH_PARENT, signal.SIGKILL)

@@ -72,21 +72,16 @@ class LocalWorkers:
             return f"{ended}\nit does not start again and is left out: {fault}"
         return f"{ended}\nit is started again"
 
-    def wait(self) -> str:
-        """Wait until one of them ends by itself; which, how, and its last lines."""
-        while True:
-            for index in range(len(self.processes)):
-                if ended := self._ended(index):
-                    return ended
-            time.sleep(0.5)
-
     def report_ends(self, tell: Callable[[str], None]) -> None:
         """Call `tell` once, from a thread, when a worker ends by itself."""
 
         def watch() -> None:
-            message = self.wait()
-            if not self._stopping:
-                tell(message)
+            while not self._stopping:
+                for index in range(len(self.processes)):
+                    if (ended := self._ended(index)) and not self._stopping:
+                        tell(ended)
+                        return
+                time.sleep(0.5)
 
         threading.Thread(target=watch, daemon=True).start()
 

@@ -113,7 +113,7 @@ const light = (its) => {
       if (!frames.length || !all) join(end(source, 0), end(target, 0), size, sent, returned, weights);
       else for (const [from, to, part] of between) join(end(source, from), end(target, to), part, sent * part / all, returned * part / all, weights);
     }
-    for (const top of frames) for (const [from, to, size] of parts[first(top)].wires) join(top.boxOf[from], top.boxOf[to], size, 0, 0, 0);
+    for (const top of frames) for (const [from, to, size] of parts[first(top)].layer_links) join(top.boxOf[from], top.boxOf[to], size, 0, 0, 0);
     lines = [...joined.values()];
     for (const top of frames) {
       top.wide = columns(top.layerBoxes, lines.filter((line) => line.source.frame === top && line.target.frame === top), (line) => [line.source, line.target]) + 2 * STACK;

@@ -434,7 +434,7 @@ shutil.copy(file, "measured.toml")
 def test_run_starts_lost_workers_and_the_program_again(tmp_path: Path) -> None:
     """It says what ended; a worker whose port is taken is left out.
 
-    The links between the hosts that are left are measured, and kept in the file.
+    The links between the hosts that are left are measured, and saved in the file.
     """
     (tmp_path / "train.py").write_text(ATTEMPTS)
     command = ["splitnet", "run", "--workers", "2", "--max-restarts", "2"]
@@ -450,7 +450,7 @@ def test_run_starts_lost_workers_and_the_program_again(tmp_path: Path) -> None:
     assert said.count("it does not start again and is left out") == 1
     assert "restart 1 of 2" in said
     assert "restart 2" not in said
-    assert "kept in" in done.stdout
+    assert "saved in" in done.stdout
     cluster = Cluster.load(tmp_path / "measured.toml")
     names = [device.name for device in cluster]
     ends = {(link.source, link.target) for link in cluster.links}

@@ -62,12 +62,17 @@ def test_workers_refuse_calls_from_outside(tmp_path: Path) -> None:
     assert process.returncode == 3
 
 
+RUN = (
+    "import os, sys; from splitnet.cli.worker_commands import run_program\n"
+    "sys.exit(run_program(sys.argv[1:], os.environ)[0])"
+)
+
+
 def test_a_program_ends_when_what_runs_it_is_killed() -> None:
-    """`cluster up` and `join`, killed with no time to clean up, leave no program."""
+    """`cluster up` and `run`, killed with no time to clean up, leave no program."""
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
     with subprocess.Popen(
-        [*join, "--", sys.executable, "-c", program],
+        [sys.executable, "-c", RUN, sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -81,9 +86,8 @@ def test_a_program_ends_when_what_runs_it_is_killed() -> None:
 
 def test_a_program_that_a_signal_ended_says_so_as_a_shell_does() -> None:
     """128 and the number of the signal."""
-    join = [sys.executable, "-m", "splitnet", "cluster", "join", str(os.getpid())]
     done = subprocess.run(
-        [*join, "--", "sh", "-c", "kill -9 $$"],
+        [sys.executable, "-c", RUN, "sh", "-c", "kill -9 $$"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
     )
