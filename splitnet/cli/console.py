@@ -1,4 +1,4 @@
-"""What the terminal shows: answers on stdout, progress on stderr, no start-up lines."""
+"""Terminal output: answers on stdout, progress on stderr, no start-up lines."""
 
 import json
 import os

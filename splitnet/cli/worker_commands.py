@@ -66,7 +66,7 @@ def worker(
         index = job.index if index is None else index
         say(f"cluster of {len(where.hosts)} hosts: {job.origin}")
     if index is None:
-        raise ConfigError("which worker is this? Name its number: --index K.")
+        raise ConfigError("the number of this worker is unknown. Give it: --index K.")
     if allow_remote:
         say(_EXPOSED)
     limit = None

@@ -1,4 +1,4 @@
-"""What a placement diagram shows: boxes, the links between them, and lanes.
+"""Contents of a placement diagram: boxes, the links between them, and lanes.
 
 Of many branches a box is a block: what repeats, what is named alike, or neighbours.
 
@@ -20,7 +20,7 @@ from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
-from splitnet.view.facts import PartFacts, alike_devices, part_facts
+from splitnet.view.facts import PartFacts, equivalent_devices, part_facts
 from splitnet.view.style import ranged
 
 _WORD = re.compile(r"[/._]|(?<=\D)(?=\d)")
@@ -157,7 +157,7 @@ def diagram_of(
     facts = {n: f for n, f in part_facts(plan).items() if running.get(n)}
     lane_of = {device.name: device.name for device in plan.cluster}
     if not any(n in strayed or n in old for n in facts):
-        for devices in alike_devices(plan.timeline):
+        for devices in equivalent_devices(plan.timeline):
             lane_of |= dict.fromkeys(devices, devices[0])
     place = {
         name: (

@@ -1,4 +1,4 @@
-"""What pictures and tables say about a plan: parts, transfers, verdict."""
+"""Figures and sentences about a plan for pictures and tables."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from splitnet.core.plan import Fallback, Plan
 from splitnet.core.timeline import Timeline
 from splitnet.view.style import Shape, percent
 
-_MOST_ALONE = 8  # with more devices, those that do the same are drawn together
+_MOST_ALONE = 8  # with more devices, equivalent ones are drawn together
 _GOAL = {
     "latency": "shortest step",
     "throughput": "highest throughput",
@@ -116,8 +116,8 @@ def transfer_sums(
     return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
 
-def alike_devices(timeline: Timeline) -> list[list[str]]:
-    """The devices that compute; of many, those of a host that do the same together."""
+def equivalent_devices(timeline: Timeline) -> list[list[str]]:
+    """Devices that compute, in groups; of many, equivalent ones of a host together."""
     busy = [d for d in timeline.devices if timeline.compute_seconds[d]]
     does: dict[str, list[Hashable]] = {device: [] for device in busy}
     for task in timeline.tasks:

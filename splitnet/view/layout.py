@@ -1,4 +1,4 @@
-"""Where the boxes of a placement diagram stand: in lanes and columns, or on cards."""
+"""Layout of a placement diagram: boxes in lanes and columns, or on cards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

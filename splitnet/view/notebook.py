@@ -1,4 +1,4 @@
-"""What a notebook shows: nets, clusters, plans, steps, and a search while it runs."""
+"""Pictures of nets, clusters, plans and steps in a notebook, and a progress bar."""
 
 import sys
 from collections.abc import Callable

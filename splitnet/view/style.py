@@ -1,6 +1,6 @@
-"""Colours, text and labels that all pictures share.
+"""Colours, text widths and labels of all pictures.
 
-Names come from users: they are cleaned and escaped here, and are only ever text.
+Names come from users: they are cleaned and escaped here, so that they are text only.
 """
 
 import html

@@ -20,7 +20,7 @@ from splitnet.core.timeline import (
     critical_path,
     waits,
 )
-from splitnet.view.facts import alike_devices
+from splitnet.view.facts import equivalent_devices
 from splitnet.view.style import (
     FONT,
     POINTS_PER_INCH,
@@ -81,7 +81,7 @@ def dot_of_steps(timelines: Mapping[str, Timeline]) -> str:
 
 
 def path_text(path: Sequence[Span]) -> str:
-    """What the critical path consists of: its devices, and its copies."""
+    """Time on the critical path by device, and in copies."""
     spent: dict[str, float] = {}
     for event, start, stop in path:
         name = event.device if isinstance(event, Task) else "copies"
@@ -203,10 +203,10 @@ class _Chart:
         self.y += 24
 
     def devices(self, timeline: Timeline) -> None:
-        """A lane per device that computes, and a line that names the others."""
+        """A lane per device that computes, and a line for those that are idle."""
         pipelined = any(task.microbatch for task in timeline.tasks)
         gaps = waits(timeline)
-        for devices in alike_devices(timeline):
+        for devices in equivalent_devices(timeline):
             device = devices[0]
             strong = mixed(self.colors[device], "#000000", 0.25)
             name = ranged(devices, 26)

@@ -60,7 +60,9 @@ def test_wrong_questions_are_answered_with_words(
 
 
 @pytest.mark.parametrize(
-    "words", [["nonsense"], ["draw"], ["draw", "a", "b"], ["demo", "--epochs", "0"]]
+    "words",
+    [["nonsense"], ["draw"], ["draw", "a", "b"], ["demo", "--epochs", "0"]]
+    + [["cluster", "up"]],
 )
 def test_usage_errors_exit_with_2(
     words: list[str], capsys: pytest.CaptureFixture[str]

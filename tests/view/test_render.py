@@ -61,6 +61,13 @@ def test_draw_refuses_what_cannot_be_drawn(
     assert not list(tmp_path.iterdir())
 
 
+def test_draw_sets_two_timelines_below_each_other(tmp_path: Path) -> None:
+    """A measured step, or that of another plan, on one scale."""
+    step = plans.siamese().timeline
+    text = draw(step, tmp_path / "x.dot", other=plans.one().timeline).read_text()
+    assert text.index("<B>one step, 113 ms") < text.index("<B>other: one step, ")
+
+
 def test_draw_takes_a_resolution(tmp_path: Path) -> None:
     """Twice the dots per inch are twice the pixels."""
     wide = []
