@@ -8,6 +8,8 @@ import pytest
 
 import splitnet as sn
 from splitnet.cli import main
+from splitnet.core.cluster import Cluster
+from splitnet.core.serialization import write_cluster
 from tests.cli.given import child, python
 
 
@@ -30,6 +32,7 @@ from tests.cli.given import child, python
         (["audit", "{plan}"], "has none"),
         (["run", "none.py"], "there is no script 'none.py'"),
         (["audit", "none.py:x", "--plan", "{plan}"], "there is no file 'none.py'"),
+        (["worker", "--cluster", "{cluster}"], "the number of this worker is unknown"),
         (["audit", __file__ + ":x", "--plan", "{plan}", "--gpus", "2"], "its own"),
     ],
 )
@@ -45,7 +48,10 @@ def test_wrong_questions_are_answered_with_words(
     text, other = tmp_path / "text.json", tmp_path / "other.json"
     text.write_text("{ not json")
     other.write_text('{"some": {"thing": 1}}')
+    cluster = tmp_path / "cluster.toml"
+    write_cluster(Cluster.of("cpu", "worker:0/cpu:0"), cluster)
     files = {
+        "cluster": str(cluster),
         "plan": plan_file,
         "workload": workload_file,
         "text": str(text),
