@@ -69,8 +69,8 @@ assert "numba" not in sys.modules
 def test_ctrl_c_ends_the_compiled_search(objective: str) -> None:
     """An interrupt during a search of a minute is raised within a second.
 
-    It is repeated each second: Python drops an exception that is raised while a callback
-    from C runs, such as those of loading compiled code.
+    It is repeated each second: Python drops an exception that is raised while a
+    callback from C runs, such as those of loading compiled code.
     """
     problem = step_problem(60, 1)
     solve(problem, objective=objective, effort=100_000)  # loads the compiled code
