@@ -239,14 +239,14 @@ COMMANDS = (
     "draw {plan} -o {out}.dot --calls left --timeline",
     "report {plan} -o {out}.html",
     "simulate {plan} --microbatches 2 --schedule gpipe --trace {out}.json",
-    "audit {program}:net --stand-ins 2 --loss mse --batch 8 --time-limit 0.1",
+    "audit {program}:net --stand-ins 2 --loss mse --batch 8 --optimizer sgd",
     "audit {program}:net --plan {plan} --loss mse",
     "measure {program}:nothing --out {out} --batch 2 --optimizer sgd",
     "config --check",
     "run --gpus none --cpu-threads 2 {script} 3",
     "demo --epochs 0 --gpus 2 --out {out}",
     "worker --cluster {cluster} --index 7 --threads 1",
-    "cluster health {cluster} --timeout 0.1",
+    "cluster health {cluster}",
     "cluster up --workers no --threads 1 -- true",
 )
 PROGRAM = """

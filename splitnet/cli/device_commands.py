@@ -5,7 +5,6 @@ import runpy
 import statistics
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,8 +20,6 @@ from splitnet.cli.console import (
     show_rows,
 )
 from splitnet.cli.options import (
-    MACHINE,
-    SEARCH,
     TARGET_HELP,
     AllowRemote,
     Json,
@@ -31,8 +28,6 @@ from splitnet.cli.options import (
     TargetName,
     check_target,
     load_source,
-    opened,
-    search_options,
 )
 from splitnet.cli.plan_commands import planned
 from splitnet.cli.worker_commands import run_with_workers
@@ -295,27 +290,34 @@ def demo(
 
 
 SavedPlanOfTarget = Annotated[
-    str | None, Option(metavar="PLAN.json", help="A saved plan of TARGET.")
+    str | None,
+    Option(metavar="PLAN.json", help="A saved plan of TARGET; else one is made here."),
 ]
+Batch = Annotated[
+    int | None, Option(metavar="N", min=1, help="Batch size: samples per step (32).")
+]
+Optimizer = Annotated[str, Option(metavar="NAME", help="A Keras optimizer by name.")]
 Loss = Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")]
 
 
 def audit(
     target: TargetName,
     plan: SavedPlanOfTarget = None,
+    batch: Batch = None,
+    optimizer: Optimizer = "adam",
     loss: Loss = "mse",
+    stand_ins: StandIns = 0,
     json_: Json = False,
-    **options: Annotated[Any, SEARCH | MACHINE],
 ) -> int:
     """Run one training step and check that it ran as planned.
 
     The data are synthetic. The devices are read back from the graphs that TensorFlow
     executed. Exit code 1 if anything ran elsewhere.
     """
-    source, made = _source_and_plan(target, options, plan)
+    source, made = _source_and_plan(target, plan, batch, optimizer, stand_ins)
     with progress("auditing", total=2) as advance:
         advance(0, "emitting")
-        model = _compiled(sn.emit(source, made), options, loss)
+        model = _compiled(sn.emit(source, made), optimizer, loss)
         advance(1, "running a step")
         found = sn.audit(model, made, _synthetic_batch(model, made.batch, loss))
     if json_:
@@ -329,27 +331,29 @@ def audit(
 def bench(
     target: TargetName,
     plan: SavedPlanOfTarget = None,
+    batch: Batch = None,
+    optimizer: Optimizer = "adam",
     loss: Loss = "mse",
+    stand_ins: StandIns = 0,
     steps: Annotated[
         int, Option(metavar="N", min=2, help="Steps of each model that are timed.")
     ] = 20,
     json_: Json = False,
-    **options: Annotated[Any, SEARCH | MACHINE],
 ) -> int:
     """Time training steps as planned and on one device, in turn.
 
     The data are synthetic. One device is what TensorFlow takes without splitnet: its
     first GPU, or the CPU.
     """
-    source, made = _source_and_plan(target, options, plan)
+    source, made = _source_and_plan(target, plan, batch, optimizer, stand_ins)
     with progress("timing", total=2 * steps + 2) as advance:
-        placed = _compiled(sn.emit(source, made), options, loss)
-        plain = _compiled(sn.unplace(placed), options, loss)
-        batch = _synthetic_batch(placed, made.batch, loss)
+        placed = _compiled(sn.emit(source, made), optimizer, loss)
+        plain = _compiled(sn.unplace(placed), optimizer, loss)
+        data = _synthetic_batch(placed, made.batch, loss)
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(2 * steps + 2):
             began = time.perf_counter()
-            (plain, placed)[turn % 2].train_on_batch(*batch)
+            (plain, placed)[turn % 2].train_on_batch(*data)
             seconds[turn % 2].append(time.perf_counter() - began)
             advance(turn + 1)
     ratios = [one / other for one, other in zip(*seconds)][1:]  # the first is traced
@@ -377,28 +381,26 @@ def bench(
 
 
 def _source_and_plan(
-    target: str, options: Mapping[str, Any], plan: str | None
+    target: str, plan: str | None, batch: int | None, optimizer: str, stand_ins: int
 ) -> "tuple[Any, sn.Plan]":
-    """A model with a saved plan, or with a plan that is searched."""
+    """A model with a saved plan, or with a plan for this machine."""
     check_target(target)
     if not plan:
-        source, cluster = opened(target, None, options, runs=True)
-        return source, planned(source, cluster, search_options(options))[0]
-    given = {name for name, value in options.items() if value is not None}
-    if given - {"stand_ins", "optimizer"}:
-        raise DeclarationError(
-            "--plan has its own machine and options; beside it give --stand-ins, "
-            "--optimizer and --loss alone."
-        )
+        cluster = local_devices(stand_ins)
+        source, how = load_source(target), {"optimizer": optimizer}
+        how |= {} if batch is None else {"batch": batch}
+        return source, planned(source, cluster, how)[0]
+    if batch is not None:
+        raise DeclarationError("a saved plan has its own batch; leave --batch out.")
     made = sn.load_plan(plan)
     # Its stand-ins must exist before the program builds its first layer.
-    local_devices(options["stand_ins"] or sum(d.stand_in for d in made.cluster))
+    local_devices(stand_ins or sum(d.stand_in for d in made.cluster))
     return load_source(target), made
 
 
-def _compiled(model: Any, options: Mapping[str, Any], loss: str) -> Any:
+def _compiled(model: Any, optimizer: str, loss: str) -> Any:
     if not model.compiled:
-        model.compile(options["optimizer"] or "adam", loss)
+        model.compile(optimizer, loss)
     return model
 
 

@@ -109,6 +109,9 @@ SEARCH: Table = {
 }
 """What a plan is searched with."""
 
+ESTIMATE: Table = {n: SEARCH[n] for n in ("batch", "optimizer", "costs", "time_limit")}
+"""What strategies are compared with."""
+
 
 def spelled_out(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options of its tables, as typer reads them."""
@@ -212,13 +215,11 @@ def saved(target: str) -> Any:
     return None
 
 
-def opened(
-    target: str, held: Any, options: Table, *, runs: bool = False
-) -> tuple[Any, Cluster]:
+def opened(target: str, held: Any, options: Table) -> tuple[Any, Cluster]:
     """What to plan and for which machine; of a saved file the source is a `Graph`.
 
-    `held` is what `saved` found in the file. Unless the model `runs`, one that a
-    function builds needs no memory for weights, unless pins follow its variables.
+    `held` is what `saved` found in the file. A model that a function builds needs no
+    memory for weights, unless pins follow its variables.
     """
     if options["batch"] is not None and held is not None:
         raise DeclarationError(
@@ -229,7 +230,7 @@ def opened(
     if held is None:
         # The machine first: stand-ins must be made before a program builds layers.
         cluster = cluster or local_devices()
-        empty = not runs and options.get("pin") != ["as_built"]
+        empty = options.get("pin") != ["as_built"]
         return load_source(target, empty=empty), cluster
     if isinstance(held, sn.Plan):
         return held.graph, cluster or held.cluster

@@ -13,6 +13,7 @@ import splitnet as sn
 from splitnet.cli.console import progress, show_json
 from splitnet.cli.options import (
     COSTING,
+    ESTIMATE,
     MACHINE,
     SEARCH,
     Inference,
@@ -129,7 +130,9 @@ def _figures(plan: "sn.Plan", seconds: float) -> dict[str, Any]:
 
 
 def estimate(
-    target: TargetName, json_: Json = False, **options: Annotated[Any, SEARCH | MACHINE]
+    target: TargetName,
+    json_: Json = False,
+    **options: Annotated[Any, ESTIMATE | MACHINE],
 ) -> int:
     """What fits, and how: one device, branches, towers, pipelines.
 

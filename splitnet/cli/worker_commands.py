@@ -189,15 +189,12 @@ def _in_foreground() -> bool:
 
 def health(
     cluster: Annotated[str, Argument(metavar="FILE.toml", help="The cluster file.")],
-    timeout: Annotated[
-        float, Option(metavar="S", min=0.01, help="Seconds to wait for an answer.")
-    ] = 2.0,
 ) -> int:
     """Check every worker of a cluster; exit code 1 if one is not healthy."""
     from splitnet.tf.workers.health import probe
 
     hosts = [h for h in Cluster.load(cluster).hosts if h.job == "worker"]
-    found = probe(hosts, timeout_seconds=timeout)
+    found = probe(hosts)
     lines = [(one.host.name, one.host.address, one.state) for one in found]
     show_rows(("worker", "address", "state"), lines)
     return 0 if found and all(one.state == "healthy" for one in found) else 1

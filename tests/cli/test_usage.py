@@ -33,7 +33,7 @@ from tests.cli.given import child, python
         (["run", "none.py"], "there is no script 'none.py'"),
         (["audit", "none.py:x", "--plan", "{plan}"], "there is no file 'none.py'"),
         (["worker", "--cluster", "{cluster}"], "the number of this worker is unknown"),
-        (["audit", __file__ + ":x", "--plan", "{plan}", "--gpus", "2"], "its own"),
+        (["audit", __file__ + ":x", "--plan", "{plan}", "--batch", "8"], "its own"),
     ],
 )
 def test_wrong_questions_are_answered_with_words(
