@@ -171,7 +171,7 @@ const light = (its) => {
       .attr("fill", (lane) => `color-mix(in srgb, ${color(lane.at)} 7%, var(--paper))`);
     front.selectAll("g").data(lanes).join((enter) => {
       const g = enter.append("g");
-      g.append("rect").attr("class", "plate").attr("x", 3).attr("y", 3).attr("width", 122).attr("rx", 6);
+      g.append("rect").attr("class", "plate").attr("x", 3).attr("y", 3).attr("width", 136).attr("rx", 6);
       for (const name of ["lane-name", "lane-facts", "lane-host"]) g.append("text").attr("class", name).attr("x", 9);
       return g;
     }).each(function ({ device, host }) {

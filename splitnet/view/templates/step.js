@@ -1,6 +1,6 @@
 // The step: what each device computes and waits for, the critical path, and memory.
 (() => {
-  const LEFT = 226, RIGHT = 14, LANE = 30, THIN = 13, GAP = 8, CURVE = 74;
+  const LEFT = 244, RIGHT = 14, LANE = 30, THIN = 13, GAP = 8, CURVE = 74;
   const kinds = ["weights", "gradients", "optimizer slots", "activations", "receive buffers", "workspace"];
   const shade = (kind) => d3.interpolateViridis(0.05 + kind / 5.6);
   const frame = document.querySelector("#timeline .drawn"), tip = document.querySelector(".tip");
