@@ -7,7 +7,8 @@ stages and as towers on both, and trained by steps of SGD. TensorFlow's profiler
 what the allocator of each worker hands out and takes back. Bytes are those that were
 asked for: the allocator rounds up. Weights are there before the step and left out of
 both. TensorFlow's CPU allocator does not record what is smaller than 256 KiB, so
-batches are large.
+batches are large. TensorFlow is free to run what is ready in any order, so peaks differ
+from step to step: a figure is the median of three.
 
     python benchmarks/activations.py [MODEL ...] [--largest N]
 """
@@ -45,6 +46,7 @@ MODELS = (
 
 WAYS = ("one", "recompute", "pieces", "stages", "gpipe", "1f1b", "towers")
 WORKERS = ("worker:0/cpu:0", "worker:1/cpu:0")
+STEPS = 3
 
 
 def build(name):
@@ -162,15 +164,24 @@ def ways(model, batch, cluster):
     yield "1f1b", sn.emit(model, stages, microbatches=4, schedule="1f1b")
 
 
+def _run_later(step, ended):
+    """Run a step when the profilers have begun, and note when it ended."""
+    time.sleep(1.0)
+    step()
+    ended.append(time.monotonic())
+
+
 def allocations(step, addresses):
     """Per worker, what its allocator did while `step` ran, in the order of time."""
     import tensorflow as tf
 
     profiler = tf.profiler.experimental
-    seconds = 2.0
+    seconds = 4.0
     while True:
-        thread = threading.Thread(target=lambda: (time.sleep(0.4), step()))
+        ended = []
+        thread = threading.Thread(target=_run_later, args=(step, ended))
         with tempfile.TemporaryDirectory() as folder:
+            begin = time.monotonic()
             thread.start()
             profiler.client.trace(
                 ",".join(f"grpc://{address}" for address in addresses),
@@ -178,9 +189,8 @@ def allocations(step, addresses):
                 int(1000 * seconds),
                 options=profiler.ProfilerOptions(host_tracer_level=2),
             )
-            late = thread.is_alive()
             thread.join()
-            if not late:
+            if ended[0] < begin + seconds:
                 names = [f"*/*/*/{a.replace(':', '_')}.xplane.pb" for a in addresses]
                 return [events(next(Path(folder).glob(name))) for name in names]
         seconds *= 2
@@ -208,12 +218,16 @@ def compare(name, largest, only):
             for _ in range(2):
                 placed.train_on_batch(x, y)
             gc.collect()
-            done = allocations(lambda one=placed: one.train_on_batch(x, y), addresses)
+            done = [
+                allocations(lambda one=placed: one.train_on_batch(x, y), addresses)
+                for _ in range(STEPS)
+            ]
             cells[way] = []
-            for worker, each in zip(WORKERS, done):
+            for worker, steps in zip(WORKERS, zip(*done)):
                 memory = sn.plan_of(placed).memory[worker]
                 predicted = memory.total - memory.weights - memory.slots
-                most, held = fullest(each)
+                peaks = sorted(map(fullest, steps), key=lambda one: one[0])
+                most, held = peaks[STEPS // 2]
                 if most > 1e6:
                     cells[way].append(f"{most / 1e6:5.0f} {predicted / most:4.2f}")
                 if largest and most > 1e6:

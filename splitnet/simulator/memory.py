@@ -9,9 +9,11 @@
     workspace        temporaries of tasks, and gradients of activations
 
 While a task runs TensorFlow starts the next one of that device if its inputs are there,
-so two tasks side by side hold what they need. Optimizer updates run one variable after
-the other: their temporaries are those of the largest. The memory of a device is that of
-its fullest moment, so it is the peak of its curve. TensorFlow's allocator holds more
+so two tasks side by side hold what they need. Where they are backward tasks of two
+micro-batches, gradients of weights are made last, so that what they are made of stays.
+Updates run beside other tasks, one variable after the other: their temporaries are
+those of the largest, and without slots there are none. The memory of a device is that
+of its fullest moment, so it is the peak of its curve. TensorFlow's allocator holds more
 than its tensors need; that is not counted.
 """
 
@@ -150,13 +152,15 @@ class _Held:
         for copy in run.copies:
             self.copies.setdefault((copy.kind, copy.item), []).append(copy)
         self.intervals: list[list[_Interval]] = [[] for _ in range(step.device_count)]
+        self.beside = [False] * step.count  # another backward task of the unit
         self.begin = self._begin(run)
         # When the backward pass of the function of each unit begins and ends.
-        self.opens, self.closes = self.begin[self.n :], self.stop[self.n : 2 * self.n]
+        self.done = [self._done(unit) for unit in range(self.n)]
+        self.opens, self.closes = self.begin[self.n :], list(self.done)
         for units in functions_of(step, device):
             back = [u for u in units if run.ran[self.n + u]]
             opens = min((self.begin[self.n + u] for u in back), default=0.0)
-            closes = max((self.stop[self.n + u] for u in back), default=0.0)
+            closes = max((self.done[u] for u in back), default=0.0)
             for u in back:
                 self.opens[u], self.closes[u] = opens, closes
         for unit in range(self.n):
@@ -175,7 +179,10 @@ class _Held:
     def _begin(self, run: StepRun) -> list[float]:
         """When each forward and backward task begins to hold what it needs.
 
-        Its inputs are there, and the task before it on its device has begun.
+        Its inputs are there, and the task before it on its device has begun, which ends
+        no later for that. A backward task may also begin with that of the micro-batch
+        before, if nothing forces it to wait: what the other device takes is an
+        estimate.
         """
         step, device, n = self.step, self.device, self.n
         there = [0.0] * n + self.stop[:n]
@@ -206,7 +213,36 @@ class _Held:
                 where = device[task % n]
                 begin[task] = min(begin[task], max(there[task], latest[where]))
                 latest[where] = self.start[task]
+        piece = n // step.microbatches
+        for u in range(piece, n):
+            before = n + u - piece
+            ready = self.stop[u] - (self.start[u] - begin[u])
+            begin[n + u] = min(begin[n + u], max(self.start[before], ready))
+            if begin[n + u] < self.stop[before]:
+                self.beside[u] = self.beside[u - piece] = True
         return begin
+
+    def _done(self, unit: int) -> float:
+        """When the backward function of a unit ends.
+
+        The last seconds of later micro-batches' tasks are those of sums of gradients:
+        assumed to be as many as those of an update, but half of all at most.
+        """
+        first = unit % (self.n // self.step.microbatches)
+        stop, sums = self.stop[self.n + unit], 0.0
+        if unit != first:
+            update = 2 * self.n + first
+            sums = self.stop[update] - self.start[update]
+        return stop - min(sums, (stop - self.start[self.n + unit]) / 2)
+
+    def _updated(self, weight: SharedWeight, ready: float) -> float:
+        """When a weight is updated whose gradient is there.
+
+        The update runs beside the next task of its device, and before those of other
+        weights of its unit whose gradients are made later.
+        """
+        task = 2 * self.n + weight.users[0]
+        return ready + self.stop[task] - self.start[task]
 
     def _unit(self, u: int, ran: Sequence[bool]) -> None:
         """Its weights, slots and gradients, what it saves and what only passes."""
@@ -219,20 +255,24 @@ class _Held:
         ahead, back = self.begin[u], self.begin[n + u]
         hold(_WEIGHTS, 0.0, self.end, step.weight_bytes[u])
         hold(_SLOTS, 0.0, self.end, step.trained_bytes[u] * step.slot_copies)
-        hold(_WORKSPACE, ahead, self.stop[u], step.forward_workspace[u])
+        ended = self.stop[u] - (self.start[u] - ahead)
+        hold(_WORKSPACE, ahead, ended, step.forward_workspace[u])
         if ran[n + u]:
-            done, updated = self.stop[n + u], self.stop[2 * n + u]
+            done = self.done[u]
             hold(_ACTIVATIONS, ahead, self.closes[u], step.saved_bytes[u])
             hold(_WORKSPACE, self.opens[u], back, step.early_workspace[u])
-            hold(_WORKSPACE, back, done, step.backward_workspace[u])
+            waiting = step.waiting_workspace[u] * self.beside[u]
+            hold(_WORKSPACE, back, done, step.backward_workspace[u] + waiting)
+            # They arise one after the other: most of them in the second half.
+            hold(_GRADIENTS, (back + done) / 2, done, step.learned_bytes[u])
             for weight in trained:
                 if len(weight.users) == 1:
-                    # Rows of a table are the gradient that the task was given.
-                    made = done if weight.has_rows else back
-                    hold(_GRADIENTS, made, updated, weight.gradient_bytes)
-        if ran[2 * n + u]:
-            sizes = [step.slot_copies * w.bytes or w.gradient_bytes for w in trained]
-            hold(_WORKSPACE, self.start[2 * n + u], self.stop[2 * n + u], max(sizes))
+                    updated = self._updated(weight, self.closes[u])
+                    hold(_GRADIENTS, done, updated, weight.gradient_bytes)
+        if ran[2 * n + u] and step.slot_copies:  # without slots it is done in place
+            largest = max(weight.bytes for weight in trained)
+            span = self.start[2 * n + u], self.stop[2 * n + u]
+            hold(_WORKSPACE, *span, step.slot_copies * largest)
 
     def _edge(self, number: int) -> None:
         """The copies of an output, and its gradients.
@@ -266,8 +306,10 @@ class _Held:
     def _shared_weight(self, number: int, weight: SharedWeight) -> None:
         """The copies of a weight, and one sum of its gradients per device.
 
-        Further contributions are temporaries of the backward tasks that make them; but
-        rows stay side by side, and are put together where they are sent from.
+        Further contributions are temporaries of the backward tasks that make them. The
+        gradient of a micro-batch is added to the sum of the earlier ones by a function,
+        which holds both and what it returns. But rows stay side by side, and are put
+        together where they are sent from.
         """
         device, n, owner = self.device, self.n, weight.users[0]
         home = device[owner]
@@ -276,25 +318,36 @@ class _Held:
             last = max(self.stop[task] for u in here for task in (u, n + u))
             self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
         sent = self.copies.get((WEIGHTS_GRADIENT, number), ())
+        here = [u for u in weight.gradients_from if device[u] == home]
+        times = [max(self.closes[u], self.stop[n + u]) for u in here]
+        ready = max([*times, *(copy.stop for copy in sent)], default=0.0)
+        last = self._updated(weight, ready)
         for copy in sent:
-            last = self.stop[2 * n + owner]
             self._hold(home, _RECEIVED, owner, copy.start, last, copy.bytes)
         left = {copy.source: copy.stop for copy in sent}
         rows = dict(zip(weight.gradients_from, weight.row_bytes))
         for where, units in self._by_device(weight.gradients_from).items():
-            times = sorted((self.begin[n + u], self.stop[n + u], u) for u in units)
-            gone = left.get(where, self.stop[2 * n + owner])
+            spans = sorted((self.begin[n + u], self.stop[n + u], u) for u in units)
+            gone = left.get(where, last)
             kind = _GRADIENTS if where == home else _WORKSPACE
             if weight.has_rows:
-                for _, stop, u in times:
+                for _, stop, u in spans:
                     self._hold(where, kind, owner, stop, gone, rows[u])
-                if where != home:
+                if where != home or len(spans) > 1:
                     every = sum(rows[u] for u in units)
-                    self._hold(where, kind, owner, times[-1][1], gone, every)
+                    self._hold(where, kind, owner, spans[-1][1], gone, every)
                 continue
-            self._hold(where, kind, owner, times[0][0], gone, weight.bytes)
-            for start, stop, _ in times[1:]:
-                self._hold(where, _WORKSPACE, owner, start, stop, weight.bytes)
+            # If each micro-batch has one user, its task holds what it makes till then.
+            pieces = self.step.microbatches
+            alone = len(weight.users) <= pieces
+            begin = self.done[spans[0][2]] if alone else spans[0][0]
+            self._hold(where, kind, owner, begin, gone, weight.bytes)
+            for start, stop, u in spans[1:]:
+                if not alone:
+                    self._hold(where, _WORKSPACE, owner, start, stop, weight.bytes)
+                elif pieces > 1:
+                    span = self.done[u], stop
+                    self._hold(where, _WORKSPACE, owner, *span, 2 * weight.bytes)
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

@@ -5,10 +5,11 @@
 
 A stage is what a device computes before the data go to the next. It runs forward for
 one micro-batch after the other, and backward for what is ready. With "gpipe" nothing
-else holds it (Huang et al., 2019). With "1f1b", shown above, the stage that is the k-th
-from the end starts micro-batch m when it is done with the backward pass of m - k, so
-that it holds k at most (Narayanan et al., "PipeDream", 2019). Gradients are added to
-the sum of the earlier micro-batches as they are made, where they are made.
+else holds it (Huang et al., 2019), so where the loss is it alternates. With "1f1b",
+shown above, the stage that is the k-th from the end starts micro-batch m when it is
+done with the backward pass of m - k, so that it holds k at most (Narayanan et al.,
+"PipeDream", 2019). Gradients are added to the sum of the earlier micro-batches as they
+are made, where they are made.
 """
 
 from collections.abc import (
@@ -289,7 +290,8 @@ def microbatch_step(
 
 _EACH = (
     *("names", "parts", "calls", "has_backward", "explicit_backward", "saved_bytes"),
-    *("forward_workspace", "backward_workspace", "early_workspace"),
+    *("forward_workspace", "backward_workspace", "learned_bytes"),
+    *("waiting_workspace", "early_workspace"),
 )
 _ONCE = ("weight_bytes", "saved_floor")
 """Columns of a step that each micro-batch has, and those that only the first has."""
@@ -373,7 +375,8 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
 
     Where a stage begins it waits for its end of the micro-batch before, and for its
     backward tasks of the last micro-batch that must have left it. The last of several
-    stages is assumed to alternate; nothing forces that.
+    stages, and with "gpipe" each that makes an output, is assumed to alternate, because
+    TensorFlow runs first what became ready last; nothing forces that.
     """
     count = pipeline.microbatches
     n = step.count // count
@@ -398,7 +401,9 @@ def in_schedule(step: StepGraph, pipeline: Pipeline) -> StepGraph:
         flows = run.subgraph(u for u in run if step.has_backward[u])
         last = sorted(u for u in flows if not flows.in_degree(u))
         window = pipeline.window(number)
-        forced = window > 1 or pipeline.depth == 1
+        if not pipeline.bounded and not all(units.out_degree(unit) for unit in run):
+            window = 1
+        forced = pipeline.bounded and (window > 1 or pipeline.depth == 1)
         for m in range(1, count):
             for unit in begin:
                 waits += [(m * n + unit, (m - 1) * n + other) for other in end]

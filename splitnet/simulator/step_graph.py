@@ -61,6 +61,8 @@ class StepGraph:
             moment, assigned to the unit that saves them.
         forward_workspace: Bytes needed beside while the forward task runs.
         backward_workspace: Bytes needed beside while the backward task runs.
+        learned_bytes: Gradients of its weights that are there when that is needed.
+        waiting_workspace: Bytes needed besides if these gradients are all made last.
         early_workspace: Those of them that are there when the backward pass of the
             unit's function begins.
         calls: How many calls the unit has.
@@ -87,6 +89,8 @@ class StepGraph:
     saved_floor: tuple[int, ...]
     forward_workspace: tuple[int, ...]
     backward_workspace: tuple[int, ...]
+    learned_bytes: tuple[int, ...]
+    waiting_workspace: tuple[int, ...]
     early_workspace: tuple[int, ...]
     calls: tuple[int, ...]
     latency: Table
@@ -219,7 +223,7 @@ def step_graph(
     if training and not any(call.backward for call in graph.calls):
         flows = _gradient_flow(graph)
     edges, memory = edges_and_memory(graph, grouping, flows, again)
-    saved, ahead, behind, early = zip(*memory)
+    saved, ahead, behind, learned, waiting, early = zip(*memory)
     weights = _weights(graph, grouping, flows)
     home = _at_home(len(grouping.calls), weights)
     has_backward = tuple(any(flows[i] for i in calls) for calls in grouping.calls)
@@ -252,6 +256,8 @@ def step_graph(
         saved_floor=_saved_floor(edges, has_backward, saved),
         forward_workspace=ahead,
         backward_workspace=behind,
+        learned_bytes=learned,
+        waiting_workspace=waiting,
         early_workspace=early,
         calls=tuple(map(len, grouping.calls)),
         latency=tuple(tuple(one.latency_seconds for one in row) for row in links),

@@ -152,13 +152,19 @@ class UnitMemory(NamedTuple):
     """Bytes that a unit needs beside its weights and the tensors of its edges.
 
     `saved` is kept from its forward to its backward task, `forward` and `backward` are
-    needed while those tasks run. `early` is what the backward pass computes from saved
-    tensors alone: TensorFlow does so as soon as the function's backward pass begins.
+    needed while those tasks run. Of the gradients of its weights, which are made one
+    after the other, `learned` are there when the backward task needs most. `waiting` is
+    needed besides if they are all made last, so that what they are made of stays: two
+    backward tasks side by side leave no thread for them. `early` is
+    what the backward pass computes from saved tensors alone: TensorFlow does so as soon
+    as the function's backward pass begins.
     """
 
     saved: int
     forward: int
     backward: int
+    learned: int
+    waiting: int
     early: int
 
 
@@ -340,6 +346,7 @@ def _memory(
         for call in graph.calls
     ]
     kept = [size * back for size, back in zip(kept, has_backward)]
+    learned = _learned(graph, grouping, has_backward)
     again = list(kept)  # what a backward task has to make again of each call
     for (call, *_), one in outputs.items():
         again[call] += one.bytes * one.saved
@@ -351,7 +358,7 @@ def _memory(
         room = [graph.calls[i].workspace_bytes for i in calls]
         # What a call needs while it runs backward includes the gradients it makes.
         rest = [max(b - made[i], 0) * has_backward[i] for i, b in zip(calls, room)]
-        passing, gradients = [], []
+        passing, gradients, late = [], [], []
         for call, one in own:
             start, stop = position[call], position[one.last]
             if recompute[u] or not one.saved:
@@ -362,27 +369,71 @@ def _memory(
                 alone = graph.calls[call].sequential_steps == 1
                 start -= bool(learns and alone)
                 gradients.append((start, stop, one.bytes))
-        forward = _peak(passing, room)
+                late.append((0 if learns else start, stop, one.bytes))
+        # A table whose rows are updated is copied when it is read.
+        copied = [
+            has_backward[i] * sum(graph.weight[w].bytes for w in graph.calls[i].lookups)
+            for i in calls
+        ]
+        forward, _ = _peak(passing, [sum(two) for two in zip(room, copied)], room)
         if recompute[u]:
             # What is made again is freed as the backward task passes the calls.
             held = list(accumulate(again[i] for i in calls))
             saved, early = 0, held[-1]
-            backward = _peak(gradients, [sum(two) for two in zip(rest, held)])
-            backward = max(forward, backward)
+            behind = [sum(two) for two in zip(rest, held)]
         else:
             ahead = [graph.calls[i].early_bytes * has_backward[i] for i in calls]
             behind = [sum(two) for two in zip(rest, accumulate(ahead, initial=0))]
             saved = sum(one.bytes for _, one in own if one.saved)
             saved += sum(kept[i] for i in calls)
-            backward, early = _peak(gradients, behind), sum(ahead)
-        found.append(UnitMemory(saved, forward, backward, early))
+            early = sum(ahead)
+        there = list(accumulate(learned[i] for i in reversed(calls)))[::-1]
+        both = [sum(two) for two in zip(behind, there)]
+        backward, own_gradients = _peak(gradients, both, there)
+        backward -= own_gradients
+        waiting = max(_peak(late, behind, there)[0] - backward, 0)
+        if recompute[u] and forward > backward + own_gradients:
+            backward, own_gradients = forward, 0
+        found.append(
+            UnitMemory(saved, forward, backward, own_gradients, waiting, early)
+        )
     return found
 
 
-def _peak(tensors: Sequence[tuple[int, int, int]], room: Sequence[int]) -> int:
-    """The most bytes at any call: those of tensors from one to another, and its own."""
+def _learned(
+    graph: Graph, grouping: Grouping, has_backward: Sequence[bool]
+) -> list[int]:
+    """Bytes of gradients of weights that the backward pass of each call makes first.
+
+    Left out are weights of several units, and tables, whose gradient is the one of the
+    rows that was given.
+    """
+    units: dict[str, set[int]] = {}
+    for call, unit in zip(graph.calls, grouping.unit_of_call):
+        for name in call.weights:
+            units.setdefault(name, set()).add(unit)
+    found, seen = [0] * len(graph.calls), set[str]()
+    for i in reversed(range(len(graph.calls))):
+        call = graph.calls[i]
+        for name in call.weights if has_backward[i] else ():
+            weight = graph.weight[name]
+            if weight.trainable and len(units[name]) == 1 and name not in seen:
+                seen.add(name)
+                found[i] += 0 if name in call.lookups else weight.bytes
+    return found
+
+
+def _peak(
+    tensors: Sequence[tuple[int, int, int]], room: Sequence[int], of: Sequence[int]
+) -> tuple[int, int]:
+    """The most bytes at any call, of tensors from one to another and its own.
+
+    With them comes the value of `of` at that call.
+    """
     change = [0] * (len(room) + 1)
     for start, stop, size in tensors:
         change[start] += size
         change[stop + 1] -= size
-    return max((live + own for live, own in zip(accumulate(change), room)), default=0)
+    held = [live + own for live, own in zip(accumulate(change), room)]
+    most = max(range(len(held)), key=held.__getitem__)
+    return held[most], of[most]

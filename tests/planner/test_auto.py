@@ -98,7 +98,7 @@ def test_branches_stay_apart_where_memory_wants_micro_batches() -> None:
     edges = [(f"{side}{i}", f"{side}{i + 1}") for side in "ab" for i in range(3)]
     edges += [("x", "a0"), ("x", "b0")]
     graph = graph_of("sides", [source("x"), *calls], edges)
-    box = sn.Cluster.of("2*gpu", "cpu", memory="48 MiB", cpu_memory="1 GiB")
+    box = sn.Cluster.of("2*gpu", "cpu", memory="52 MiB", cpu_memory="1 GiB")
     plan = auto(graph, box, microbatches=2, towers=1)
     where = {n: "gpu:0" if n[0] == "a" else "gpu:1" for n in names} | {"x": "cpu:0"}
     apart = executed(sn.score(graph, box, where), Execution(2, "1f1b"))

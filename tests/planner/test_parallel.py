@@ -196,7 +196,7 @@ def test_recomputing_trades_activations_for_time() -> None:
     """Less is kept, and the step takes longer."""
     big, plan = chain(kept=256 << 20), two_stages()
 
-    assert peak(big, recompute=True) < 0.2 * peak(big)
+    assert peak(big, recompute=True) < 0.4 * peak(big)
     assert (
         sn.simulate(plan, microbatches=4, recompute=True).seconds
         > 1.2 * sn.simulate(plan, microbatches=4).seconds

@@ -59,16 +59,16 @@ def test_inference_saves_nothing():
 
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("lion", 1), ("adam", 2)])
 def test_slots_and_the_temporaries_of_updates_count_by_the_optimizer(optimizer, slots):
-    """The end: weights, gradients, slots, and an update of 1,000 bytes a slot.
+    """The end: weights, gradients, slots, and 1,000 bytes a slot in an update.
 
-    The last backward task begins beside it, with the 100 bytes that it is given.
+    Without slots, the last backward task with the 100 bytes that it is given.
     """
     found = outcome(chain(), box(1), "000", optimizer=optimizer)
 
     memory = found.memory["gpu:0"]
     assert (memory.weights, memory.gradients) == (3000, 3000)
     assert memory.slots == slots * 3000
-    assert memory.workspace == max(1, slots) * 1000 + 100
+    assert memory.workspace == (slots * 1000 or 100)
 
 
 def test_updates_need_room_for_the_largest_weight_only():
@@ -198,12 +198,25 @@ def test_the_gradient_of_an_embedding_is_the_rows_that_are_read(lookups, made):
         dense("a", weights=("t",), lookups=lookups, out=10),
     ]
     one = graph(calls, "x-a", weight_bytes=1000)
+    step = step_graph(one, box(1), Seconds(), optimizer="sgd")
+    [held] = memory_of(step, [0, 0], run_step(step, [0, 0]))
 
-    assert outcome(one, box(1), "00").memory["gpu:0"].gradients == made
+    assert held.held[:, 1].max() == made
+
+
+def test_a_table_whose_rows_are_updated_is_copied_when_it_is_read():
+    """1,000 bytes while the call runs; none if the table is frozen, or read whole."""
+    calls = [dense("a", weights=("t",), lookups=("t",), out=10)]
+    one = graph(calls, "", weight_bytes=1000)
+    frozen = replace(one, weights=(replace(one.weights[0], trainable=False),))
+    whole = replace(one, calls=(replace(calls[0], lookups=()),))
+
+    for which, copied in ((one, 1000), (frozen, 0), (whole, 0)):
+        assert step_graph(which, box(1), Seconds()).forward_workspace == (copied,)
 
 
 def test_rows_of_micro_batches_stand_side_by_side():
-    """Each has rows of its own; an update is as large as all of them."""
+    """Each has rows of its own until they are put together; the table is copied."""
     calls = [
         dense("x", weights=(), out=8),
         dense("a", weights=("t",), lookups=("t",), out=40),
@@ -213,4 +226,38 @@ def test_rows_of_micro_batches_stand_side_by_side():
     step = microbatch_step(one, box(1), Seconds(), pipeline, optimizer="sgd")
     [held] = memory_of(step, [0] * step.count, run_step(step, [0] * step.count))
 
-    assert (held.peak.gradients, held.peak.workspace) == (4 * (10 + 2), 4 * (10 + 2))
+    assert held.held[:, 1].max() == 2 * 4 * (10 + 2)
+    assert held.held[:, 5].max() == 1000
+
+
+def test_gradients_of_a_part_arise_one_after_the_other():
+    """Of a, b and c, c's first; a's, which needs no gradient of its input, last.
+
+    b' needs 50 bytes beside, when the gradients of b and c are there: 2,050 and its
+    output's gradient. At the end there are three, and the outputs that are saved.
+    """
+    calls = [dense("a", "p", out=10), dense("b", "p", out=10, workspace_bytes=2000)]
+    calls.append(dense("c", "p"))
+    step = step_graph(graph(calls, "a-b b-c", weight_bytes=1000), box(1), Seconds())
+    [held] = memory_of(step, [0], run_step(step, [0]))
+
+    assert (step.learned_bytes, step.backward_workspace) == ((2000,), (2010,))
+    assert held.held[:, 1].max() == 3000
+
+
+def test_each_weight_is_updated_when_its_gradients_are_there():
+    """Two towers use v, whose gradients are there at 504, and w, at 1,504.
+
+    The home of both has one update task, which ends when both are updated.
+    """
+    calls = [dense("h", seconds=0, weights=("v", "w"))]
+    for tower in "ab":
+        calls.append(dense(f"{tower}v", weights=("v",)))
+        calls.append(dense(f"{tower}w", weights=("w",), seconds=500.0))
+    step = step_graph(graph(calls, "", weight_bytes=100), box(2), Seconds())
+    where = [0, 0, 0, 1, 1]
+    home = memory_of(step, where, run_step(step, where))[0]
+    late = home.held[home.times > 1000, 1]
+
+    assert late.max() == 100
+    assert home.held[:, 1].max() == 200
