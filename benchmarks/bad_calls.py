@@ -126,7 +126,12 @@ def api_calls(draw, folder):
     audit = sn.audit(model, made, batch)
     plain = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(2)])
     dense = layers.Dense(3)
-    search = {"objective": "latency", "pins": None, "missing": "warn", "costs": None}
+    search = {
+        "objective": "latency",
+        "pins": None,
+        "missing": "fallback",
+        "costs": None,
+    }
     search |= {"optimizer": "adam", "time_limit": 0.05, "effort": 9, "training": True}
     search |= {"contiguity": "free", "seed": 1, "cut_penalty": 0.1, "regroup": False}
     search |= {"batch": 8, "nested": "keep", "on_progress": None}
@@ -228,7 +233,7 @@ COMMANDS = (
     "devices --stand-ins 2",
     "plan {graph} --cluster 2*gpu,cpu --time-limit 0.1 --seed 1 --json",
     "plan {graph} --gpus 2 --preset A100 --memory 1GiB --link 1GB/s --time-limit 0.1",
-    "plan {plan} --pin left=gpu:1 --missing warn --objective memory --time-limit 0.1",
+    "plan {plan} --pin left=gpu:1 --missing fallback --time-limit 0.1",
     "plan {graph} --cluster {cluster} --optimizer sgd --out {out} --time-limit 0.1",
     "plan {program}:net --stand-ins 2 --batch 8 --time-limit 0.1",
     "plan {workload} --contiguity free --time-limit 0.1 --json",

@@ -115,7 +115,7 @@ def main() -> None:
                         "took": round(time.perf_counter() - began, 1),
                         "ms": round(1e3 * plan.seconds, 2),
                         "to_bound": round(plan.seconds / plan.bound, 3),
-                        "clock": bool(plan.options.get("ended_by_clock")),
+                        "clock": plan.ended_by_clock,
                     }
                     rows.append(row)
                     print("  ".join(f"{k} {v}" for k, v in row.items()), flush=True)

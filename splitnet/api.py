@@ -47,13 +47,13 @@ def plan(
             they override the declaration. "as_built": each layer of a Keras model goes
             where its variables are, as a model that was built under `tf.device` wants.
         missing: what to do if a requested device does not exist: "fallback" (use the
-            next best and record it), "warn" as well, or "error".
+            next best and record it) or "error".
         costs: a cost model, or the file of a measured one; None estimates.
         optimizer: whose slots count as memory, "adam"; or "sgd", "momentum" and so on.
         time_limit: seconds to search at most, 5.
         effort: steps to search, of about a microsecond each; None means those of the
             time limit. Equal seeds and efforts give equal plans, unless the time limit
-            ends the search first; then `plan.options` says "ended_by_clock".
+            ends the search first; then `plan.ended_by_clock` says so.
         training: whether backward passes and updates belong to the step, True.
         contiguity: "free", "convex" (no path of data leaves a device and returns) or
             "pipeline". None means "convex" for the throughput of a Keras model, unless

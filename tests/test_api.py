@@ -29,7 +29,7 @@ BOX = sn.Cluster.of("2*gpu", "cpu")
             "cut_penalty= must be a finite number, at least 0",
         ),
         ("objective", "call_latency", "must be one of 'latency', 'throughput', 'mem"),
-        ("missing", "ask", "missing= must be one of 'fallback', 'warn', 'error'"),
+        ("missing", "ask", "missing= must be one of 'fallback', 'error'"),
         (
             "contiguity",
             "",

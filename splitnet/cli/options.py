@@ -80,9 +80,9 @@ SEARCH: Table = {
         "Keep parts on a device; repeatable. Or as_built: by variables.",
     ),
     "missing": _option(
-        Literal["fallback", "warn", "error"],
+        Literal["fallback", "error"],
         None,
-        "If a requested device does not exist: replace it, warn, or fail.",
+        "If a requested device does not exist: replace it, or fail.",
     ),
     "contiguity": _option(
         Literal["free", "convex", "pipeline"],
@@ -192,7 +192,10 @@ def _machine_of(options: Table) -> Cluster | None:
 
 
 def saved(target: str) -> Any:
-    """The `Plan` or `Workload` that a JSON file holds; None for what is imported."""
+    """What a JSON file holds; None for what is imported.
+
+    A `Plan`, or the graph and the cluster of a workload.
+    """
 
     def build(values: Any) -> Any:
         found = set(values) if isinstance(values, dict) else set()
@@ -236,9 +239,8 @@ def opened(target: str, held: Any, options: Table) -> tuple[Any, Cluster]:
         return held.graph, cluster or held.cluster
     if cluster is not None:
         raise DeviceError("a workload file includes its machine; leave --cluster out.")
-    from splitnet.planner.workloads import graph_of_workload
-
-    return graph_of_workload(held)
+    graph, cluster = held
+    return graph, cluster
 
 
 def check_target(target: str) -> None:

@@ -1,7 +1,5 @@
 """Commands about plans: plan, estimate, score, simulate, draw, report."""
 
-import json
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -163,34 +161,34 @@ def score(
     json_: Json = False,
     **options: Annotated[Any, COSTING | MACHINE],
 ) -> int:
-    """Evaluate your own placement; exit code 1 if it breaks a rule."""
+    """Evaluate your own placement.
+
+    Exit code 1 if it breaks a constraint: near, apart, memory, or no GPU kernel.
+    """
+    from splitnet.planner.constraints import violations
+    from splitnet.planner.workloads import device_of_split
+
     held = saved(target)
     given = read_json(placement, "placement")
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
         given = given["device_of"]
-    if not (held is None or isinstance(held, sn.Plan)):
-        from splitnet.planner.workloads import score_split
-
-        split = score_split(held, given)
-        load = split.max_load if math.isfinite(split.max_load) else None
-        # JSON has no infinity.
-        figures = {"throughput": load, **asdict(split)}
-        del figures["max_load"]
-        if json_:
-            show_json(figures)
-        else:
-            for name, value in figures.items():
-                print(f"{name:11} {json.dumps(value)}")
-        return 1 if split.violations else 0
+    elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
+        given = device_of_split(given)
     source, cluster = opened(target, held, options)
     began = time.perf_counter()
     costing = search_options(options) | ({"training": False} if inference else {})
+    if isinstance(held, tuple):
+        costing = {"objective": "throughput"} | costing
     scored = sn.score(source, cluster, given, **costing)
+    broken = violations(scored)
     if json_:
-        show_json(_figures(scored, time.perf_counter() - began))
+        figures = _figures(scored, time.perf_counter() - began)
+        show_json(figures | {"violations": broken})
     else:
         print(sn.table(scored))
-    return 0
+        for line in broken:
+            print(f"broken: {line}")
+    return 1 if broken else 0
 
 
 def simulate(

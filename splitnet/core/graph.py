@@ -5,10 +5,10 @@ a graph of layers could have a cycle. Weights are stored once, however many call
 them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import networkx as nx
 from msgspec import Meta
@@ -297,3 +297,62 @@ def parts_called(graph: Graph, name: str) -> tuple[str, ...]:
         if (rank := names_of(graph, part).get(name)) is not None
     }
     return tuple(p for p, rank in ranks.items() if rank == min(ranks.values()))
+
+
+def near_groups(parts: Sequence[Any]) -> list[tuple[str, ...]]:
+    """Names of parts, or of branches, bound by near=, in order of declaration."""
+    bound = nx.utils.UnionFind([part.name for part in parts])
+    for part in parts:
+        bound.union(part.name, *part.near)
+    members: dict[str, list[str]] = {}
+    for part in parts:
+        members.setdefault(bound[part.name], []).append(part.name)
+    return [tuple(names) for names in members.values()]
+
+
+def conflicts(
+    parts: Sequence[Any], allowed: Mapping[str, tuple[str, ...]]
+) -> Iterator[str]:
+    """Conflicts of near= and apart= with each other and with the devices allowed.
+
+    Args:
+        parts: parts, or branches.
+        allowed: the devices that each may use; one that is left out may use any.
+    """
+    groups = near_groups(parts)
+    number = {name: i for i, names in enumerate(groups) for name in names}
+    device: dict[str, str] = {}  # part -> the one device that it may use
+    for names in groups:
+        lists = [allowed[name] for name in names if name in allowed]
+        common = in_all(lists)
+        if lists and not common:
+            wants = [f"{n!r} on {', '.join(allowed[n])}" for n in names if n in allowed]
+            where = _place(part for part in parts if part.name in names)
+            yield (
+                f"{where}near= binds parts that cannot share a device: "
+                f"{'; '.join(wants)}"
+            )
+        for name in names:
+            choices = common or allowed.get(name, ())
+            if len(choices) == 1:
+                device[name] = choices[0]
+    for part in parts:
+        for other in part.apart:
+            here = device.get(part.name)
+            head = f"{_place([part])}{part.name!r} must be apart from {other!r}, but"
+            if number[part.name] == number[other]:
+                yield f"{head} near= binds them to one device"
+            elif here and here == device.get(other):
+                yield f"{head} both are on {here}"
+
+
+def in_all(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """What stands in each of some lists, in the order of the first."""
+    first = lists[0] if lists else ()
+    return tuple(name for name in first if all(name in other for other in lists))
+
+
+def _place(parts: Iterable[Any]) -> str:
+    """Files and lines of the user's program, to begin a message with."""
+    lines = ", ".join(dict.fromkeys(part.where for part in parts if part.where))
+    return f"{lines}: " if lines else ""

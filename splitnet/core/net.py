@@ -269,15 +269,19 @@ class Net:
 
     def faults(self) -> list[str]:
         """Every fault that can be found without Keras, each with its file and line."""
+        from splitnet.core.graph import conflicts  # loads networkx
+
         if not self.branches:
             what = "declare an input, a branch and an output"
             return [*self._faults, f"net {self.name!r} is empty; {what}."]
+        named = [*{branch.name: branch for branch in self.branches}.values()]
+        pins = {b.name: b.on for b in named if len(b.on) == 1 and ":" in b.on[0]}
         return [
             *self._faults,
             *_repeated_names(self.branches, "names are unique in a net"),
             *_repeated_names(self.outputs, "names of outputs are unique"),
             *self._unused(),
-            *_conflicts({branch.name: branch for branch in self.branches}),
+            *(f"{fault}." for fault in conflicts(named, pins)),
         ]
 
     def _unused(self) -> Iterator[str]:
@@ -455,31 +459,3 @@ def _repeated_names(things: Sequence[Branch | _Output], unique: str) -> Iterator
                 f"{one.where}: the name {one.name!r} is taken by the {other.kind} at "
                 f"{other.where}; {unique}."
             )
-
-
-def _conflicts(named: Mapping[str, Branch]) -> Iterator[str]:
-    """Conflicts of `near`, which binds branches into groups, with pins and `apart`."""
-    group = {name: name for name in named}
-    for branch in named.values():
-        for near in branch.near:
-            old, new = group[branch.name], group[near]
-            group = {name: new if one == old else one for name, one in group.items()}
-    pins: dict[str, Branch] = {}  # group -> the first of it with a pin
-    for branch in named.values():
-        if len(branch.on) == 1 and ":" in branch.on[0]:
-            first = pins.setdefault(group[branch.name], branch)
-            if first.on != branch.on:
-                yield (
-                    f"{branch.where}: branch {branch.name!r} is on {branch.on[0]}, but "
-                    f"near= binds it to {first.name!r}, which is on {first.on[0]} (at "
-                    f"{first.where})."
-                )
-    for branch in named.values():
-        for name in branch.apart:
-            head = f"{branch.where}: branch {branch.name!r} must be apart from {name!r}"
-            mine, its = group[branch.name], group[name]
-            if mine == its:
-                where = named[name].where
-                yield f"{head} (at {where}), but near= binds them to one device."
-            elif mine in pins and its in pins and pins[mine].on == pins[its].on:
-                yield f"{head}, but both are on {pins[mine].on[0]}."

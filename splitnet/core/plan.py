@@ -22,7 +22,7 @@ from splitnet.core.graph import Graph, parts_called
 from splitnet.core.timeline import SCHEDULES, Copy, Execution, Memory, Timeline
 
 OBJECTIVES = ("latency", "throughput", "memory")
-MISSING = ("fallback", "warn", "error")
+MISSING = ("fallback", "error")
 CONTIGUITIES = ("free", "convex", "pipeline")
 NESTED = ("expand", "keep")
 FIXED = ("microbatches", "schedule", "recompute", "towers", "split")
@@ -355,9 +355,10 @@ class Plan:
     """A device for every part of a graph, with predicted time, memory and transfers.
 
     `value` is what the objective counts (seconds, or bytes for "memory"), `bound` a
-    lower bound of it under the same constraints. `options` are those that a plan file
-    keeps ("pins", "missing", "seed" and so on). `verdict` compares the plan with one
-    device; the planner fills it in.
+    lower bound of it under the same constraints. `contiguity` is the one that
+    was asked for; `ended_by_clock` says that the time limit ended the search, so that
+    the next plan may differ. `verdict` compares the plan with one device; the planner
+    fills it in.
     `reused` has the layers of the source that an emitted model uses itself, since they
     cannot be rebuilt, and why. `execution` says how the parts run: `timeline`,
     `transfers` and `memory` are those of a step that runs so, and `emit` keeps it.
@@ -375,7 +376,8 @@ class Plan:
     training: bool = True
     value: float = 0.0
     bound: float = 0.0
-    options: Mapping[str, object] | None = None
+    contiguity: str | None = None
+    ended_by_clock: bool = False
     costs: CostModel = field(default_factory=Roofline)
     verdict: Verdict | None = None
     reused: Mapping[str, str] = field(default_factory=dict)

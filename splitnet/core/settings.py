@@ -8,6 +8,7 @@ applied here; `splitnet.tf.runtime.configure` does that.
 import difflib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -223,17 +224,10 @@ def config_file(environ: Mapping[str, str], folder: Path) -> Path | None:
         if (place / "splitnet.toml").is_file():
             return place / "splitnet.toml"
         project = place / "pyproject.toml"
-        try:
-            text = project.read_text("utf-8") if project.is_file() else ""
-        except (OSError, ValueError):
-            continue
-        try:
-            tool = tomllib.loads(text).get("tool")
-            known = isinstance(tool, dict) and "splitnet" in tool
-        except (ValueError, RecursionError):  # to be read, and refused with its fault
-            known = "[tool.splitnet]" in text
-        if known:
-            return project
+        with suppress(OSError, ValueError, RecursionError):  # others say so
+            tool = tomllib.loads(project.read_text("utf-8")).get("tool")
+            if isinstance(tool, dict) and "splitnet" in tool:
+                return project
     return None
 
 

@@ -6,7 +6,7 @@ from math import inf
 
 from splitnet.core.costs import Roofline
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import Graph, parts_called
+from splitnet.core.graph import Graph, near_groups, parts_called
 from splitnet.core.plan import (
     Placement,
     Plan,
@@ -14,7 +14,6 @@ from splitnet.core.plan import (
     Verdict,
     value_text,
 )
-from splitnet.planner.constraints import near_groups
 from splitnet.planner.evaluate import Evaluator, evaluator_of
 from splitnet.planner.partitioning import is_convex, is_pipeline
 from splitnet.planner.strategies.candidates import compare_plan
@@ -69,7 +68,7 @@ def with_verdict(plan: Plan, strategies: StrategyComparison | None = None) -> Pl
             d.name for d in plan.cluster if plan.memory[d.name].total > d.memory_bytes
         ),
         measured=not isinstance(plan.costs, Roofline),
-        ended_by_clock=bool((plan.options or {}).get("ended_by_clock")),
+        ended_by_clock=plan.ended_by_clock,
     )
     return replace(plan, verdict=verdict)
 
@@ -140,7 +139,7 @@ def _slow_step(plan: Plan, evaluator: Evaluator) -> list[str]:
 
 def _not_contiguous(plan: Plan) -> list[str]:
     """That pins break the contiguity that was asked for."""
-    asked = (plan.options or {}).get("contiguity")
+    asked = plan.contiguity
     keeps = {"convex": is_convex, "pipeline": is_pipeline}.get(str(asked))
     graph = plan.graph
     where = {
@@ -403,7 +402,9 @@ def _moved_with(
     `name` may be that of a call or a layer: then all parts with it move.
     """
     names = set(parts_called(graph, name))
-    groups = [group for group in near_groups(graph) if not names.isdisjoint(group)]
+    groups = [
+        group for group in near_groups(graph.parts) if not names.isdisjoint(group)
+    ]
     together = [part for group in groups for part in group]
     return {**device_of, **dict.fromkeys(together, device)}
 

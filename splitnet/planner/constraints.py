@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 import networkx as nx
 
 from splitnet.core.cluster import KINDS, Cluster
-from splitnet.core.errors import DeclarationError, DeviceError, listed, warn
-from splitnet.core.graph import Graph, Part, names_of
+from splitnet.core.errors import DeclarationError, DeviceError, format_bytes, listed
+from splitnet.core.graph import Graph, Part, conflicts, in_all, names_of, near_groups
 from splitnet.core.net import preferences
 from splitnet.core.plan import DeviceOf, Fallback, Plan
 
@@ -71,7 +71,7 @@ def resolve(
         load_of: Seconds that a part takes on a device, to find the least loaded.
         pins: Names or patterns -> `on=`, or a function of the part; see `requests_of`.
         missing: What to do if no requested device is available: "fallback" (a
-            substitute, recorded), "warn" (the same, with a warning) or "error".
+            substitute, recorded) or "error".
         whole_lists: Allow every device of a preference list, not only the first that is
             available. Used when the first is full.
 
@@ -85,9 +85,10 @@ def resolve(
         part.name: _constraint(graph, cluster, part, *requests[part.name], whole_lists)
         for part in graph.parts
     }
-    members = near_groups(graph)
+    members = near_groups(graph.parts)
     if not whole_lists:
-        _report_missing(found, cluster, missing)
+        if missing == "error":
+            _refuse_missing(found, cluster)
         _choose_substitutes(cluster, found, members, load_of)
     return found, _groups(graph, found, members)
 
@@ -254,17 +255,6 @@ def fallbacks_of(
     return tuple(fallbacks)
 
 
-def near_groups(graph: Graph) -> list[tuple[str, ...]]:
-    """Parts bound by near=, in order of declaration."""
-    bound = nx.utils.UnionFind([part.name for part in graph.parts])
-    for part in graph.parts:
-        bound.union(part.name, *part.near)
-    members: dict[str, list[str]] = {}
-    for part in graph.parts:
-        members.setdefault(bound[part.name], []).append(part.name)
-    return [tuple(parts) for parts in members.values()]
-
-
 def _constraint(
     graph: Graph,
     cluster: Cluster,
@@ -333,25 +323,20 @@ def _with_kernels(graph: Graph, cluster: Cluster, one: Constraint) -> Constraint
     return Constraint(one.part, one.requested, kept or cpus, "no kernel", first, detail)
 
 
-def _report_missing(
-    found: Mapping[str, Constraint], cluster: Cluster, missing: str
-) -> None:
-    """Refuse, or warn, where none of the requested devices is available."""
-    available = ", ".join(device.name for device in cluster)
-    gone = [c for c in found.values() if c.reason == "fallback" and not c.preferred]
-    if gone and missing == "error":
+def _refuse_missing(found: Mapping[str, Constraint], cluster: Cluster) -> None:
+    """Refuse parts none of whose requested devices is available."""
+    faults = [
+        f"part {one.part!r} requests {one.requested}"
+        for one in found.values()
+        if one.reason == "fallback" and not one.preferred
+    ]
+    if faults:
+        available = ", ".join(device.name for device in cluster)
         headline = (
             f"not every requested device is available (available: {available}). "
             "Change on=, or use missing='fallback'."
         )
-        faults = [f"part {c.part!r} requests {c.requested}" for c in gone]
         raise DeviceError(listed(headline, faults))
-    if gone and missing == "warn":
-        parts = ", ".join(f"{c.part} ({c.unavailable})" for c in gone)
-        warn(
-            f"requested devices are not available; substitutes are used for: {parts}. "
-            f"Available: {available}."
-        )
 
 
 def _choose_substitutes(
@@ -389,43 +374,40 @@ def _groups(
     graph: Graph, found: Mapping[str, Constraint], members: Sequence[tuple[str, ...]]
 ) -> list[Group]:
     """Intersect what the members of each group may use; nothing left is a conflict."""
+    allowed = {name: one.allowed for name, one in found.items()}
+    for names in members:
+        if not in_all([allowed[name] for name in names]):
+            for name in names:  # a merge's default device yields to near=
+                if graph.part[name].kind == "merge" and found[name].reason == "merge":
+                    del allowed[name]
+    if faults := list(conflicts(graph.parts, allowed)):
+        raise DeviceError(listed("conflicting placement constraints:", faults))
     number = {name: i for i, parts in enumerate(members) for name in parts}
     apart: list[dict[int, None]] = [{} for _ in members]
-    faults: list[str] = []
     for part in graph.parts:
         for other in part.apart:
             a, b = number[part.name], number[other]
             apart[a][b] = apart[b][a] = None
-            if a == b:
-                faults.append(
-                    f"{part.name!r} must be apart from {other!r}, but near= binds them"
-                )
-    groups = []
-    for i, parts in enumerate(members):
-        everyone = [found[p].allowed for p in parts]
-        # A merge's default device yields to near=.
-        firm = [
-            found[p].allowed
-            for p in parts
-            if graph.part[p].kind != "merge" or found[p].reason != "merge"
-        ]
-        allowed = _in_all(everyone) or _in_all(firm)
-        if not allowed:
-            wants = "; ".join(f"{p!r} on {', '.join(found[p].allowed)}" for p in parts)
-            faults.append(f"near= binds parts that cannot share a device: {wants}")
-        groups.append(Group(parts, allowed, tuple(apart[i])))
-    faults += [
-        f"{a.parts[0]!r} must be apart from {groups[j].parts[0]!r}, but both can only "
-        f"be on {a.allowed[0]}"
-        for i, a in enumerate(groups)
-        for j in a.apart
-        if i < j and len(a.allowed) == 1 and a.allowed == groups[j].allowed
+    return [
+        Group(parts, in_all([allowed[p] for p in parts if p in allowed]), tuple(those))
+        for parts, those in zip(members, apart)
     ]
-    if faults:
-        raise DeviceError(listed("conflicting placement constraints:", faults))
-    return groups
 
 
-def _in_all(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    first = lists[0] if lists else ()
-    return tuple(name for name in first if all(name in other for other in lists))
+def violations(plan: Plan) -> list[str]:
+    """Constraints that a placement breaks which a person gave: a line for each."""
+    graph, device_of = plan.graph, plan.device_of
+    here = {name: (device,) for name, device in device_of.items()}
+    broken = list(conflicts(graph.parts, here))
+    broken += [
+        f"{call.kind} {call.name!r} has no GPU kernel, but is on {device_of[call.part]}"
+        for call in graph.calls
+        if call.cpu_only and plan.cluster[device_of[call.part]].kind == "gpu"
+    ]
+    broken += [
+        f"{device.name} needs {format_bytes(plan.memory[device.name].total)}, has "
+        f"{format_bytes(device.memory_bytes)}"
+        for device in plan.cluster
+        if plan.memory[device.name].total > device.memory_bytes
+    ]
+    return broken

@@ -2,23 +2,19 @@
 
 A plan file holds the graph, the cluster, the costs and the decisions. What follows from
 them (timeline, transfers, memory, verdict) is computed again on loading, so a file that
-was edited cannot claim what is not so; the figures in the file are for people to read.
-Only the bound is taken from a file whose checksum says that nobody edited it, because
-the search proves better bounds than loading does. The checksum is no signature.
+was edited cannot claim what is not so. Only the bound is taken from a file, if its plan
+has the value that the file says, because the search proves better bounds than loading.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import costs_from_dict, costs_to_dict
-from splitnet.core.errors import PlanFileError, SplitnetError, listed
+from splitnet.core.errors import PlanFileError, SplitnetError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import Fallback, Placement, Plan, PlanOptions
+from splitnet.core.plan import Fallback, Placement, Plan
 from splitnet.core.serialization import decode, encode, load_json, write_json
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
@@ -51,13 +47,13 @@ class _File:
     fallbacks: tuple[Fallback, ...] = ()
     reused: dict[str, str] = field(default_factory=dict)
     execution: Execution = Execution()
-    summary: dict[str, Any] = field(default_factory=dict)
+    value: float = 0.0
     bound: float = 0.0
-    options: dict[str, Any] = field(default_factory=dict)
+    contiguity: Literal["free", "convex", "pipeline"] | None = None
+    ended_by_clock: bool = False
     cluster: Cluster
     costs: dict[str, Any] = field(default_factory=lambda: {"model": "roofline"})
     graph: Graph
-    checksum: str = ""
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
@@ -83,40 +79,20 @@ def load_plan(path: str | Path) -> Plan:
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
     """The plan as plain values."""
+    same = "optimizer training strategy fallbacks reused execution value bound "
+    same += "contiguity ended_by_clock cluster graph"
     file = _File(
         splitnet_plan=VERSION,
         objective=plan.objective,  # type: ignore[arg-type]  # a plan has no other
-        strategy=plan.strategy,
-        optimizer=plan.optimizer,
-        training=plan.training,
         device_of=dict(plan.device_of),
         placements=tuple(
             _Placed(p.part, p.requested, p.reason) for p in plan.placements
         ),
-        fallbacks=plan.fallbacks,
-        reused=dict(plan.reused),
-        execution=plan.execution,
-        summary={
-            "seconds": plan.seconds,
-            "value": plan.value,
-            "transfer_bytes": plan.transfer_bytes,
-            "memory_bytes": {d: m.total for d, m in plan.memory.items()},
-        },
-        bound=plan.bound,
-        options=dict(plan.options or {}),
-        cluster=plan.cluster,
         costs=costs_to_dict(plan.costs, plan.graph, plan.cluster),
-        graph=plan.graph,
+        **{name: getattr(plan, name) for name in same.split()},
     )
     values: dict[str, object] = encode(file)
-    return values | {"checksum": _checksum(values)}
-
-
-def _checksum(values: Mapping[str, object]) -> str:
-    """A checksum of all fields but itself."""
-    rest = {name: value for name, value in values.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return values
 
 
 def plan_from_dict(values: object) -> Plan:
@@ -125,18 +101,23 @@ def plan_from_dict(values: object) -> Plan:
     Raises:
         PlanFileError: naming the first field at fault, or what no plan can have.
     """
-    fields = _checked_version(values)
-    edited = fields.get("checksum") != _checksum(fields)
-    options = _checked_options(fields.pop("options", {}))
-    file = decode(fields, _File)
+    version = values.get("splitnet_plan") if isinstance(values, dict) else None
+    if version != VERSION or isinstance(version, bool):
+        found = f"version {version!r}" if version else "no field 'splitnet_plan'"
+        raise PlanFileError(
+            f"it is not a plan of version {VERSION}, as plan.save(path) writes it: it "
+            f"has {found}. Make the plan again, or install the splitnet that wrote it."
+        )
+    file = decode(values, _File)
     try:
         plan = _scored(file)
     except PlanFileError:
         raise
     except SplitnetError as error:
         raise PlanFileError(f"it is not a plan that can be kept: {error}") from None
-    bound = plan.bound if edited else min(plan.value, file.bound)
-    return with_verdict(replace(plan, bound=bound, options=options))
+    same = plan.value == file.value
+    bound = min(plan.value, file.bound) if same else plan.bound
+    return with_verdict(replace(plan, bound=bound))
 
 
 def _scored(file: _File) -> Plan:
@@ -162,42 +143,10 @@ def _scored(file: _File) -> Plan:
         ),
         reused=file.reused,
         strategy=file.strategy,
+        contiguity=file.contiguity,
+        ended_by_clock=file.ended_by_clock,
     )
     how = file.execution
     again = tuple(file.cluster[name].name for name in how.recompute)
     execution = execution_of(plan, how.microbatches, how.schedule, None)
     return executed(plan, replace(execution, recompute=again))
-
-
-def _checked_options(values: object) -> dict[str, Any]:
-    """The options of a file, if planning would take them."""
-    options: dict[str, Any] = decode(values, dict, "options")
-    asked = {name: value for name, value in options.items() if name != "ended_by_clock"}
-    known = PlanOptions.__dataclass_fields__
-    faults = [f"options: unknown field {name!r}" for name in asked if name not in known]
-    pins = options.get("pins")
-    if not (pins is None or isinstance(pins, dict) or pins == "as_built"):
-        faults.append("options.pins must be a table of names and devices")
-    if faults:
-        raise PlanFileError(listed("it is not a plan that can be kept.", faults))
-    PlanOptions(**asked)
-    return options
-
-
-def _checked_version(values: object) -> dict[str, Any]:
-    """Refuse what is no plan, or of another version, before its fields are read."""
-    if not isinstance(values, Mapping):
-        raise PlanFileError(
-            f"a plan is a table {{...}}. Received: {type(values).__name__}."
-        )
-    if "splitnet_plan" not in values:
-        raise PlanFileError(
-            "it has no field 'splitnet_plan', so it is not a plan. plan.save(path) "
-            "writes one."
-        )
-    if values["splitnet_plan"] != VERSION:
-        raise PlanFileError(
-            f"it has version {values['splitnet_plan']!r}; this splitnet reads version "
-            f"{VERSION}. Make the plan again, or install the splitnet that wrote it."
-        )
-    return dict(values)

@@ -150,7 +150,8 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
         fallbacks=fallbacks_of(found.constraints, device_of),
         strategy=found.solution.algorithm,
         bound=min(found.solution.bound, plan.value),
-        options=_kept_options(options, found.solution),
+        contiguity=options.contiguity,
+        ended_by_clock=found.solution.ended_by_clock,
     )
 
 
@@ -257,20 +258,3 @@ def _solved(
     good = [one for one in found if one.feasible and one.value <= limit]
     calm = min(good, key=lambda o: (cut_size(graph, o.assignment), o.value))
     return replace(calm, bound=best.bound)
-
-
-def _kept_options(options: PlanOptions, solution: Solution) -> dict[str, object]:
-    """What a plan remembers of how it was made; a function cannot be kept."""
-    kept: dict[str, object] = {"missing": options.missing, "seed": options.seed}
-    if isinstance(options.pins, Mapping):
-        kept["pins"] = {
-            str(pattern): on if isinstance(on, str) else list(on)
-            for pattern, on in options.pins.items()
-        }
-    if options.contiguity:
-        kept["contiguity"] = options.contiguity
-    if options.strategy:
-        kept["strategy"] = options.strategy
-    if solution.ended_by_clock:
-        kept["ended_by_clock"] = True
-    return kept

@@ -12,7 +12,7 @@ from msgspec import Meta
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call, Graph, near_groups
 from splitnet.core.plan import DeviceOf, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import (
@@ -21,7 +21,7 @@ from splitnet.planner.analysis import (
     other_devices,
     with_verdict,
 )
-from splitnet.planner.constraints import fallbacks_of, near_groups, resolve
+from splitnet.planner.constraints import fallbacks_of, resolve
 from splitnet.planner.engine.solve import step_seconds
 from splitnet.planner.evaluate import (
     Evaluator,
@@ -139,7 +139,7 @@ def sensitivity(
         DeclarationError: arguments of another type or out of range.
     """
     draw = random.Random(seed)
-    evaluator, options = evaluator_of(plan), plan.options or {}
+    evaluator = evaluator_of(plan)
     names = [device.name for device in plan.cluster]
     moved: dict[str, int] = {}
     changed, regret = 0, 0.0
@@ -157,7 +157,7 @@ def sensitivity(
             plan.graph,
             plan.cluster,
             objective=plan.objective,
-            contiguity=options.get("contiguity"),
+            contiguity=plan.contiguity,
             pins=requests_in(plan),
             costs=costs,
             optimizer=plan.optimizer,
@@ -215,7 +215,11 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
     found: dict[str, list[Alternative]] = {}
     judge, most_units = _judge(plan, evaluator)
     tries = most_units // size
-    near = {part: together for together in near_groups(plan.graph) for part in together}
+    near = {
+        part: together
+        for together in near_groups(plan.graph.parts)
+        for part in together
+    }
     for part, devices in targets.items():
         if devices and tries >= len(devices):
             found[part] = [
@@ -339,6 +343,6 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
             fallbacks=(*kept, *moved.values()),
             strategy=plan.strategy,
             bound=made.value,
-            options=plan.options,
+            contiguity=plan.contiguity,
         )
     )

@@ -26,7 +26,7 @@ from tests.cli.given import child, python
         (["plan", "{text}", "--cluster", "cpu"], "is not JSON"),
         (["plan", "{other}", "--cluster", "cpu"], "neither a plan nor"),
         (["plan", "{workload}", "--cluster", "cpu"], "includes its machine"),
-        (["draw", "{workload}"], "it is not a plan"),
+        (["draw", "{workload}"], "it is not a plan of version 1"),
         (["draw", "{plan}", "-o", "placement.jpg"], "jpg"),
         (["score", "{plan}", "{other}", "--cluster", "cpu"], "names cannot be placed"),
         (["audit", "{plan}"], "has none"),
@@ -171,7 +171,7 @@ def test_completion_knows_commands_options_and_choices() -> None:
     assert offered("splitnet pl", 1) == ["plan"]
     assert offered("splitnet cluster h", 2) == ["health"]
     assert offered("splitnet plan --mis", 2) == ["--missing"]
-    assert offered("splitnet plan --missing w", 3) == ["warn"]
+    assert offered("splitnet plan --missing e", 3) == ["error"]
 
 
 def test_version_is_the_packages() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,61 +26,50 @@ def test_plan_of_a_workload_has_the_benchmarks_fields(
 
 
 @pytest.mark.parametrize(
-    ("rows", "code", "load"), [([[1, 2], [3]], 0, 2.25), ([[1, 2]], 1, None)]
+    ("fpgas", "code", "said"),
+    [
+        ([[1, 2], [3]], 0, ""),
+        ([[1, 2, 3]], 1, "broken: gpu:0 needs 3 B, has 2 B"),
+        ([[1, 2]], 2, "left out: 3"),
+        ([[1, 2], [2, 3]], 2, "places nodes twice: 2"),
+        ([["one"]], 2, "expected `int`"),
+    ],
 )
 def test_score_of_a_workload_split(
-    rows: list[list[int]],
+    fpgas: list[list[Any]],
     code: int,
-    load: float | None,
+    said: str,
     workload_file: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Two nodes and a transfer are the load; a node that is nowhere is a violation."""
+    """Two nodes and a transfer are the load; what is broken is said, with code 1."""
     split = tmp_path / "split.json"
-    fpgas = [{"nodes": nodes} for nodes in rows]
-    split.write_text(json.dumps({"fpgas": fpgas, "cpus": []}))
-    assert main(["score", workload_file, str(split), "--json"]) == code
-    figures = answer(capsys)
-    assert bool(figures["violations"]) == bool(code)
-    if load is not None:
-        assert figures["throughput"] == pytest.approx(load)
+    rows = [{"nodes": nodes} for nodes in fpgas]
+    split.write_text(json.dumps({"fpgas": rows, "cpus": []}))
+    machine = json.loads(Path(workload_file).read_text()) | {"maxSizePerFPGA": 2}
+    Path(workload_file).write_text(json.dumps(machine))
+    assert main(["score", workload_file, str(split)]) == code
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
+    if code == 0:
+        assert main(["score", workload_file, str(split), "--json"]) == 0
+        figures = answer(capsys)
+        assert figures["value"] == pytest.approx(2.25)
+        assert figures["violations"] == []
 
 
 def test_score_takes_what_plan_printed(
     workload_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A workload's plan is a split too, and is worth what the plan said."""
+    """A workload's plan is a placement, and is worth what the plan said."""
     words = ["plan", workload_file, "--objective", "throughput", "--json"]
     assert main([*words, "--time-limit", "60"]) == 0
     planned = answer(capsys)
-    split = tmp_path / "planned.json"
-    split.write_text(json.dumps(planned))
-    assert main(["score", workload_file, str(split), "--json"]) == 0
-    assert answer(capsys)["throughput"] == pytest.approx(planned["value"])
-
-
-@pytest.mark.parametrize(
-    ("split", "words"),
-    [
-        ([], "is not a split"),
-        ({"device_of": {"one": "gpu:0"}}, "is not a split"),
-        ({"device_of": {"1": "tpu:0"}}, "is not a split"),
-        ({"device_of": 3}, "is not a split"),
-    ],
-)
-def test_score_refuses_what_is_no_split(
-    split: object,
-    words: str,
-    workload_file: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """What cannot be read as a split is refused in words."""
-    path = tmp_path / "split.json"
-    path.write_text(json.dumps(split))
-    assert main(["score", workload_file, str(path)]) == 2
-    assert words in capsys.readouterr().err
+    placement = tmp_path / "planned.json"
+    placement.write_text(json.dumps(planned))
+    assert main(["score", workload_file, str(placement), "--json"]) == 0
+    assert answer(capsys)["value"] == pytest.approx(planned["value"])
 
 
 def test_score_of_a_persons_placement(

@@ -184,22 +184,22 @@ def test_impossible_device_is_told(on: Any) -> None:
     [
         (
             ({}, {"near": "a"}, {"near": "b", "apart": "a"}),
-            r"branch 'c' must be apart from 'a' .*, but near= binds them to one device",
+            r"\.py:\d+: 'c' must be apart from 'a', but near= binds them to one device",
         ),
         (
             ({"on": "gpu:0"}, {"near": "a"}, {"on": "gpu:1", "near": "b"}),
-            "branch 'c' is on gpu:1, but near= binds it to 'a', which is on gpu:0",
+            r"\.py:\d+: near= binds .* share a device: 'a' on gpu:0; 'c' on gpu:1",
         ),
         (
             ({"on": "gpu:0"}, {"on": "gpu:0", "apart": "a"}),
-            "branch 'b' must be apart from 'a', but both are on gpu:0",
+            "'b' must be apart from 'a', but both are on gpu:0",
         ),
         (
             (
                 *({"on": "gpu:0"}, {"near": "a"}),
                 *({"on": "gpu:0"}, {"near": "c", "apart": "b"}),
             ),
-            "branch 'd' must be apart from 'b', but both are on gpu:0",
+            "'d' must be apart from 'b', but both are on gpu:0",
         ),
         (
             (

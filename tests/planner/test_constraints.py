@@ -1,11 +1,10 @@
-import warnings
 from dataclasses import replace
 
 import pytest
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError, DeviceError, SplitnetError
-from splitnet.planner.constraints import pins_of
+from splitnet.planner.constraints import pins_of, violations
 from splitnet.planner.evaluate import score
 from tests.planner.quick import find_plan
 from tests.zoo import chain, shared, two_towers, wide
@@ -83,74 +82,43 @@ def test_missing_error_names_every_device():
         find_plan(two_towers(on=("gpu:4", "gpu:5")), BOX, missing="error")
 
 
-def test_missing_warn_warns_once():
-    """One warning for all that names this file, not one of splitnet; the same plan."""
-    with pytest.warns(UserWarning, match=r"substitutes.*tell \(gpu:5\)") as caught:
-        plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX, missing="warn")
-
-    assert [one.filename for one in caught] == [__file__]
-    assert plan.device_of["tell"] == "gpu:1"
+ONE_LAYER = replace(
+    chain(3), calls=tuple(replace(call, layer="dense") for call in chain(3).calls)
+)
 
 
-def test_missing_fallback_is_silent_but_recorded():
-    """The default warns nobody; the plan records it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plan = find_plan(two_towers(on=("gpu:0", "gpu:5")), BOX)
+@pytest.mark.parametrize(
+    ("graph", "pins", "expected"),
+    [
+        (two_towers(), {"see": "gpu:1", "j*": "gpu:0"}, "see gpu:1 join gpu:0"),
+        (two_towers(), {"see": "gpu:1", "tell": "gpu:0"}, "head gpu:1"),
+        (with_part(two_towers(), "join", near=("tell",)), None, "join gpu:1"),
+        (chain(2), {"*": "gpu:1"}, "x cpu:0 c0 gpu:1 c1 gpu:1"),
+        (chain(2), lambda part: {"c1": "gpu:1"}.get(part.name), "c1 gpu:1"),
+        (chain(2), {"c*": "gpu:0", "c0": "gpu:1"}, "c0 gpu:1 c1 gpu:0"),
+        (chain(2), {"c0": "gpu:1", "c*": "gpu:0"}, "c0 gpu:1 c1 gpu:0"),
+        (chain(3), {"c[01]": "gpu:0", "*": "gpu:1"}, "c0 gpu:0 c1 gpu:0 c2 gpu:1"),
+        (ONE_LAYER, {"dense": "gpu:1", "c1": "gpu:0"}, "c0 gpu:1 c1 gpu:0 c2 gpu:1"),
+        (
+            chain(4),
+            {"c0 .. c2": "gpu:1", "c1": "gpu:0", "*": "cpu"},
+            "c0 gpu:1 c1 gpu:0 c2 gpu:1 c3 cpu:0",
+        ),
+    ],
+    ids=[
+        *("a pin beats the declaration", "near follows a pin"),
+        *("near beats a merge's default", "inputs stay", "a function"),
+        *("a name beats a pattern", "in any order", "the first pattern wins"),
+        *("a layer means its calls", "a range means its calls"),
+    ],
+)
+def test_pins_say_where(graph, pins, expected):
+    """A part gets the most specific pin that means it, or else the first pattern."""
+    device_of = find_plan(graph, BOX, pins=pins).device_of
+    words = expected.split()
 
-    assert len(plan.fallbacks) == 1
-
-
-def test_pins_beat_the_declaration():
-    """A pin of the caller wins over on= of the declaration."""
-    plan = find_plan(two_towers(), BOX, pins={"see": "gpu:1", "j*": "gpu:0"})
-
-    assert plan.device_of["see"] == "gpu:1"
-    assert plan.device_of["join"] == "gpu:0"
-
-
-def test_pins_do_not_touch_inputs():
-    """A pattern for everything leaves inputs on the host."""
-    plan = find_plan(chain(2), BOX, pins={"*": "gpu:1"})
-
-    assert plan.device_of == {"x": "cpu:0", "c0": "gpu:1", "c1": "gpu:1"}
-
-
-def test_pins_may_be_a_function():
-    """A function of the part pins what it returns something for."""
-    plan = find_plan(
-        chain(2), BOX, pins=lambda part: "gpu:1" if part.name == "c1" else None
-    )
-
-    assert plan.device_of["c1"] == "gpu:1"
-    assert plan["c1"].reason == "pin"
-
-
-def test_an_exact_name_beats_a_pattern():
-    """However they are ordered, the part that is named gets what is named."""
-    for pins in (
-        {"c*": "gpu:0", "c0": "gpu:1"},
-        {"c0": "gpu:1", "c*": "gpu:0"},
-    ):
-        plan = find_plan(chain(2), BOX, pins=pins)
-        assert (plan.device_of["c0"], plan.device_of["c1"]) == ("gpu:1", "gpu:0")
-
-
-def test_the_first_pattern_wins():
-    """A last pattern "*" means the rest."""
-    plan = find_plan(chain(3), BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"})
-
-    assert [plan.device_of[f"c{i}"] for i in range(3)] == ["gpu:0", "gpu:0", "gpu:1"]
-
-
-def test_a_layers_name_pins_the_parts_that_call_it():
-    """Every call of the layer follows, but for a part that is named itself."""
-    graph = chain(3)
-    calls = tuple(replace(call, layer="dense") for call in graph.calls)
-    graph = replace(graph, calls=calls)
-    plan = find_plan(graph, BOX, pins={"dense": "gpu:1", "c1": "gpu:0"})
-
-    assert [plan.device_of[f"c{i}"] for i in range(3)] == ["gpu:1", "gpu:0", "gpu:1"]
+    for part, device in zip(words[::2], words[1::2]):
+        assert device_of[part] == device
 
 
 def test_two_layers_of_one_part_cannot_be_apart():
@@ -176,25 +144,11 @@ def test_two_layers_of_one_part_cannot_be_apart():
         find_plan(graph, BOX, pins={"c0/c0": "gpu:0", "c0/c1": "gpu:1"})
 
 
-def test_near_follows_a_pin():
-    """What is near a pinned part goes where it is."""
-    plan = find_plan(two_towers(), BOX, pins={"see": "gpu:1", "tell": "gpu:0"})
-
-    assert plan.device_of["head"] == "gpu:1"
-
-
-def test_near_beats_a_merges_default_home():
-    """A merge that is near a GPU branch leaves the CPU, its default only."""
-    plan = find_plan(with_part(two_towers(), "join", near=("tell",)), BOX)
-
-    assert plan.device_of["join"] == "gpu:1"
-
-
 def test_contradictory_constraints_are_all_named():
     """near= between two pins, and apart= on one device, are reported together."""
     graph = with_part(two_towers(), "tell", near=("see",))
     graph = with_part(graph, "head", near=(), on=("cpu",), apart=("join",))
-    with pytest.raises(DeviceError, match=r"(?s)cannot share a device.*be on cpu:0"):
+    with pytest.raises(DeviceError, match=r"(?s)cannot share a device.*are on cpu:0"):
         find_plan(graph, BOX)
 
 
@@ -243,16 +197,6 @@ CALLS = chain(4)
 """A chain of calls with a part each, as a Keras model is read."""
 
 
-def test_a_range_of_calls_is_a_name() -> None:
-    """The names of a plan's parts, "a .. b", do in pins; a call's own name beats it."""
-    pins = {"c0 .. c2": "gpu:1", "c1": "gpu:0", "*": "cpu"}
-    plan = find_plan(CALLS, BOX, pins=pins)
-
-    assert [plan.device_of[f"c{i}"] for i in range(4)] == [
-        *("gpu:1", "gpu:0", "gpu:1", "cpu:0")
-    ]
-
-
 def test_the_devices_of_a_plan_of_parts_are_pins_of_its_calls() -> None:
     """As `device_of` of a plan, the plan itself, or its table by names."""
     plan = find_plan(CALLS, BOX, pins={"c[01]": "gpu:0", "*": "gpu:1"}, regroup=True)
@@ -291,3 +235,23 @@ def test_pins_that_cannot_be_kept_are_explained(pins, message) -> None:
     """What was pinned, why it cannot be, and what may have been meant."""
     with pytest.raises(SplitnetError, match=message):
         find_plan(two_towers(), BOX, pins=pins)
+
+
+def test_a_placement_that_breaks_constraints_is_told() -> None:
+    """Near, apart, a missing kernel and too little memory: a line for each."""
+    graph = with_part(two_towers(), "tell", near=("see",))
+    graph = with_part(graph, "join", apart=("see",))
+    calls = tuple(replace(c, cpu_only=c.name == "tell") for c in graph.calls)
+    box = Cluster.of("2*gpu", "cpu", memory="10 MiB")
+    there = {"see": "gpu:0", "tell": "gpu:1", "join": "gpu:0", "head": "gpu:0"}
+
+    lines = violations(score(replace(graph, calls=calls), box, there))
+
+    assert len(lines) == 4
+    for said in (
+        "near= binds parts that cannot share a device: 'see' on gpu:0; 'tell' on gpu:1",
+        "'join' must be apart from 'see', but both are on gpu:0",
+        "'tell' has no GPU kernel, but is on gpu:1",
+        "gpu:0 needs ",
+    ):
+        assert any(said in line for line in lines), said

@@ -4,12 +4,10 @@ import random
 from dataclasses import replace
 
 import networkx as nx
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
 from splitnet.core.plan import PlanOptions
 from splitnet.planner.partitioning import in_functions
@@ -61,36 +59,6 @@ def random_graph(seed):
 def with_pins(graph, pins):
     """The graph, its requests those of the pins."""
     return pinned(graph, PlanOptions(pins=pins, regroup=True))[0]
-
-
-def test_pinned_calls_name_a_pattern_that_matches_nothing():
-    """A wrong pattern is an error with a suggestion."""
-    graph = graph_of([(0, 1)], count=2)
-
-    with pytest.raises(DeclarationError, match="matches no part, call or layer"):
-        with_pins(graph, {"conv*": "gpu:0"})
-
-
-def test_pinned_calls_of_one_layer_are_told_apart():
-    """The name of a layer pins all its calls, but for those that are named themselves.
-
-    The first of two patterns wins.
-    """
-    graph = graph_of([(0, 1), (1, 2)], count=3)
-    graph = replace(
-        graph, calls=tuple(replace(call, layer="c0") for call in graph.calls)
-    )
-
-    def requests(pins):
-        return [part.on for part in with_pins(graph, pins).parts]
-
-    assert requests({"c0": "gpu:0"}) == [("gpu:0",)] * 3
-    assert requests({"c0": "gpu:0", "c1": "gpu:1"}) == [
-        ("gpu:0",),
-        ("gpu:1",),
-        ("gpu:0",),
-    ]
-    assert requests({"c?": "gpu:1", "*": "gpu:0"}) == [("gpu:1",)] * 3
 
 
 BOX = Cluster.of("2*gpu", "cpu")

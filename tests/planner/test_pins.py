@@ -45,15 +45,6 @@ def test_a_wrong_name_in_a_plan_file_is_told_with_a_suggestion(tmp_path: Path) -
         sn.load_plan(tmp_path / "plan.json")
 
 
-def test_a_plan_of_other_parts_is_kept_call_by_call() -> None:
-    """Parts of one call each are where the part of that call was."""
-    plan = sn.plan(grouped(3, 6), CLUSTER)
-    again = sn.plan(chain(8), CLUSTER, pins=plan)
-    where = {call.name: plan.device_of[call.part] for call in plan.graph.calls}
-
-    assert {c.name: again.device_of[c.part] for c in again.graph.calls} == where
-
-
 def test_comparison_of_other_parts_tells_runs_of_calls() -> None:
     """Calls that moved side by side stand on one line."""
     graph = chain(8)
