@@ -205,6 +205,10 @@ class _Chart:
     def devices(self, timeline: Timeline) -> None:
         """A lane per device that computes, and a line for those that are idle."""
         pipelined = any(task.microbatch for task in timeline.tasks)
+
+        def part_of(task: Task) -> str:  # a micro-batch of a stage is one bar
+            return "" if pipelined else task.part
+
         gaps = waits(timeline)
         for devices in equivalent_devices(timeline):
             device = devices[0]
@@ -226,7 +230,7 @@ class _Chart:
                 self.mark((x, self.y, right - x, _LANE), fill, tip=tip)
             for group in self._merged(
                 [task for task in timeline.tasks if task.device == device],
-                lambda t: (t.phase == "forward", t.part, t.phase, t.microbatch),
+                lambda t: (t.phase == "forward", part_of(t), t.phase, t.microbatch),
             ):
                 self._bar(group, pipelined=pipelined)
             self.lanes |= dict.fromkeys(devices, self.y + _LANE - 6)
@@ -253,6 +257,7 @@ class _Chart:
             self.mark((16, self.y + 14, wide, 6), fill, tip=words)
 
     def _bar(self, group: Sequence[Task], *, pipelined: bool) -> None:
+        """A bar with the name of its part, in a pipeline of its micro-batch."""
         x, right = self.x(group[0].start), self.x(group[-1].stop)
         inset = 0.4 if right - x > 3 else 0.0
         spent: dict[str, float] = {}
@@ -264,9 +269,10 @@ class _Chart:
         place = x + inset, self.y + 2, wide, _LANE - 4
         tip = f"{_said(group)} from {format_seconds(group[0].start)}"
         self.mark(place, fill, outline, tip)
-        if len({(task.part, task.microbatch) for task in group}) > 1:
+        names = {f"#{task.microbatch}" if pipelined else task.part for task in group}
+        if len(names) > 1 or (pipelined and group[0].phase == "update"):
             return
-        name = f"#{group[0].microbatch}" if pipelined else group[0].part
+        (name,) = names
         room = right - x - 6
         letters = len(name) if text_width(name, 9) <= room else int(room / 5.6)
         if letters >= min(len(name), _SHORTEST_NAME):

@@ -114,6 +114,19 @@ def test_bars_are_named_wholly_or_not_at_all(
     assert not set(hidden.split()) & shown.words
 
 
+def test_a_micro_batch_of_a_stage_is_one_bar_and_updates_have_no_number() -> None:
+    """Two parts of two micro-batches, and their updates: three bars, two numbers."""
+    tasks = [
+        Task(part, "gpu:0", "forward", 2 * m + n, 2 * m + n + 1.0, m)
+        for m in range(2)
+        for n, part in enumerate("ab")
+    ]
+    tasks += [Task(p, "gpu:0", "update", 4.0 + n, 5.0 + n) for n, p in enumerate("ab")]
+    shown = step(*tasks)
+    assert len(shown.tipped(" and 1 more on gpu:0")) == 3
+    assert [text for text in shown.texts if text.startswith("#")] == ["#0", "#1"]
+
+
 def test_planned_and_measured_have_one_scale() -> None:
     """The measured step is twice as long: the planned one fills half the width."""
     one, two = (
