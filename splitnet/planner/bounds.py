@@ -1,6 +1,7 @@
 """Lower bounds of a placement problem: no assignment has a smaller value.
 
-    critical path   longest chain of tasks, each on its fastest device
+    critical path   longest chain of tasks, each on its fastest device, and the calls
+                    of the functions that it is cut into at least
     work            all seconds (or bytes) shared by all devices, groups divisible
     program         mixed-integer program (HiGHS), stopped early; its dual bound
 
@@ -18,11 +19,13 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from splitnet.planner.engine.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
+from splitnet.simulator.units import CALLS
 
 _MOST_GROUPS, _MOST_NODES = 50, 300
 """Size of a problem for the program, and nodes of its branch and bound."""
@@ -51,7 +54,9 @@ def lower_bound(
     cost = cost_per_device(problem, objective)
     found = [float(cost.min(axis=1).max()), _work(problem, cost)]
     if objective == "latency" and problem.step is not None:
-        found.append(CriticalPath(problem).length([-1] * problem.group_count))
+        path = CriticalPath(problem)
+        anywhere = [-1] * problem.group_count
+        found.append(path.length(anywhere) + path.calling_seconds())
     best = max(found) * _SAFETY
     if hard and problem.group_count <= _MOST_GROUPS:
         program = _Program(problem, cost, whole=True)
@@ -86,6 +91,7 @@ class CriticalPath:
     """
 
     def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         step, graph = problem.step, problem.graph
         assert step is not None, "a critical path is that of a step"
         n, tasks = step.count, step.tasks
@@ -140,6 +146,7 @@ class CriticalPath:
     def length(self, device_of: Sequence[int]) -> float:
         """Seconds of the longest chain; -1 is the device of groups without one."""
         ends: list[float] = []
+        self.cause = [-1] * len(self.arcs)
         for task, arcs in enumerate(self.arcs):
             device, start = device_of[self.group[task]], 0.0
             for source, group, table, least in arcs:
@@ -151,12 +158,64 @@ class CriticalPath:
                     else table[from_device][device]
                 )
                 if end > start:
-                    start = end
+                    start, self.cause[task] = end, source
             ends.append(
                 start
                 + (self.fastest[task] if device < 0 else self.seconds[device][task])
             )
-        return max(ends, default=0.0)
+        longest = max(ends, default=0.0)
+        self.last = ends.index(longest) if ends else -1
+        return longest
+
+    def calling_seconds(self) -> float:
+        """What calling functions adds to the chain of the last length, at least.
+
+        Long functions are cut at seams. Either some calls are one function, then every
+        function of the chain is called, or all are single and data crosses between.
+        """
+        step, rule = self.problem.step, self.problem.functions
+        assert step is not None, "a critical path is that of a step"
+        if rule is None or step.device_count < 2:
+            return 0.0
+        n, crossing = step.count, np.zeros(step.count + 1)
+        for edge in step.edges:
+            if edge.readers:
+                crossing[edge.source] += 1
+                crossing[max(edge.readers)] -= 1
+        seams = np.cumsum(crossing) <= 1
+        passes: tuple[list[int], list[int]] = [], []
+        task, hops = self.last, 0
+        while task >= 0:
+            unit = min(task, 2 * n - 1 - task) if task < 2 * n else -1
+            if unit >= 0 and self.fastest[task] > 0:
+                passes[task >= n].append(unit)
+            task = self.cause[task]
+        for units in passes:
+            keys = rule.key[units]
+            hops += int(np.count_nonzero(keys[1:] == keys[:-1]))
+        called = sum(_fewest_functions(sorted(units), seams) for units in passes)
+        links = np.array(step.latency)[~np.eye(step.device_count, dtype=bool)]
+        if any(edge.seconds is not None for edge in step.edges):
+            links = np.zeros(1)
+        return min(called * float(rule.part_seconds.min()), hops * float(links.min()))
+
+
+def _fewest_functions(units: Sequence[int], seams: npt.NDArray[np.bool_]) -> int:
+    """How many functions a chain of units is cut into at least, whatever is where.
+
+    None has a seam with as many of its calls before as behind it, if those are `CALLS`.
+    """
+    found = size = 0
+    limit = inf  # calls that the function may have
+    for number, unit in enumerate(units):
+        if size == 0 or size >= limit:
+            found, size, limit = found + 1, 0, inf
+        size += 1
+        last = number + 1 == len(units)
+        end = seams.size if last else units[number + 1]
+        if size >= CALLS and limit == inf and seams[unit:end].any():
+            limit = size + CALLS - 1
+    return found
 
 
 def _model() -> Any:

@@ -35,10 +35,7 @@ from splitnet.planner.engine.solve import Solution, solve, value_of
 from splitnet.planner.evaluate import Evaluator, placed, reasons_of
 from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import bind_shared_weights
-from splitnet.planner.problem import (
-    Problem,
-    equivalent_devices,
-)
+from splitnet.planner.problem import Problem, single_devices
 
 _FIRST_SHARE = 0.5
 """Of the time for first requests, if nothing fits; then whole lists are searched."""
@@ -235,6 +232,7 @@ def _solved(
             starts=known,
             on_progress=options.on_progress,
             prove=prove,
+            enough=0.0 if penalty else options.cut_penalty,
         )
 
     penalty = options.cut_penalty
@@ -246,10 +244,8 @@ def _solved(
     fewer = solved(penalty / cuts, 1 - _FREE_SHARE, known, prove=False)
     found = [best, fewer]
     limit = best.value * (1 + penalty)
-    graph, sorts = problem.graph, equivalent_devices(problem)
-    for device in dict(zip(reversed(sorts), reversed(range(len(sorts))))).values():
-        # Everything on one device, as far as it may be there.
-        place = np.where(graph.allowed[:, device], device, graph.allowed.argmax(axis=1))
+    graph = problem.graph
+    for place in single_devices(problem):
         spent = graph.seconds[np.arange(len(place)), graph.kind[place]]
         busiest = float(np.bincount(place, spent).max(initial=0.0))
         if options.objective == "memory" or busiest <= limit:

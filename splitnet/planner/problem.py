@@ -322,6 +322,15 @@ def equivalent_devices(problem: Problem) -> list[int]:
     return found
 
 
+def single_devices(problem: Problem) -> list[Ints]:
+    """Everything on one device, as far as it may be there, for every sort of device."""
+    allowed, sorts = problem.graph.allowed, equivalent_devices(problem)
+    return [
+        np.where(allowed[:, device], device, allowed.argmax(axis=1))
+        for device in (sorts.index(sort) for sort in dict.fromkeys(sorts))
+    ]
+
+
 def _same_links(step: StepGraph, a: int, b: int) -> bool:
     """Whether times and links stay the same if two devices change names."""
     others = [d for d in range(step.device_count) if d not in (a, b)]

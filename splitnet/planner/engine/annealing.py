@@ -325,7 +325,7 @@ def anneal(
     state: State,
     movable: Ints,
     cooling: Cooling,
-    tasks: Tasks | None,
+    tasks: Tasks,
     spent: float,
     until: float,
     random: RandomState,
@@ -334,6 +334,7 @@ def anneal(
     place, load, used, energy = state.place, state.load, state.used, state.energy
     numbers, block, room = state.numbers, state.block, graph.capacity_bytes
     exponent, penalty = cooling.exponent, cooling.cut_penalty
+    stepping = len(tasks.units) > 1
     while spent < until:
         part, scale, factor, evaluated = min(1.0, spent / cooling.steps), 0.0, 1.0, 0
         for d in range(len(load)):
@@ -341,13 +342,12 @@ def anneal(
         scale = 1.0 / max(scale, 1e-300)
         total = set_energies(graph, state, scale, exponent)
         heat = cooling.hot * (cooling.cold / cooling.hot) ** part
-        heat *= total if tasks is None else numbers[BEST]
+        heat *= total if not stepping else numbers[BEST]
         base = 1.0 + penalty * numbers[CUTS]
         for _ in range(cooling.proposals):
             x = movable[below(random, len(movable))]
-            if tasks is not None and uniform(random) < GUIDED:
-                critical = tasks.scratch.critical
-                x = critical[below(random, critical[-1])]
+            if stepping and uniform(random) < GUIDED:
+                x = tasks.critical[below(random, tasks.critical[-1])]
             a, size, end = place[x], 1, 1
             block[0] = x
             if uniform(random) < SWAPS:
@@ -355,10 +355,10 @@ def anneal(
                 b, end = place[block[1]], 2
             else:
                 b = propose(graph, state, x, random)
-                if tasks is not None and uniform(random) < 0.6:
+                if stepping and uniform(random) < 0.6:
                     most = int(np.exp(uniform(random) * np.log(cooling.largest)))
                     size = grow(graph, state, x, 0, 1 + most)
-                if tasks is not None and a != b:
+                if stepping and a != b:
                     end = exchange(graph, state, b, size, random)
             if a == b or not graph.allowed[x, b]:
                 continue
@@ -371,7 +371,7 @@ def anneal(
             full_s = (used[s] - graph.size_bytes[z]) / room[s]
             full_t = (used[t] + graph.size_bytes[z]) / room[t]
             energy_s, energy_t, scaled, value = 0.0, 0.0, factor, 0.0
-            if tasks is None:
+            if not stepping:
                 energy_s = power((load[s] + added[0]) * scale, exponent)
                 energy_t = power((load[t] + added[1]) * scale, exponent)
                 energy_s += numbers[MEMORY] * max(0.0, full_s - 1.0)
@@ -398,7 +398,7 @@ def anneal(
                     accepted &= may_be(graph, rules, place, block[i])
                 if rules.mode == 1 and accepted:
                     accepted = is_convex(rules, place, s) and is_convex(rules, place, t)
-                if tasks is not None and accepted:
+                if stepping and accepted:
                     limit = numbers[VALUE] - heat * np.log(1.0 - uniform(random))
                     cut = 1.0 + penalty * numbers[CUTS]
                     value = makespan(tasks, place, limit / cut) * cut
@@ -409,7 +409,7 @@ def anneal(
             if not accepted:
                 for i in range(end - 1):
                     shift(graph, state, block[i], a if i < size else b)
-            elif tasks is None:
+            elif not stepping:
                 energy[s], energy[t], factor = energy_s, energy_t, scaled
                 if load[s] < numbers[BEST] and load[t] < numbers[BEST]:
                     note_best(graph, state, penalty)
@@ -419,12 +419,12 @@ def anneal(
                     numbers[BEST] = value
                     for group in range(len(place)):
                         state.best[group] = place[group]
-        if tasks is None:
+        if not stepping:
             change_of_price = 0.8 if note_best(graph, state, penalty) else 1.5
             price = numbers[MEMORY] * change_of_price
             numbers[MEMORY] = min(1e4, max(1e-3, price))
         spent += cooling.each * cooling.proposals + STEPS_PER_RUN * evaluated
-        if tasks is not None:
-            spent += STEPS_PER_EVENT * tasks.scratch.counted[EVENTS]
-            tasks.scratch.counted[EVENTS] = 0
+        if stepping:
+            spent += STEPS_PER_EVENT * tasks.counted[EVENTS]
+            tasks.counted[EVENTS] = 0
     return spent

@@ -10,8 +10,8 @@ import networkx as nx
 import numpy as np
 
 from splitnet.planner.engine.compiler import entry
+from splitnet.planner.engine.functions import root_of
 from splitnet.planner.engine.load_graph import Floats, Ints, LoadGraph
-from splitnet.planner.engine.tasks import root_of
 from splitnet.planner.problem import Problem, contract
 
 _NOISE = 0.5

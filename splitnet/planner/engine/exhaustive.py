@@ -12,7 +12,7 @@ import numpy as np
 from splitnet.planner.bounds import CriticalPath, cost_per_device
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.load_graph import Ints, cut_size
-from splitnet.planner.problem import Problem, equivalent_devices
+from splitnet.planner.problem import Problem, equivalent_devices, single_devices
 
 _STEPS = 1_000_000
 """How long a search may take; it ends early if it comes forward too slowly for that."""
@@ -82,10 +82,7 @@ class BranchAndBound:
 
         Ends early with the budget, or where the tree is too large for it.
         """
-        for device in range(self.problem.device_count):
-            options = [d if device not in d else [device] for d in self.allowed]
-            self._evaluate(np.array([d[0] for d in options], np.int64))
-        for start in starts:
+        for start in (*single_devices(self.problem), *starts):
             self._evaluate(start)
         self._assign(0, 1.0)
 

@@ -1,7 +1,7 @@
 """Makespan of a step: the simulator's event loop, compiled.
 
 The same rules as `splitnet.simulator.event_loop`, which the tests compare it with. The
-calls of a model are first cut into the functions that run (`tasks.py`). A run ends
+calls of a model are first cut into the functions that run (`functions.py`). A run ends
 early if it must take longer than a limit: a device has too much left to do, or the
 longest chain behind a task is too long.
 """
@@ -9,13 +9,14 @@ longest chain behind a task is too long.
 import numpy as np
 
 from splitnet.planner.engine.compiler import compiled, entry
+from splitnet.planner.engine.functions import cut_functions
 from splitnet.planner.engine.load_graph import Ints
 from splitnet.planner.engine.tasks import (
+    EDGES,
     EVENTS,
     SENT,
-    Scratch,
+    Records,
     Tasks,
-    cut_functions,
     pop,
     push,
 )
@@ -24,21 +25,21 @@ _COPIES_FIRST = 1 << 62
 
 
 @compiled
-def append(first: Ints, last: Ints, links: Ints, task: int, item: int) -> None:
-    """Add an item to the list of a task."""
-    if first[task] < 0:
-        first[task] = item
+def append(task: Records, records: Records, number: int) -> None:
+    """Add an item, or a contribution, to the list of what a task gives to others."""
+    if task.first_out < 0:
+        task.first_out = number
     else:
-        links[last[task]] = item
-    last[task] = item
-    links[item] = -1
+        records[task.last_out].next_out = number
+    task.last_out = number
+    records[number].next_out = -1
 
 
 @compiled
 def summing(tasks: Tasks, item: int, count: int) -> int:
     """The task that waits for the sum of an item's gradients."""
-    function = tasks.scratch.function[tasks.source[item]]
-    if item < len(tasks.view_of):
+    function = tasks.units[tasks.items[item].source].function
+    if item < tasks.counted[EDGES]:
         return int(2 * count - 1 - function)
     return int(2 * count + function)
 
@@ -46,102 +47,107 @@ def summing(tasks: Tasks, item: int, count: int) -> int:
 @compiled
 def set_up(tasks: Tasks, count: int) -> None:
     """Tasks of the functions: seconds, what they wait for, what they give to others."""
-    s, units, last = tasks.scratch, len(tasks.group), 2 * count - 1
-    function, reader_start = s.function, tasks.reader_start
+    units, items, edges = tasks.units, tasks.items, tasks.counted[EDGES]
+    functions, total, last = tasks.functions, len(units) - 1, 2 * count - 1
+    for number in range(3 * count):
+        f = number if number < count else last - number
+        task = tasks.tasks[number]
+        task.where = tasks.tasks[f if f >= 0 else number - 2 * count].where
+        task.seconds = task.ready = 0.0
+        task.tail = -1.0
+        task.cause = task.first_out = -1
+        task.pending = 0
     for f in range(count):
-        s.backward[f] = 0
-        s.place[last - f] = s.place[2 * count + f] = s.place[f]
-    for task in range(3 * count):
-        s.seconds[task] = s.ready[task] = 0.0
-        s.tail[task] = -1.0
-        s.cause[task] = s.first_item[task] = -1
-        s.pending[task] = 0
-    for u in range(units):
-        f = function[u]
-        here, update = s.place[f], 2 * count + f
-        s.seconds[f] += tasks.seconds[here, u]
-        s.seconds[last - f] += tasks.seconds[here, 2 * units - 1 - u]
-        s.seconds[update] += tasks.seconds[here, 2 * units + u]
-        s.tail[f] = tasks.tail[u]  # of the last unit
-        if s.tail[last - f] < 0.0:
-            s.tail[last - f] = tasks.tail[2 * units - 1 - u]  # of the first
-        s.tail[update] = 0.0
-        if tasks.has_backward[u]:
-            s.backward[f] = s.pending[last - f] = 1
-        if tasks.has_update[u]:
-            s.pending[update] = 1
-    for task in range(2 * count if count < units else 0):
-        if s.seconds[task] > 0.0:
-            s.seconds[task] += tasks.part_seconds[s.place[task]]
-            s.left[s.place[task]] += tasks.part_seconds[s.place[task]]
-    for item in range(len(tasks.source)):
-        root, f = item, function[tasks.source[item]]
-        viewing = item < len(tasks.view_of)
-        while (
-            viewing and tasks.view_of[root] >= 0 and function[tasks.source[root]] == f
-        ):
-            root = tasks.view_of[root]
-        s.copied_as[item] = root if function[tasks.source[root]] == f else item
-        s.leaves[item] = 0
-        s.views[item] = -1
-        for device in range(len(s.free)):
-            s.missing[item, device] = 0
-            s.summed[item, device] = 0.0
-    for edge in range(len(tasks.view_of)):
-        f, root, out = function[tasks.source[edge]], s.copied_as[edge], False
-        for r in range(reader_start[edge], reader_start[edge + 1]):
-            g = function[tasks.readers[r]]
-            s.pending[g] += g != f
+        functions[f].backward = 0
+    for u in range(total):
+        unit, f = units[u], units[u].function
+        ahead, back = tasks.tasks[f], tasks.tasks[last - f]
+        update = tasks.tasks[2 * count + f]
+        ahead.seconds += tasks.seconds[unit.where, u]
+        back.seconds += tasks.seconds[unit.where, 2 * total - 1 - u]
+        update.seconds += tasks.seconds[unit.where, 2 * total + u]
+        ahead.tail = unit.forward_tail  # of the last unit
+        if back.tail < 0.0:
+            back.tail = unit.backward_tail  # of the first
+        update.tail = 0.0
+        if unit.has_backward:
+            functions[f].backward = back.pending = 1
+        if unit.has_update:
+            update.pending = 1
+    for number in range(2 * count if count < total else 0):
+        task = tasks.tasks[number]
+        if task.seconds > 0.0:
+            task.seconds += tasks.devices[task.where].call
+            tasks.devices[task.where].left += tasks.devices[task.where].call
+    for i in range(len(items) - 1):
+        item, root, f = items[i], i, units[items[i].source].function
+        while i < edges and items[root].view_of >= 0:
+            if units[items[root].source].function != f:
+                break
+            root = items[root].view_of
+        item.copied_as = root if units[items[root].source].function == f else i
+        item.leaves = 0
+        item.next_view = -1
+        for device in range(len(tasks.devices)):
+            tasks.sums[i, device].missing = 0
+            tasks.sums[i, device].ended = 0.0
+    for edge in range(edges):
+        item, out = items[edge], False
+        f, root = units[item.source].function, item.copied_as
+        for r in range(item.readers, items[edge + 1].readers):
+            g = units[tasks.readers[r]].function
+            tasks.tasks[g].pending += g != f
             out |= g != f
         if out:
-            s.leaves[root] = 1
+            items[root].leaves = 1
             if root != edge:
-                s.views[edge] = s.views[root]
-                s.views[root] = edge
-    for edge in range(len(tasks.view_of)):
-        if s.leaves[edge]:
-            f = function[tasks.source[edge]]
-            append(s.first_item, s.last_item, s.next_item, f, edge)
-    for e in range(len(tasks.contributors)):
-        item, g = s.copied_as[tasks.contributes_to[e]], function[tasks.contributors[e]]
-        if item >= len(tasks.view_of) or function[tasks.source[item]] != g:
-            s.pending[summing(tasks, item, count)] += s.missing[item, s.place[g]] == 0
-            s.missing[item, s.place[g]] += 1
-            append(s.first_item, s.last_item, s.next_sum, last - g, e)
+                item.next_view = items[root].next_view
+                items[root].next_view = edge
+    for edge in range(edges):
+        if items[edge].leaves:
+            append(tasks.tasks[units[items[edge].source].function], items, edge)
+    for e in range(len(tasks.contributions)):
+        given = tasks.contributions[e]
+        to, g = items[given.to].copied_as, units[given.unit].function
+        if to >= edges or units[items[to].source].function != g:
+            sums = tasks.sums[to, tasks.tasks[g].where]
+            tasks.tasks[summing(tasks, to, count)].pending += sums.missing == 0
+            sums.missing += 1
+            append(tasks.tasks[last - g], tasks.contributions, e)
 
 
 @compiled
-def arrive(s: Scratch, size: int, task: int, time: float, by: int) -> int:
+def arrive(tasks: Tasks, size: int, number: int, time: float, by: int) -> int:
     """Note that something of a task is there for another; the queue's new size."""
-    if time >= s.ready[task]:
-        s.ready[task] = time
-        s.cause[task] = by
-    s.pending[task] -= 1
-    if s.pending[task] > 0:
+    task = tasks.tasks[number]
+    if time >= task.ready:
+        task.ready = time
+        task.cause = by
+    task.pending -= 1
+    if task.pending > 0:
         return size
-    return push(s.queue_time, s.queue_key, size, s.ready[task], task)
+    return push(tasks.queue, size, task.ready, number)
 
 
 @compiled
 def send(
-    s: Scratch,
+    tasks: Tasks,
     size: int,
     time: float,
     item: int,
-    link: tuple[int, int],
+    way: tuple[int, int],
     amount: float,
     by: int,
 ) -> int:
     """Queue a copy of an item, or of its gradients' sum if `by` is a backward task."""
-    number = s.counted[SENT]
-    s.counted[SENT] += 1
-    s.copies[number, 0] = item
-    s.copies[number, 1] = link[0]
-    s.copies[number, 2] = link[1]
-    s.copies[number, 3] = by
-    s.copy_bytes[number] = amount
-    key = number - _COPIES_FIRST
-    return push(s.queue_time, s.queue_key, size, time, key)
+    number = tasks.counted[SENT]
+    tasks.counted[SENT] += 1
+    copy = tasks.copies[number]
+    copy.moved = item
+    copy.source, copy.target = way
+    copy.by = by
+    copy.bytes = amount
+    return push(tasks.queue, size, time, number - _COPIES_FIRST)
 
 
 @compiled
@@ -150,22 +156,22 @@ def give(tasks: Tasks, size: int, item: int, time: float, key: int) -> int:
 
     Weights come from task -1.
     """
-    s, view = tasks.scratch, item
-    here = s.device[tasks.source[item]]
+    items, view = tasks.items, item
+    here = tasks.units[items[item].source].where
     while view >= 0:
-        for r in range(tasks.reader_start[view], tasks.reader_start[view + 1]):
-            task = s.function[tasks.readers[r]]
-            there = s.place[task]
+        for r in range(items[view].readers, items[view + 1].readers):
+            number = tasks.units[tasks.readers[r]].function
+            there = tasks.tasks[number].where
             if there == here:
-                if key >= 0 and task != key:
-                    size = arrive(s, size, task, time, key)
+                if key >= 0 and number != key:
+                    size = arrive(tasks, size, number, time, key)
                 continue
-            s.pending[task] += key < 0
-            if s.sent[there] != item:
-                s.sent[there] = item
-                link, amount = (here, there), tasks.bytes[item]
-                size = send(s, size, time, item, link, amount, key)
-        view = s.views[view]
+            tasks.tasks[number].pending += key < 0
+            if tasks.devices[there].sent != item:
+                tasks.devices[there].sent = item
+                way, amount = (here, there), items[item].bytes
+                size = send(tasks, size, time, item, way, amount, key)
+        view = items[view].next_view
     return size
 
 
@@ -173,105 +179,112 @@ def give(tasks: Tasks, size: int, item: int, time: float, key: int) -> int:
 def bytes_from(tasks: Tasks, item: int, device: int) -> float:
     """Bytes of a sum from a device: of the rows of a table, if all send only rows."""
     amount, wholes, count = 0.0, 0, 0
-    for e in range(tasks.contributor_start[item], tasks.contributor_start[item + 1]):
-        if tasks.scratch.device[tasks.contributors[e]] == device:
-            amount += tasks.row_bytes[e]
+    items = tasks.items
+    for e in range(items[item].contributions, items[item + 1].contributions):
+        given = tasks.contributions[e]
+        if tasks.units[given.unit].where == device:
+            amount += given.row_bytes
             count += 1
-            wholes += tasks.row_bytes[e] == 0
-    return amount if count and not wholes else amount + tasks.bytes[item]
+            wholes += given.row_bytes == 0
+    return amount if count and not wholes else amount + items[item].bytes
 
 
 @entry
 def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
     """Seconds of the step with group g on `device_of[g]`; infinite above the limit."""
-    s, units, last, end, size = tasks.scratch, len(tasks.group), 0.0, -1, 0
+    units, items, devices = tasks.units, tasks.items, tasks.devices
+    total, last, end, size = len(units) - 1, 0.0, -1, 0
     limit *= 1 + 1e-9  # times and what is left are added up in different orders
-    s.counted[SENT] = 0
-    for device in range(len(s.free)):
-        s.left[device] = s.free[device] = 0.0
-        s.sent[device] = -1
-        for other in range(len(s.free)):
-            s.link_free[device, other] = 0.0
-    for unit in range(units):
-        device = device_of[tasks.group[unit]]
-        s.device[unit] = device
-        s.left[device] += tasks.seconds[device, unit]
-        s.left[device] += tasks.seconds[device, 2 * units - 1 - unit]
-        s.left[device] += tasks.seconds[device, 2 * units + unit]
-    s.counted[EVENTS] += units
-    for device in range(len(s.free)):
-        if s.left[device] > limit:
+    tasks.counted[SENT] = 0
+    for number in range(len(devices)):
+        devices[number].left = devices[number].free = 0.0
+        devices[number].sent = -1
+        for other in range(len(devices)):
+            tasks.links[number, other].free = 0.0
+    for u in range(total):
+        where = device_of[units[u].group]
+        units[u].where = where
+        devices[where].left += tasks.seconds[where, u]
+        devices[where].left += tasks.seconds[where, 2 * total - 1 - u]
+        devices[where].left += tasks.seconds[where, 2 * total + u]
+    tasks.counted[EVENTS] += total
+    for number in range(len(devices)):
+        if devices[number].left > limit:
             return np.inf
     count = cut_functions(tasks)
     set_up(tasks, count)
-    s.counted[EVENTS] += 2 * units
-    for weight in range(len(tasks.view_of), len(tasks.source)):
+    tasks.counted[EVENTS] += 2 * total
+    for weight in range(tasks.counted[EDGES], len(items) - 1):
         size = give(tasks, size, weight, 0.0, -1)
     for f in range(count):
-        if s.pending[f] == 0:
-            size = push(s.queue_time, s.queue_key, size, 0.0, f)
+        if tasks.tasks[f].pending == 0:
+            size = push(tasks.queue, size, 0.0, f)
     while size:
-        time, key = s.queue_time[0], s.queue_key[0]
-        size = pop(s.queue_time, s.queue_key, size)
-        s.counted[EVENTS] += 1
+        time, key = tasks.queue[0].time, tasks.queue[0].key
+        size = pop(tasks.queue, size)
+        tasks.counted[EVENTS] += 1
         if key < 0:
-            number = key + _COPIES_FIRST
-            item, by = s.copies[number, 0], s.copies[number, 3]
-            a, b = s.copies[number, 1], s.copies[number, 2]
-            seconds, overlap = tasks.fixed[item], 0.0
+            copy = tasks.copies[key + _COPIES_FIRST]
+            link = tasks.links[copy.source, copy.target]
+            seconds, overlap, view = items[copy.moved].fixed, 0.0, copy.moved
             if np.isnan(seconds):
-                seconds = tasks.latency[a, b]
-                overlap = seconds - tasks.gap[a, b]
-                seconds += s.copy_bytes[number] * tasks.seconds_per_byte[a, b]
-            time = max(time, s.link_free[a, b]) + seconds
-            s.link_free[a, b] = time - overlap
+                overlap = link.latency - link.gap
+                seconds = link.latency + copy.bytes * link.per_byte
+            time = max(time, link.free) + seconds
+            link.free = time - overlap
             if time > last:
-                last, end = time, by
-            if by >= count:
-                size = arrive(s, size, summing(tasks, item, count), time, by)
+                last, end = time, copy.by
+            if copy.by >= count:
+                number = summing(tasks, view, count)
+                size = arrive(tasks, size, number, time, copy.by)
                 continue
-            while item >= 0:
-                for r in range(tasks.reader_start[item], tasks.reader_start[item + 1]):
-                    if s.device[tasks.readers[r]] == b:
-                        task = s.function[tasks.readers[r]]
-                        size = arrive(s, size, task, time, by)
-                item = s.views[item]
+            while view >= 0:
+                for r in range(items[view].readers, items[view + 1].readers):
+                    unit = units[tasks.readers[r]]
+                    if unit.where == copy.target:
+                        size = arrive(tasks, size, unit.function, time, copy.by)
+                view = items[view].next_view
             continue
-        device, seconds = s.place[key], s.seconds[key]
-        if seconds > 0:
-            if time < s.free[device]:
-                time = s.free[device]
-                s.cause[key] = s.latest[device]
-            if time + s.left[device] > limit or time + seconds + s.tail[key] > limit:
+        task = tasks.tasks[key]
+        device = devices[task.where]
+        if task.seconds > 0:
+            if time < device.free:
+                time = device.free
+                task.cause = device.latest
+            later = max(device.left, task.seconds + task.tail)
+            if time + later > limit:
                 return np.inf
-            s.left[device] -= seconds
-            s.free[device] = time + seconds
-            s.latest[device] = key
-        time += seconds
+            device.left -= task.seconds
+            device.free = time + task.seconds
+            device.latest = key
+        time += task.seconds
         if time > last:
             last, end = time, key
-        at = s.first_item[key]
+        at = task.first_out
         if key < count:
-            if s.backward[key]:
-                size = arrive(s, size, 2 * count - 1 - key, time, key)
+            if tasks.functions[key].backward:
+                size = arrive(tasks, size, 2 * count - 1 - key, time, key)
             while at >= 0:
                 size = give(tasks, size, at, time, key)
-                at = s.next_item[at]
+                at = items[at].next_out
         elif key < 2 * count:
-            if s.pending[4 * count - 1 - key] > 0:
-                size = arrive(s, size, 4 * count - 1 - key, time, key)
+            if tasks.tasks[4 * count - 1 - key].pending > 0:
+                size = arrive(tasks, size, 4 * count - 1 - key, time, key)
             while at >= 0:
-                item, at = s.copied_as[tasks.contributes_to[at]], s.next_sum[at]
-                s.missing[item, device] -= 1
-                s.summed[item, device] = max(s.summed[item, device], time)
-                if s.missing[item, device]:
+                given = tasks.contributions[at]
+                item, at = items[given.to].copied_as, given.next_out
+                sums = tasks.sums[item, task.where]
+                sums.missing -= 1
+                sums.ended = max(sums.ended, time)
+                if sums.missing:
                     continue
-                when, task = s.summed[item, device], summing(tasks, item, count)
-                if s.place[task] == device:
-                    size = arrive(s, size, task, when, key)
+                number, ended = summing(tasks, item, count), sums.ended
+                target = tasks.tasks[number].where
+                if target == task.where:
+                    size = arrive(tasks, size, number, ended, key)
                     continue
-                link, amount = (device, s.place[task]), bytes_from(tasks, item, device)
-                size = send(s, size, when, item, link, amount, key)
+                way, amount = (task.where, target), bytes_from(tasks, item, task.where)
+                size = send(tasks, size, ended, item, way, amount, key)
     if last > limit:
         return np.inf
     note_critical(tasks, count, end)
@@ -281,15 +294,15 @@ def makespan(tasks: Tasks, device_of: Ints, limit: float) -> float:
 @compiled
 def note_critical(tasks: Tasks, count: int, end: int) -> None:
     """List the groups of the tasks that each waited for the one before, to the last."""
-    s, on_path, size = tasks.scratch, tasks.scratch.backward, 0
+    functions, size = tasks.functions, 0
     for f in range(count):
-        on_path[f] = 0
+        functions[f].backward = 0
     while end >= 0:
         f = end if end < count else 2 * count - 1 - end
-        on_path[f if f >= 0 else end - 2 * count] = 1
-        end = s.cause[end]
-    for u in range(len(tasks.group)):
-        if on_path[s.function[u]]:
-            s.critical[size] = tasks.group[u]
+        functions[f if f >= 0 else end - 2 * count].backward = 1
+        end = tasks.tasks[end].cause
+    for u in range(len(tasks.units) - 1):
+        if functions[tasks.units[u].function].backward:
+            tasks.critical[size] = tasks.units[u].group
             size += 1
-    s.critical[-1] = size
+    tasks.critical[-1] = size

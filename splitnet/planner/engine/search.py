@@ -40,6 +40,7 @@ from splitnet.planner.engine.annealing import (
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.coarsening import fused, member_of, merge_edges
 from splitnet.planner.engine.compiler import random_state
+from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.load_graph import (
     Floats,
     Ints,
@@ -58,13 +59,14 @@ from splitnet.planner.engine.starts import (
     random_start,
     repaired,
 )
-from splitnet.planner.engine.tasks import EVENTS, Tasks, merged, tasks_of
+from splitnet.planner.engine.tasks import EVENTS, Tasks, no_tasks, tasks_of
 from splitnet.planner.problem import (
     Problem,
     contract,
     device_line,
     equivalent_devices,
     is_contiguous,
+    single_devices,
 )
 
 _STEPS_PER_PEAK = 25
@@ -154,6 +156,7 @@ class _Search:
             self.style = _Style(part, True, 0.1, steps, more, 0.01, False)
         elif free:
             self.style = _Style(0.08, True, 0.6, steps, (growth, growth), 0.05, True)
+        self.none = no_tasks(problem.device_count)
         self.chains = Chains(problem)
         self.kind = np.array(equivalent_devices(problem))
         self.margin = np.zeros(problem.device_count)
@@ -220,9 +223,7 @@ class _Search:
     def begin(self, starts: list[Ints]) -> None:
         """Keep the starts, single devices and list schedules, the best first."""
         graph, groups = self.problem.graph, self.problem.group_count
-        for device in np.unique(self.kind, return_index=True)[1]:
-            may = graph.allowed[:, device]
-            starts.append(np.where(may, device, graph.allowed.argmax(axis=1)))
+        starts += single_devices(self.problem)
         starts += [repaired(graph, start) for start in starts]
         if self.tasks is not None and self.contiguity == "free":
             for number in range(_SCHEDULES if self.budget.left else 0):
@@ -388,7 +389,7 @@ class _Search:
             place = member_of(cluster, count, place)
             keep = member_of(cluster, count, keep)
             if tasks is not None:
-                self.budget.spend(400 + len(tasks.group))
+                self.budget.spend(400 + len(tasks.units))
                 tasks = merged(tasks, cluster)
         if new and tasks is not None:
             noise = float(random.random())
@@ -440,7 +441,7 @@ class _Search:
             proposals, hot, cold = 8, hot / exponent, 2e-5
             value = makespan(tasks, place, inf) * penalty
             state.numbers[BEST] = state.numbers[VALUE] = value
-            tasks.scratch.counted[EVENTS] = 0
+            tasks.counted[EVENTS] = 0
         elif np.all(state.used <= graph.capacity_bytes):
             state.numbers[BEST] = state.load.max() * penalty
         largest = max(2, len(place) // 3)
@@ -452,7 +453,7 @@ class _Search:
         while spent < steps and budget.left:
             before, until = spent, min(steps, spent + 20_000.0)
             spent = anneal(
-                *(graph, rules, state, movable, cooling, tasks),
+                *(graph, rules, state, movable, cooling, tasks or self.none),
                 *(spent, until, self.state),
             )
             budget.spend(spent - before)

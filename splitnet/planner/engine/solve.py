@@ -21,9 +21,14 @@ from splitnet.planner.bounds import lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.budget import Budget
 from splitnet.planner.engine.exhaustive import BranchAndBound
-from splitnet.planner.engine.load_graph import Ints, is_allowed, loads
+from splitnet.planner.engine.load_graph import Ints, cut_size, is_allowed, loads
 from splitnet.planner.engine.packing import packed
-from splitnet.planner.problem import Problem, is_contiguous, problem_of
+from splitnet.planner.problem import (
+    Problem,
+    is_contiguous,
+    problem_of,
+    single_devices,
+)
 from splitnet.simulator.step_graph import step_graph
 
 OBJECTIVES = ("latency", "throughput", "memory")
@@ -33,8 +38,8 @@ _LOGGER = logging.getLogger("splitnet")
 _PROGRAM_GROUPS, _PROGRAM_SHARE = 50, 0.2
 """Groups up to which a program gives the bound, and its share of the time."""
 
-_TREE_GROUPS = 40
-"""Groups up to which branch and bound is tried."""
+_PROVEN_GROUPS, _TREE_GROUPS = 12, 40
+"""Groups up to which branch and bound mostly ends, and up to which it is tried."""
 
 _FIT_SECONDS = 1.0
 """How much longer than the limit is searched if nothing fits."""
@@ -106,6 +111,7 @@ def solve(
     on_progress: Callable[[float, float], None] | None = None,
     prove: bool = True,
     until_found: bool = False,
+    enough: float = 0.0,
 ) -> Solution:
     """The best assignment found for one of `OBJECTIVES`.
 
@@ -125,6 +131,8 @@ def solve(
         prove: Whether to look for a lower bound, which is 0 otherwise.
         until_found: Any assignment that keeps the constraints will do; none is looked
             for longer than the time limit.
+        enough: All on one device, without transfers, will do if its value is no more
+            than this fraction above the lower bound.
     """
     groups, shape = problem.group_count, contiguity or "free"
     seconds = time_limit * (1.0 - _PROGRAM_SHARE * (groups <= _PROGRAM_GROUPS))
@@ -136,9 +144,15 @@ def solve(
         return value_of(problem, objective, place, shape)
 
     if groups and problem.graph.allowed.any(axis=1).all():
+        if groups > _PROVEN_GROUPS and enough:
+            one = _one_device(problem, objective, judge, enough)
+            if one is not None:
+                return one
         known = any(judge(start) < inf for start in given)
         if not known and (start := packed(problem, budget)) is not None:
             given.append(start)
+            if until_found and (value := judge(start)) < inf:
+                return Solution(start, value, 0.0, "packing", False, True)
         if groups <= _TREE_GROUPS:
             tree = BranchAndBound(problem, objective, judge, budget)
             tree.search(given)
@@ -161,6 +175,20 @@ def solve(
             bound = max(bound, hard)
     clock = budget.ended_by_clock
     return Solution(place, value, min(bound, value), algorithm, clock, value < inf)
+
+
+def _one_device(
+    problem: Problem, objective: str, judge: Callable[[Ints], float], enough: float
+) -> Solution | None:
+    """The best device for everything, if that has no transfers and is good enough."""
+    whole = [p for p in single_devices(problem) if not cut_size(problem.graph, p)]
+    values = [judge(place) for place in whole]
+    value = min(values, default=inf)
+    if value == inf or value > lower_bound(problem, objective) * (1 + enough):
+        return None
+    bound = min(value, lower_bound(problem, objective))
+    place = whole[values.index(value)]
+    return Solution(place, value, bound, "one device", False, True)
 
 
 def _searched(

@@ -19,7 +19,7 @@ from splitnet.planner.engine.load_graph import (
     LoadGraph,
     bytes_per_device,
 )
-from splitnet.planner.engine.tasks import pop, push
+from splitnet.planner.engine.tasks import Records, pop, push, queue_of
 from splitnet.planner.problem import Problem, equivalent_devices
 
 _STEPS_PER_PIN, _STEPS_PER_CELL = 0.004, 0.002
@@ -266,8 +266,7 @@ def schedule(
     order: Ints,
     copies: Floats,
     noise: float,
-    rank: Floats,
-    queue: Ints,
+    queue: Records,
     place: Ints,
     end: Floats,
     free: Floats,
@@ -287,10 +286,10 @@ def schedule(
         for kind in range(graph.seconds.shape[1]):
             fastest = min(fastest, graph.seconds[u, kind])
         end[u] = rest + (fastest + copies[u]) * (1.0 + 0.5 * noise * uniform(state))
-        push(rank, queue, len(order) - 1 - i, -end[u], i)
+        push(queue, len(order) - 1 - i, -end[u], i)
     for size in range(len(order), 0, -1):
-        u, chosen, earliest, most, begin = order[queue[0]], -1, np.inf, -np.inf, 0.0
-        pop(rank, queue, size)
+        u, chosen, earliest, most, begin = order[queue[0].key], -1, np.inf, -np.inf, 0.0
+        pop(queue, size)
         roomy = 0
         for d in range(len(free)):
             room = graph.capacity_bytes[d] - used[d] - graph.size_bytes[u]
@@ -329,9 +328,8 @@ def list_schedule(
     np.add.at(copies, graph.net_pins[graph.net_start[:-1]], dearest)
     copies *= float(random.choice([0.5, 1.0, 2.0]))
     order, place = random_order(graph, random), np.full(groups, -1, np.int64)
-    scratch = np.zeros(groups), np.zeros(groups, np.int64)
     ends = np.zeros(groups), np.zeros(devices), np.zeros(devices)
-    schedule(graph, order, copies, noise, *scratch, place, *ends, state)
+    schedule(graph, order, copies, noise, queue_of(groups), place, *ends, state)
     return place
 
 

@@ -2,15 +2,20 @@
 
 import itertools
 import random
+from dataclasses import replace
+from itertools import pairwise
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
+from splitnet.core.plan import PlanOptions
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import value_of
+from splitnet.planner.evaluate import Evaluator, free_groups
 from splitnet.planner.problem import Problem, load_problem, problem_of
 from splitnet.simulator.step_graph import step_graph
 
@@ -50,6 +55,24 @@ def random_graph(count: int, seed: int) -> Graph:
     )
 
 
+def chain_graph(count: int) -> Graph:
+    """Dense calls in a row, each a part of its own."""
+    names = [f"c{i}" for i in range(count)]
+    made: dict[str, Any] = {"output_bytes": 2**16, "activation_bytes": 2**16}
+    calls = (
+        Call(n, n, "Dense", **made, forward_flops=2e6, backward_flops=4e6, weights=(n,))
+        for n in names
+    )
+    return Graph(
+        "chain",
+        32,
+        tuple(calls),
+        tuple(Tensor(a, b, bytes=2**16) for a, b in pairwise(names)),
+        tuple(Weights(name, 2**20) for name in names),
+        tuple(Part(name) for name in names),
+    )
+
+
 def step_problem(
     count: int, seed: int, *, gpus: int = 2, cut_penalty: float = 0.0
 ) -> Problem:
@@ -82,6 +105,31 @@ def step_problem(
         capacity=[share * total + 2e7] * gpus + [2.0 * total + 1e9],
         cut_penalty=cut_penalty,
     )
+
+
+def calls_problem(seed: int) -> Problem:
+    """Calls of a chain with skips and views, some of which only a CPU runs."""
+    draw = random.Random(seed)
+    graph, box = random_graph(60, seed), Cluster.of("2*gpu", "cpu")
+    kinds = [draw.choice(("Dense", "Dense", "Flatten")) for _ in graph.calls]
+    calls = tuple(
+        replace(
+            call,
+            kind=kind,
+            cpu_only=draw.random() < 0.05,
+            weights=(f"w{i}",) if kind == "Dense" and draw.random() < 0.7 else (),
+            lookups=(),
+        )
+        for i, (call, kind) in enumerate(zip(graph.calls, kinds))
+    )
+    weights = tuple(Weights(f"w{i}", 2**20) for i in range(60))
+    chain = (Tensor(a.name, b.name, bytes=2**20) for a, b in pairwise(calls))
+    skips = (t for t in graph.tensors if draw.random() < 0.3)
+    tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
+    graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
+    options = PlanOptions(training=seed % 4 != 3, regroup=True)
+    evaluator = Evaluator.of(graph, box, options)
+    return evaluator.problem_of(free_groups(graph, box))
 
 
 def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:

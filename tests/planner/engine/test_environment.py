@@ -65,6 +65,23 @@ assert "numba" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_chain_of_layers_is_never_compiled_for() -> None:
+    """20 to 40 layers that one device has room for: planned without numba."""
+    code = """
+import sys
+from splitnet.core.cluster import Cluster
+from splitnet.planner.planner import find_plan
+from tests.planner.engine.problems import chain_graph
+box = Cluster.of("2*gpu")
+for calls in (20, 40):
+    for training in (True, False):
+        plan = find_plan(chain_graph(calls), box, regroup=True, training=training)
+        assert plan.strategy == "one device" and not plan.transfers
+assert "numba" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_ctrl_c_ends_the_compiled_search(objective: str) -> None:
     """An interrupt during a search of a minute is raised within a second.

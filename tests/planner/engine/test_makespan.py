@@ -1,21 +1,14 @@
 """The compiled makespan equals the simulator's event loop."""
 
-import random
-from dataclasses import replace
-from itertools import pairwise
 from math import inf
 
 import numpy as np
 import pytest
 
-from splitnet.core.cluster import Cluster
-from splitnet.core.graph import Tensor, Weights
-from splitnet.core.plan import PlanOptions
+from splitnet.planner.engine.functions import merged
 from splitnet.planner.engine.makespan import makespan
-from splitnet.planner.engine.tasks import merged, tasks_of
-from splitnet.planner.evaluate import Evaluator, free_groups
-from splitnet.planner.problem import Problem
-from tests.planner.engine.problems import random_graph, step_problem
+from splitnet.planner.engine.tasks import tasks_of
+from tests.planner.engine.problems import calls_problem, step_problem
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -31,31 +24,6 @@ def test_makespan_equals_the_event_loop(seed: int) -> None:
         assert makespan(tasks, place, inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(tasks, place, seconds * 0.999) == inf
         assert makespan(tasks, place, seconds) < inf
-
-
-def calls_problem(seed: int) -> Problem:
-    """Calls of a chain with skips and views, some of which only a CPU runs."""
-    draw = random.Random(seed)
-    graph, box = random_graph(60, seed), Cluster.of("2*gpu", "cpu")
-    kinds = [draw.choice(("Dense", "Dense", "Flatten")) for _ in graph.calls]
-    calls = tuple(
-        replace(
-            call,
-            kind=kind,
-            cpu_only=draw.random() < 0.05,
-            weights=(f"w{i}",) if kind == "Dense" and draw.random() < 0.7 else (),
-            lookups=(),
-        )
-        for i, (call, kind) in enumerate(zip(graph.calls, kinds))
-    )
-    weights = tuple(Weights(f"w{i}", 2**20) for i in range(60))
-    chain = (Tensor(a.name, b.name, bytes=2**20) for a, b in pairwise(calls))
-    skips = (t for t in graph.tensors if draw.random() < 0.3)
-    tensors = {(t.source, t.target): t for t in (*chain, *skips)}.values()
-    graph = replace(graph, calls=calls, weights=weights, tensors=tuple(tensors))
-    options = PlanOptions(training=seed % 4 != 3, regroup=True)
-    evaluator = Evaluator.of(graph, box, options)
-    return evaluator.problem_of(free_groups(graph, box))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -87,4 +55,4 @@ def test_merged_units_take_about_as_long(seed: int) -> None:
 
         assert makespan(same, place[cluster], inf) == pytest.approx(seconds, rel=1e-12)
         assert makespan(fewer, place, inf) == pytest.approx(seconds, rel=0.3)
-    assert len(fewer.group) < len(tasks.group)
+    assert len(fewer.units) < len(tasks.units)

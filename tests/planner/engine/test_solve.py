@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.planner.bounds import lower_bound
+from splitnet.core.plan import PlanOptions
+from splitnet.planner.bounds import CriticalPath, lower_bound
 from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import OBJECTIVES, solve, value_of
+from splitnet.planner.evaluate import Evaluator, free_groups
 from splitnet.planner.problem import Problem, problem_of
 from splitnet.simulator.step_graph import step_graph
 from tests.planner.engine.problems import (
     best_of_all,
+    calls_problem,
+    chain_graph,
     random_graph,
     random_loads,
     step_problem,
@@ -53,6 +57,35 @@ def test_small_steps_are_optimal(seed: int, objective: str) -> None:
     assert found.value == pytest.approx(best)
     for bound in (found.bound, lower_bound(problem, objective, hard=True)):
         assert bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_placement_of_calls_is_below_the_bound(seed: int) -> None:
+    """The bound counts the functions that a chain is cut into, whatever is where."""
+    problem, draw = calls_problem(seed), np.random.default_rng(seed)
+    bound = lower_bound(problem, "latency")
+    kinds = problem.graph.allowed.argmax(axis=1)
+    assert bound > CriticalPath(problem).length([-1] * 60)
+    for share in (0.0, 0.02, 0.1, 0.3, 1.0) * 4:
+        place = draw.integers(3, size=61)[np.cumsum(draw.random(60) < share)]
+        place = np.where(problem.graph.allowed[np.arange(60), place], place, kinds)
+
+        assert problem.step_seconds(place) >= bound
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("calls", [21, 40])
+def test_bound_of_a_chain_is_close_to_one_device(calls: int, training: bool) -> None:
+    """Few functions are certain: at most 15 calls each, where one device has 8."""
+    box, graph = Cluster.of("2*gpu"), chain_graph(calls)
+    evaluator = Evaluator.of(graph, box, PlanOptions(training=training, regroup=True))
+    problem = evaluator.problem_of(free_groups(graph, box))
+    value = problem.step_seconds(np.zeros(calls, np.int64))
+    calling = 10e-6 * (1 + training)
+
+    least = value - calling * (calls // 8 - -(-calls // 15))
+
+    assert lower_bound(problem, "latency") == pytest.approx(least, rel=1e-5)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
