@@ -19,7 +19,6 @@ from math import inf
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from splitnet.planner.engine.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
@@ -170,12 +169,14 @@ class CriticalPath:
     def calling_seconds(self) -> float:
         """What calling functions adds to the chain of the last length, at least.
 
-        Long functions are cut at seams. Either some calls are one function, then every
-        function of the chain is called, or all are single and data crosses between.
+        Where nothing crosses, a chain is cut at seams; a crossing saves one cut at most
+        and takes the latency of a link. If no function has several calls, none is
+        called, but everything crosses.
         """
         step, rule = self.problem.step, self.problem.functions
         assert step is not None, "a critical path is that of a step"
-        if rule is None or step.device_count < 2:
+        known = any(edge.seconds is not None for edge in step.edges)
+        if rule is None or known or step.device_count < 2:
             return 0.0
         n, crossing = step.count, np.zeros(step.count + 1)
         for edge in step.edges:
@@ -184,38 +185,24 @@ class CriticalPath:
                 crossing[max(edge.readers)] -= 1
         seams = np.cumsum(crossing) <= 1
         passes: tuple[list[int], list[int]] = [], []
-        task, hops = self.last, 0
+        task, called, hops = self.last, 0, 0
         while task >= 0:
-            unit = min(task, 2 * n - 1 - task) if task < 2 * n else -1
-            if unit >= 0 and self.fastest[task] > 0:
-                passes[task >= n].append(unit)
+            if task < 2 * n and self.fastest[task] > 0:
+                passes[task >= n].append(min(task, 2 * n - 1 - task))
             task = self.cause[task]
         for units in passes:
-            keys = rule.key[units]
+            units.sort()
+            size, keys = 0, rule.key[units]
             hops += int(np.count_nonzero(keys[1:] == keys[:-1]))
-        called = sum(_fewest_functions(sorted(units), seams) for units in passes)
+            found = 0
+            for unit, after in zip(units, [*units[1:], n + 1]):
+                size += 1
+                if size >= CALLS and seams[unit:after].any():
+                    found, size = found + 1, 0
+            called += max(found, bool(units))
         links = np.array(step.latency)[~np.eye(step.device_count, dtype=bool)]
-        if any(edge.seconds is not None for edge in step.edges):
-            links = np.zeros(1)
-        return min(called * float(rule.part_seconds.min()), hops * float(links.min()))
-
-
-def _fewest_functions(units: Sequence[int], seams: npt.NDArray[np.bool_]) -> int:
-    """How many functions a chain of units is cut into at least, whatever is where.
-
-    None has a seam with as many of its calls before as behind it, if those are `CALLS`.
-    """
-    found = size = 0
-    limit = inf  # calls that the function may have
-    for number, unit in enumerate(units):
-        if size == 0 or size >= limit:
-            found, size, limit = found + 1, 0, inf
-        size += 1
-        last = number + 1 == len(units)
-        end = seams.size if last else units[number + 1]
-        if size >= CALLS and limit == inf and seams[unit:end].any():
-            limit = size + CALLS - 1
-    return found
+        least = float(links.min())
+        return min(called * min(float(rule.part_seconds.min()), least), hops * least)
 
 
 def _model() -> Any:

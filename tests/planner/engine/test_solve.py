@@ -73,19 +73,15 @@ def test_no_placement_of_calls_is_below_the_bound(seed: int) -> None:
         assert problem.step_seconds(place) >= bound
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("calls", [21, 40])
-def test_bound_of_a_chain_is_close_to_one_device(calls: int, training: bool) -> None:
-    """Few functions are certain: at most 15 calls each, where one device has 8."""
+@pytest.mark.parametrize("calls", [7, 15, 21, 40])
+def test_bound_of_a_chain_is_one_device(calls: int) -> None:
+    """No placement of a chain without training is better: the bound says so."""
     box, graph = Cluster.of("2*gpu"), chain_graph(calls)
-    evaluator = Evaluator.of(graph, box, PlanOptions(training=training, regroup=True))
+    evaluator = Evaluator.of(graph, box, PlanOptions(training=False, regroup=True))
     problem = evaluator.problem_of(free_groups(graph, box))
     value = problem.step_seconds(np.zeros(calls, np.int64))
-    calling = 10e-6 * (1 + training)
 
-    least = value - calling * (calls // 8 - -(-calls // 15))
-
-    assert lower_bound(problem, "latency") == pytest.approx(least, rel=1e-5)
+    assert lower_bound(problem, "latency") == pytest.approx(value, rel=1e-5)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
