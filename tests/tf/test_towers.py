@@ -174,11 +174,10 @@ def test_data_parallel_joins_outputs_where_data_come_in() -> None:
     """Among workers' processors, the join is on this program's own."""
     names = ("worker:0/cpu:0", "worker:1/cpu:0")
     machine = sn.Cluster.of("cpu:0", *names)
-    towers = Towers(tuple((name,) for name in names), (names[0],))
-    home = machine.home.name
-    plan = sn.plan(towers_of(branched(), towers, 8, join_on=home), machine)
+    towers = Towers((), (names[0],))
+    plan = sn.plan(towers_of(branched(), None, machine, names, towers, 8), machine)
 
-    assert plan[plan.graph.name].device == home == "cpu:0"
+    assert plan[plan.graph.name].device == machine.home.name == "cpu:0"
     assert [plan[f"{plan.graph.name}/{i}"].device for i in range(2)] == list(names)
 
 

@@ -36,7 +36,7 @@ def how_to_run(placed: Placed, how: str, devices: Collection[str]) -> dict[int, 
         part = placed.part_of[placed.key_of[id(node)]]
         if part not in working or device_of[part] not in devices:
             continue
-        towers = id(node) in placed.keys_of
+        towers = id(node) in placed.replicas
         reason = "towers run plainly" if towers else _obstacle(node, how)
         if reason:
             refused[part, reason] = None

@@ -67,19 +67,15 @@ def data_parallel(
     placed = placed_of(model) if isinstance(model, keras.Model) else None
     if placed is not None and split_layers(placed.plan.graph):
         model, placed = unplace(model), None
-    options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
-    names = _devices(cluster, devices)
+    if not _devices_of(placed):
+        placed = None
     towers = Towers((), preferences(weights_on), batch_norm, tuple(broadcast))
-    used = _devices_of(placed)
-    if placed is None or not used:
-        towers = replace(towers, on=tuple(preferences(one) for one in names))
-        graph = towers_of(model, towers, batch, join_on=cluster.home.name)
-        return emit(model, plan_graph(graph, cluster, options))
-    groups = _groups(names, used, given=isinstance(devices, Sequence))
-    maps = [_device_map(placed.plan, cluster, dict(zip(used, g))) for g in groups]
-    graph = _placed_towers(model, placed, maps, towers, batch, cluster)
+    graph = towers_of(model, placed, cluster, devices, towers, batch)
+    options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
     plan = plan_graph(graph, cluster, options)
-    return emit(model, executed(plan, replace(placed.plan.execution, recompute=())))
+    if placed is not None:
+        plan = executed(plan, replace(placed.plan.execution, recompute=()))
+    return emit(model, plan)
 
 
 def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
@@ -164,49 +160,20 @@ def _device_map(
     return mapped
 
 
-def _placed_towers(
+def towers_of(
     model: Any,
-    placed: Placed,
-    maps: Sequence[Callable[[str], str]],
-    how: Towers,
-    batch: int,
+    placed: Placed | None,
     cluster: Cluster,
+    devices: Sequence[str] | int | None,
+    towers: Towers,
+    batch: int,
 ) -> Graph:
-    """Read a placed model with each of its parts as towers on other devices.
-
-    Raises:
-        DeclarationError: the model cannot be split by samples.
-    """
-    blueprint = blueprint_of(model, placed.flow.nested)
-    _check(blueprint, how)
-    device_of = placed.plan.device_of
-    part_of = {
-        id(mine): placed.part_of[placed.key_of[id(its)]]
-        for mine, its in zip(blueprint.flow.nodes, placed.flow.nodes, strict=True)
-    }
-    parts = [
-        Part(s.part, "input", ("cpu",)) for s in blueprint.sites if s.node.is_input
-    ]
-    towers = {}
-    for name in dict.fromkeys(part_of.values()):
-        where = [mapped(device_of[name]) for mapped in maps]
-        parts.append(Part(name, on=preferences(where[0])))
-        if len(set(where)) > 1:
-            towers[name] = replace(how, on=tuple(map(preferences, where)))
-            parts[-1] = Part(name, "towers", (cluster.home.name,))
-    sites = []
-    for site in blueprint.sites:
-        part = part_of.get(id(site.node), site.part)
-        call = f"{part}/{site.call}" if part in towers else site.call
-        sites.append(replace(site, part=part, call=call))
-    made = replace(blueprint, parts=tuple(parts), sites=tuple(sites), towers=towers)
-    return graph_of(made, batch)
-
-
-def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
     """Read a Keras model as towers of itself; nothing is run.
 
+    Each part of a placed one becomes towers, unless all of them would be on one device.
+
     Raises:
+        DeviceError: as in `data_parallel`.
         DeclarationError: the model cannot be split by samples.
     """
     if not isinstance(model, keras.Model):
@@ -214,24 +181,42 @@ def towers_of(model: Any, towers: Towers, batch: int, *, join_on: str) -> Graph:
             "data_parallel takes a keras.Model; in a Net, use net.towers. Received: "
             f"{model!r} ({type(model).__name__})."
         )
-    blueprint = blueprint_of(model)
+    names = _devices(cluster, devices)
+    blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
     _check(blueprint, towers)
-    name = blueprint.name
-    inputs = [site for site in blueprint.sites if site.node.is_input]
-    while any(site.call == name for site in inputs):
-        name += "_towers"
-    calls = [
-        replace(site, call=f"{name}/{site.call}", part=name)
-        for site in blueprint.sites
-        if not site.node.is_input
-    ]
-    parts = [Part(site.part, "input", ("cpu",)) for site in inputs]
-    made = replace(
-        blueprint,
-        parts=(*parts, Part(name, "towers", (join_on,))),
-        sites=(*inputs, *calls),
-        towers={name: towers},
-    )
+    inputs = [site.part for site in blueprint.sites if site.node.is_input]
+    if placed is None:
+        name = blueprint.name
+        while name in inputs:
+            name += "_towers"
+        part_of = {id(node): name for node in blueprint.flow.nodes}
+        homes = {name: names}
+    else:
+        used = _devices_of(placed)
+        groups = _groups(names, used, given=isinstance(devices, Sequence))
+        maps = [_device_map(placed.plan, cluster, dict(zip(used, g))) for g in groups]
+        part_of = {
+            id(mine): placed.part_of[placed.key_of[id(its)]]
+            for mine, its in zip(blueprint.flow.nodes, placed.flow.nodes, strict=True)
+        }
+        device_of = placed.plan.device_of
+        homes = {
+            part: [mapped(device_of[part]) for mapped in maps]
+            for part in dict.fromkeys(part_of.values())
+        }
+    parts, each = [Part(name, "input", ("cpu",)) for name in inputs], {}
+    for name, where in homes.items():
+        if placed is None or len(set(where)) > 1:
+            each[name] = replace(towers, on=tuple(map(preferences, where)))
+            parts.append(Part(name, "towers", (cluster.home.name,)))
+        else:
+            parts.append(Part(name, on=preferences(where[0])))
+    sites = []
+    for site in blueprint.sites:
+        part = part_of.get(id(site.node), site.part)
+        call = f"{part}/{site.call}" if part in each else site.call
+        sites.append(replace(site, part=part, call=call))
+    made = replace(blueprint, parts=tuple(parts), sites=tuple(sites), towers=each)
     return graph_of(made, batch)
 
 

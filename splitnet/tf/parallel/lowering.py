@@ -15,7 +15,6 @@ from splitnet.tf.parallel.towers import (
     TowerRunner,
     is_synchronised,
     leaving,
-    replicas_of,
 )
 from splitnet.tf.placement.part_function import PartFunction
 from splitnet.tf.placement.placed import Placed
@@ -57,7 +56,7 @@ def lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
         how_of = how_to_run(placed, "xla", [device.name for device in plan.cluster])
     else:
         how_of = how_to_run(placed, "recompute", plan.execution.recompute)
-    replicas = replicas_of(placed)
+    replicas = placed.replicas
     early = _before_weights(placed)
     units: dict[int, Any] = {}
     for number, node in enumerate(placed.flow.nodes):
@@ -67,14 +66,14 @@ def lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
             if mine is None
             else (mine.join, number if is_synchronised(node, mine) else "", "")
         )
-    gone = leaving(placed.flow, replicas)
+    gone = leaving(placed)
     runners: list[Any] = []
     for segment in segments_of(placed.flow, placed.key_of, units):
         node = segment.nodes[0]
         mine = replicas.get(id(node))
         if mine is not None:
             kind = SynchronisedNorm if is_synchronised(node, mine) else TowerRunner
-            runners.append(kind(segment, mine, placed, replicas, gone))
+            runners.append(kind(segment, mine, placed, gone))
             continue
         device, _, how = segment.unit
         for one in segment.nodes:

@@ -18,7 +18,6 @@ import networkx as nx
 import numpy as np
 import tensorflow as tf
 
-from splitnet.core.replication import broadcast_inputs
 from splitnet.simulator.microbatch import runs_of
 from splitnet.tf.internals import keras_api
 from splitnet.tf.internals.tf_api import sum_as_written
@@ -40,7 +39,6 @@ def pipelined(model: Any, placed: Placed) -> None:
         placed: its placement, with the pipeline.
     """
     compile_plainly, stages = model.compile, _stages(placed)
-    whole = broadcast_inputs(placed.plan.graph)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
@@ -51,7 +49,7 @@ def pipelined(model: Any, placed: Placed) -> None:
     def train_step(data: Any) -> Any:
         placed.shared.append(Shared())
         try:
-            return _train_step(model, placed, stages, whole, data)
+            return _train_step(model, placed, stages, data)
         finally:
             placed.shared.pop()
 
@@ -63,13 +61,9 @@ def _train_step(
     model: Any,
     placed: Placed,
     stages: "Mapping[_Unit, _Stage]",
-    whole: Set[str],
     data: Any,
 ) -> Any:
-    """As `keras.Model.train_step`, micro-batch by micro-batch.
-
-    The inputs whose names are in `whole` are not cut.
-    """
+    """As `keras.Model.train_step`, micro-batch by micro-batch."""
     shared, pipeline = placed.shared[-1], placed.pipeline
     data = keras.tree.map_structure(
         # An eager step is given arrays.
@@ -78,7 +72,7 @@ def _train_step(
     )
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     names = sorted(x) if isinstance(x, dict) else [t.name for t in model.inputs]
-    uncut = {i for i, name in enumerate(names) if name in whole}
+    uncut = {i for i, name in enumerate(names) if name in placed.whole}
     flat = enumerate(keras.tree.flatten(x))
     first = next(t for i, t in flat if t is not None and i not in uncut)
     rows = Shards.of(first, pipeline.microbatches)
@@ -245,7 +239,7 @@ def _stages(placed: Placed) -> dict[_Unit, _Stage]:
     stage_of, made_by = {}, dict[int, list[_Unit]]()
     for segment in (runner.segment for runner in placed.runners):
         node = segment.nodes[0]
-        for key in placed.keys_of.get(id(node), (segment.key,)):
+        for key in placed.keys(node):
             unit = (id(segment), key)
             stage = placed.pipeline.stage_of.get(placed.part_of[key])
             if stage is None:

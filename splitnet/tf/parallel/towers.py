@@ -7,58 +7,21 @@ smaller than the number of towers is padded with copies of its first sample; wha
 of them is cut off, and counts for nothing in gradients, losses and moving averages.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from splitnet.core.replication import towers_in, weights_part
 from splitnet.tf.internals import keras_api
 from splitnet.tf.parallel.batch_shards import Shards
 from splitnet.tf.placement.device_function import scope_of
 from splitnet.tf.placement.part_function import PartFunction, run_node
-from splitnet.tf.placement.placed import Placed
+from splitnet.tf.placement.placed import Placed, Replicas
 from splitnet.tf.placement.run import Run
 from splitnet.tf.placement.segments import Segment
 from splitnet.tf.placement.states import StateScope
-from splitnet.tf.reading.flatten import Flow
 from splitnet.tf.reading.variables import states_of, weights_of
-
-
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """The keys of one branch's towers, of its weights' home and of its join."""
-
-    keys: tuple[str, ...]
-    home: str
-    join: str
-    synchronised: bool
-    broadcast: frozenset[str]
-
-    def feeds(self, others: "Replicas") -> bool:
-        """Whether tower i of these hands its own samples to tower i of the others."""
-        same = len(self.keys) == len(others.keys)
-        return self.join == others.join or same and self.join not in others.broadcast
-
-
-def replicas_of(placed: Placed) -> dict[int, Replicas]:
-    """The towers that run a call, by the id of its node."""
-    key_of = {part: key for key, part in placed.part_of.items()}
-    towers = towers_in(placed.plan.graph)
-    found = {}
-    for node, keys in placed.keys_of.items():
-        join = placed.key_of[node]
-        name = placed.part_of[join]
-        found[node] = Replicas(
-            keys,
-            key_of.get(weights_part(name), join),
-            join,
-            towers[name].batch_norm == "synchronised",
-            frozenset(key_of[p] for p in towers[name].broadcast if p in key_of),
-        )
-    return found
 
 
 def is_synchronised(node: Any, replicas: Replicas) -> bool:
@@ -67,10 +30,11 @@ def is_synchronised(node: Any, replicas: Replicas) -> bool:
     return replicas.synchronised and isinstance(node.operation, norm)
 
 
-def leaving(flow: Flow, replicas: Mapping[int, Replicas]) -> frozenset[int]:
+def leaving(placed: Placed) -> frozenset[int]:
     """The tensors of towers, by id, that others read or that the model returns."""
-    found = {id(t) for t in flow.outputs}
-    for node in flow.nodes:
+    replicas = placed.replicas
+    found = {id(t) for t in placed.flow.outputs}
+    for node in placed.flow.nodes:
         mine = replicas.get(id(node))
         for tensor in node.input_tensors:
             theirs = replicas.get(id(keras_api.producer(tensor)))
@@ -83,14 +47,12 @@ def leaving(flow: Flow, replicas: Mapping[int, Replicas]) -> frozenset[int]:
 class TowerRunner:
     """What runs a segment once on each tower.
 
-    `others` holds all towers of the model by the id of a node, `leaving` the ids of
-    the tensors that something else reads.
+    `leaving` holds the ids of the tensors of towers that something else reads.
     """
 
     segment: Segment
     replicas: Replicas
     placed: Placed
-    others: Mapping[int, Replicas]
     leaving: frozenset[int]
 
     def run(self, run: Run) -> None:
@@ -131,7 +93,7 @@ class TowerRunner:
             return found
         batched = None
         for old in self.segment.reads:
-            theirs = self.others.get(id(keras_api.producer(old)))
+            theirs = self.placed.replicas.get(id(keras_api.producer(old)))
             if theirs is not None and theirs.feeds(mine):
                 return known.setdefault(mine.join, known[theirs.join])
             if self._is_split(old):
@@ -146,7 +108,7 @@ class TowerRunner:
         """What each tower reads of a tensor: its own, its share, or the whole."""
         source = keras_api.producer(old)
         targets = list(map(self._on, self.replicas.keys))
-        theirs = self.others.get(id(source))
+        theirs = self.placed.replicas.get(id(source))
         if theirs is not None and theirs.feeds(self.replicas):
             homes = map(self._on, theirs.keys)
             return list(map(run.moved, run.extra["local"][id(old)], homes, targets))

@@ -2,12 +2,18 @@
 
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from splitnet.core.plan import Plan
-from splitnet.core.replication import fold, tower_part, towers_in
+from splitnet.core.replication import (
+    broadcast_inputs,
+    fold,
+    tower_part,
+    towers_in,
+    weights_part,
+)
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.placement.device_function import canonical
 from splitnet.tf.placement.run import Shared
@@ -19,15 +25,32 @@ ATTRIBUTE = "_splitnet"
 _numbers = itertools.count()  # one step may run several placed models
 
 
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The keys of one branch's towers, of its weights' home and of its join."""
+
+    keys: tuple[str, ...]
+    home: str
+    join: str
+    synchronised: bool
+    broadcast: frozenset[str]
+
+    def feeds(self, others: "Replicas") -> bool:
+        """Whether tower i of these hands its own samples to tower i of the others."""
+        same = len(self.keys) == len(others.keys)
+        return self.join == others.join or same and self.join not in others.broadcast
+
+
 @dataclass(frozen=True, eq=False)
 class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
     `flow` lists the calls; each of `runners` runs some of them by `run(run)`, in order.
-    `key_of` maps a node's id to the key of its part, `keys_of` to those of the parts
-    that run it if these are towers, `target_of` a key to a canonical device, `part_of`
-    a key to the part's name, `weight_of` a variable's id to the plan's name of it,
-    `first_weight` a node's id to the name of the first weight of its call.
+    `key_of` maps a node's id to the key of its part, `replicas` to the towers that run
+    it if it is in some, `target_of` a key to a canonical device, `part_of` a key to the
+    part's name, `weight_of` a variable's id to the plan's name of it, `first_weight` a
+    node's id to the name of the first weight of its call. `whole` names the inputs that
+    every tower reads whole.
     `graphs` has weak references to the step graphs made last, `scopes` the steps
     whose ops are being placed (True for Keras' training step), `warned` what was warned
     of, `shared` what the runs of the step that is being made have in common.
@@ -36,11 +59,12 @@ class Placed:
     plan: Plan
     flow: Flow
     key_of: Mapping[int, str]
-    keys_of: Mapping[int, tuple[str, ...]]
+    replicas: Mapping[int, Replicas]
     target_of: Mapping[str, str]
     part_of: Mapping[str, str]
     weight_of: Mapping[int, str]
     first_weight: Mapping[int, str]
+    whole: Set[str]
     runners: tuple[Any, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
     graphs: list[weakref.ref[Any]] = field(default_factory=list)
@@ -51,6 +75,11 @@ class Placed:
     def target(self, node: Any) -> str:
         """The canonical device of a node's part; that of the join of towers."""
         return self.target_of[self.key_of[id(node)]]
+
+    def keys(self, node: Any) -> tuple[str, ...]:
+        """The keys of the parts that run a node: its own, or those of its towers."""
+        towers = self.replicas.get(id(node))
+        return (self.key_of[id(node)],) if towers is None else towers.keys
 
 
 def placed_of(model: Any) -> Placed | None:
@@ -69,7 +98,13 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
     """
     keys = {part.name: f"k{next(_numbers)}" for part in plan.graph.parts}
     towers = {
-        name: tuple(keys[tower_part(name, i)] for i in range(one.count))
+        name: Replicas(
+            tuple(keys[tower_part(name, i)] for i in range(one.count)),
+            keys.get(weights_part(name), keys[name]),
+            keys[name],
+            one.batch_norm == "synchronised",
+            frozenset(keys[source] for source in one.broadcast if source in keys),
+        )
         for name, one in towers_in(plan.graph).items()
     }
     weights = {
@@ -91,7 +126,7 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
         plan=plan,
         flow=flow,
         key_of={node: keys[part] for node, part in part_of.items()},
-        keys_of={n: towers[part] for n, part in part_of.items() if part in towers},
+        replicas={n: towers[part] for n, part in part_of.items() if part in towers},
         target_of={
             key: canonical(plan.cluster[plan.device_of[part]].target)
             for part, key in keys.items()
@@ -103,4 +138,5 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
             for node, site in nodes.items()
             if weights[site.call]
         },
+        whole=broadcast_inputs(plan.graph),
     )

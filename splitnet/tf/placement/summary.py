@@ -82,7 +82,7 @@ def _devices(model: Any) -> dict[str, str]:
     }
     for node in placed.flow.nodes:
         opened = getattr(node, "path", "").partition("/")[0].partition("@")[0]
-        for key in placed.keys_of.get(id(node), (placed.key_of[id(node)],)):
+        for key in placed.keys(node):
             device = plan.device_of[placed.part_of[key]]
             found.setdefault(opened or node.operation.name, {})[device] = None
     return {name: ", ".join(devices) for name, devices in found.items()}
