@@ -1,15 +1,16 @@
 """Is the strategy that `strategy="auto"` chooses as good as trying all of them?
 
 For six architectures on 2, 4 and 8 GPUs, with room and with a share of the memory that
-one device needs, the chosen strategy is set against every combination of the following,
-all simulated: the placements that were considered, more cuts into stages drawn at
-random, 1 to 32 micro-batches, both schedules, recomputation nowhere and everywhere, and
-towers of every number. Nothing is trained.
+one device needs, the chosen strategy is set against combinations of the following, all
+simulated: the placements that were considered, more cuts into stages drawn at random,
+1 to 32 micro-batches, both schedules, and recomputation nowhere and everywhere. Those
+that cannot win are left out, and none begins after `--seconds`. Nothing is trained.
 
     python benchmarks/strategies.py [MODEL ...] [--gpus 2 4 8] [--share 0.4]
 
 A row has the predicted step of one device and of each kind of strategy that fits, the
-choice, its ratio to the best of all that was tried, and how long choosing took.
+choice, its ratio to the best of all that was tried, how long choosing took, and how
+many placements were tried of all.
 """
 
 import argparse
@@ -106,17 +107,14 @@ def build(name):
     raise SystemExit(f"no model {name!r}; there are {', '.join(MODELS)}")
 
 
-def everything(choice):
-    """The shortest predicted step of all combinations that fit."""
+def everything(choice, seconds):
+    """The shortest predicted step of all combinations that fit, and how many were."""
     from splitnet.core.timeline import SCHEDULES, Execution
-    from splitnet.planner.strategies.candidates import Trial
 
     space = choice.space
-    known = [(one.evaluator, one.device_of) for one in choice.found]
     workers = [d.name for d in space.evaluator.cluster.of_kind("gpu")]
+    known = [(one.evaluator, one.device_of) for one in choice.found]
     for count in range(2, len(workers) + 1):
-        fixed = replace(space, options=replace(space.options, towers=count))
-        known += [(one.evaluator, one.device_of) for one in Trial(fixed).candidates()]
         known += drawn_cuts(space, workers[:count])
     placements = {}
     for evaluator, device_of in known:
@@ -124,9 +122,14 @@ def everything(choice):
         placements.setdefault(key, (evaluator, device_of))
     best = min((one.seconds for one in choice.found if one.fits), default=float("inf"))
     tried = sorted(placements.values(), key=lambda one: one[0].busiest(one[1]))
+    until, done = time.monotonic() + seconds, 0
     for evaluator, device_of in tried:
         if evaluator.busiest(device_of) > best:
+            done = len(tried)
             break  # no step is shorter than what the busiest device computes
+        if time.monotonic() > until:
+            break
+        done += 1
         for count in COUNTS if "microbatches" not in space.obstacles else (1,):
             for schedule in SCHEDULES if count > 1 else SCHEDULES[:1]:
                 for again in ((), tuple(d.name for d in evaluator.cluster)):
@@ -134,7 +137,7 @@ def everything(choice):
                     found = replace(evaluator, execution=how).evaluate(device_of)
                     if found.fits:
                         best = min(best, found.value)
-    return best
+    return best, f"{done}/{len(tried)}"
 
 
 def drawn_cuts(space, devices):
@@ -151,7 +154,7 @@ def drawn_cuts(space, devices):
             yield placed
 
 
-def row(sn, graph, gpus, share):
+def row(sn, graph, gpus, share, seconds):
     """One line: a model on a cluster."""
     from splitnet.core.plan import PlanOptions
     from splitnet.planner.strategies.auto import Choice
@@ -172,7 +175,7 @@ def row(sn, graph, gpus, share):
     choice = Choice(graph, box, options, {})
     took = time.perf_counter() - began
     one = choose(choice.found)
-    best = everything(choice)
+    best, tried = everything(choice, seconds)
     kinds = {}
     for other in choice.found:
         if other.fits:
@@ -183,7 +186,9 @@ def row(sn, graph, gpus, share):
         for kind in ("one device", "placement", "towers", "pipeline")
     ]
     words = ", ".join([one.kind, *filter(None, [one.words])])
-    return f"{' '.join(cells)}  {one.seconds / best:5.3f}  {took:5.1f}  {words}"
+    return (
+        f"{' '.join(cells)}  {one.seconds / best:5.3f}  {took:5.1f} {tried:>7}  {words}"
+    )
 
 
 def main():
@@ -192,19 +197,20 @@ def main():
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--gpus", type=int, nargs="*", default=[2, 4, 8])
     parser.add_argument("--share", type=float, nargs="*", default=[1.0, 0.4])
+    parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
     heading(__doc__.partition("\n")[0])
     import splitnet as sn
 
     print(
         f"  {'model':14} gpus memory  {'one':>9} {'branches':>9} {'towers':>9} "
-        f"{'pipeline':>9}  ratio   took  chosen (predicted steps in ms)"
+        f"{'pipeline':>9}  ratio   took   tried  chosen (predicted steps in ms)"
     )
     for name in options.models:
         graph = sn.read(functools.partial(build, name), MODELS[name])
         for gpus in options.gpus:
             for share in options.share:
-                said = row(sn, graph, gpus, share)
+                said = row(sn, graph, gpus, share, options.seconds)
                 print(f"  {name:14} {gpus:4} {share:6.0%}  {said}", flush=True)
 
 

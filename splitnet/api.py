@@ -24,7 +24,7 @@ from splitnet.core.plan import (
 if TYPE_CHECKING:
     import keras
 
-    from splitnet.planner.strategies.splits import Limits
+    from splitnet.planner.strategies.space import Limits
 
 
 def plan(
@@ -181,7 +181,7 @@ def _resolved(source: Any, pins: Any) -> Any:
 
 def _limits(source: Any, options: PlanOptions) -> "Limits":
     """How a source can be divided, as far as its graph does not show it."""
-    from splitnet.planner.strategies.splits import Limits
+    from splitnet.planner.strategies.space import Limits
 
     if isinstance(source, Graph):
         return Limits()

@@ -298,15 +298,41 @@ def fold(graph: Graph, *, bare: bool = False) -> tuple[Call, ...]:
     )
 
 
-def as_one_part(graph: Graph) -> Graph:
-    """All calls but the inputs as one part, the last, named for the model."""
-    inputs = {p.name for p in graph.parts if p.kind == "input"}
+def in_pieces(graph: Graph, kept: Collection[str] = ()) -> tuple[Graph, list[str]]:
+    """All calls but the inputs and some parts as few parts, and their names.
+
+    They are one part that is named for the model, unless data go through a part that is
+    kept and come back.
+    """
+    still = {*kept, *(part.name for part in graph.parts if part.kind == "input")}
+    reads: dict[str, list[str]] = {call.name: [] for call in graph.calls}
+    for tensor in graph.tensors:
+        reads[tensor.target].append(tensor.source)
+    level: dict[str, int] = {}  # times that data have left a kept part before a call
+    for call in graph.calls:
+        moves = call.part not in still
+        level[call.name] = max(
+            (
+                level[s] + (moves and graph.call[s].part in still)
+                for s in reads[call.name]
+            ),
+            default=0,
+        )
     name = graph.name
-    while name in inputs:
+    while name in still:
         name += "_towers"
-    calls = (c if c.part in inputs else replace(c, part=name) for c in graph.calls)
-    parts = (*(p for p in graph.parts if p.name in inputs), Part(name, "towers"))
-    return replace(graph, calls=tuple(calls), parts=parts)
+    levels = sorted({level[c.name] for c in graph.calls if c.part not in still})
+    names = {n: f"{name}_{n}" for n in levels[:-1]} | dict.fromkeys(levels[-1:], name)
+    calls = (
+        call if call.part in still else replace(call, part=names[level[call.name]])
+        for call in graph.calls
+    )
+    parts = [
+        *(replace(p, near=(), apart=()) for p in graph.parts if p.name in still),
+        *(Part(one, "towers") for one in names.values()),
+    ]
+    made = replace(graph, calls=tuple(calls), parts=tuple(parts))
+    return made, list(names.values())
 
 
 def named_for(graph: Graph, parts: Collection[str]) -> Graph:

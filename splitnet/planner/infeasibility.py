@@ -6,7 +6,6 @@ Every remedy is planned before it is named.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, log, log10
 from time import monotonic
 
 from splitnet.core.cluster import Cluster
@@ -26,6 +25,7 @@ _MOST_CALLS = 10_000
 """Calls of a graph for which a smaller batch is looked for."""
 _MOST_DEVICES_MORE = 64
 _ROWS = 8
+_NOTHING = "nothing was found that would do; ask for less"
 
 
 def fits_somewhere(
@@ -130,12 +130,11 @@ def infeasible_error(
     for i, one in enumerate(groups):
         for other in (groups[j] for j in one.apart if i < j):
             if there[one.parts[0]] == there[other.parts[0]]:
-                found = [*_more_devices(case), "fewer apart=, or wider on="]
                 return InfeasibleError(
                     f"apart= cannot be kept: {case.name(one)!r} and "
                     f"{case.name(other)!r} would share {there[one.parts[0]]}.\n"
                     f"  allowed  {', '.join(one.allowed)}\n"
-                    f"  try      {', or '.join(found)}"
+                    f"  try      {', or '.join(_more_devices(case) or [_NOTHING])}"
                 )
     excess = {d.name: case.held[d.name].total - d.memory_bytes for d in case.cluster}
     full = max(excess, key=excess.__getitem__)
@@ -222,40 +221,32 @@ def _rooms(case: _Case, culprit: Group, full: str) -> Iterator[str]:
 
 def _remedies(case: _Case, culprit: Group, full: str) -> list[str]:
     """The changes that would do, the one that costs least first."""
-    return (
-        [
-            *_fewer_pins(case, culprit, full),
-            *_smaller_batch(case),
-            *_more_devices(case),
-            *_more_memory(case, [full]),
-        ]
-        or _more_memory(case, [device.name for device in case.cluster])
-        or ["a smaller model, much larger devices, or fewer pins"]
-    )
+    return [
+        *_fewer_pins(case, culprit, full),
+        *_smaller_batch(case),
+        *_more_devices(case),
+        *_more_memory(case),
+    ] or [_NOTHING]
 
 
 def _fewer_pins(case: _Case, culprit: Group, full: str) -> list[str]:
     """The fewest pins of the full device that are too many, the culprit's first."""
     kind = case.cluster[full].kind
+    groups = sorted(case.on(full), key=lambda group: group != culprit)
     pinned = [
-        group
-        for group in case.on(full)
-        if any(case.constraints[part].reason == "pin" for part in group.parts)
+        [part for part in group.parts if case.constraints[part].reason == "pin"]
+        for group in groups
     ]
-    pinned.sort(key=lambda group: group != culprit)
-
-    def fits(count: int) -> bool:
-        freed = {part: kind for group in pinned[:count] for part in group.parts}
-        return case.fits(pins=freed)
-
-    count = _least(fits, len(pinned))
+    pinned = [parts for parts in pinned if parts]
+    count = _least(
+        lambda count: case.fits(pins=dict.fromkeys(sum(pinned[:count], []), kind)),
+        len(pinned),
+    )
     if count is None:
         return []
-    names = [case.name(group) for group in pinned[:count]]
+    names = sum(pinned[:count], [])
     text = f'on="{kind}" instead of on="{case.constraints[names[0]].requested}"'
-    if names == [case.name(culprit)]:
-        return [text]
-    return [f"{text} for {_few([repr(name) for name in names], 3)}"]
+    return [f"{text} for {', '.join(map(repr, names))}"]
 
 
 def _smaller_batch(case: _Case) -> list[str]:
@@ -297,36 +288,20 @@ def _more_devices(case: _Case) -> list[str]:
     return [f"{count} devices more ({span}), {same} of the kind in all"]
 
 
-def _more_memory(case: _Case, names: Sequence[str]) -> list[str]:
-    """The least memory that some devices would have to have, to a twentieth."""
+def _more_memory(case: _Case) -> list[str]:
+    """How many times the memory every device would have to have, to a twentieth."""
 
     def fits(twentieths: int) -> bool:
         devices = tuple(
             replace(d, memory_bytes=d.memory_bytes * (20 + twentieths) // 20)
-            if d.name in names
-            else d
             for d in case.cluster
         )
         return case.fits(cluster=replace(case.cluster, devices=devices))
 
     steps = _least(fits, 20 * 32)
-    if steps is None:
-        return []
-    if len(names) > 1:
-        return [f"{1 + steps / 20:.3g} times the memory on every device"]
-    more = case.cluster[names[0]].memory_bytes * steps / 20
-    return [f"{format_bytes(_rounded_up(more))} more memory on {names[0]}"]
-
-
-def _rounded_up(count: float) -> int:
-    """Bytes that are enough as `format_bytes` writes them.
-
-    >>> _rounded_up(120.4 * 2**20) == 121 * 2**20
-    True
-    """
-    unit = 1024.0 ** floor(log(count, 1024))
-    digit = unit * 10.0 ** min(0, floor(log10(count / unit)) - 2)
-    return ceil(ceil(count / digit) * digit)
+    return (
+        [] if steps is None else [f"{1 + steps / 20:.3g} times the memory everywhere"]
+    )
 
 
 def _least(fits: Callable[[int], bool], most: int) -> int | None:

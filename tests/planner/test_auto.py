@@ -1,6 +1,7 @@
 """strategy="auto": which strategy is chosen, what may be fixed, and what is said."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -8,11 +9,12 @@ from typing import Any
 import pytest
 
 import splitnet as sn
-from splitnet.core.graph import Graph
-from splitnet.core.plan import Plan
-from splitnet.core.replication import towers_in
+from splitnet.core.graph import Graph, Part, Weights
+from splitnet.core.plan import Plan, PlanOptions
+from splitnet.core.replication import collapse, split_layers, towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import executed
+from splitnet.planner.planner import find_plan
 from splitnet.planner.strategies.candidates import choose
 from splitnet.view.diagram import diagram_of
 from tests.zoo import MIB, call, chain, graph_of, random_dag, source, two_towers, wide
@@ -79,6 +81,60 @@ def test_auto_copies_stages_to_each_host() -> None:
     lanes = {name: box.lane for box in drawn.boxes for name in box.group.members}
     assert lanes == {name: where[name] for name in lanes}
     assert lanes.keys() == where.keys() - {f"c{i}" for i in range(7)}
+
+
+def sliced(graph: Graph, name: str, devices: Sequence[str]) -> Graph:
+    """The graph with a call cut into slices, as a layer that fits nowhere is."""
+    old = graph.call[name]
+    names = [f"{name}_slice{i}" for i in range(len(devices))]
+    cut = [replace(old, name=n, part=n, weights=(f"{n}/w",)) for n in names]
+    join = call(f"{name}_join", flops=0.0, kind="SideBySide")
+    calls, tensors = [], []
+    for one in graph.calls:
+        calls += [*cut, join] if one is old else [one]
+    for t in graph.tensors:
+        if t.target == name:
+            tensors += [replace(t, target=n) for n in names]
+            tensors += [replace(t, source=n, target=join.name) for n in names]
+        else:
+            tensors.append(replace(t, source=join.name) if t.source == name else t)
+    kept = (p for p in graph.parts if p.name != name)
+    slices = (Part(n, "slice", (one,)) for n, one in zip(names, devices, strict=True))
+    return replace(
+        graph,
+        calls=tuple(calls),
+        tensors=tuple(tensors),
+        weights=(*graph.weights, *(Weights(f"{n}/w", 40 * MIB) for n in names)),
+        parts=(*kept, Part(join.name), *slices),
+    )
+
+
+def test_auto_copies_what_is_around_the_slices_of_a_layer() -> None:
+    """Slices see the whole batch where they are; what is before and after is copied."""
+    graph = sliced(chain(5, flops=1e12), "c2", ["gpu:0", "gpu:1"])
+    plan = auto(graph)
+    whole = collapse(plan.graph)
+
+    assert kind(plan) == "towers"
+    assert [one.count for one in towers_in(plan.graph).values()] == [2, 2]
+    assert [plan.device_of[f"c2_slice{i}"] for i in (0, 1)] == ["gpu:0", "gpu:1"]
+    assert split_layers(whole) == {"c2": ("c2_slice0", "c2_slice1")}
+
+
+def test_auto_copies_all_but_the_large_tables() -> None:
+    """Tables of 400 MiB would cross to every tower in every step; their rows do."""
+    names = [f"t{i}" for i in range(4)]
+    calls = [source("x"), *(call(n, flops=0.0, weights=(f"{n}/w",)) for n in names)]
+    calls += [call(f"c{i}", flops=1e12) for i in range(3)]
+    edges = [("x", n) for n in names] + [(n, "c0") for n in names]
+    edges += [("c0", "c1"), ("c1", "c2")]
+    graph = graph_of("tables", calls, edges, weight_bytes=400 * MIB)
+    plan = auto(graph, sn.Cluster.of("4*gpu", "cpu"))
+    where = plan.device_of
+
+    assert kind(plan) == "towers"
+    assert [one.count for one in towers_in(plan.graph).values()] == [4]
+    assert sorted(where[n] for n in names) == [f"gpu:{i}" for i in range(4)]
 
 
 def test_a_table_on_another_device_is_a_placement() -> None:
@@ -236,7 +292,10 @@ def test_a_model_that_cannot_be_divided_is_not() -> None:
 
 def test_what_is_fixed_and_fits_nowhere_says_so() -> None:
     """Others fit: the error names what to leave out."""
-    with pytest.raises(sn.InfeasibleError, match="no strategy with towers=2 fits, and"):
+    with pytest.raises(
+        sn.InfeasibleError,
+        match=r"no strategy with towers=2 fits, and plan\(source, cluster\) does",
+    ):
         auto(chain(8), sn.Cluster.of("2*gpu", memory="30 MiB"), towers=2)
 
 
@@ -302,3 +361,16 @@ def test_auto_is_as_good_as_trying_everything(seed: int) -> None:
     ]
 
     assert plan.seconds <= 1.03 * min(tried)
+
+
+@pytest.mark.parametrize("count", [8, 14])
+@pytest.mark.parametrize("contiguity", ["pipeline", "free"])
+def test_auto_tries_the_least_maximum_load(count: int, contiguity: str) -> None:
+    """A pipeline of the cuts whose busiest device has least to do, on three GPUs."""
+    graph, box = random_dag(3, count), sn.Cluster.of("3*gpu", "cpu")
+    fixed: dict[str, Any] = {"time_limit": 60.0, "effort": 20_000}
+    even = PlanOptions(objective="throughput", contiguity=contiguity, **fixed)
+    where = find_plan(graph, box, even).device_of
+    piped = executed(sn.score(graph, box, dict(where)), Execution(16))
+
+    assert auto(graph, box, **fixed).seconds <= 1.02 * piped.seconds

@@ -12,6 +12,7 @@ import pytest
 from keras import layers
 
 import splitnet as sn
+from splitnet.core.replication import towers_in
 from splitnet.tf.parallel.pipeline_checks import obstacles_of
 
 pytestmark = pytest.mark.slow
@@ -181,8 +182,10 @@ def given(source: Any) -> tuple[Any, np.ndarray]:
     ("make", "fixed"),
     [
         (wide_attention, {"microbatches": 2, "recompute": True, "split": 3}),
-        (wide_net, {}),
-        (lambda: wide_table, {}),
+        (wide_net, {"towers": 1}),
+        (wide_net, {"towers": 2, "microbatches": 2}),
+        (wide_dense, {"towers": 3, "split": 2}),
+        (lambda: wide_table, {"towers": 2, "hosts": 2}),
     ],
 )
 def test_a_layer_that_fits_nowhere_is_split(
@@ -190,9 +193,9 @@ def test_a_layer_that_fits_nowhere_is_split(
 ) -> None:
     """It trains as the plain model, from a file, over an equal model of other names."""
     keras.utils.set_random_seed(2)
-    model = make()
+    fixed, model = dict(fixed), make()
     build = model if isinstance(model, FunctionType) else None
-    tight = small(cluster, model)
+    tight = small(four(cluster) if fixed.pop("hosts", 0) else cluster, model)
     if "split" in fixed:
         largest = max(model.layers, key=lambda layer: layer.count_params())
         fixed = fixed | {"split": {largest.name: fixed["split"]}}
@@ -206,8 +209,10 @@ def test_a_layer_that_fits_nowhere_is_split(
     placed, _ = assert_trains_as_plain(twin, plan, *given(build() if build else model))
 
     assert not any("slice" in layer.name for layer in sn.unplace(placed).layers)
-    assert (
-        len({plan.device_of[p.name] for p in plan.graph.parts if p.kind == "slice"}) > 1
+    parts = [p.name for p in plan.graph.parts if "slice" in p.name]
+    assert len({plan.device_of[name] for name in parts}) > 1
+    assert max([one.count for one in towers_in(plan.graph).values()], default=1) == (
+        fixed.get("towers", 1)
     )
     assert all(plan.memory[d.name].total <= d.memory_bytes for d in tight)
     assert plan.execution.microbatches == fixed.get("microbatches", 1)

@@ -1,6 +1,6 @@
 """Strategies: ways to use a cluster, compared with one simulator and one cost.
 
-placements      one device · the plan's own · stages of even work · towers
+placements      one device · stages of even work · what was searched · towers
 x executions    at once, or in micro-batches; recomputing where memory lacks
 = candidates    each is simulated
 -> choose       the simplest of those that are at most 2 % slower than the fastest
@@ -8,11 +8,11 @@ x executions    at once, or in micro-batches; recomputing where memory lacks
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
-from splitnet.core.replication import as_one_part, collapse, towers_in
+from splitnet.core.replication import collapse, towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import (
     Evaluation,
@@ -20,21 +20,20 @@ from splitnet.planner.evaluate import (
     default_groups,
     evaluator_of,
 )
-from splitnet.planner.strategies.placements import (
+from splitnet.planner.strategies.placements import copied, stages, towers_of_a_part
+from splitnet.planner.strategies.space import (
     Placed,
     Space,
-    copied,
     device_counts,
     groups_of,
     may_move,
     obstacles_of,
-    stages,
     workers_of,
 )
 from splitnet.simulator.microbatch import recomputed_parts, stage_count
 
-_GAIN = 0.01
-"""Of the step: more micro-batches that gain less are the last that are tried."""
+_MICROBATCHES = 8
+"""Of stages these are tried first; more, or fewer, as long as that is better."""
 _AS_GOOD = 0.02
 """Of the step: a simpler strategy may be slower than the fastest by so much."""
 _HOST_SECONDS = 1e-3
@@ -45,15 +44,12 @@ _KINDS = ("one device", "plan", "placement", "split", "towers", "pipeline")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A placement and how its parts run, simulated.
+    """A placement and how its parts run, simulated."""
 
-    `split` says into how many slices layers were cut for it.
-    """
-
+    space: Space
     evaluator: Evaluator
     device_of: Mapping[str, str]
     found: Evaluation
-    split: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -64,6 +60,13 @@ class Candidate:
     def fits(self) -> bool:
         """Whether every device has enough memory."""
         return self.found.fits
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Bytes that devices lack, then seconds: what is better is less."""
+        held, devices = self.found.memory, self.evaluator.cluster
+        lacking = (held[d.name].total - d.memory_bytes for d in devices)
+        return sum(max(0, count) for count in lacking), self.seconds
 
     @property
     def is_full(self) -> bool:
@@ -80,6 +83,11 @@ class Candidate:
         return self.evaluator.execution
 
     @property
+    def split(self) -> Mapping[str, int]:
+        """Into how many slices layers were cut for it."""
+        return self.space.options.split or {}
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The devices that compute."""
         busy = self.found.timeline.compute_seconds
@@ -87,7 +95,7 @@ class Candidate:
 
     @property
     def towers(self) -> int:
-        """Into how many towers the whole model is copied; 1 if it is not."""
+        """How many towers of the model, or of a part of it, there are; 1 for none."""
         counts = (one.count for one in towers_in(self.evaluator.graph).values())
         return max(counts, default=1)
 
@@ -95,12 +103,13 @@ class Candidate:
     def kind(self) -> str:
         """One of `_KINDS`."""
         graph = self.evaluator.graph
-        parts = {c.part for c in graph.calls if not c.cpu_only}
-        free = [
-            p
-            for p in parts
-            if not may_move(graph, p) and graph.part[p].kind != "weights"
-        ]
+        free = {
+            call.part
+            for call in graph.calls
+            if not call.cpu_only
+            and not may_move(graph, call.part)
+            and graph.part[call.part].kind != "weights"
+        }
         if len({self.device_of[part] for part in free}) < 2:
             return "one device"
         if self.towers > 1:
@@ -138,7 +147,7 @@ class Candidate:
             given.insert(0, f"pins={{'*': {max(busy, key=busy.__getitem__)!r}}}")
             if self.execution == Execution():
                 given.pop(1)
-        elif self.towers == 1 and not self.split:
+        elif self.towers == 1:
             given.append("towers=1")
         if self.execution.microbatches == 1 and len(given) > 2:
             given.append("microbatches=1")
@@ -173,8 +182,84 @@ def choose(found: Iterable[Candidate]) -> Candidate | None:
     return min(good, key=lambda one: (one.complexity, one.seconds))
 
 
+@dataclass(frozen=True)
+class Row:
+    """Placements of a kind, of which one that fits will do, and their micro-batches.
+
+    No step of theirs is shorter than `least` seconds.
+    """
+
+    kind: str
+    made: Iterable[Placed | None]
+    counts: Sequence[int]
+    least: float = 0.0
+
+
+def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
+    """Everything that is tried, in turn; `known` are placements that were searched."""
+    evaluator, options, counts = space.evaluator, space.options, space.counts
+    workers, home = workers_of(evaluator.cluster), evaluator.cluster.home.name
+    once, more = [n for n in counts if n == 1], [n for n in counts if n > 1]
+    work = sum(min(each) for each in zip(*evaluator.step.unit_seconds))
+    one_stage = options.towers in (None, 1)
+    alone = [
+        space.placed([device] * len(space.groups))
+        for device in evaluator.unlike([d.name for d in evaluator.cluster])
+        if one_stage
+    ]
+    found = [("one device", one) for one in alone]
+    found += [("placement", one) for one in known if one_stage]
+    for kind, one in found:
+        yield Row(kind, [one], once)
+    for count in reversed(device_counts(len(workers))) if one_stage else ():
+        least = work / (count + 1)  # the host may have some of it
+        for mixes, copies in (((0.0, 0.5, 1.0), True), ((0.0,), False)):
+            made = stages(space, workers[:count], mixes, copies=copies)
+            yield Row("pipeline", made, more or once, least)
+    if options.towers != 1 and "towers" not in space.obstacles and _is_free(space):
+        most, fixed = min(len(workers), evaluator.graph.batch), options.towers
+        for count in reversed(device_counts(most) if fixed is None else [fixed]):
+            for place in dict.fromkeys((home, workers[0])) if count <= most else ():
+                for whole in (True, False):
+                    made = towers_of_a_part(space, workers[:count], place, whole=whole)
+                    yield Row("towers", made, counts, work / (count + 1))
+        for size in reversed(device_counts(len(workers) // (fixed or 2))):
+            groups = groups_of(workers, size)[: fixed or most]
+            for at in (home, None) if len(groups) >= (fixed or 2) else ():
+                several = _towers_of_stages(space, groups, at)
+                least = work / (len(groups) * size + 1)
+                yield Row("towers", several, counts, least)
+    for kind, one in found:
+        yield Row(kind, [one], more)
+
+
+def _towers_of_stages(
+    space: Space, groups: Sequence[Sequence[str]], home: str | None
+) -> Iterator[Placed]:
+    """Stages on the first group of devices, copied to the others."""
+    index = {device: i for i, device in enumerate(groups[0])}
+    for one, device_of in stages(space, groups[0], (0.0, 0.5, 1.0)):
+        parts = {
+            part.name: index[device_of[part.name]]
+            for part in one.graph.parts
+            if part.kind != "input" and device_of[part.name] in index
+        }
+        yield copied((one, device_of), parts, groups, home)
+
+
+def _is_free(space: Space) -> bool:
+    """Whether nothing but inputs and slices asks for a device."""
+    graph, workers = space.evaluator.graph, set(workers_of(space.evaluator.cluster))
+    return bool(workers) and all(
+        may_move(graph, part) or graph.part[part].kind == "slice"
+        for group in space.groups
+        if group.apart or not workers <= set(group.allowed)
+        for part in group.parts
+    )
+
+
 class Trial:
-    """Strategies in turn, those on many devices first.
+    """Strategies in turn, simulated.
 
     A placement is left out where the busiest device alone takes longer than the best
     of its kind. Once a strategy fits, none begins after `until` on the clock.
@@ -185,107 +270,71 @@ class Trial:
         self.ended_by_clock = False
         self._best: dict[str, float] = {}  # seconds of what fits, by kind
 
-    def candidates(self, known: Iterable[Placed] = ()) -> Iterator[Candidate]:
-        """Every strategy that may be chosen, simulated; `known` are more placements."""
-        space, evaluator = self.space, self.space.evaluator
-        if space.options.towers in (None, 1):
-            for device in evaluator.unlike([d.name for d in evaluator.cluster]):
-                placed = space.placed([device] * len(space.groups))
-                if placed is not None:
-                    yield from self._executions(placed)
-            workers = workers_of(evaluator.cluster)
-            for count in reversed(device_counts(len(workers))):
-                several = stages(space, workers[:count])
-                yield from self._first_that_fits("pipeline", several)
-            for placed in known:
-                if not self._is_late():
-                    yield from self._executions(placed)
-        if space.options.towers != 1 and "towers" not in space.obstacles:
-            yield from self._towers()
-
-    def _towers(self) -> Iterator[Candidate]:
-        """The whole model on each of some devices, or its stages on some groups."""
-        space, evaluator = self.space, self.space.evaluator
-        workers, graph = workers_of(evaluator.cluster), evaluator.graph
-        asked = [
-            group
-            for group in space.groups
-            if group.apart or not set(workers) <= set(group.allowed)
-            if not all(may_move(graph, part) for part in group.parts)
-        ]
-        if asked or not workers:
-            return
-        home, fixed = evaluator.cluster.home.name, space.options.towers
-        one = replace(evaluator, graph=as_one_part(graph), regroup=False)
-        at_home = {part.name: home for part in graph.parts}
-        whole = one, at_home | {one.graph.parts[-1].name: workers[0]}
-        for size in [1, *reversed(device_counts(len(workers) // (fixed or 2)))]:
-            groups = groups_of(workers, size)[: min(fixed or len(workers), graph.batch)]
-            counts = device_counts(len(groups)) if size == 1 else [len(groups)]
-            for count in reversed(counts if fixed is None else [fixed]):
-                if not 2 <= count <= len(groups):
-                    continue
-                for at in dict.fromkeys((home, workers[0] if size == 1 else None)):
-                    firsts: Iterable[Placed | None] = [whole]
-                    if size > 1:
-                        firsts = stages(space, groups[0])
-                    copies = (
-                        copied(first, groups[:count], at)
-                        for first in firsts
-                        if first is not None
-                    )
-                    yield from self._first_that_fits("towers", copies)
-
-    def _first_that_fits(
-        self, kind: str, several: Iterable[Placed | None]
-    ) -> Iterator[Candidate]:
-        """The ways to run one placement after the other, until one fits."""
-        for placed in several:
-            if placed is None:
+    def candidates(self, known: Sequence[Placed] = ()) -> Iterator[Candidate]:
+        """Every strategy that may be chosen; `known` are more placements."""
+        done: dict[object, bool] = {}  # whether a placement fits at once
+        for row in table(self.space, known):
+            limit = (1 + _AS_GOOD) * self._best.get(row.kind, inf)
+            if not row.counts or row.least > limit:
                 continue
-            if self._is_late():
-                return
-            evaluator, device_of = placed
-            best = self._best.get(kind, inf)
-            if best < inf and evaluator.busiest(device_of) > (1 + _AS_GOOD) * best:
-                return
-            tried = list(self._executions(placed))
-            yield from tried
-            if any(one.fits for one in tried):
-                return
+            for placed in row.made:
+                if placed is None:
+                    continue
+                if self._is_late():
+                    return
+                evaluator, device_of = placed
+                at_once = 1 in row.counts
+                key = (evaluator.graph.parts, *device_of.values())
+                if (key, at_once) in done or evaluator.busiest(device_of) > limit:
+                    continue
+                depth = stage_count(evaluator.graph, device_of)
+                if depth < 2 and done.get((key, True)):
+                    continue  # pieces of what fits gain nothing on one device
+                tried = self._executions(placed, row.counts, depth)
+                done[key, at_once] = any(one.fits for one in tried)
+                yield from tried
+                if done[key, at_once]:
+                    break
 
     def _is_late(self) -> bool:
         late = bool(self._best) and time.monotonic() > self.until
         self.ended_by_clock |= late
         return late
 
-    def _executions(self, placed: Placed) -> Iterator[Candidate]:
-        """The ways to run a placement: more micro-batches as long as they gain."""
+    def _executions(
+        self, placed: Placed, counts: Sequence[int], depth: int
+    ) -> list[Candidate]:
+        """The ways to run a placement: of stages, so many micro-batches as are best."""
+        made: list[Candidate] = []
+        done: dict[int, Candidate] = {}
         schedule = self.space.options.schedule
-        depth = stage_count(placed[0].graph, placed[1])
-        last: Candidate | None = None
-        tried: list[Candidate] = []
-        for count in self.space.counts:
-            if last is not None and last.fits and depth < 2:
-                return
-            order = SCHEDULES[0] if count == 1 else SCHEDULES[1]
-            one = self._fitted(placed, Execution(count, schedule or order))
-            yield one
-            if (not one.fits and one.is_full) or self._is_late():
-                return
-            if count > 1:
-                tried.append(one)
-            plain = last is not None and last.fits and not one.execution.recompute
-            if plain and last is not None and one.seconds > (1 - _GAIN) * last.seconds:
-                break
-            last = one
-        if tried and schedule is None and depth > 1:
-            best = min(tried, key=lambda one: (not one.fits, one.seconds))
-            count = best.execution.microbatches
-            yield self._fitted(placed, Execution(count, SCHEDULES[0]))
 
-    def _fitted(self, placed: Placed, execution: Execution) -> Candidate:
-        """The placement run so, recomputing on devices that are full; then on all."""
+        def run(count: int, order: str) -> Candidate:
+            made.extend(self._fitted(placed, Execution(count, order)))
+            return made[-1]
+
+        if depth < 2:
+            for count in counts:
+                one = run(count, schedule or SCHEDULES[count > 1])
+                if one.fits or one.is_full or self._is_late():
+                    break
+            return made
+        at = min(range(len(counts)), key=lambda i: abs(counts[i] - _MICROBATCHES))
+        for step in (0, 1, -1):
+            while 0 <= at + step < len(counts) and counts[at + step] not in done:
+                count = counts[at + step]
+                done[count] = one = run(count, schedule or SCHEDULES[count > 1])
+                if one.is_full or self._is_late():
+                    return made
+                if one.rank > done[counts[at]].rank:
+                    break
+                at += step
+        if schedule is None and counts[at] > 1:
+            run(counts[at], SCHEDULES[0])
+        return made
+
+    def _fitted(self, placed: Placed, execution: Execution) -> Iterator[Candidate]:
+        """The placement run so, recomputing on devices that are full, until it fits."""
         evaluator, device_of = placed
         options, again = self.space.options, execution.recompute
         if options.recompute:
@@ -294,12 +343,13 @@ class Trial:
             execution = replace(execution, recompute=again)
             judge = replace(evaluator, execution=execution)
             found = judge.evaluate(device_of)
-            made = Candidate(judge, device_of, found, options.split or {})
+            made = Candidate(self.space, judge, device_of, found)
             if made.fits:
                 best = self._best.get(made.kind, inf)
                 self._best[made.kind] = min(best, made.seconds)
+            yield made
             if made.fits or options.recompute is not None or not evaluator.training:
-                return made
+                return
             again = tuple(
                 d.name
                 for d in evaluator.cluster
@@ -308,22 +358,20 @@ class Trial:
             fuller = replace(execution, recompute=again)
             parts = recomputed_parts(evaluator.graph, device_of, fuller)
             if again == execution.recompute or not parts:
-                return made
+                return
 
 
 def compare_plan(plan: Plan) -> StrategyComparison:
     """Compare the ways to run a plan's model on its cluster, with the plan's costs.
 
     Nothing is searched: a pipeline keeps the plan's devices, or cuts the calls in their
-    order into stages of even work. Towers are of the whole model, over the first two,
-    three ... GPUs (where there is one at most, the devices beside the first), with
-    weights on the CPU or on the first of them.
+    order into stages of even work.
     """
     whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
     free = replace(mine, graph=whole, execution=Execution())
     space = Space(free, default_groups(whole, plan.cluster), obstacles_of(whole))
-    own = Candidate(mine, plan.device_of, mine.evaluate(plan.device_of))
+    own = Candidate(space, mine, plan.device_of, mine.evaluate(plan.device_of))
     known = (replace(mine, execution=Execution()), plan.device_of)
     others = [c for c in Trial(space).candidates([known]) if c.kind != "placement"]
     kind = "towers and branches" if towers_in(plan.graph) else "branches"

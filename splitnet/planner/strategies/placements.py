@@ -1,135 +1,46 @@
-"""Placements that strategies start from: stages of even work, towers of stages."""
+"""Placements that strategies start from: stages of even work, and towers.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+stages               |== 1 ==|== 2 ==|== 3 ==|    calls in their order
+
+towers of a model    x --+-- all calls, samples 0-3 --+--
+                         +-- all calls, samples 4-6 --+
+
+towers of a part     x --+-- table 1 --+--+-- the other calls, samples 0-3 --+--
+                         +-- table 2 --+  +-- the other calls, samples 4-6 --+
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from splitnet.core.cluster import Cluster
 from splitnet.core.costs import Roofline
-from splitnet.core.graph import Call, Graph
+from splitnet.core.graph import Call
 from splitnet.core.net import BATCH_NORMS, Towers
-from splitnet.core.plan import PlanOptions
 from splitnet.core.replication import (
     batch_shares,
     expand,
+    in_pieces,
     named_for,
-    split_layers,
     tower_part,
-    towers_in,
     weights_part,
 )
 from splitnet.planner.constraints import Group
-from splitnet.planner.evaluate import Evaluator, placed
+from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.partitioning import running_order
+from splitnet.planner.strategies.space import Placed, Space, sees_batch
 from splitnet.simulator.microbatch import ScaledCosts, scaled_graph
 
-Placed = tuple[Evaluator, Mapping[str, str]]
-"""What evaluates a placement of the parts of its graph, and the placement."""
 
-_MICROBATCHES = (1, 2, 4, 8, 16, 32)
-
-
-def _of_batch(call: Call) -> bool:
-    """Whether a call sees a batch as a whole, or changes with each call."""
-    return call.batch_moments or call.kind == "SpectralNormalization"
-
-
-@dataclass(frozen=True)
-class Space:
-    """What may be chosen: devices of each group of parts, and what `options` leave.
-
-    `obstacles` say why the model cannot be cut into "microbatches" or copied into
-    "towers".
-    """
-
-    evaluator: Evaluator
-    groups: Sequence[Group]
-    obstacles: Mapping[str, str] = field(default_factory=dict)
-    options: PlanOptions = PlanOptions()
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """How many micro-batches may be tried."""
-        if self.options.microbatches is not None:
-            return (self.options.microbatches,)
-        if not self.evaluator.training or "microbatches" in self.obstacles:
-            return (1,)
-        return [n for n in _MICROBATCHES if n <= self.evaluator.graph.batch]
-
-    def placed(self, wanted: Iterable[str]) -> Placed | None:
-        """The groups on the wanted devices where they may be there, else on others.
-
-        None if two that must be apart would share a device.
-        """
-        device_of = placed(self.groups, wanted)
-        where = [device_of[group.parts[0]] for group in self.groups]
-        for group, device in zip(self.groups, where):
-            if any(where[other] == device for other in group.apart):
-                return None
-        return self.evaluator.as_run(device_of)
-
-
-def obstacles_of(graph: Graph) -> dict[str, str]:
-    """What a graph shows of why its batch or its model cannot be divided."""
-    found = {}
-    norms = [call.layer for call in graph.calls if _of_batch(call)]
-    if norms:
-        found["microbatches"] = (
-            f"{', '.join(norms[:3])} would normalise each micro-batch by itself"
-        )
-    if any(call.backward for call in graph.calls):
-        why = "its graph has backward calls of its own"
-        found.update(microbatches=why, towers=why)
-    if towers_in(graph) or split_layers(graph):
-        found["towers"] = "it has towers or split layers of its own"
-    for call in graph.calls:
-        end = call.name in graph.outputs or graph.part[call.part].kind == "input"
-        for shape in call.output_shapes if end else ():
-            if shape[:1] not in ((), (graph.batch,), (None,)):
-                why = f"the first axis of {call.name!r} is not the batch"
-                found.update(microbatches=why, towers=why)
-    return found
-
-
-def workers_of(cluster: Cluster) -> list[str]:
-    """The devices that towers and stages may use: GPUs, or else all but the first."""
-    gpus = [d.name for d in cluster if d.kind == "gpu"]
-    others = [d.name for d in cluster if d.name != cluster.home.name]
-    return gpus if len(gpus) > 1 else others
-
-
-def groups_of(workers: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    """As many groups of so many devices as there are, each within a host if any is.
-
-    >>> groups_of(["w:0/gpu:0", "w:0/gpu:1", "w:1/gpu:0", "w:1/gpu:1"], 2)
-    [('w:0/gpu:0', 'w:0/gpu:1'), ('w:1/gpu:0', 'w:1/gpu:1')]
-    """
-    hosts: dict[str, list[str]] = {}
-    for name in workers:
-        hosts.setdefault(name.rpartition("/")[0], []).append(name)
-
-    def cut(line: Sequence[str]) -> list[tuple[str, ...]]:
-        starts = range(0, len(line) - size + 1, size)
-        return [tuple(line[start : start + size]) for start in starts]
-
-    inside = [group for line in hosts.values() for group in cut(line)]
-    return inside or cut([name for line in hosts.values() for name in line])
-
-
-def device_counts(most: int) -> list[int]:
-    """How many devices are tried: small numbers, then multiples of four, and all."""
-    return [n for n in range(2, most + 1) if n <= 4 or n % 4 == 0 or n == most]
-
-
-def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
+def stages(
+    space: Space, workers: Sequence[str], mixes: Sequence[float], *, copies: bool = True
+) -> Iterator[Placed]:
     """A stage of parts on each device, or on as many as there are parts.
 
-    Even work comes first, then even memory.
-
-    Copies overlap with work: a stage takes as long as the longer of its work and what
-    crosses its ends (Harlap et al., PipeDream, 2018).
+    Each of `mixes` is the share of memory, and not of work, in what is even. With
+    `copies`, a stage takes as long as the longer of its work and what crosses its ends,
+    because copies overlap with work (Harlap et al., PipeDream, 2018).
     """
     evaluator, step = space.evaluator, space.evaluator.step
     after: list[dict[int, None]] = [{} for _ in step.parts]
@@ -154,7 +65,7 @@ def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
     place = {part: at for at, own in enumerate(parts) for part in own}
     link = evaluator.costs.link(workers[0], workers[-1], evaluator.cluster)
     crossing = np.zeros(len(line) + 1)  # seconds of the tensors across each cut
-    for edge in step.edges:
+    for edge in step.edges if copies else ():
         units = (edge.source, *edge.readers)
         ends = [place.get(step.parts[unit], -1) for unit in units]
         if ends[0] >= 0:
@@ -162,13 +73,14 @@ def stages(space: Space, workers: Sequence[str]) -> Iterator[Placed | None]:
     work = np.array([sum(evaluator.load(p, workers[0]) for p in own) for own in parts])
     held = np.array([float(evaluator.need(own).total) for own in parts])
     total = work.sum() or 1.0
-    for mix in (0.0, 0.5, 1.0):
+    for mix in mixes:
         both = (1 - mix) * work / total + mix * held / (held.sum() or 1)
         cut = _even(both, (1 - mix) * crossing / total, len(workers))
         wanted = [evaluator.cluster.home.name] * len(space.groups)
         for at, i in enumerate(line):
             wanted[i] = workers[sum(at >= start for start in cut)]
-        yield space.placed(wanted)
+        if (made := space.placed(wanted)) is not None:
+            yield made
 
 
 def _even(
@@ -196,42 +108,87 @@ def _even(
     return tuple(reversed(cut[1:]))
 
 
-def may_move(graph: Graph, part: str) -> bool:
-    """Whether a part is somewhere by default alone: inputs, and merges on the CPU."""
-    one = graph.part[part]
-    return one.kind == "input" or one.kind == "merge" and one.on == ("cpu",)
+def towers_of_a_part(
+    space: Space, workers: Sequence[str], home: str, *, whole: bool
+) -> Iterator[Placed]:
+    """Towers on each worker of all calls, or of all but those with large weights.
+
+    The weights of towers are at `home`; they go to each tower in every step, and their
+    gradients back. So if not the `whole` model is copied, groups are kept on one device
+    whose weights are larger than what they read and give; there may be none. Slices of
+    a layer are always kept.
+    """
+    evaluator, kept = space.evaluator, dict[str, str]()
+    graph, held = evaluator.graph, dict.fromkeys(workers, 0)
+    large = list[tuple[int, Group]]()
+    for group in space.groups:
+        if any(graph.part[part].kind == "slice" for part in group.parts):
+            kept |= dict.fromkeys(group.parts, group.allowed[0])
+        elif not whole and (size := _lasting_bytes(space, group)):
+            large.append((size, group))
+    for size, group in sorted(large, key=lambda one: -one[0]):
+        emptiest = min(held, key=held.__getitem__)
+        held[emptiest] += size
+        kept |= dict.fromkeys(group.parts, emptiest)
+    if whole or large:
+        pieces, names = in_pieces(graph, kept)
+        one = replace(evaluator, graph=pieces, regroup=False)
+        there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
+        groups = [(worker,) for worker in workers]
+        yield copied((one, there), dict.fromkeys(names, 0), groups, home)
 
 
-def copied(placed: Placed, groups: Sequence[Sequence[str]], home: str | None) -> Placed:
-    """A placement on the first group of devices as towers, one on each group.
+def _lasting_bytes(space: Space, group: Group) -> int:
+    """Bytes of a group's weights if they are more than the tensors that cross its ends.
+
+    Else 0.
+    """
+    graph, parts = space.evaluator.graph, set(group.parts)
+    names = {
+        name for part in parts for call in graph.calls_of[part] for name in call.weights
+    }
+    crossing = {
+        (tensor.source, tensor.index): tensor.bytes
+        for tensor in graph.tensors
+        if (graph.call[tensor.source].part in parts)
+        != (graph.call[tensor.target].part in parts)
+    }
+    size = sum(graph.weight[name].bytes for name in names)
+    return size if size > sum(crossing.values()) else 0
+
+
+def copied(
+    placed: Placed,
+    index: Mapping[str, int],
+    groups: Sequence[Sequence[str]],
+    home: str | None,
+) -> Placed:
+    """A placement with some parts as towers, one on each group of devices.
 
     Args:
-        placed: What places the model on the devices of the first group. Parts that are
-            elsewhere are not copied.
+        placed: Where the other parts are.
+        index: The parts that are copied, and which device of each group is theirs.
         groups: The devices of each tower.
         home: Where the weights are; None leaves them in the first tower.
     """
     one, at = placed
     batch, default = one.graph.batch, one.cluster.home.name
-    number = {device: i for i, device in enumerate(groups[0])}
-    running = [p.name for p in one.graph.parts if p.kind != "input"]
-    parts = {name: number[at[name]] for name in running if at[name] in number}
-    graph = named_for(one.graph, parts)
+    graph = named_for(one.graph, index)
     sizes = batch_shares(batch, len(groups))
-    norms = any(map(_of_batch, graph.calls))
-    homes = {name: home or groups[0][i] for name, i in parts.items()}
+    norms = any(map(sees_batch, graph.calls))
+    homes = {name: home or groups[0][i] for name, i in index.items()}
     towers = {
         name: Towers(
             tuple((group[i],) for group in groups), (homes[name],), BATCH_NORMS[norms]
         )
-        for name, i in parts.items()
+        for name, i in index.items()
     }
     smaller = {size: scaled_graph(graph, size) for size in set(sizes) | {1}}
     made = expand(graph, smaller, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
     costs: dict[str, tuple[Call, float]] = {}
-    for name, i in parts.items():
-        device_of[name] = default
+    for name, i in index.items():
+        device_of[name] = _reader(one, at, index, name) or default
         if weights_part(name) in device_of:
             device_of[weights_part(name)] = homes[name]
         for k, (group, size) in enumerate(zip(groups, sizes)):
@@ -244,3 +201,15 @@ def copied(placed: Placed, groups: Sequence[Sequence[str]], home: str | None) ->
     known = isinstance(one.costs, Roofline)
     scaled = one.costs if known else ScaledCosts(one.costs, costs)
     return replace(one, graph=made, costs=scaled), device_of
+
+
+def _reader(
+    one: Evaluator, at: Mapping[str, str], index: Mapping[str, int], part: str
+) -> str:
+    """The device of the first other part that reads what some towers give, or ""."""
+    graph = one.graph
+    for tensor in graph.tensors:
+        target = graph.call[tensor.target].part
+        if graph.call[tensor.source].part == part and target not in index:
+            return at[target]
+    return ""

@@ -16,7 +16,7 @@ from splitnet.core.plan import Plan, PlanOptions
 from splitnet.core.replication import split_layers, towers_in
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph
-from splitnet.planner.strategies.placements import groups_of, workers_of
+from splitnet.planner.strategies.space import groups_of, workers_of
 from splitnet.tf.emit import emit, unplace
 from splitnet.tf.placement.placed import Placed, placed_of
 from splitnet.tf.reading.read import graph_of

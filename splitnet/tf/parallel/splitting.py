@@ -13,7 +13,7 @@ import keras
 
 from splitnet.core.errors import DeclarationError, SplitnetError, listed
 from splitnet.core.graph import Graph, Part
-from splitnet.core.replication import split_layers
+from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import flow_of
@@ -159,6 +159,7 @@ def split_as_planned(blueprint: Blueprint, graph: Graph) -> Blueprint:
     They are found by their name, or else as the same of the layers of that kind and
     shape: names that Keras counts differ each time a model is built.
     """
+    graph = collapse(graph)
     here = [
         (type(site.node.operation).__name__, *site.node.outputs[0].shape[1:], site)
         for site in sized(blueprint).sites
