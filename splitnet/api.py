@@ -67,16 +67,16 @@ def plan(
         on_progress: called with the share of the search done, 0 to 1, and the best
             value so far.
         strategy: "auto" chooses how to use the devices as well: one of them, branches,
-            stages with micro-batches, recomputation, towers of the whole model or of
-            stages, slices of layers that no GPU has room for; the simplest that is at
-            most 2 % slower than the fastest. The search takes up to twice the time
-            limit, or 20 s more. None places the parts and nothing else.
+            stages with micro-batches, recomputation, towers of the whole model, of a
+            part or of stages, slices of layers that no GPU has room for; the simplest
+            that is at most 2 % slower than the fastest. The search takes up to twice
+            the time limit, or 20 s more. None places the parts and nothing else.
         microbatches: with "auto", so many; None chooses.
         schedule: with "auto", "gpipe" or "1f1b"; None chooses.
         recompute: with "auto", True on every device, False on none; None recomputes
             where memory lacks.
-        towers: with "auto", so many copies of the model, each on a device or over
-            several, 1 for none; None chooses.
+        towers: with "auto", so many copies of the model or of a part, each on a device
+            or over several, 1 for none; None chooses.
         split: with "auto", how many slices of which layers, such as `{"wide": 2}`, each
             on a device of its own; `{}` for none. None chooses.
 

@@ -171,17 +171,15 @@ def choices(
             )
         return [tried(dict(options.split))]
     held = _held(graph, options) if limits.sliced is not None else {}
-    if not any(size > _room(cluster) for size in held.values()):
-        made = [tried({})]
-        if limits.sliced is None or choose(made[0].found) is not None:
-            return made
-    else:
-        most = max(device.memory_bytes for device in cluster)
-        hopeless = any(size > most for size in held.values())
-        made = [] if hopeless else [tried({})]
-    until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
+    large = any(size > _room(cluster) for size in held.values())
+    most = max(device.memory_bytes for device in cluster)
+    splits = _splits(held, cluster, limits)
+    made: list[Choice] = []
+    if not any(size > most for size in held.values()):
+        made.append(tried({}))
     best = choose(one for choice in made for one in choice.found)
-    for split in _splits(held, cluster, limits):
+    until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
+    for split in splits if large or best is None else ():
         made.append(tried(split))
         own = choose(made[-1].found)
         if own is None:
@@ -189,7 +187,7 @@ def choices(
         before, best = best, own if best is None else choose([best, own])
         if best is before or time.monotonic() > until:
             break
-    if not made or best is None and made[0].space.options.split:
+    if best is None and (not made or made[0].space.options.split):
         made.insert(0, tried({}))
     return made
 
