@@ -181,7 +181,10 @@ def given(source: Any) -> tuple[Any, np.ndarray]:
 @pytest.mark.parametrize(
     ("make", "fixed"),
     [
-        (wide_attention, {"microbatches": 2, "recompute": True, "split": 3}),
+        (
+            wide_attention,
+            {"microbatches": 2, "recompute": True, "split": 3, "towers": 1},
+        ),
         (wide_net, {"towers": 1}),
         (wide_net, {"towers": 2, "microbatches": 2}),
         (wide_dense, {"towers": 3, "split": 2}),
