@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from splitnet.core.plan import Plan, Strategy, StrategyComparison
-from splitnet.core.replication import collapse, towers_in
+from splitnet.core.replication import collapse, split_layers, towers_in
 from splitnet.core.timeline import SCHEDULES, Execution
 from splitnet.planner.evaluate import (
     Evaluation,
@@ -365,12 +365,15 @@ def compare_plan(plan: Plan) -> StrategyComparison:
     """Compare the ways to run a plan's model on its cluster, with the plan's costs.
 
     Nothing is searched: a pipeline keeps the plan's devices, or cuts the calls in their
-    order into stages of even work.
+    order into stages of even work. Of a plan with slices no towers are tried.
     """
     whole = collapse(plan.graph)
     mine = replace(evaluator_of(plan), objective="latency")
     free = replace(mine, graph=whole, execution=Execution())
-    space = Space(free, default_groups(whole, plan.cluster), obstacles_of(whole))
+    obstacles = obstacles_of(whole)
+    if split_layers(whole):
+        obstacles["towers"] = "slices of layers are where the plan has them"
+    space = Space(free, default_groups(whole, plan.cluster), obstacles)
     own = Candidate(space, mine, plan.device_of, mine.evaluate(plan.device_of))
     known = (replace(mine, execution=Execution()), plan.device_of)
     others = [c for c in Trial(space).candidates([known]) if c.kind != "placement"]
