@@ -214,8 +214,8 @@ def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
     for count in reversed(device_counts(len(workers))) if one_stage else ():
         least = work / (count + 1)  # the host may have some of it
         for mixes, copies in (((0.0, 0.5, 1.0), True), ((0.0,), False)):
-            made = stages(space, workers[:count], mixes, copies=copies)
-            yield Row("pipeline", made, more or once, least)
+            cut = stages(space, workers[:count], mixes, copies=copies)
+            yield Row("pipeline", cut, more or once, least)
     if options.towers != 1 and "towers" not in space.obstacles and _is_free(space):
         most, fixed = min(len(workers), evaluator.graph.batch), options.towers
         for count in reversed(device_counts(most) if fixed is None else [fixed]):
@@ -235,7 +235,7 @@ def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
 
 def _towers_of_stages(
     space: Space, groups: Sequence[Sequence[str]], home: str | None
-) -> Iterator[Placed]:
+) -> Iterator[Placed | None]:
     """Stages on the first group of devices, copied to the others."""
     index = {device: i for i, device in enumerate(groups[0])}
     for one, device_of in stages(space, groups[0], (0.0, 0.5, 1.0)):

@@ -110,7 +110,7 @@ def _even(
 
 def towers_of_a_part(
     space: Space, workers: Sequence[str], home: str, *, whole: bool
-) -> Iterator[Placed]:
+) -> Iterator[Placed | None]:
     """Towers on each worker of all calls, or of all but those with large weights.
 
     The weights of towers are at `home`; they go to each tower in every step, and their
@@ -162,8 +162,11 @@ def copied(
     index: Mapping[str, int],
     groups: Sequence[Sequence[str]],
     home: str | None,
-) -> Placed:
+) -> Placed | None:
     """A placement with some parts as towers, one on each group of devices.
+
+    None if towers would send the rows of a table's gradient to a worker: TensorFlow
+    puts them together on the first device of the machine.
 
     Args:
         placed: Where the other parts are.
@@ -173,6 +176,9 @@ def copied(
     """
     one, at = placed
     batch, default = one.graph.batch, one.cluster.home.name
+    calls = (call for name in index for call in one.graph.calls_of[name])
+    if home != default and any(call.lookups for call in calls):
+        return None
     graph = named_for(one.graph, index)
     sizes = batch_shares(batch, len(groups))
     norms = any(map(sees_batch, graph.calls))
