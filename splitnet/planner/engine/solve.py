@@ -187,7 +187,7 @@ def _one_device(
         return None
     bound = min(value, lower_bound(problem, objective))
     place = whole[values.index(value)]
-    return Solution(place, value, bound, "one device", False, True)
+    return Solution(place, value, bound, "comparison with the bound", False, True)
 
 
 def _searched(

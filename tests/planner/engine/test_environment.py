@@ -75,7 +75,7 @@ from tests.planner.engine.problems import chain_graph
 box = Cluster.of("2*gpu")
 for calls in (20, 40):
     plan = find_plan(chain_graph(calls), box, regroup=True, training=False)
-    assert plan.strategy == "one device" and not plan.transfers
+    assert plan.strategy == "comparison with the bound"; assert not plan.transfers
 assert "numba" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
