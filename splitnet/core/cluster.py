@@ -424,6 +424,16 @@ class Cluster:
         """The device of inputs and merges: the first CPU, else the first device."""
         return next(iter(self.of_kind("cpu")), self.devices[0])
 
+    @property
+    def free_devices(self) -> tuple[Device, ...]:
+        """The devices that a part may be placed on if it asks for none.
+
+        Where workers compute, the CPU of the program that trains feeds and coordinates
+        them: it runs inputs, and what asks for it.
+        """
+        away = tuple(d for d in self.devices if d.host or d.kind == "gpu")
+        return away if any(device.host for device in away) else self.devices
+
     def link(self, source: str, target: str) -> Link:
         """The link between two different devices."""
         for key in ((source, target), (source, "*"), ("*", target), ("*", "*")):

@@ -2,7 +2,9 @@
 
 A cost model is anything with the methods of `CostModel`. `Roofline` estimates from
 FLOPs and bytes; `Measured` looks a call up in a table first, and estimates what it does
-not find. Known times that a call carries (`seconds_on`) beat every estimate.
+not find. Known times that a call carries (`seconds_on`) beat every estimate. A call is
+charged as it is given: those of a micro-batch or a tower have a share of the FLOPs,
+bytes and rows of the whole.
 
 A kernel takes max(FLOPs / FLOP/s, bytes / B/s), each times the share of the peak that
 kernels of its class reach, and a launch takes `Device.call_seconds` (Williams,
@@ -19,24 +21,27 @@ Those for CPUs come from single layers in TensorFlow 2.21 on two cores.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import permutations, product
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from splitnet.core.checks import Positive, Rate, Seconds
-from splitnet.core.cluster import Cluster, Device, Link, device_name
-from splitnet.core.errors import DeclarationError, DeviceError, PlanFileError
+from splitnet.core.checks import Amount, Positive, Rate, Seconds
+from splitnet.core.cluster import Cluster, Device, Link
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph
 from splitnet.core.serialization import decode, encode, load_json, write_json
 
 __all__ = [
     "OPTIMIZER_SLOTS",
     "VIEWS",
+    "CallSeconds",
     "CostModel",
     "Measured",
     "Roofline",
+    "UpdateSeconds",
     "costs_from_dict",
     "costs_of",
     "costs_to_dict",
@@ -44,6 +49,7 @@ __all__ = [
     "launch_seconds",
     "load_costs",
     "optimizer_name",
+    "rows_of",
     "save_costs",
     "signature",
     "slots_of",
@@ -250,52 +256,115 @@ class Roofline:
 
 
 def signature(call: Call) -> str:
-    """Name what a call computes, not which call it is, so that equals share costs.
+    """Name what a call computes for each row, not which call it is.
+
+    Calls of one signature differ in what the shapes do not show, such as the width of
+    their input; their FLOPs tell these apart.
 
     >>> signature(Call("a", "p", "Dense", output_shapes=((32, 4),), forward_flops=8.0))
-    'Dense|((32, 4),)|8'
+    'Dense (4)'
     """
-    return f"{call.kind}|{call.output_shapes}|{call.forward_flops:.0f}"
+    shapes = (", ".join(map(str, shape[1:])) for shape in call.output_shapes)
+    return " ".join((call.kind, *(f"({shape})" for shape in shapes)))
+
+
+def rows_of(call: Call) -> int:
+    """The first extent of what a call gives; it grows with the batch."""
+    shape = call.output_shapes[0] if call.output_shapes else ()
+    return (shape[0] if shape else 1) or 1
 
 
 @dataclass(frozen=True, slots=True)
+class CallSeconds:
+    """Measured seconds of a call on a device, or on every device of a kind.
+
+    `forward` and `backward` are for `rows` rows, or for any number if that is None; of
+    these seconds, `forward_fixed` and `backward_fixed` do not depend on their number.
+    `call` is a call's name, or its `signature`; `flops` are forward, of all rows.
+    """
+
+    call: str
+    device: str
+    forward: Seconds
+    backward: Seconds = 0.0
+    forward_fixed: Seconds = 0.0
+    backward_fixed: Seconds = 0.0
+    rows: Positive | None = None
+    flops: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSeconds:
+    """Measured update of a variable on a device, or on every device of a kind."""
+
+    device: str
+    bytes_per_second: Rate
+    fixed: Seconds = 0.0
+
+
+_SAME_FLOPS = 0.25
+"""Calls of a signature are alike if their FLOPs per row differ by this share at most:
+some, such as those of moments, do not grow with the rows."""
+
+
+@dataclass(frozen=True)
 class Measured:
     """Seconds from a table of measurements; what it does not hold is estimated.
 
-    `forward` and `backward` map (call name or `signature`, device kind or name) to
-    seconds; `links` lists measured links; `batch` is the batch that was measured.
+    A call is looked up by its name, then by its signature. With fewer or more rows than
+    were measured it takes the fixed seconds and its share of the others.
     """
 
-    forward: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    backward: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    update_bytes_per_second: Mapping[str, float] = field(default_factory=dict)
+    calls: tuple[CallSeconds, ...] = ()
+    updates: tuple[UpdateSeconds, ...] = ()
     links: tuple[Link, ...] = ()
-    batch: int | None = None
-    estimate: Roofline = field(default_factory=Roofline)
+    batch: Positive | None = None
 
-    @property
+    @cached_property
     def devices(self) -> frozenset[str]:
         """The devices and kinds that the table tells apart."""
-        names = [where for _, where in (*self.forward, *self.backward)]
-        return frozenset([*names, *self.update_bytes_per_second])
+        names = [one.device for one in self.calls]
+        return frozenset([*names, *(one.device for one in self.updates)])
+
+    @cached_property
+    def _calls(self) -> dict[tuple[str, str], list[CallSeconds]]:
+        table: dict[tuple[str, str], list[CallSeconds]] = {}
+        for one in self.calls:
+            table.setdefault((one.call, one.device), []).append(one)
+        return table
+
+    def _found(self, call: Call, device: Device) -> CallSeconds | None:
+        flops = call.forward_flops / rows_of(call)
+        for where in (device.name, device.kind):
+            if known := self._calls.get((call.name, where)):
+                return known[0]
+            like = self._calls.get((signature(call), where), ())
+            pairs = ((abs(one.flops / (one.rows or 1) - flops), one) for one in like)
+            off, near = min(pairs, key=lambda pair: pair[0], default=(math.inf, None))
+            if near and off <= _SAME_FLOPS * flops:
+                return near
+        return None
 
     def forward_seconds(self, call: Call, device: Device) -> float:
         """The measured forward pass, else the estimate."""
-        found = _looked_up(self.forward, call, device)
-        return self.estimate.forward_seconds(call, device) if found is None else found
+        if (one := self._found(call, device)) is None:
+            return Roofline().forward_seconds(call, device)
+        share = rows_of(call) / (one.rows or rows_of(call))
+        return one.forward_fixed + (one.forward - one.forward_fixed) * share
 
     def backward_seconds(self, call: Call, device: Device) -> float:
         """The measured backward pass, else the estimate."""
-        found = _looked_up(self.backward, call, device)
-        return self.estimate.backward_seconds(call, device) if found is None else found
+        if (one := self._found(call, device)) is None:
+            return Roofline().backward_seconds(call, device)
+        share = rows_of(call) / (one.rows or rows_of(call))
+        return one.backward_fixed + (one.backward - one.backward_fixed) * share
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
-        """The measured bytes per second of an update, else the estimate."""
-        speeds = self.update_bytes_per_second
-        speed = speeds.get(device.name) or speeds.get(device.kind)
-        if not speed:
-            return self.estimate.update_seconds(count, device, optimizer)
-        return count / speed + device.call_seconds
+        """The measured update, else the estimate."""
+        for one in self.updates:
+            if one.device in (device.name, device.kind):
+                return one.fixed + count / one.bytes_per_second
+        return Roofline().update_seconds(count, device, optimizer)
 
     def link(self, source: str, target: str, cluster: Cluster) -> Link:
         """The measured link between these two devices, else the cluster's."""
@@ -305,30 +374,12 @@ class Measured:
         return cluster.link(source, target)
 
 
-def _looked_up(
-    table: Mapping[tuple[str, str], float], call: Call, device: Device
-) -> float | None:
-    for name in (call.name, signature(call)):
-        for where in (device.name, device.kind):
-            if (name, where) in table:
-                return table[name, where]
-    return None
-
-
-_COSTS_VERSION = 1
-
-
 @dataclass(frozen=True, slots=True)
-class _CostTable:
-    """Rows of (call or signature, device or kind, seconds), and links."""
+class _CostFile:
+    """A cost table in a file of its own."""
 
-    model: Literal["roofline", "measured"]
-    splitnet_costs: int = _COSTS_VERSION
-    batch: Positive | None = None
-    forward: tuple[tuple[str, str, Seconds], ...] = ()
-    backward: tuple[tuple[str, str, Seconds], ...] = ()
-    update_bytes_per_second: dict[str, Rate] = field(default_factory=dict)
-    links: tuple[Link, ...] = ()
+    splitnet_costs: Literal[2]
+    costs: Measured
 
 
 def save_costs(costs: Measured, path: str | Path) -> None:
@@ -337,8 +388,7 @@ def save_costs(costs: Measured, path: str | Path) -> None:
     Raises:
         PlanFileError: the file cannot be written.
     """
-    values = {"splitnet_costs": _COSTS_VERSION} | _measured_to_dict(costs)
-    write_json(values, path, "cost table")
+    write_json(encode(_CostFile(2, costs)), path, "cost table")
 
 
 def load_costs(path: str | Path) -> Measured:
@@ -347,7 +397,7 @@ def load_costs(path: str | Path) -> Measured:
     Raises:
         PlanFileError: no such file, or not a cost table; the message names the field.
     """
-    return load_json(path, "cost table", _measured_file)
+    return load_json(path, "cost table", lambda values: decode(values, _CostFile)).costs
 
 
 def costs_of(costs: Any) -> Any:
@@ -355,54 +405,37 @@ def costs_of(costs: Any) -> Any:
     return load_costs(Path(costs)) if isinstance(costs, str | PathLike) else costs
 
 
-def _measured_file(values: Any) -> Measured:
-    known = isinstance(values, dict) and values.get("splitnet_costs")
-    if known != _COSTS_VERSION or isinstance(known, bool):
-        raise PlanFileError(
-            f"it has no field 'splitnet_costs' of version {_COSTS_VERSION}, so it is "
-            "not a cost table. sn.save_costs(measured, path) writes one."
-        )
-    found = costs_from_dict(values)
-    if not isinstance(found, Measured):
-        raise PlanFileError("it holds no measurements.")
+def costs_to_dict(
+    costs: CostModel, graph: Graph, cluster: Cluster
+) -> dict[str, object] | None:
+    """A cost model as plain values, None for a roofline; others become a table."""
+    if isinstance(costs, Roofline):
+        return None
+    if not isinstance(costs, Measured):
+        costs = _tabulated(costs, graph, cluster)
+    found: dict[str, object] = encode(costs)
     return found
 
 
-def _is_device(name: str) -> bool:
-    """Whether it is the canonical name of a device, or a kind."""
-    try:
-        return device_name(name) == name
-    except DeviceError:
-        return False
-
-
-def costs_to_dict(
-    costs: CostModel, graph: Graph, cluster: Cluster
-) -> dict[str, object]:
-    """A cost model as plain values; others become a table of their values."""
-    if isinstance(costs, Roofline):
-        return {"model": "roofline"}
-    if isinstance(costs, Measured):
-        return _measured_to_dict(costs)
-    forward, backward = {}, {}
-    for call, device in product(graph.calls, cluster):
-        forward[call.name, device.name] = costs.forward_seconds(call, device)
-        backward[call.name, device.name] = costs.backward_seconds(call, device)
+def _tabulated(costs: CostModel, graph: Graph, cluster: Cluster) -> Measured:
+    """What another cost model says of each call, device and link."""
     ends = permutations((device.name for device in cluster), 2)
-    links = (replace(costs.link(a, b, cluster), source=a, target=b) for a, b in ends)
-    table = Measured(forward, backward, links=tuple(links), batch=graph.batch)
-    return _measured_to_dict(table)
-
-
-def _measured_to_dict(costs: Measured) -> dict[str, object]:
-    return {
-        "model": "measured",
-        "batch": costs.batch,
-        "forward": [[*key, value] for key, value in sorted(costs.forward.items())],
-        "backward": [[*key, value] for key, value in sorted(costs.backward.items())],
-        "update_bytes_per_second": dict(sorted(costs.update_bytes_per_second.items())),
-        "links": encode(costs.links),
-    }
+    return Measured(
+        calls=tuple(
+            CallSeconds(
+                call.name,
+                device.name,
+                costs.forward_seconds(call, device),
+                costs.backward_seconds(call, device),
+                rows=rows_of(call),
+            )
+            for call, device in product(graph.calls, cluster)
+        ),
+        links=tuple(
+            replace(costs.link(a, b, cluster), source=a, target=b) for a, b in ends
+        ),
+        batch=graph.batch,
+    )
 
 
 def costs_from_dict(values: object) -> Measured | Roofline:
@@ -411,18 +444,4 @@ def costs_from_dict(values: object) -> Measured | Roofline:
     Raises:
         PlanFileError: not a cost model; the message names the field.
     """
-    table = decode(values, _CostTable, "costs")
-    if table.model == "roofline":
-        return Roofline()
-    places = [where for _, where, _ in (*table.forward, *table.backward)]
-    ends = [end for one in table.links for end in (one.source, one.target)]
-    names = dict.fromkeys((*places, *ends, *table.update_bytes_per_second))
-    if wrong := [name for name in names if name != "*" and not _is_device(name)]:
-        raise PlanFileError(f"costs: there is no device {', '.join(map(repr, wrong))}.")
-    return Measured(
-        forward={(call, device): seconds for call, device, seconds in table.forward},
-        backward={(call, device): seconds for call, device, seconds in table.backward},
-        update_bytes_per_second=table.update_bytes_per_second,
-        links=table.links,
-        batch=table.batch,
-    )
+    return Roofline() if values is None else decode(values, Measured, "costs")

@@ -268,7 +268,7 @@ def _constraint(
     if part.kind == "input":
         return Constraint(part.name, requested, (cluster.home.name,), "input")
     meant = {
-        name: tuple(d.name for d in (cluster if name == "auto" else same))
+        name: tuple(d.name for d in (cluster.free_devices if name == "auto" else same))
         for name in on
         for same in [cluster.of_kind(name) if name in KINDS else ()]
     }

@@ -228,7 +228,7 @@ class Evaluator:
     def single_devices(self) -> Iterator[tuple[str, dict[str, str]]]:
         """As far as it can be, all on one device, for each that differs from others."""
         groups = default_groups(self.graph, self.cluster)
-        for name in self.unlike([device.name for device in self.cluster]):
+        for name in self.unlike([d.name for d in self.cluster.free_devices]):
             yield name, placed(groups, repeat(name))
 
     def unlike(self, names: Sequence[str]) -> list[str]:
@@ -378,11 +378,12 @@ def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
 
 
 def default_groups(graph: Graph, cluster: Cluster) -> list[Group]:
-    """Every part anywhere; inputs at home, and calls without a GPU kernel on CPUs."""
+    """Parts on any free device; inputs at home, calls without a GPU kernel on CPUs."""
     bound = {call.part for call in graph.calls if call.cpu_only}
     home = (cluster.home.name,)
     cpus = tuple(device.name for device in cluster.of_kind("cpu")) or home
-    found = free_groups(graph, cluster)
+    free = tuple(device.name for device in cluster.free_devices)
+    found = [Group((part.name,), free) for part in graph.parts]
     for i, part in enumerate(graph.parts):
         if part.kind == "input" or part.name in bound:
             found[i] = replace(found[i], allowed=home if part.kind == "input" else cpus)
@@ -421,7 +422,7 @@ def reasons_of(
     plays = count * evaluator.step.count * evaluator.execution.microbatches
     tried = plays <= _MOST_PLAYS
     better, least = None, value  # the device for everything, if it had the memory
-    for device in evaluator.unlike([d.name for d in evaluator.cluster]):
+    for device in evaluator.unlike([d.name for d in evaluator.cluster.free_devices]):
         if tried and free:
             alone = evaluator.evaluate(placed(groups, repeat(device)))
             if not alone.fits and alone.value < least * (1 - 1e-9):

@@ -52,7 +52,7 @@ class _File:
     contiguity: Literal["free", "convex", "pipeline"] | None = None
     ended_by_clock: bool = False
     cluster: Cluster
-    costs: dict[str, Any] = field(default_factory=lambda: {"model": "roofline"})
+    costs: dict[str, Any] | None = None
     graph: Graph
 
 

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import networkx as nx
 
 from splitnet.core.cluster import Cluster, Device, Link
-from splitnet.core.costs import CostModel, launch_seconds
+from splitnet.core.costs import CostModel
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Call, Graph, Shape
 from splitnet.core.plan import Plan
@@ -179,36 +179,24 @@ def scaled_graph(graph: Graph, batch: int) -> Graph:
 
 
 @dataclass(frozen=True)
-class ScaledCosts:
-    """Costs of calls that compute a share of other calls whose costs are known.
+class Accumulating:
+    """Costs of a micro-batch that adds its gradients to those of an earlier one.
 
-    A share takes its part of what the whole takes, but the launches of kernels are paid
-    in full. `whole` maps the name of a call to the whole call and the share, 0 to 1;
-    other calls are charged as they are. `added` has the bytes of the gradients that a
-    call adds to those of an earlier micro-batch.
+    `added` has the bytes of the gradients of a call.
     """
 
     costs: CostModel
-    whole: Mapping[str, tuple[Call, float]]
-    added: Mapping[str, int] = field(default_factory=dict)
+    added: Mapping[str, int]
 
     def forward_seconds(self, call: Call, device: Device) -> float:
-        """Seconds of a share's forward pass."""
-        return self._share(self.costs.forward_seconds, call, device)
+        """Seconds of the forward pass."""
+        return self.costs.forward_seconds(call, device)
 
     def backward_seconds(self, call: Call, device: Device) -> float:
-        """Seconds of a share's backward pass, and of the sum of gradients."""
-        seconds = self._share(self.costs.backward_seconds, call, device)
+        """Seconds of the backward pass, and of the sum of gradients."""
+        seconds = self.costs.backward_seconds(call, device)
         added = self.added.get(call.name)
         return seconds + (self.update_seconds(added, device, "sgd") if added else 0.0)
-
-    def _share(
-        self, of_whole: Callable[[Call, Device], float], call: Call, device: Device
-    ) -> float:
-        whole, share = self.whole.get(call.name, (call, 1.0))
-        seconds = of_whole(whole, device)
-        fixed = min(seconds, launch_seconds(whole, device))
-        return fixed + (seconds - fixed) * share
 
     def update_seconds(self, count: int, device: Device, optimizer: str) -> float:
         """Seconds of an update, which does not depend on the batch."""
@@ -272,12 +260,10 @@ def microbatch_step(
 
     @cache
     def piece(size: int, adds: bool) -> StepGraph:
-        share = size / graph.batch
-        whole = {call.name: (call, share) for call in graph.calls}
         return step_graph(
             scaled_graph(graph, size),
             cluster,
-            ScaledCosts(costs, whole, added if adds else {}),
+            Accumulating(costs, added) if adds else costs,
             training=training,
             optimizer=optimizer,
             recompute=recompute,

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.cluster import Device
-from splitnet.core.costs import Measured, Roofline, launch_seconds
+from splitnet.core.costs import (
+    CallSeconds,
+    Measured,
+    Roofline,
+    UpdateSeconds,
+    launch_seconds,
+    signature,
+)
 from splitnet.core.graph import Call
 from tests.zoo import call, chain
 
@@ -78,13 +85,38 @@ def test_updates_pay_launches_for_each_variable() -> None:
 def test_measured_costs_beat_the_estimate():
     """A measured call takes what was measured; another is still estimated."""
     graph = chain(2)
-    costs = Measured(forward={("c0", "gpu"): 1.0}, backward={("c0", "gpu:0"): 2.0})
+    costs = Measured((CallSeconds("c0", "gpu", 1.0, 2.0),))
     gpu = A100
 
     assert costs.forward_seconds(graph.call["c0"], gpu) == 1.0
     assert costs.backward_seconds(graph.call["c0"], gpu) == 2.0
     assert costs.forward_seconds(graph.call["c1"], gpu) == ROOFLINE.forward_seconds(
         graph.call["c1"], gpu
+    )
+
+
+def test_a_share_of_the_rows_takes_its_share_and_all_that_is_fixed() -> None:
+    """So do micro-batches and towers, whatever their calls are named."""
+    whole = layer("Dense", 800.0, 1.0, output_shapes=((8, 4),))
+    half = replace(whole, name="tower", output_shapes=((4, 4),), forward_flops=400.0)
+    wider = replace(half, forward_flops=800.0)
+    costs = Measured(
+        (CallSeconds(signature(whole), "gpu", 1.0, 2.0, 0.5, 0.2, 8, 800.0),)
+    )
+
+    assert costs.forward_seconds(half, A100) == 0.5 + 0.25
+    assert costs.backward_seconds(half, A100) == pytest.approx(0.2 + 0.9)
+    assert costs.forward_seconds(wider, A100) == ROOFLINE.forward_seconds(wider, A100)
+
+
+def test_measured_updates_pay_for_each_variable() -> None:
+    """Fixed seconds and those of the bytes; another device is estimated."""
+    costs = Measured(updates=(UpdateSeconds("gpu:0", 4.0, 0.5),))
+
+    assert costs.update_seconds(8, A100, "sgd") == 2.5
+    other = replace(A100, name="gpu:1", target="/device:GPU:1")
+    assert costs.update_seconds(8, other, "sgd") == ROOFLINE.update_seconds(
+        8, other, "sgd"
     )
 
 

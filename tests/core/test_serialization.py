@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from splitnet.core.cluster import Cluster, Link
-from splitnet.core.costs import Measured, load_costs, save_costs
+from splitnet.core.costs import (
+    CallSeconds,
+    Measured,
+    UpdateSeconds,
+    load_costs,
+    save_costs,
+)
 from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.serialization import (
@@ -27,9 +33,11 @@ from tests.zoo import diamond
 
 BOX = Cluster.of("2*gpu", "cpu")
 COSTS = Measured(
-    forward={("see", "gpu"): 0.5, ("Dense|()|8", "cpu:0"): 0.25},
-    backward={("see", "gpu"): 1.0},
-    update_bytes_per_second={"gpu": 1e9},
+    calls=(
+        CallSeconds("see", "gpu", 0.5, 1.0),
+        CallSeconds("Dense (4)", "cpu:0", 0.25, 0.5, 0.1, 0.2, 32, 8.0),
+    ),
+    updates=(UpdateSeconds("gpu", 1e9, 1e-6),),
     links=(
         Link("gpu:0", "gpu:1", 1e9, 1e-5),
         Link("cpu:0", "gpu:0", 1e9, 1e-5, gap_seconds=1e-6),
@@ -178,18 +186,16 @@ def test_a_cost_table_is_the_same_when_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model": "magic"}, "costs.model: Invalid enum value 'magic'"),
-        ({"model": "roofline"}, "holds no measurements"),
-        ({"splitnet_costs": 2}, "no field 'splitnet_costs'"),
-        ({"forward": [["a", "gpu", -1]]}, r"\[0\]\[2\]: expected `float` >= 0.0"),
-        ({"forward": [["a", 1]]}, r"costs.forward\[0\]: expected `array`"),
-        ({"forward": [["a", "gpu", 1e300]]}, r"forward\[0\]\[2\]: the number is out"),
-        ({"batch": 0}, "costs.batch: expected `int` >= 1"),
-        ({"update_bytes_per_second": {"gpu": 0}}, "expected `float` >= 1.0"),
-        ({"update_bytes_per_second": []}, "second: expected `object`"),
+        ({"splitnet_costs": 1}, "splitnet_costs: Invalid enum value 1"),
+        ({"costs": None}, "costs: expected `object`"),
+        ({"costs": {"batch": 0}}, "costs.batch: expected `int` >= 1"),
         (
-            {"links": [{"source": "*", "target": "*", "bytes_per_second": 0}]},
-            r"links\[0\].bytes_per_second: expected `float` >= 1.0",
+            {"costs": {"calls": [{"call": "a", "device": "gpu", "forward": -1.0}]}},
+            r"costs.calls\[0\].forward: expected `float` >= 0.0",
+        ),
+        (
+            {"costs": {"updates": [{"device": "gpu", "bytes_per_second": 1e300}]}},
+            r"updates\[0\].bytes_per_second: the number is out",
         ),
     ],
 )
@@ -197,7 +203,7 @@ def test_a_cost_table_names_the_field_at_fault(
     tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     """A broken cost table, or a file that is none, is refused with its field."""
-    table = {"splitnet_costs": 1, "model": "measured"} | values
+    table = {"splitnet_costs": 2, "costs": {}} | values
     with pytest.raises(PlanFileError, match=message):
         load_costs(written(tmp_path, json.dumps(table)))
 

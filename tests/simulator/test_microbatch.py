@@ -3,14 +3,12 @@
 import pytest
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import Roofline
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.planner.evaluate import score
 from splitnet.planner.what_if import simulate
 from splitnet.simulator.microbatch import (
     Pipeline,
-    ScaledCosts,
     microbatch_step,
     scaled_graph,
     stage_count,
@@ -103,18 +101,6 @@ def test_weights_are_updated_once_after_the_last_micro_batch():
 
     assert sorted(task.part for task in updates) == ["a", "b"]
     assert max(task.start for task in updates) >= last
-
-
-def test_launches_and_sums_of_gradients_are_paid_by_every_micro_batch():
-    """A share of a half takes half of the kernels' time and all of the launches."""
-    device = Cluster.of("gpu")["gpu:0"]
-    whole = zoo.call("d", flops=1e12)
-    half = ScaledCosts(Roofline(), {"d": (whole, 0.5)})
-    launches = 3 * device.call_seconds
-
-    seconds = Roofline().forward_seconds(whole, device)
-    expected = launches + (seconds - launches) / 2
-    assert half.forward_seconds(whole, device) == pytest.approx(expected)
 
 
 def large_layers(count: int = 10, units: int = 4000):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from splitnet.core.costs import Measured
+from splitnet.core.costs import CallSeconds, Measured
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph
 
@@ -68,7 +68,7 @@ def test_devices_of_equal_cost_share_their_rows():
     """A table that names one device tells it apart."""
     one = graph([dense("a")], "")
     alike = step_graph(one, box(3), Measured())
-    told = step_graph(one, box(3), Measured(forward={("a", "gpu:1"): 9.0}))
+    told = step_graph(one, box(3), Measured((CallSeconds("a", "gpu:1", 9.0),)))
 
     assert alike.forward[0] is alike.forward[2]
     assert told.forward[0] is told.forward[2]

@@ -204,7 +204,7 @@ def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
     one_stage = options.towers in (None, 1)
     alone = [
         space.placed([device] * len(space.groups))
-        for device in evaluator.unlike([d.name for d in evaluator.cluster])
+        for device in evaluator.unlike([d.name for d in evaluator.cluster.free_devices])
         if one_stage
     ]
     found = [("one device", one) for one in alone]

@@ -15,8 +15,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from splitnet.core.costs import Roofline
-from splitnet.core.graph import Call
 from splitnet.core.net import BATCH_NORMS, Towers
 from splitnet.core.replication import (
     batch_shares,
@@ -30,7 +28,7 @@ from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.partitioning import running_order
 from splitnet.planner.strategies.space import Placed, Space, sees_batch
-from splitnet.simulator.microbatch import ScaledCosts, scaled_graph
+from splitnet.simulator.microbatch import scaled_graph
 
 
 def stages(
@@ -192,21 +190,13 @@ def copied(
     smaller = {size: scaled_graph(graph, size) for size in set(sizes) | {1}}
     made = expand(graph, smaller, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
-    costs: dict[str, tuple[Call, float]] = {}
     for name, i in index.items():
         device_of[name] = _reader(one, at, index, name) or default
         if weights_part(name) in device_of:
             device_of[weights_part(name)] = homes[name]
-        for k, (group, size) in enumerate(zip(groups, sizes)):
-            tower = tower_part(name, k)
-            device_of[tower] = group[i]
-            for call in made.calls_of[tower]:
-                plain = f"{name}/{call.name.removeprefix(tower + '/')}"
-                if plain in graph.call:  # moments of the batch are not
-                    costs[call.name] = (graph.call[plain], size / batch)
-    known = isinstance(one.costs, Roofline)
-    scaled = one.costs if known else ScaledCosts(one.costs, costs)
-    return replace(one, graph=made, costs=scaled), device_of
+        for k, group in enumerate(groups):
+            device_of[tower_part(name, k)] = group[i]
+    return replace(one, graph=made), device_of
 
 
 def _reader(

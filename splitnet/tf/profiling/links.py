@@ -1,10 +1,10 @@
-"""Measure links between devices: latency, bandwidth and the gap of LogGP.
+"""Measure links between devices: latency, gap and bandwidth (LogGP).
 
-A tensor goes to the other device and back several times within one step, so that
-neither the start of a step nor the way home to this program counts. Several small ones
-at once tell how much of the latency passes while others are on their way (the gap).
-Each trip is timed in several moments, and the fastest counts: other load may last
-longer than one timing.
+A small tensor goes to the other device and back several times within one step, so that
+neither the start of a step nor the way home to this program counts: the latency. Of
+several at once each further one takes the gap, and of several large ones the time of
+their bytes too. Each step is timed in several moments, and the fastest counts: other
+load may last longer than one timing.
 """
 
 import time
@@ -19,25 +19,20 @@ from splitnet.tf.workers.connect import wait_for_workers
 _RUNS = 15
 _MOMENTS = 2
 _TRIPS = 6  # there and back
-_COPIES = 24
+_COPIES = 12
 _SMALL_BYTES = 4
 _LEAST_SECONDS = 1e-7
 
 
-def seconds_of(run: Callable[[], Any], *, enough_seconds: float = 0.3) -> float:
-    """The fastest of several runs, after two that trace and warm up.
+def seconds_of(run: Callable[[], Any], runs: int | None = None) -> float:
+    """The fastest of several runs, after one that traces.
 
-    Other load only ever makes a run longer. After `enough_seconds` it is not run again;
-    a run that takes as long needs no second to warm up.
+    Other load only ever makes a run longer.
     """
     wait_for_workers()
     run()
-    began = time.perf_counter()
-    run()
-    first = time.perf_counter() - began
-    times = [first] if first > enough_seconds else []
-    began = time.perf_counter()
-    while len(times) < _RUNS and time.perf_counter() - began < enough_seconds:
+    times = []
+    for _ in range(runs or _RUNS):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
@@ -59,39 +54,43 @@ def measure_links(
                 low, high = sorted((alike[one.name], alike[other.name]))
                 key = keys[one.name, other.name] = (low, high, one.host == other.host)
                 pairs.setdefault(key, (one, other))
-    trips = {
+    steps = {
         key: [
-            _there_and_back(one, end, size)
-            for size in (_SMALL_BYTES, typical_bytes)
-            for end in (other, one)
+            *(_there_and_back(one, end) for end in (other, one)),
+            *(
+                _at_once(one, other, copies, size)
+                for size in (_SMALL_BYTES, typical_bytes)
+                for copies in (1, 1 + _COPIES)
+            ),
         ]
         for key, (one, other) in pairs.items()
     }
     moments = [
-        {key: [seconds_of(run) for run in runs] for key, runs in trips.items()}
+        {key: [seconds_of(run) for run in runs] for key, runs in steps.items()}
         for _ in range(_MOMENTS)
     ]
     figures = {}
-    for key, (one, other) in pairs.items():
-        away_small, home_small, away, home = map(min, *(m[key] for m in moments))
-        small = max(away_small - home_small, 0.0) / (2 * _TRIPS)
-        large = max(away - home, 0.0) / (2 * _TRIPS)
-        few, many = (seconds_of(_at_once(one, other, n)) for n in (1, 1 + _COPIES))
+    for key in pairs:
+        fastest = map(min, *(moment[key] for moment in moments))
+        away, home, small, smalls, large, larges = fastest
+        latency = max(away - home, 0.0) / (2 * _TRIPS)
+        gap = min(max(smalls - small, 0.0) / _COPIES, latency)
+        each = max(larges - large, 0.0) / _COPIES
         figures[key] = {
-            "bytes_per_second": typical_bytes / max(large - small, _LEAST_SECONDS),
-            "latency_seconds": small,
-            "gap_seconds": min(max(many - few, 0.0) / _COPIES, small),
+            "bytes_per_second": typical_bytes / max(each - gap, _LEAST_SECONDS),
+            "latency_seconds": latency,
+            "gap_seconds": gap,
         }
     return tuple(Link(*ends, **figures[key]) for ends, key in keys.items())
 
 
-def _there_and_back(one: Device, other: Device, count: int) -> Callable[[], Any]:
-    """A tensor that goes to the other device and back; each end changes it.
+def _there_and_back(one: Device, other: Device) -> Callable[[], Any]:
+    """A small tensor that goes to the other device and back; each end changes it.
 
     By a variable of its own, or TensorFlow would join what both ends do.
     """
     pair = (other, one)
-    held, floors = _ones(one, count), [_ones(end, _SMALL_BYTES) for end in pair]
+    held, *floors = (_ones(end, _SMALL_BYTES) for end in (one, *pair))
 
     @tf.function
     def run() -> Any:
@@ -107,9 +106,9 @@ def _there_and_back(one: Device, other: Device, count: int) -> Callable[[], Any]
     return lambda: run().numpy()
 
 
-def _at_once(one: Device, other: Device, copies: int) -> Callable[[], Any]:
-    """Several small tensors that go from one device to the other at once."""
-    sent = [_ones(one, _SMALL_BYTES) for _ in range(copies)]
+def _at_once(one: Device, other: Device, copies: int, size: int) -> Callable[[], Any]:
+    """Several tensors that go from one device to the other at once."""
+    sent = [_ones(one, size) for _ in range(copies)]
     floor = _ones(other, _SMALL_BYTES)
 
     @tf.function
@@ -119,7 +118,7 @@ def _at_once(one: Device, other: Device, copies: int) -> Callable[[], Any]:
             with tf.device(one.target):
                 value = held.read_value()
             with tf.device(other.target):
-                ends.append(tf.maximum(value, floor.read_value()))
+                ends.append(tf.maximum(value[:1], floor.read_value()))
         with tf.device(other.target):
             return tf.add_n(ends)
 

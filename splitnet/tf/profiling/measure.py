@@ -1,13 +1,15 @@
 """Measure the seconds of every call, and the links between devices, on this machine.
 
-Each distinct call runs alone on one device of each kind: its forward pass, then forward
-and backward together, with synthetic values. What a step costs before its first kernel
-is subtracted. Alone, a call finds its data in the cache and is not fused with its
-neighbours, so the sum of all calls is not quite a step; what compares devices is each
-call's own figure.
+Each distinct call runs alone on one device of each kind, in a loop inside one step, so
+that the start of a step, which takes milliseconds on a worker, does not count: its
+forward pass, then forward and backward together, with synthetic values. A batch and a
+quarter of it tell which part of a call's seconds grows with the batch.
+
+Alone, a call finds its data in the cache and is not fused with its neighbours, so the
+sum of all calls is not quite a step; what compares devices is each call's own figure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, count
 from typing import Any
 
@@ -17,7 +19,14 @@ import tensorflow as tf
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device
-from splitnet.core.costs import Measured, optimizer_name, signature
+from splitnet.core.costs import (
+    CallSeconds,
+    Measured,
+    UpdateSeconds,
+    optimizer_name,
+    rows_of,
+    signature,
+)
 from splitnet.core.errors import DeviceError, listed
 from splitnet.core.graph import Call, Graph
 from splitnet.tf.internals import keras_api
@@ -28,9 +37,12 @@ from splitnet.tf.reading.flatten import Site
 from splitnet.tf.reading.read import graph_of
 from splitnet.tf.reading.source import blueprint_of, sized
 
-_UPDATED_BYTES = 16 * 2**20
-_REPEAT_SECONDS = 8.0  # for repetitions of all calls, beside the first run of each
-_LEAST_SENT, _MOST_SENT = 64 * 2**10, 16 * 2**20
+_UPDATED_BYTES = 4 * 2**10, 4 * 2**20
+_SHARE = 4  # of the batch, for the second time of each call
+_LOOP_SECONDS = 0.02  # a call is repeated in a loop until it takes so long
+_MOST_LOOPS = 4**5
+_RUNS = 6  # of each loop; the fastest counts
+_LEAST_SENT, _MOST_SENT = 64 * 2**10, 4 * 2**20
 _OPEN_SIZE = 8  # for an extent that is None
 
 
@@ -44,14 +56,15 @@ def measure(
 ) -> Measured:
     """Time every call of a source on each kind of device, and the links between them.
 
-    The source is left as it was. Devices of one kind and speed count as one kind. Times
-    are those of training.
+    The source is left as it was. Devices of one kind and speed count as one kind; with
+    workers, the client's CPU is left out. Times are those of training.
 
     Args:
         source: a `Net` or a Keras model.
         cluster: devices that are all available: `local_cluster()`, or workers after
             `connect`.
-        batch: samples per step; times hold for this batch.
+        batch: samples per step. Calls are timed for it and for a quarter of it; other
+            batches, as in micro-batches and towers, follow from both.
         optimizer: whose update is timed, by Keras' name.
         on_progress: called with the share that is done, 0 to 1, and what comes next.
 
@@ -67,46 +80,39 @@ def measure(
     optimizer = optimizer_name(optimizer)
     blueprint = sized(blueprint_of(source, "expand"))
     graph = graph_of(blueprint, batch)
-    jobs: dict[str, tuple[Call, Site]] = {}  # one call per signature
+    jobs: dict[tuple[str, float], tuple[Call, Site]] = {}
     for site in blueprint.sites:  # what towers share is estimated
         call = graph.call.get(site.call)
         if call and not site.node.is_input:
-            jobs.setdefault(signature(call), (call, site))
-    groups = _groups(cluster)
-    enough = min(_REPEAT_SECONDS / max(2 * len(jobs) * len(groups), 1), 0.3)
-    steps = len(groups) * (len(jobs) + 1) + 1
+            jobs.setdefault((signature(call), call.forward_flops), (call, site))
+    groups, free = _groups(cluster), cluster.free_devices
+    timed = {labels: one for labels, [one, *_] in groups.items() if one in free}
+    steps = len(timed) * (len(jobs) + 1) + 1
     done = count()
 
     def tell(text: str) -> None:
         if on_progress:
             on_progress(next(done) / steps, text)
 
-    forward: dict[tuple[str, str], float] = {}
-    backward: dict[tuple[str, str], float] = {}
-    speeds: dict[str, float] = {}
-    for labels, (device, *_) in groups.items():
-        idle = seconds_of(_step(device, list))
-        for name, (call, site) in jobs.items():
+    calls: list[CallSeconds] = []
+    updates: list[UpdateSeconds] = []
+    for labels, device in timed.items():
+        stopwatch = _Stopwatch(device)
+        for call, site in jobs.values():
             tell(f"{site.call} on {device.name}")
-            ahead, both = _call_seconds(call, site, device, batch, enough)
-            ahead = max(ahead - idle, 0.0)
-            forward |= {(name, label): ahead for label in labels}
-            back = max(both - idle - ahead, 0.0) if both else 0.0
-            backward |= {(name, label): back for label in labels}
+            made = _call_seconds(call, site, stopwatch, batch)
+            calls += (CallSeconds(signature(call), one, *made) for one in labels)
         tell(f"update on {device.name}")
-        seconds = seconds_of(_update(device, optimizer)) - idle
-        speeds |= dict.fromkeys(labels, _UPDATED_BYTES / max(seconds, 1e-9))
+        small, large = (
+            stopwatch.of(_update(device, optimizer, size))() for size in _UPDATED_BYTES
+        )
+        speed = (_UPDATED_BYTES[1] - _UPDATED_BYTES[0]) / max(large - small, 1e-9)
+        updates += (UpdateSeconds(one, speed, small) for one in labels)
     tell("links between devices")
     alike = {d.name: i for i, each in enumerate(groups.values()) for d in each}
     links = measure_links(cluster, alike, _typical_bytes(graph))
     tell("done")
-    return Measured(
-        forward=forward,
-        backward=backward,
-        update_bytes_per_second=speeds,
-        links=links,
-        batch=batch,
-    )
+    return Measured(tuple(calls), tuple(updates), links, batch)
 
 
 def _typical_bytes(graph: Graph) -> int:
@@ -149,19 +155,78 @@ def _groups(cluster: Cluster) -> dict[tuple[str, ...], list[Device]]:
     }
 
 
+class _Stopwatch:
+    """Seconds of what runs on one device, by a loop inside of one step."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._idle = self._taken = 0.0
+        with tf.device(device.target):
+            several = [tf.Variable(0.0) for _ in range(16)]
+        self._idle = self.of(list)()
+        self._taken = self.of(lambda: [v.read_value() for v in several])() / 16
+
+    def of(self, compute: Callable[[], list[Any]]) -> Callable[[], float]:
+        """Something that times a computation of some tensors, as often as it is called.
+
+        What the loop and taking the tensors cost is measured once and subtracted.
+        """
+        taken: list[int] = []
+
+        def body(number: Any, total: Any) -> tuple[Any, Any]:
+            numbers = [total, *_first_elements(compute())]
+            taken.append(len(numbers) - 1)
+            return number + 1, tf.add_n(numbers)
+
+        @tf.function(autograph=False)
+        def loop(times: Any) -> Any:
+            with tf.device(self.device.target):
+                start = (tf.constant(0), tf.constant(0.0))
+                return tf.while_loop(lambda n, _: n < times, body, start)[1]
+
+        def fastest(times: int) -> float:
+            given = tf.constant(times)
+            return seconds_of(lambda: loop(given).numpy(), runs=_RUNS)
+
+        def seconds() -> float:
+            once, more = fastest(1), 1
+            while (longer := fastest(1 + more) - once) < _LOOP_SECONDS:
+                if more == _MOST_LOOPS:
+                    break
+                more *= 4
+            taking = self._idle + taken[-1] * self._taken
+            return max(longer / more - taking, 0.0)
+
+        return seconds
+
+
+def _first_elements(tensors: Iterable[Any]) -> list[Any]:
+    found = []
+    for one in tensors:
+        tensor = one.values if isinstance(one, tf.IndexedSlices) else one
+        known = isinstance(tensor, tf.Tensor)
+        if known and tensor.dtype not in (tf.string, tf.variant):
+            found.append(tf.cast(tf.reshape(tensor, [-1])[0], "float32"))
+    return found
+
+
 def _call_seconds(
-    call: Call, site: Site, device: Device, batch: int, enough: float
-) -> tuple[float, float]:
-    """Seconds of a call's forward pass, and of both; 0 without a backward pass."""
-    node = site.node
+    call: Call, site: Site, stopwatch: _Stopwatch, batch: int
+) -> tuple[float, float, float, float, int, float]:
+    """The fields of a call's `CallSeconds` behind its device."""
+    node, device = site.node, stopwatch.device
+    draw = np.random.default_rng(0)
+    inputs, values = {}, {}
     with tf.device(device.target):
         clone = Cloner(lambda layer: device.target).of(node.operation)
         operation = keras_api.operation_fn(clone, training=True)
-        draw = np.random.default_rng(0)
-        inputs = {}
         for tensor in node.input_tensors:
             first = (tensor.shape[0] or batch,) if tensor.shape else ()
-            inputs[id(tensor)] = tf.Variable(_synthetic(tensor, first, draw))
+            value = values[id(tensor)] = _synthetic(tensor, first, draw)
+            shape = tf.TensorShape(value.shape)
+            if tensor.shape and tensor.shape[0] is None:
+                shape = tf.TensorShape((None, *value.shape[1:]))
+            inputs[id(tensor)] = tf.Variable(value, shape=shape)
 
     def forward() -> list[Any]:
         tensors = {key: tf.convert_to_tensor(v) for key, v in inputs.items()}
@@ -180,17 +245,30 @@ def _call_seconds(
             loss = tf.add_n([tf.reduce_sum(tf.cast(t, "float32")) for t in floats])
         return [g for g in tape.gradient(loss, sources) if g is not None]
 
-    ahead = seconds_of(_step(device, forward), enough_seconds=enough)
-    if not call.backward_flops and not trained:
-        return ahead, 0.0
-    return ahead, seconds_of(_step(device, both), enough_seconds=enough)
+    passes = [stopwatch.of(forward)]
+    if call.backward_flops or trained:
+        passes.append(stopwatch.of(both))
+    whole = [seconds() for seconds in passes]
+    share = max(1, batch // _SHARE)
+    for key, variable in inputs.items():
+        if variable.shape.rank and variable.shape[0] is None:
+            variable.assign(values[key][:share])
+    part = [seconds() for seconds in passes]
+    fixed = [
+        min(max(b - (a - b) * share / max(batch - share, 1), 0.0), a)
+        for a, b in zip(whole, part)
+    ]
+    forward_both = [(one[0], max(one[-1] - one[0], 0.0)) for one in (whole, fixed)]
+    (ahead, back), (ahead_fixed, back_fixed) = forward_both
+    fixed_seconds = ahead_fixed, min(back_fixed, back)
+    return ahead, back, *fixed_seconds, rows_of(call), call.forward_flops
 
 
-def _update(device: Device, optimizer: str) -> Callable[[], Any]:
-    """A step that updates a weight of `_UPDATED_BYTES`."""
+def _update(device: Device, optimizer: str, size: int) -> Callable[[], list[Any]]:
+    """The update of a weight of so many bytes."""
     with tf.device(device.target):
-        weight = keras.Variable(tf.zeros([_UPDATED_BYTES // 4]))
-        gradient = tf.Variable(tf.ones([_UPDATED_BYTES // 4]))
+        weight = keras.Variable(tf.zeros([size // 4]))
+        gradient = tf.Variable(tf.ones([size // 4]))
         rule = keras.optimizers.get(optimizer.partition("+")[0])
         rule.build([weight])
 
@@ -198,28 +276,7 @@ def _update(device: Device, optimizer: str) -> Callable[[], Any]:
         rule.update_step(gradient.read_value(), weight.value, tf.constant(1e-3))
         return []
 
-    return _step(device, update)
-
-
-def _step(device: Device, compute: Callable[[], list[Any]]) -> Callable[[], Any]:
-    """A step on one device that computes tensors.
-
-    It gives a number that depends on each: TensorFlow prunes what nothing needs.
-    """
-
-    @tf.function
-    def run() -> Any:
-        with tf.device(device.target):
-            numbers = [tf.constant(0.0)]
-            for one in compute():
-                tensor = one.values if isinstance(one, tf.IndexedSlices) else one
-                known = isinstance(tensor, tf.Tensor)
-                if known and tensor.dtype not in (tf.string, tf.variant):
-                    first = tf.reshape(tensor, [-1])[0]
-                    numbers.append(tf.cast(first, "float32"))
-            return tf.add_n(numbers)
-
-    return lambda: run().numpy()
+    return update
 
 
 # Synthetic values ----------------------------------------------------------------

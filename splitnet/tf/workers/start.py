@@ -31,6 +31,8 @@ CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` start
 _MOST_WORKERS = 64
 _START_SECONDS = 90.0
 _STOP_SECONDS = 2.0
+_HEAP = {"MALLOC_TRIM_THRESHOLD_": f"{2**40}", "MALLOC_MMAP_THRESHOLD_": f"{2**25}"}
+"""A step frees its activations, and the next one needs them again: they stay mapped."""
 _LINK = Link("*", "*", 1.2e9, 4e-4)  # between processes of one machine, over loopback
 
 
@@ -240,6 +242,8 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    for name, value in _HEAP.items():
+        environment.setdefault(name, value)
     if "--core" in command:  # one thread computes: no need for more heaps
         environment.setdefault("MALLOC_ARENA_MAX", "1")
     with log.open("wb") as written:

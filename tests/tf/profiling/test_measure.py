@@ -9,7 +9,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.costs import Measured, load_costs, signature
-from splitnet.tf.profiling import links
+from splitnet.tf.profiling import links, measure
 from splitnet.tf.profiling.measure import _groups
 
 
@@ -39,6 +39,8 @@ def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Mea
     nodes = [len(layer._inbound_nodes) for layer in model.layers]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(links, "_RUNS", 2)
+        patch.setattr(measure, "_RUNS", 1)
+        patch.setattr(measure, "_LOOP_SECONDS", 0.0)
         made = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
     assert [w.tolist() for w in model.get_weights()] == before
     assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
@@ -50,15 +52,20 @@ def test_measure_times_calls_updates_and_links(
 ) -> None:
     """Each call that computes has a time forward and backward for GPU and CPU.
 
-    Every ordered pair of devices has a link, every kind a speed of updates. Progress
-    rises from 0 to 1 and names the call.
+    A part of it does not grow with the batch. Every ordered pair of devices has a link,
+    every kind a speed of updates. Progress rises from 0 to 1 and names the call.
     """
     calls = [c for c in sn.read(model, 16).calls if c.kind != "InputLayer"]
-    keys = {(signature(call), kind) for call in calls for kind in ("gpu", "cpu")}
-    assert set(costs.forward) == set(costs.backward) == keys
-    assert all(seconds >= 0 for seconds in costs.forward.values())
+    keys = {
+        (signature(call), call.forward_flops, kind)
+        for call in calls
+        for kind in ("gpu", "cpu")
+    }
+    assert {(one.call, one.flops, one.device) for one in costs.calls} == keys
+    assert all(0 <= one.forward_fixed <= one.forward for one in costs.calls)
+    assert all(0 <= one.backward_fixed <= one.backward for one in costs.calls)
     assert costs.batch == 16
-    assert set(costs.update_bytes_per_second) == {"gpu", "cpu"}
+    assert {one.device for one in costs.updates} == {"gpu", "cpu"}
     assert len({(link.source, link.target) for link in costs.links}) == 12
     assert all(link.bytes_per_second > 0 for link in costs.links)
     assert all(0 <= link.gap_seconds <= link.latency_seconds for link in costs.links)
@@ -106,14 +113,17 @@ def test_links_take_the_fastest_of_several_moments(
     """A moment with other load makes no link slow."""
     ends = (cluster["gpu:0"], cluster["cpu:0"])
 
-    def latency(*moments: list[float]) -> float:
-        told = iter([*(s for moment in moments for s in moment), 0.5, 0.5])
+    def measured(*moments: list[float]) -> sn.Link:
+        told = iter([second for moment in moments for second in moment])
         monkeypatch.setattr(links, "seconds_of", lambda _: next(told))
         box = sn.Cluster(ends)
         found = links.measure_links(box, {"gpu:0": 0, "cpu:0": 1}, 4096)
         assert next(told, None) is None
-        return found[0].latency_seconds
+        return found[0]
 
-    calm, disturbed = [0.5, 0.2, 0.9, 0.3], [8.0, 0.2, 9.0, 0.3]
-    assert latency(calm, calm) == pytest.approx(0.3 / 12)
-    assert latency(calm, disturbed) == latency(disturbed, calm) == latency(calm, calm)
+    calm, disturbed = [0.5, 0.2, 0.1, 0.22, 0.3, 0.66], [8.0, 0.2, 9.0, 3.0, 0.3, 8.0]
+    link = measured(calm, calm)
+    assert link.latency_seconds == pytest.approx(0.3 / 12)
+    assert link.gap_seconds == pytest.approx(0.12 / 12)
+    assert link.bytes_per_second == pytest.approx(4096 / (0.36 / 12 - 0.12 / 12))
+    assert measured(calm, disturbed) == measured(disturbed, calm) == link
