@@ -73,16 +73,24 @@ def profile_step(
             f"profile_step() runs training steps of model {model.name!r}: compile it, "
             "and give a batch with targets, such as (x[:32], y[:32])."
         )
-    profiler = StepProfiler(model)
-    found = []
+    if away := [f"{d.name} ({d.target})" for d in plan.cluster if d.host]:
+        raise DeviceError(
+            listed(
+                "a profiler sees the ops of its own program only. Use sn.measure(...) "
+                "for devices of workers.",
+                away,
+            )
+        )
+    profiles = []
     with state_restored(model, training=True):
         train_step(model, inputs, targets, weights)
         for _ in range(steps):
-            profiler.start()
-            try:
-                train_step(model, inputs, targets, weights)
-            finally:
-                found.append(profiler.stop())
+            profiles.append(_profile(model, inputs, targets, weights))
+    placed = placed_of(model)
+    assert placed is not None
+    names = Names(plan, placed, model.optimizer)
+    calls = _calls([graph for ref in placed.graphs if (graph := ref()) is not None])
+    found = (_timeline_of(spaces, plan, placed, names, calls) for spaces in profiles)
     best = min(found, key=lambda timeline: timeline.seconds)
     if not best.tasks:
         raise AuditError(
@@ -92,54 +100,13 @@ def profile_step(
     return best
 
 
-class StepProfiler:
-    """TensorFlow's profiler around whatever steps of one emitted model run.
-
-    Raises:
-        PlanFileError: the model was not emitted by splitnet.
-        DeviceError: a device of its plan is in another program.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._plan = plan_of(model)
-        self._model = model
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        away = [d for d in self._plan.cluster if d.host]
-        if away:
-            raise DeviceError(
-                listed(
-                    "a profiler sees the ops of its own program only. Use "
-                    "sn.measure(...) for devices of workers.",
-                    [f"{device.name} ({device.target})" for device in away],
-                )
-            )
-
-    def start(self) -> None:
-        """Profile from here on.
-
-        Raises:
-            tf.errors.AlreadyExistsError: another profile is being made.
-        """
-        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
-        folder = tempfile.TemporaryDirectory(prefix="splitnet-")
-        try:
-            tf.profiler.experimental.start(folder.name, options)
-        except BaseException:  # leave no folder behind, whatever ended it
-            folder.cleanup()
-            raise
-        self._folder = folder
-
-    def stop(self) -> Timeline:
-        """Stop, and return the timeline since the start."""
-        assert self._folder is not None
-        tf.profiler.experimental.stop()
-        with self._folder as folder:
-            spaces = [f.read_bytes() for f in sorted(Path(folder).rglob("*.xplane.pb"))]
-        placed = placed_of(self._model)
-        assert placed is not None
-        names = Names(self._plan, placed, getattr(self._model, "optimizer", None))
-        graphs = [graph for ref in placed.graphs if (graph := ref()) is not None]
-        return _timeline_of(spaces, self._plan, placed, names, _calls(graphs))
+def _profile(model: keras.Model, *batch: Any) -> list[bytes]:
+    """Run a training step under TensorFlow's profiler; the files that it writes."""
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3)
+    with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
+        with tf.profiler.experimental.Profile(folder, options):
+            train_step(model, *batch)
+        return [f.read_bytes() for f in sorted(Path(folder).rglob("*.xplane.pb"))]
 
 
 @dataclass(frozen=True, slots=True)
