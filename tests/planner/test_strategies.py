@@ -56,6 +56,19 @@ def test_cpus_are_used_where_there_are_no_gpus():
     assert {"cpu:1", "cpu:2"} <= set(compare_plan(plan)["towers"].devices)
 
 
+def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
+    """Neither a plan nor any strategy uses its CPU; a pin does, and joining towers."""
+    cluster = Cluster.of("cpu", "worker:0/cpu", "worker:1/cpu")
+    plan = find_plan(chain(4, flops=4e11), cluster)
+    pinned = find_plan(chain(4, flops=4e11), cluster, pins={"c0": "cpu:0"})
+
+    rows = compare_plan(plan).all
+    assert {row.kind for row in rows if "cpu:0" in row.devices} <= {"towers"}
+    assert {row.kind for row in rows} >= {"one device", "towers", "pipeline"}
+    assert plan.timeline.compute_seconds["cpu:0"] == 0
+    assert pinned.device_of["c0"] == "cpu:0"
+
+
 def test_the_verdict_compares_strategies():
     """A chain's plan is no win: the verdict names what is, and how to get it."""
     said = str(two_stages().verdict)

@@ -198,13 +198,15 @@ class Row:
 def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
     """Everything that is tried, in turn; `known` are placements that were searched."""
     evaluator, options, counts = space.evaluator, space.options, space.counts
-    workers, home = workers_of(evaluator.cluster), evaluator.cluster.home.name
+    cluster, workers = evaluator.cluster, workers_of(evaluator.cluster)
+    free = [device.name for device in cluster.free_devices]
+    home = [name for name in free if name == cluster.home.name]  # of towers' weights
     once, more = [n for n in counts if n == 1], [n for n in counts if n > 1]
     work = sum(min(each) for each in zip(*evaluator.step.unit_seconds))
     one_stage = options.towers in (None, 1)
     alone = [
         space.placed([device] * len(space.groups))
-        for device in evaluator.unlike([d.name for d in evaluator.cluster.free_devices])
+        for device in evaluator.unlike(free)
         if one_stage
     ]
     found = [("one device", one) for one in alone]
@@ -219,13 +221,13 @@ def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
     if options.towers != 1 and "towers" not in space.obstacles and _is_free(space):
         most, fixed = min(len(workers), evaluator.graph.batch), options.towers
         for count in reversed(device_counts(most) if fixed is None else [fixed]):
-            for place in dict.fromkeys((home, workers[0])) if count <= most else ():
+            for place in dict.fromkeys((*home, workers[0])) if count <= most else ():
                 for whole in (True, False):
                     made = towers_of_a_part(space, workers[:count], place, whole=whole)
                     yield Row("towers", made, counts, work / (count + 1))
         for size in reversed(device_counts(len(workers) // (fixed or 2))):
             groups = groups_of(workers, size)[: fixed or most]
-            for at in (home, None) if len(groups) >= (fixed or 2) else ():
+            for at in (*home, None) if len(groups) >= (fixed or 2) else ():
                 several = _towers_of_stages(space, groups, at)
                 least = work / (len(groups) * size + 1)
                 yield Row("towers", several, counts, least)
