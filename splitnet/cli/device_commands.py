@@ -224,7 +224,7 @@ def measure(
             source, cluster, batch, optimizer=optimizer, on_progress=advance
         )
     sn.save_costs(found, out)
-    print(f"{len(found.forward)} rows of costs are in {out}")
+    print(f"{len(found.calls)} rows of costs are in {out}")
     print(f"plan with them: splitnet plan TARGET --costs {out}")
     return 0
 

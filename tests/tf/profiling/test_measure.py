@@ -40,7 +40,7 @@ def costs(model: Any, cluster: sn.Cluster, told: list[tuple[float, str]]) -> Mea
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(links, "_RUNS", 2)
         patch.setattr(measure, "_RUNS", 1)
-        patch.setattr(measure, "_LOOP_SECONDS", 0.0)
+        patch.setattr(measure, "_LOOP_SECONDS", -1.0)
         made = sn.measure(model, cluster, 16, on_progress=lambda *now: told.append(now))
     assert [w.tolist() for w in model.get_weights()] == before
     assert [len(layer._inbound_nodes) for layer in model.layers] == nodes
