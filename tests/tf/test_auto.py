@@ -187,7 +187,9 @@ def given(source: Any) -> tuple[Any, np.ndarray]:
         ),
         (wide_net, {"towers": 1}),
         (wide_net, {"towers": 2, "microbatches": 2}),
-        (lambda: wide_table, {"towers": 1}),
+        (wide_dense, {"towers": 3, "split": 3}),
+        (lambda: wide_table, {"towers": 3}),
+        (lambda: wide_table, {"towers": 2, "hosts": 2}),
     ],
 )
 def test_a_layer_that_fits_nowhere_is_split(
