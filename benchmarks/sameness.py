@@ -82,23 +82,68 @@ def numbers(values: object) -> list[object]:
     return copies
 
 
-def difference(one: object, other: object) -> float:
+def silent(name: str, weights: list[object]) -> list[object]:
+    """Which numbers of a model's variables have no gradient, measured in float64.
+
+    Those are below the rounding that float32 has in the largest gradient: the bias of a
+    convolution before a BatchNormalization, a unit that is off for the whole batch.
+    What float32 computes there is noise, and Adam scales it up to a whole step.
+
+    Args:
+        name: a model that `subject` knows.
+        weights: its weights before training.
+    """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    policy, rounding = keras.config.dtype_policy(), np.finfo("float32").eps
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    model, x, y, loss = subject(name)
+    model.set_weights(weights)
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    model.compile("sgd", loss)
+    with tf.GradientTape() as tape:
+        value = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+    made = tape.gradient(value, model.trainable_variables)
+    found = {
+        id(v): np.abs(tf.convert_to_tensor(g))
+        for v, g in zip(model.trainable_variables, made)
+        if g is not None
+    }
+    largest = max(float(gradient.max()) for gradient in found.values())
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy(policy)
+    return [
+        found[id(v)] <= rounding * largest
+        if id(v) in found
+        else np.zeros(v.shape, dtype=bool)
+        for v in model.variables
+    ]
+
+
+def difference(one: object, other: object, without: list[object] = ()) -> float:
     """The largest difference, as a share of the largest value of its tensor.
 
     What is below the rounding of the largest tensor is noise, as a gradient that is
-    truly 0. NaN equals NaN, and differs from every number by infinity.
+    truly 0. NaN equals NaN, and differs from every number by infinity. Numbers that
+    `without` marks are left out.
     """
     import keras
     import numpy as np
 
     mine, its = keras.tree.flatten(one), keras.tree.flatten(other)
+    marked = list(without) or [np.zeros(np.shape(v), dtype=bool) for v in its]
     tops = [float(np.nan_to_num(np.abs(v)).max(initial=0.0)) for v in its]
     noise = float(np.finfo(keras.config.floatx()).eps) * max(tops, default=0.0)
     largest = 0.0
-    for a, b, top in zip(mine, its, tops, strict=True):
+    for a, b, top, mark in zip(mine, its, tops, marked, strict=True):
         a, b = (np.ravel(np.asarray(v)).astype("float64") for v in (a, b))
         apart = np.abs(a - b)
-        apart[np.isnan(a) & np.isnan(b)] = 0.0
+        apart[(np.isnan(a) & np.isnan(b)) | np.ravel(mark)] = 0.0
         worst = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
         if worst > noise:
             largest = max(largest, worst / top if top else np.inf)

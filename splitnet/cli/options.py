@@ -288,9 +288,9 @@ def load_source(target: str, *, empty: bool = False) -> Any:
                 raise DeclarationError(f"{place!r} has no name {name!r}.{known}")
             value = getattr(module, name)
             if callable(value) and not isinstance(value, kinds):
-                from splitnet.tf.reading.source import built_by
+                from splitnet.tf.internals.keras_api import without_memory
 
-                value = built_by(value) if empty else value()
+                value = without_memory(value) if empty else value()
         except SplitnetError:
             raise
         except Exception as error:  # the program of the user may raise anything

@@ -201,7 +201,7 @@ def test_a_layer_that_is_cut_cannot_be_shared_as_well(other: Any) -> None:
     net.output(net.merge("sum", [cut, other(net, x, layer)], layers.Add()))
 
     with pytest.raises(
-        sn.DeclarationError, match=r"'cut' cuts layer 'low', which 'other' uses as well"
+        sn.DeclarationError, match="'other': layer 'low' is in split 'cut' as well"
     ):
         sn.read(net)
 

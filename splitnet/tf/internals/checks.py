@@ -1,6 +1,6 @@
 """Check that private names exist, and say which versions have them."""
 
-import dis
+import inspect
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -22,23 +22,16 @@ def missing(needed: Needed) -> list[str]:
 
 
 def is_there(owner: Any, name: str) -> bool:
-    """Whether a module or class has a name, or a method of the class sets it.
+    """Whether a module or class has a name, or code of the class names it.
 
     Methods are searched as bytecode: an installation may have no sources.
     """
-    if hasattr(owner, name):
-        return True
     members = [] if isinstance(owner, ModuleType) else owner.__mro__
-    for member in [value for kind in members for value in vars(kind).values()]:
-        member = getattr(member, "fget", member)  # of a property
-        while hasattr(member, "__wrapped__"):
-            member = member.__wrapped__
-        code = getattr(getattr(member, "__func__", member), "__code__", None)
-        if code is not None and name in code.co_names:
-            steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
-            if ("STORE_ATTR", name) in steps:
-                return True
-    return False
+    functions = [getattr(v, "fget", v) for one in members for v in vars(one).values()]
+    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in functions]
+    return hasattr(owner, name) or any(
+        name in code.co_names for code in codes if code is not None
+    )
 
 
 def refuse(

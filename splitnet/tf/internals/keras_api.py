@@ -263,15 +263,34 @@ def borrow_value(variable: Any, source: Any) -> None:
 
 
 def copy_value(variable: Any, source: Any) -> None:
-    """Give a variable memory of its own, with the value `source` has or would have."""
+    """Give a variable the value that `source` has or would have.
+
+    If it has no memory yet, it gets that now, or later where layers have none.
+    """
     if has_value(source):
         borrow_value(variable, source)
     elif has_value(variable):
         variable.assign(source._initializer(source.shape, dtype=source.dtype))
     else:
         variable._initializer = source._initializer
-    if not has_value(variable):
+    if not has_value(variable) and not in_stateless_scope():
         variable._deferred_initialize()
+
+
+def without_memory(make: Callable[[], Any]) -> Any:
+    """What `make` returns, called where layers are built without memory or seeds.
+
+    If one of them makes a variable from a value instead of an initializer, `make` is
+    called anew where they have memory, the host's.
+    """
+    try:
+        with random_states_kept(), without_values():
+            return make()
+    except ValueError as error:
+        if not needs_memory(error):
+            raise
+    with random_states_kept(), tf.device("/device:CPU:0"):
+        return make()
 
 
 @contextlib.contextmanager

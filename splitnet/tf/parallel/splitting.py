@@ -17,7 +17,6 @@ from splitnet.core.replication import collapse, split_layers
 from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.flatten import flow_of
-from splitnet.tf.reading.net import NetTrace
 from splitnet.tf.reading.source import Blueprint, Site, named, sized
 from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.sharding.cut import cut_layer
@@ -55,12 +54,11 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
     layers = {name: _sites(blueprint, name)[0].node.operation for name in slices}
     counts = {id(layer): len(slices[name]) for name, layer in layers.items()}
 
-    def copy(cloner: _Cutter) -> tuple[_Cutter, Any, dict[int, Any]]:
+    def copy() -> tuple[_Cutter, Any, dict[int, Any]]:
+        cloner = _Cutter(counts, blueprint.originals)
         return cloner, *cloner.model(blueprint.model)
 
-    cloner, model, nodes = _without_memory(
-        lambda: _Cutter(counts, blueprint.originals), copy
-    )
+    cloner, model, nodes = keras_api.without_memory(copy)
     flow = flow_of(model, blueprint.flow.nested)
     running = [*map(keras_api.producer, model.inputs), *flow.nodes]
     on = {
@@ -139,15 +137,15 @@ def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:
             return f"{other.call!r} has some of its weights"
     node = site.node
 
-    def cut(cloner: _Cutter) -> None:
+    def cut() -> None:
         given = {
             id(t): keras.Input(batch_shape=t.shape, dtype=t.dtype)
             for t in node.input_tensors
         }
-        cloner.call(layer, *node.arguments.fill_in(given))
+        _Cutter({id(layer): count}, {}).call(layer, *node.arguments.fill_in(given))
 
     try:
-        _without_memory(lambda: _Cutter({id(layer): count}, {}), cut)
+        keras_api.without_memory(cut)
     except SplitnetError as error:
         return str(error)
     return ""
@@ -220,17 +218,3 @@ class _Cutter(Cloner):
         )
         self.slices[id(operation)] = made
         return joined
-
-
-def _without_memory(make: Any, act: Any) -> Any:
-    """Run `act` on a new cloner where layers are made without values."""
-    for with_values in (False, True):
-        trace = NetTrace(with_values=with_values)
-        trace.cloner = made = make()
-        try:
-            with trace.building():
-                return act(made)
-        except ValueError as error:
-            if with_values or not keras_api.needs_memory(error):
-                raise
-    raise AssertionError

@@ -75,8 +75,6 @@ def clone(
     with keras_api.random_states_kept():
         model, nodes = cloner.model(blueprint.model)
         for old, new in cloner.pairs():
-            if id(new) not in cloner.filled:
-                keras_api.copy_value(new, old)
             if old.trainable != new.trainable:
                 new.trainable = old.trainable
             keras_api.rename_variable(new, old.name, old.path)
@@ -98,23 +96,11 @@ def clone(
     return Clone(model, flow, nodes, cloner.reused)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Copy:
-    """An operation and what runs in its place, made on a device.
-
-    `used` if that is the user's layer itself; `early` are the variables that the copy
-    of a layer which is not built had at once.
-    """
-
-    original: Any
-    copy: Any
-    device: str
-    used: bool
-    early: list[Any] | None
-
-
 class Cloner:
     """Copies of layers, one each however often a layer is met.
+
+    A copy has the values of its original as soon as it is built; where layers are made
+    without memory (`keras_api.without_memory`), it takes them when it gets memory.
 
     Args:
         device_of: the TensorFlow device of an original layer's weights; None or "" for
@@ -122,8 +108,7 @@ class Cloner:
         copy: whether layers with values are copied, or used as they are.
         originals: the user's layer that a layer of a template stands for, by its id.
 
-    `reused` says why a layer is used as it is, by its name; `filled` has the variables
-    that were made with the value of their original, by their ids.
+    `reused` says why a layer is used as it is, by its name.
     """
 
     def __init__(
@@ -134,19 +119,19 @@ class Cloner:
         originals: Mapping[int, Any] | None = None,
     ) -> None:
         self.reused: dict[str, str] = {}
-        self.filled: set[int] = set()
         self._device_of, self._copying = device_of, copy
         self._originals = originals or {}
-        self._copies: dict[int, _Copy] = {}
+        self._copies: dict[int, tuple[Any, Any]] = {}  # original and copy
+        self._used: dict[int, str] = {}  # devices of layers that are used as they are
         self._shared: dict[int, tuple[Any, Any]] = {}
-        self._checked: set[int] = set()
+        self._filled: set[int] = set()  # copies
 
     def of(self, operation: Any) -> Any:
         """The copy of a layer, a nested model or a raw operation."""
         if id(operation) not in self._copies:
             with self._on(operation):
                 self._copy(operation)
-        return self._copies[id(operation)].copy
+        return self._copies[id(operation)][1]
 
     def call(self, operation: Any, args: Any, kwargs: Any) -> Any:
         """Call the copy of an operation on symbolic tensors, under its device.
@@ -156,28 +141,29 @@ class Cloner:
         """
         with self._on(operation):
             copy = self.of(operation)
-            if not self._copies[id(operation)].used:
-                try:
-                    return self._call_copy(operation, copy, args, kwargs)
-                except NotRebuiltError as error:
-                    self._use(operation, str(error))
-            with keras_api.with_values():
-                return self.of(operation)(*args, **kwargs)
+            if id(operation) in self._used:
+                with keras_api.with_values():
+                    return copy(*args, **kwargs)
+            if not _is_leaf(operation) or id(copy) in self._filled:
+                return copy(*args, **kwargs)
+            try:
+                return self._call_first(operation, copy, args, kwargs)
+            except NotRebuiltError as error:
+                self._use(operation, str(error))
+            return self.call(operation, args, kwargs)
 
-    def _call_copy(self, operation: Any, copy: Any, args: Any, kwargs: Any) -> Any:
-        """What a copy returns.
+    def _call_first(self, operation: Any, copy: Any, args: Any, kwargs: Any) -> Any:
+        """What the copy of a layer returns, which is built and filled by that.
 
-        That of Keras' own layer is built with the values of its original at once; a
-        class of a user may look at values while it is built.
+        Keras' own layers are built without memory, which would hold values for nothing;
+        a class of a user may look at values while it is built.
 
         Raises:
             NotRebuiltError: it does not do what its original does.
         """
-        source, leaf = self._source(operation), _is_leaf(operation)
-        known = leaf and source.built
-        fills = (
+        source = self._source(operation)
+        bare = (
             self._device_of is not None
-            and leaf
             and operation.built
             and not copy.built
             and all(map(from_keras, sublayers(operation)))
@@ -185,20 +171,18 @@ class Cloner:
             and not getattr(operation, "stateful", False)
         )
         try:
-            with keras_api.without_values() if fills else contextlib.nullcontext():
+            with keras_api.without_values() if bare else contextlib.nullcontext():
                 made = copy(*args, **kwargs)
         except Exception as error:  # whatever a user's layer raises
-            if not known or from_keras(source) or needs_memory(error):
+            if not source.built or from_keras(source) or needs_memory(error):
                 raise
             why = f"a copy cannot be called: {type(error).__name__}"
             raise NotRebuiltError(why) from error
-        for old, new in zip(operation.variables, copy.variables) if fills else ():
-            if not keras_api.has_value(new):
-                keras_api.copy_value(new, old)
-                self.filled.add(id(new))
-        if known and id(copy) not in self._checked:
+        if source.built:
             check_alike(source, copy)
-            self._checked.add(id(copy))
+        if operation.built:
+            self._fill(operation, copy)
+        self._filled.add(id(copy))
         return made
 
     def replay(
@@ -230,7 +214,7 @@ class Cloner:
         inputs = keras.tree.map_structure(input_like, model.input)
         outputs, tensors = self.replay(model, inputs)
         made = functional(model, inputs, outputs, tensors, self.beside)
-        copies = {number: one.copy for number, one in self._copies.items()}
+        copies = {number: copy for number, (_, copy) in self._copies.items()}
         keras_api.order_layers(made, model, copies)
         nodes = [*map(keras_api.producer, model.inputs), *keras_api.nodes_of(model)]
         return made, {
@@ -240,87 +224,90 @@ class Cloner:
         }
 
     def beside(self, layer: Any) -> Any:
-        """The copy of a layer that may be no part of the graph, built as it is."""
+        """The copy of a layer that the graph may not call, built as it is."""
         copy = self.of(layer)
         if layer.built and not copy.built:
             with self._on(layer):
                 copy.build_from_config(layer.get_build_config() or {})
+            if _is_leaf(layer):
+                self._fill(layer, copy)
+                self._filled.add(id(copy))
         return copy
 
     # What remains when all copies are built
 
     def layers(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of (original, copy): layers, nested models and raw operations."""
-        return ((one.original, one.copy) for one in self._copies.values())
+        yield from self._copies.values()
 
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         """Pairs of (variable of an original, variable of its copy), each once."""
         seen: set[int] = set()
-        for one in list(self._copies.values()):
-            if one.used or not _is_leaf(one.original):
-                continue
-            copies = variables_of(one.copy) if one.early is None else one.early
-            for mine, its in zip(variables_of(one.original), copies):
+        for original, copy in self._leaves():
+            for mine, its in zip(variables_of(original), variables_of(copy)):
                 if id(its) not in seen:
                     seen.add(id(its))
                     yield mine, its
 
     def carry_assets(self) -> None:
         """Copy what layers keep besides variables: vocabularies, constants."""
-        for one in self._copies.values():
-            source = self._source(one.original)
-            if not one.used and _is_leaf(source) and source.built:
-                carry_assets(source, one.copy)
+        for original, copy in self._leaves():
+            if self._source(original).built:
+                carry_assets(self._source(original), copy)
 
     def move_used(self) -> None:
         """Move the variables of layers that are used as they are to their devices.
 
         What their functions have traced are the variables at their old place.
         """
-        used = [one for one in self._copies.values() if one.used]
-        for one in used if self._device_of is not None else ():
-            layer = one.copy
+        for number, device in self._used.items() if self._device_of else ():
+            layer = self._copies[number][1]
             for variable in [*variables_of(layer), *layer.metrics_variables]:
-                if one.device and not keras_api.lives_on(variable, one.device):
-                    keras_api.move_value(variable, one.device)
+                if device and not keras_api.lives_on(variable, device):
+                    keras_api.move_value(variable, device)
             for inner in sublayers(layer):
                 tf_api.forget_traces(inner, held_functions(inner))
+
+    def _leaves(self) -> Iterator[tuple[Any, Any]]:
+        for number, (original, copy) in list(self._copies.items()):
+            if number not in self._used and _is_leaf(original):
+                yield original, copy
 
     # How single copies are made
 
     def _copy(self, operation: Any) -> None:
-        if not isinstance(operation, keras.layers.Layer):
-            self._note(operation, keras_api.without_nodes(operation))
-        elif not self._copying and self._has_values(operation):
+        """Make the copy of an operation, or use it as it is."""
+        layer = isinstance(operation, keras.layers.Layer)
+        if layer and not self._copying and self._has_values(operation):
             self._use(operation)
+            return
+        if not layer:
+            copy = keras_api.without_nodes(operation)
         elif isinstance(operation, keras.Sequential):
             first = []
             if operation.built and operation.inputs:
                 first = [input_like(operation.inputs[0])]
                 self.replay(keras_api.functional_inside(operation), first[0])
-            layers = [self.of(layer) for layer in operation.layers]
+            layers = [self.beside(layer) for layer in operation.layers]
             copy = keras.Sequential([*first, *layers], name=operation.name)
             copy.trainable = operation.trainable
-            self._note(operation, copy)
         elif isinstance(operation, keras_api.Functional):
-            self._note(operation, self.model(operation)[0])
+            copy = self.model(operation)[0]
         elif id(operation) in self._shared:
-            self._note(operation, self._shared[id(operation)][1])
+            copy = self._shared[id(operation)][1]
         else:
-            self._rebuild(operation)
-
-    def _rebuild(self, layer: Any) -> None:
-        source = self._source(layer)
-        try:
-            copy = rebuild(source)
-            early = None if layer.built else variables_of(copy)
-            if not source.built:
-                check_alike(source, copy)
-        except NotRebuiltError as error:
-            self._use(layer, str(error))
-            return
-        share_parts(layer, copy, self._shared)
-        self._note(layer, copy, early=early)
+            source = self._source(operation)
+            try:
+                copy = rebuild(source)
+                if not source.built:
+                    check_alike(source, copy)
+            except NotRebuiltError as error:
+                self._use(operation, str(error))
+                return
+            share_parts(operation, copy, self._shared)
+            if not operation.built:  # seeds
+                self._fill(operation, copy)
+        self._copies[id(operation)] = operation, copy
 
     def _use(self, layer: Any, why: str = "") -> None:
         """Use a layer as it is.
@@ -338,22 +325,17 @@ class Cloner:
             )
         if why:
             self.reused[source.name] = why
-        self._note(layer, source, used=True)
+        self._copies[id(layer)] = layer, source
+        self._used[id(layer)] = tf_api.current_device()
         for one in source.layers if isinstance(source, MODELS) else ():
             if id(one) not in self._copies:
                 with self._on(one):
                     self._use(one)
 
-    def _note(
-        self,
-        original: Any,
-        copy: Any,
-        *,
-        used: bool = False,
-        early: list[Any] | None = None,
-    ) -> None:
-        device = tf_api.current_device() if self._device_of is not None else ""
-        self._copies[id(original)] = _Copy(original, copy, device, used, early)
+    def _fill(self, original: Any, copy: Any) -> None:
+        """Give a copy's variables the values that its original has or would have."""
+        for old, new in zip(variables_of(original), variables_of(copy)):
+            keras_api.copy_value(new, old)
 
     def _source(self, operation: Any) -> Any:
         return self._originals.get(id(operation), operation)

@@ -205,18 +205,11 @@ def is_sparse(tensor: Any) -> bool:
     what is made of them. Sparse tensors begin at an input or a layer, or at an
     operation that was told to make them.
     """
-    seen: set[int] = set()
-    ahead = [tensor]
-    while ahead:
-        one = ahead.pop()
-        if not getattr(one, "sparse", False) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        node = keras_api.producer(one)
-        if node is None or getattr(node.operation, "sparse", False):
-            return True
-        marked = [t for t in node.input_tensors if getattr(t, "sparse", False)]
-        if not marked and isinstance(node.operation, keras.layers.Layer):
-            return True
-        ahead += marked
-    return False
+    if not getattr(tensor, "sparse", False):
+        return False
+    node = keras_api.producer(tensor)
+    if node is None or getattr(node.operation, "sparse", False):
+        return True
+    marked = [t for t in node.input_tensors if getattr(t, "sparse", False)]
+    layer = isinstance(node.operation, keras.layers.Layer)
+    return any(map(is_sparse, marked)) if marked else layer

@@ -1,15 +1,14 @@
 """Match a plan with the source that it is used for, by structure and shapes.
 
 Names that Keras counts on (`dense_3`, `not_equal_4`) differ each time a model is built,
-so calls are matched by what they are, read and feed. A source of another structure is
-refused with what differs.
+so calls are matched by their order, what they are, and what they read. A source of
+another structure is refused with what differs.
 """
 
 import difflib
 import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from splitnet.core.errors import DeclarationError, listed
@@ -40,18 +39,15 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
     calls = fold(graph, bare=whole)
     source = structure_of(sized(blueprint), graph.batch)
     # A plan does not have the connections inside of towers.
-    planned = _seen(calls, graph, connected=not towers)
-    here = _seen(source.calls, source, connected=not towers)
+    planned, lines = _described(calls, graph, connected=not towers)
+    here, own = _described(source.calls, source, connected=not towers)
     faults = []
     if blueprint.declared and not whole:
         faults = _changes(
             _branches(graph.parts, towers), _branches(blueprint.parts, towers)
         )
-    numbers = _same_structure(planned, here)
-    if numbers is None:
-        faults += _changes(_lines(planned), _lines(here)) or [
-            "its calls are connected otherwise"
-        ]
+    if planned != here:
+        faults += _changes(lines, own) or ["its calls are connected otherwise"]
     if faults:
         more = [f"and {len(faults) - _SAID} more"] if len(faults) > _SAID else []
         raise DeclarationError(
@@ -61,81 +57,37 @@ def planned_sites(blueprint: Blueprint, plan: Plan) -> list[Site]:
                 [*faults[:_SAID], *more],
             )
         )
-    nodes = [blueprint.sites[number].node for number in numbers or ()]
-    return [Site(call.name, call.part, node) for call, node in zip(calls, nodes)]
+    return [
+        Site(call.name, call.part, site.node)
+        for call, site in zip(calls, blueprint.sites, strict=True)
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A call of a plan or of a model; `reads` are (number of a call, its output)."""
+def _described(
+    calls: Sequence[Call], graph: Graph, *, connected: bool
+) -> tuple[list[Any], list[str]]:
+    """What each call is and reads, whatever its batch: to compare, and as a line.
 
-    name: str
-    text: str
-    reads: list[tuple[int, int]]
-
-
-def _seen(calls: Sequence[Call], graph: Graph, *, connected: bool) -> list[_Seen]:
-    """What each call is and reads, whatever its batch."""
+    Lines name calls without the numbers that Keras counts.
+    """
     shapes = {weight.name: weight.shape for weight in graph.weights}
     number = {call.name: i for i, call in enumerate(calls)}
+    names = [re.sub(r"_\d+\b", "", call.name) for call in calls]
     reads: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for tensor in graph.tensors if connected else ():
         reads[tensor.target].add((number[tensor.source], tensor.index))
-    found = []
-    for call in calls:
+    keys, lines = [], []
+    for call, name in zip(calls, names):
         outputs = zip(call.output_dtypes, call.output_shapes)
         made = ", ".join(f"{dtype}{tuple(shape[1:])}" for dtype, shape in outputs)
         own = ", ".join(map(str, sorted(shapes[name] for name in call.weights)))
         text = f"{f'{call.kind} {call.settings}'.rstrip()}, outputs {made}"
         text += f", weights {own}" if own else ""
-        found.append(_Seen(call.name, text, sorted(reads[call.name])))
-    return found
-
-
-def _same_structure(
-    planned: Sequence[_Seen], here: Sequence[_Seen]
-) -> list[int] | None:
-    """For each planned call the number of that which is, reads and feeds the same.
-
-    Calls are taken in running order; of several that fit, the one of the same name or
-    else the first is taken. None if some call has no counterpart.
-    """
-    waiting: dict[int, list[int]] = defaultdict(list)
-    for number, key in enumerate(_downstream(here)):
-        waiting[key].append(number)
-    found: list[int] = []
-    for call, key in zip(planned, _downstream(planned)):
-        wanted = sorted((found[source], index) for source, index in call.reads)
-        fitting = [n for n in waiting[key] if here[n].reads == wanted]
-        if not fitting:
-            return None
-        named = [n for n in fitting if here[n].name == call.name]
-        found.append((named or fitting)[0])
-        waiting[key].remove(found[-1])
-    return found if len(found) == len(here) else None
-
-
-def _downstream(seen: Sequence[_Seen]) -> list[int]:
-    """A number for each call with what depends on it, equal where they are alike."""
-    readers: list[list[tuple[int, int]]] = [[] for _ in seen]
-    for number, one in enumerate(seen):
-        for source, index in one.reads:
-            readers[source].append((index, number))
-    found = [0] * len(seen)
-    for number in reversed(range(len(seen))):
-        after = sorted((index, found[reader]) for index, reader in readers[number])
-        found[number] = hash((seen[number].text, tuple(after)))
-    return found
-
-
-def _lines(seen: Sequence[_Seen]) -> list[str]:
-    """A line for each call, named without the numbers that Keras counts."""
-    names = [re.sub(r"_\d+\b", "", one.name) for one in seen]
-    reads = [", ".join(names[source] for source, _ in one.reads) for one in seen]
-    return [
-        f"{name!r}: {one.text}" + (f", reads {given}" if given else "")
-        for name, one, given in zip(names, seen, reads)
-    ]
+        given = sorted(reads[call.name])
+        keys.append((text, given))
+        read = ", ".join(names[source] for source, _ in given)
+        lines.append(f"{name!r}: {text}" + (f", reads {read}" if read else ""))
+    return keys, lines
 
 
 def _branches(parts: Sequence[Part], towers: Container[str]) -> list[str]:

@@ -4,17 +4,13 @@ Bodies are called on symbolic tensors, branch by branch; nothing is given memory
 """
 
 import contextlib
-import functools
 import inspect
-import re
 import weakref
-from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError, first_line
 from splitnet.core.graph import Part
@@ -24,27 +20,24 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.sharding.cut import cut_layer
-from splitnet.tf.sharding.heads import ATTENTION
 
-_SCOPE = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")  # what tf.name_scope takes
 _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary()
 
 
 def trace_of(net: Net, upto: int) -> "NetTrace":
-    """The trace of a net with its branches up to number `upto`; each is called once.
+    """The trace of a net with its branches up to number `upto`; each is called once."""
 
-    Variables that are made from a value instead of an initializer need memory; then the
-    net is traced once more, with its values in the host's memory.
-    """
-    trace = _TRACES.setdefault(net, NetTrace())
-    try:
-        trace.follow(net, upto)
-    except ValueError as error:
-        if not keras_api.needs_memory(error):
+    def follow() -> NetTrace:
+        trace = _TRACES.setdefault(net, NetTrace())
+        try:
+            trace.follow(net, upto)
+        except Exception:
+            del _TRACES[net]
             raise
-        trace = _TRACES[net] = NetTrace(with_values=True)
-        trace.follow(net, upto)
-    return trace
+        return trace
+
+    found: NetTrace = keras_api.without_memory(follow)
+    return found
 
 
 class NetTrace:
@@ -54,32 +47,18 @@ class NetTrace:
     `part_of` maps a node's id to its branch's name.
     """
 
-    def __init__(self, *, with_values: bool = False) -> None:
+    def __init__(self) -> None:
         self.cloner = Cloner()
         self.results: list[Any] = []
         self.part_of: dict[int, str] = {}
         self.faults: list[str] = []
-        self._with_values = with_values
         self._known: dict[int, Any] = {}
-        self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
+        self._users: dict[int, Branch] = {}  # the first of each layer
 
     def follow(self, net: Net, upto: int) -> None:
         """Call the bodies of all branches up to number `upto` that were not called."""
-        with self.building():
-            for branch in net.branches[len(self.results) : upto + 1]:
-                self.results.append(self._result(branch))
-
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
-        """Make layers whose variables have no memory, and no seeds of their own."""
-        scope = keras_api.without_values
-        if self._with_values:
-            scope = functools.partial(tf.device, "/device:CPU:0")
-        with keras_api.random_states_kept(), scope():
-            yield
-        for old, new in self.cloner.pairs():
-            if keras_api.has_value(old):
-                keras_api.borrow_value(new, old)
+        for branch in net.branches[len(self.results) : upto + 1]:
+            self.results.append(self._result(branch))
 
     def look_up(self, value: Any) -> Any:
         """Replace references by their tensors; None where one of them failed."""
@@ -115,34 +94,17 @@ class NetTrace:
             return None
         who = f"{branch.where}: {branch.kind} {branch.name!r}"
         try:
-            if branch.slices:  # each a part of its own
-                made, outputs = cut_layer(
-                    branch.body,
-                    len(branch.slices),
-                    inputs,
-                    self.cloner,
-                    lambda layer, given: _call(layer, layer.call, given),
-                )
-                for number, tensor in enumerate(made):
-                    node = keras_api.producer(tensor)
-                    self.part_of[id(node)] = tower_part(branch.name, number)
-            else:
-                outputs = self._apply(branch.body, inputs)
+            outputs = self._apply(branch, branch.body, inputs)
         except SplitnetError as error:
             self.faults.append(f"{who}: {error}")
             return None
         except Exception as error:  # whatever a layer or a user's function raises
-            if not self._with_values and keras_api.needs_memory(error):
+            if keras_api.needs_memory(error):
                 raise
             shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
-            reads = ""
-            if type(branch.body).__name__ in ATTENTION:
-                reads = (
-                    ". It reads [query, value], [query, value, key], or both by name"
-                )
             self.faults.append(
                 f"{who}: its body cannot be applied to inputs of shape {shapes}: "
-                f"{type(error).__name__}: {first_line(error)}{reads}"
+                f"{type(error).__name__}: {first_line(error)}"
             )
             return None
         flat = keras.tree.flatten(outputs)
@@ -170,45 +132,62 @@ class NetTrace:
         self._known[id(tensor)] = tensor
         return tensor
 
-    def _apply(self, body: Any, inputs: Any) -> Any:
-        if isinstance(body, list | tuple):
-            if not body:
-                raise SplitnetError("its body is an empty list; name a layer.")
+    def _apply(self, branch: Branch, body: Any, inputs: Any) -> Any:
+        if branch.slices:  # each a part of its own
+            made, outputs = cut_layer(
+                body,
+                len(branch.slices),
+                inputs,
+                self.cloner,
+                lambda layer, given: _call(layer, layer.call, given),
+            )
+            self._note_user(branch, body)
+            for number, tensor in enumerate(made):
+                node = keras_api.producer(tensor)
+                self.part_of[id(node)] = tower_part(branch.name, number)
+            return outputs
+        if isinstance(body, list | tuple) and body:
             for one in body:
-                inputs = self._apply(one, inputs)
+                inputs = self._apply(branch, one, inputs)
             return inputs
         if isinstance(body, keras.Operation):
-            return _call(self._calls(body), body.call, inputs)
-        if inspect.isclass(body):
+            return _call(self._calls(branch, body), body.call, inputs)
+        if inspect.isclass(body) or not callable(body):
             raise SplitnetError(
-                f"its body is the class {body.__name__}; give an instance, such as "
-                f"{body.__name__}(...)."
+                f"its body is {body!r}; it must be a layer (an instance, no class), a "
+                "list of layers, a keras.Model, or a function of symbolic tensors."
             )
-        if not callable(body):
-            raise SplitnetError(
-                f"its body is {body!r}; it must be a layer, a list of layers, a "
-                "keras.Model, or a function of symbolic tensors."
-            )
-        if id(body) in self._bodies:  # a second branch repeats what the first did
-            _, taken, nodes, outputs = self._bodies[id(body)]
-            return _repeat(nodes, taken, inputs, outputs)
-        with _redirected(held_layers(body), self._calls):
-            outputs = _call(body, body, inputs)
-        flat = keras.tree.flatten(outputs)
-        if all(isinstance(t, keras.KerasTensor) for t in flat):
-            nodes = _nodes_between(flat, self._known)
-            self._bodies[id(body)] = (body, inputs, nodes, outputs)
-        return outputs
+        layers = held_layers(body)
+        with _redirected(layers, [self._calls(branch, layer) for layer in layers]):
+            return _call(body, body, inputs)
 
-    def _calls(self, operation: Any) -> Callable[..., Any]:
-        """A function that calls the copy of an operation."""
-        return lambda *args, **kwargs: self.cloner.call(operation, args, kwargs)
+    def _calls(self, branch: Branch, operation: Any) -> Callable[..., Any]:
+        """A function that calls the copy of an operation in a branch."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._note_user(branch, operation)
+            return self.cloner.call(operation, args, kwargs)
+
+        return call
+
+    def _note_user(self, branch: Branch, operation: Any) -> None:
+        """Note which branch uses a layer.
+
+        Raises:
+            SplitnetError: one branch cuts it and another uses it: it would not be one.
+        """
+        for layer in keras_api.sublayers(operation):
+            first = self._users.setdefault(id(layer), branch)
+            if first is not branch and (first.slices or branch.slices):
+                raise SplitnetError(
+                    f"layer {layer.name!r} is in {first.kind} {first.name!r} as well, "
+                    "and a layer that is cut has no weights to share. Use net.branch "
+                    "for both, or a layer for each."
+                )
 
 
 @contextlib.contextmanager
-def _redirected(
-    layers: list[Any], calls: Callable[[Any], Callable[..., Any]]
-) -> Iterator[None]:
+def _redirected(layers: list[Any], calls: list[Callable[..., Any]]) -> Iterator[None]:
     """While a function runs, calls of the layers that it holds go to their copies.
 
     Python looks for `__call__` on a class, so each of these objects is of a subclass
@@ -229,8 +208,8 @@ def _redirected(
         return type(kind.__name__, (kind,), plain)
 
     kinds = [type(layer) for layer in layers]
-    for layer, kind in zip(layers, kinds):
-        object.__setattr__(layer, "__class__", redirection(kind, calls(layer)))
+    for layer, kind, call in zip(layers, kinds, calls):
+        object.__setattr__(layer, "__class__", redirection(kind, call))
     try:
         yield
     finally:
@@ -259,21 +238,6 @@ def _call(function: Any, signature: Any, inputs: Any) -> Any:
     return function(inputs)
 
 
-def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
-    """Call the same operations again, on other inputs."""
-    tensors = {
-        id(old): new
-        for old, new in zip(keras.tree.flatten(taken), keras.tree.flatten(inputs))
-    }
-    for node in nodes:
-        for tensor in node.input_tensors:
-            tensors.setdefault(id(tensor), tensor)
-        args, kwargs = node.arguments.fill_in(tensors)
-        results = keras.tree.flatten(node.operation(*args, **kwargs))
-        tensors.update({id(old): new for old, new in zip(node.outputs, results)})
-    return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
-
-
 def _nodes_between(outputs: list[Any], known: Container[int]) -> list[Any]:
     """The nodes that lead from known tensors to these outputs, in running order."""
     order: dict[int, Any] = {}
@@ -300,22 +264,19 @@ def model_of(net: Net) -> tuple[Any, tuple[Part, ...], NetTrace]:
     Raises:
         DeclarationError: with every fault of the declaration.
     """
-    faults = net.faults()
     trace = trace_of(net, len(net.branches) - 1)
-    faults += trace.faults
-    if faults:
-        raise_faults(net.name, faults)
-    with trace.building():
+    raise_faults(net.name, [*net.faults(), *trace.faults])
+    with keras_api.without_values():
         outputs = _outputs(net, trace)
         raise_faults(net.name, trace.faults)
         inputs = [
             trace.results[i] for i, b in enumerate(net.branches) if b.kind == "input"
         ]
-        reached = _nodes_between(keras.tree.flatten([outputs, inputs]), ())
-        raise_faults(net.name, _cut_and_whole(net, trace, reached))
-        raise_faults(net.name, _name_clashes(reached))
         struct = inputs[0] if len(inputs) == 1 else inputs
-        model = keras.Model(struct, outputs, name=_model_name(net.name))
+        try:
+            model = keras.Model(struct, outputs, name=_model_name(net.name))
+        except ValueError as error:  # two layers of one name
+            raise_faults(net.name, [first_line(error)])
     parts: list[Part] = []
     for b in net.branches:
         own = Part(b.name, b.kind, b.on, b.near, b.apart, b.where)
@@ -346,43 +307,3 @@ def _outputs(net: Net, trace: NetTrace) -> Any:
                 trace.part_of[id(keras_api.producer(tensor))] = output.ref.name
             made.append(tensor)
     return made[0] if len(made) == 1 else made
-
-
-def _cut_and_whole(net: Net, trace: NetTrace, nodes: list[Any]) -> list[str]:
-    """Layers that a split cuts and another branch calls: they would not be one."""
-    splits = [branch for branch in net.branches if branch.slices]
-    users: dict[int, list[str]] = {}
-    for node in nodes if splits else ():
-        for layer in keras_api.sublayers(node.operation):
-            users.setdefault(id(layer), []).append(trace.part_of.get(id(node), ""))
-    faults = []
-    for branch in splits:
-        others = [other.name for other in splits if other.body is branch.body]
-        others += users.get(id(trace.cloner.of(branch.body)), [])
-        if others := [name for name in dict.fromkeys(others) if name != branch.name]:
-            faults.append(
-                f"{branch.where}: split {branch.name!r} cuts layer "
-                f"{branch.body.name!r}, which {', '.join(map(repr, others))} uses as "
-                "well; its weights would no longer be shared. Use net.branch for "
-                "both, or a layer for each."
-            )
-    return faults
-
-
-def _name_clashes(nodes: list[Any]) -> list[str]:
-    """Two different layers of one name, which no model can save."""
-    operations = {id(node.operation): node.operation for node in nodes}
-    names = Counter(operation.name for operation in operations.values())
-    faults = [
-        f"{n} different layers, inputs or outputs are named {name!r}; names are unique "
-        "in a model."
-        for name, n in sorted(names.items())
-        if n > 1
-    ]
-    return faults + [
-        f"TensorFlow takes no layer or output named {operation.name!r}: use letters "
-        "from a to z, digits and any of _ . -, beginning with a letter or digit."
-        for operation in operations.values()
-        if not isinstance(operation, keras.layers.InputLayer)
-        and not _SCOPE.fullmatch(operation.name)
-    ]

@@ -70,6 +70,13 @@ def _refuse_hidden_variables(layer: Any) -> None:
     Raises:
         DeclarationError: names the layer and what hides them.
     """
+    hidden = [
+        name
+        for one in sublayers(layer)
+        if not from_keras(one)
+        for name, value in vars(one).items()
+        if isinstance(value, tf.Variable)
+    ]
     if isinstance(layer, keras.layers.Lambda):
         hidden = [
             getattr(value, "name", type(value).__name__)
@@ -78,25 +85,12 @@ def _refuse_hidden_variables(layer: Any) -> None:
             or not value.built
             or value.variables
         ]
-        if hidden:
-            raise DeclarationError(
-                f"layer {layer.name!r} (Lambda) hides variables: its function uses "
-                f"{', '.join(hidden)}, which the model does not see, so they could be "
-                "neither placed, trained nor saved. Make it a branch body, or a Layer "
-                "that owns them."
-            )
-    own = [
-        name
-        for one in sublayers(layer)
-        if not from_keras(one)
-        for name, value in vars(one).items()
-        if isinstance(value, tf.Variable)
-    ]
-    if own:
+    if hidden:
         raise DeclarationError(
-            f"layer {layer.name!r} ({type(layer).__qualname__}) keeps variables that "
-            f"Keras does not see ({', '.join(own)}), so they could be neither placed "
-            "nor saved. Make them with add_weight() in __init__ or build()."
+            f"layer {layer.name!r} ({type(layer).__qualname__}) hides variables from "
+            f"Keras: {', '.join(hidden)}. They could be neither placed, trained nor "
+            "saved. Make them with add_weight() in a layer's __init__ or build(); a "
+            "function that uses layers can be the body of a branch."
         )
 
 

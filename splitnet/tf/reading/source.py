@@ -7,14 +7,13 @@ itself. Both are read, matched with plans and cloned by the same code.
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from splitnet.core.errors import DeclarationError, listed
+from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
 from splitnet.core.net import Net, Ref, raise_faults
 from splitnet.tf.internals import keras_api
@@ -55,28 +54,14 @@ def resolved(source: Any) -> Any:
     """
     if not callable(source) or isinstance(source, keras.Operation | type):
         return source
-    name, made = getattr(source, "__name__", repr(source)), built_by(source)
+    made = keras_api.without_memory(source)
     if isinstance(made, keras.Model):
         return made
+    name = getattr(source, "__name__", repr(source))
     raise DeclarationError(
         f"the function {name} returned {type(made).__name__}; a function that is given "
         "as a source must return a keras.Model."
     )
-
-
-def built_by(function: Callable[[], Any]) -> Any:
-    """What a function returns; variables of layers that it builds have no memory.
-
-    Those of a model that makes a variable from a value are in the host's memory.
-    """
-    try:
-        with keras_api.random_states_kept(), keras_api.without_values():
-            return function()
-    except ValueError as error:
-        if not keras_api.needs_memory(error):
-            raise
-    with keras_api.random_states_kept(), tf.device("/device:CPU:0"):
-        return function()
 
 
 def _of_net(net: Net) -> Blueprint:
@@ -97,15 +82,6 @@ def _of_model(source: Any, nested: str) -> Blueprint:
     model = _functional_of(source)
     flow = flow_of(model, nested)
     nodes = [*map(keras_api.producer, model.inputs), *flow.nodes]
-    operations = [node.operation for node in nodes]
-    unbuilt = [one.name for one in operations if not getattr(one, "built", True)]
-    if unbuilt:
-        raise DeclarationError(
-            listed(
-                f"model {model.name!r} has layers that are not built.",
-                [f"layer {name!r} has no variables yet" for name in unbuilt],
-            )
-        )
     sites = named([(None, node) for node in nodes], prefix=False)
     parts = tuple(
         Part(site.part, "input", ("cpu",))
@@ -123,48 +99,31 @@ def _functional_of(model: Any) -> Any:
         DeclarationError: the model has no graph of calls to read, or its class has code
             that the graph does not have.
     """
-    kind = type(model)
+    kind, own = type(model), vars(model)
+    base, codes = keras_api.Functional, ("call", "__call__")
     if isinstance(model, keras.Sequential):
+        base, codes = keras.Sequential, (*codes, *STEPS)  # it becomes functional
         if not model.built or not model.inputs:
             raise DeclarationError(
                 f"the Sequential model {model.name!r} is not built, so its shapes are "
                 "not known. Start it with keras.Input(shape), or call model.build()."
             )
-        own = [
-            name
-            for name in STEPS
-            if getattr(kind, name) is not getattr(keras.Sequential, name)
-            or name in vars(model)
-        ]
-        if own:
-            raise DeclarationError(
-                f"the Sequential model {model.name!r} ({kind.__qualname__}) has "
-                f"{' and '.join(own)} of its own. Derive the class from keras.Model "
-                "and make it from (inputs, outputs); such a model keeps its steps when "
-                "placed."
-            )
-        return keras.Model(model.inputs, model.outputs, name=model.name)
-    if not isinstance(model, keras_api.Functional):
+    hidden = [
+        name
+        for name in codes
+        if getattr(kind, name) is not getattr(base, name)
+        or (name in own and "_splitnet" not in own)
+    ]
+    if hidden:
         raise DeclarationError(
             f"model {getattr(model, 'name', model)!r} ({kind.__qualname__}) is "
-            "subclassed: its calls are hidden in Python code. Build it as a functional "
-            "model, keras.Model(inputs, outputs), or declare a net with one branch for "
-            "each of its sublayers, which may be subclassed."
+            f"subclassed: its {' and '.join(hidden)} is code that its graph of calls "
+            "does not have. Make it from keras.Model(inputs, outputs), whose "
+            "subclasses keep steps of their own, or declare a net with this model, or "
+            "each of its sublayers, as the body of a branch."
         )
-    own = []
-    if kind.call is not keras_api.Functional.call:
-        own.append(f"{kind.__qualname__}.call")
-    if kind.__call__ is not keras.layers.Layer.__call__:
-        own.append(f"{kind.__qualname__}.__call__")
-    if "call" in vars(model) and "_splitnet" not in vars(model):
-        own.append("model.call")
-    if own:
-        raise DeclarationError(
-            f"model {model.name!r} ({kind.__qualname__}) is subclassed: its "
-            f"{' and '.join(own)} hides calls in Python code that its graph does not "
-            "have. Move that code into a layer of the graph, or declare a net with "
-            "this model as the body of a branch."
-        )
+    if base is keras.Sequential:
+        return keras.Model(model.inputs, model.outputs, name=model.name)
     return model
 
 

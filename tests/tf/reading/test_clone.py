@@ -177,14 +177,17 @@ def test_random_states_are_left_as_found() -> None:
 
 def test_clones_of_a_net_are_alike_and_have_the_layers_values() -> None:
     """Built layers give their values; others those of their initializers."""
-    built, own = layers.Dense(3), layers.Dense(2)
+    built, inner, own = layers.Dense(3), layers.Dense(5), layers.Dense(2)
     built.build((None, 4))
+    inner.build((None, 3))
     net = sn.Net("n")
     x = net.input("x", (4,))
-    net.output(net.branch("b", x, [built, layers.Dropout(0.5), own]))
+    body = [built, keras.Sequential([inner]), layers.Dropout(0.5), own]
+    net.output(net.branch("b", x, body))
     one, two = cloned(net).model, cloned(net, device=TWO).model
 
     np.testing.assert_array_equal(one.layers[1].kernel, built.kernel)
+    np.testing.assert_array_equal(one.layers[2].layers[0].kernel, inner.kernel)
     assert not own.built
     for mine, its in zip(one.get_weights(), two.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)

@@ -1,6 +1,5 @@
 """Plans are matched with sources by structure and shapes, not by counted names."""
 
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -60,29 +59,6 @@ def test_model_built_twice_is_the_same_model() -> None:
     assert [site.call for site in sites] == [call.name for call in plan.graph.calls]
     kinds = [type(site.node.operation).__name__ for site in sites]
     assert kinds == [call.kind for call in plan.graph.calls]
-
-
-def test_order_of_calls_does_not_matter() -> None:
-    """A plan may run what does not depend on each other in another order."""
-    plan = planned(masked())
-    graph = plan.graph
-    first = [call for call in graph.calls if call.kind == "InputLayer"]
-    dense = [c for c in graph.calls if c.kind == "Dense" and _reads(graph, c, "Input")]
-    rest = [call for call in graph.calls if call not in [*first, *dense]]
-    moved = replace(graph, calls=(*first, *dense, *rest))
-    sites = matched(masked(), replace(plan, graph=moved))
-
-    kinds = [type(site.node.operation).__name__ for site in sites]
-    assert kinds == [call.kind for call in moved.calls]
-
-
-def _reads(graph: sn.Graph, call: Any, kind: str) -> bool:
-    """Whether a call reads one of a kind."""
-    kinds = {one.name: one.kind for one in graph.calls}
-    return any(
-        t.target == call.name and kinds[t.source].startswith(kind)
-        for t in graph.tensors
-    )
 
 
 @pytest.mark.parametrize(
