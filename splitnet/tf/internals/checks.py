@@ -1,5 +1,6 @@
 """Check that private names exist, and say which versions have them."""
 
+import dis
 import inspect
 from collections.abc import Sequence
 from types import ModuleType
@@ -22,16 +23,21 @@ def missing(needed: Needed) -> list[str]:
 
 
 def is_there(owner: Any, name: str) -> bool:
-    """Whether a module or class has a name, or code of the class names it.
+    """Whether a module or class has a name, or a method of the class sets it.
 
     Methods are searched as bytecode: an installation may have no sources.
     """
     members = [] if isinstance(owner, ModuleType) else owner.__mro__
     functions = [getattr(v, "fget", v) for one in members for v in vars(one).values()]
     codes = [getattr(inspect.unwrap(one), "__code__", None) for one in functions]
-    return hasattr(owner, name) or any(
-        name in code.co_names for code in codes if code is not None
-    )
+    steps = [
+        step
+        for code in codes
+        if code is not None and name in code.co_names
+        for step in dis.get_instructions(code)
+    ]
+    sets = any(one.opname == "STORE_ATTR" and one.argval == name for one in steps)
+    return hasattr(owner, name) or sets
 
 
 def refuse(
