@@ -20,6 +20,7 @@ from splitnet.tf.internals import keras_api
 from splitnet.tf.reading.cloner import Cloner
 from splitnet.tf.reading.rebuild import held_layers
 from splitnet.tf.sharding.cut import cut_layer
+from splitnet.tf.sharding.heads import ATTENTION
 
 _TRACES: "weakref.WeakKeyDictionary[Net, NetTrace]" = weakref.WeakKeyDictionary()
 
@@ -102,9 +103,12 @@ class NetTrace:
             if keras_api.needs_memory(error):
                 raise
             shapes = ", ".join(str(tuple(t.shape)) for t in keras.tree.flatten(inputs))
+            hint = ""
+            if type(branch.body).__name__ in ATTENTION:
+                hint = ". It reads [query, value] or [query, value, key]"
             self.faults.append(
                 f"{who}: its body cannot be applied to inputs of shape {shapes}: "
-                f"{type(error).__name__}: {first_line(error)}"
+                f"{type(error).__name__}: {first_line(error)}{hint}"
             )
             return None
         flat = keras.tree.flatten(outputs)
