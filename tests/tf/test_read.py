@@ -106,23 +106,6 @@ def test_bodies_take_inputs_spread_listed_or_by_name() -> None:
     assert seen == dict.fromkeys(("spread", "listed", "named"), ["x", "y"])
 
 
-def test_a_function_is_called_for_each_branch() -> None:
-    """Layers that it makes are two, a layer that it uses is one."""
-    held = layers.Dense(3, name="held")
-
-    def body(t: Any) -> Any:
-        return layers.Dense(2)(held(t))
-
-    net = sn.Net("siblings")
-    x, y = net.input("x", (4,)), net.input("y", (4,))
-    net.output([net.branch("a", x, body), net.branch("b", y, body)])
-    made = [call.weights for call in sn.read(net).calls if call.weights]
-
-    assert made[0] == made[2] == ("held/kernel", "held/bias")
-    assert len({*made}) == 3
-    assert not held.built
-
-
 STORY = """
 import keras, resource
 from keras import layers

@@ -54,6 +54,7 @@ class NetTrace:
         self.part_of: dict[int, str] = {}
         self.faults: list[str] = []
         self._known: dict[int, Any] = {}
+        self._bodies: dict[int, tuple[Any, Any, list[Any], Any]] = {}
         self._users: dict[int, Branch] = {}  # the first of each layer
 
     def follow(self, net: Net, upto: int) -> None:
@@ -161,9 +162,17 @@ class NetTrace:
                 f"its body is {body!r}; it must be a layer (an instance, no class), a "
                 "list of layers, a keras.Model, or a function of symbolic tensors."
             )
+        if id(body) in self._bodies:  # a second branch repeats what the first did
+            _, taken, nodes, outputs = self._bodies[id(body)]
+            return _repeat(nodes, taken, inputs, outputs)
         layers = held_layers(body)
         with _redirected(layers, [self._calls(branch, layer) for layer in layers]):
-            return _call(body, body, inputs)
+            outputs = _call(body, body, inputs)
+        flat = keras.tree.flatten(outputs)
+        if all(isinstance(t, keras.KerasTensor) for t in flat):
+            nodes = _nodes_between(flat, self._known)
+            self._bodies[id(body)] = (body, inputs, nodes, outputs)
+        return outputs
 
     def _calls(self, branch: Branch, operation: Any) -> Callable[..., Any]:
         """A function that calls the copy of an operation in a branch."""
@@ -240,6 +249,21 @@ def _call(function: Any, signature: Any, inputs: Any) -> Any:
     if isinstance(inputs, dict) and len(inputs) > 0 and set(inputs) <= names:
         return function(**inputs)
     return function(inputs)
+
+
+def _repeat(nodes: list[Any], taken: Any, inputs: Any, outputs: Any) -> Any:
+    """Call the same operations again, on other inputs."""
+    tensors = {
+        id(old): new
+        for old, new in zip(keras.tree.flatten(taken), keras.tree.flatten(inputs))
+    }
+    for node in nodes:
+        for tensor in node.input_tensors:
+            tensors.setdefault(id(tensor), tensor)
+        args, kwargs = node.arguments.fill_in(tensors)
+        results = keras.tree.flatten(node.operation(*args, **kwargs))
+        tensors.update({id(old): new for old, new in zip(node.outputs, results)})
+    return keras.tree.map_structure(lambda t: tensors.get(id(t), t), outputs)
 
 
 def _nodes_between(outputs: list[Any], known: Container[int]) -> list[Any]:
