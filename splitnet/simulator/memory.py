@@ -214,9 +214,16 @@ class _Held:
                 begin[task] = min(begin[task], max(there[task], latest[where]))
                 latest[where] = self.start[task]
         piece = n // step.microbatches
-        for u in range(piece, n):
+        givers: list[list[int]] = [[] for _ in range(n)]
+        for edge in step.edges:
+            here = device[edge.source]
+            givers[edge.source] += [r for r in edge.gradients_from if device[r] == here]
+        for u in sorted(range(piece, n), key=lambda u: (self.start[n + u], -u)):
             before = n + u - piece
             ready = self.stop[u] - (self.start[u] - begin[u])
+            for r in givers[u]:  # those of its gradients that are made here
+                took = self.stop[n + r] - self.start[n + r]
+                ready = max(ready, begin[n + r] + took)
             begin[n + u] = min(begin[n + u], max(self.start[before], ready))
             if begin[n + u] < self.stop[before]:
                 self.beside[u] = self.beside[u - piece] = True
