@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from splitnet.core.errors import PlanFileError, warn
 from splitnet.core.plan import Plan
-from splitnet.core.replication import tower_part, towers_in, weights_part
+from splitnet.core.replication import weights_part
 from splitnet.planner.evaluate import executed
 from splitnet.simulator.microbatch import execution_of
 from splitnet.tf.internals import keras_api
@@ -20,7 +20,8 @@ from splitnet.tf.parallel.splitting import joined_layers, split_as_planned
 from splitnet.tf.parallel.unsharding import files_of_the_whole, join_slices
 from splitnet.tf.placement.optimizer import all_optimizers, copy_state
 from splitnet.tf.placement.overlay import lay_over
-from splitnet.tf.placement.placed import placed_of, placement
+from splitnet.tf.placement.placed import Placed, placed_of, placement
+from splitnet.tf.placement.run import device_of
 from splitnet.tf.placement.summary import with_devices
 from splitnet.tf.placement.targets import planned_here
 from splitnet.tf.reading.cloner import clone
@@ -83,7 +84,7 @@ def emit(
     mine = [replace(site, node=cloned.nodes[id(site.node)]) for site in sites]
     placed = placement(plan, cloned.flow, mine)
     wait_for_workers()
-    _settle(mine, plan)
+    _settle(placed)
     placed = lay_out(model, placed, xla=xla)
     if placed.pipeline.microbatches > 1:
         pipelined(model, placed)
@@ -111,26 +112,26 @@ def _homes(sites: list[Site], plan: Plan) -> dict[int, str]:
     return found
 
 
-def _settle(sites: list[Site], plan: Plan) -> None:
+def _settle(placed: Placed) -> None:
     """Keep layers where they are: no cuDNN on a CPU, later weights beside the first.
 
     Keras chooses cuDNN for recurrent layers if a GPU is here. `quantize` and
     `enable_lora` add weights to a layer that is built.
     """
-    towers, homes = towers_in(plan.graph), _homes(sites, plan)
 
-    def add_weight(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        with tf.device(homes[id(layer)]):
+    def add_weight(layer: Any, home: str, *args: Any, **kwargs: Any) -> Any:
+        with tf.device(home):
             return type(layer).add_weight(layer, *args, **kwargs)
 
-    for site in sites:
-        for layer in keras_api.sublayers(site.node.operation):
-            vars(layer)["add_weight"] = functools.partial(add_weight, layer)
-        count = towers[site.part].count if site.part in towers else 0
-        running = [tower_part(site.part, i) for i in range(count)] or [site.part]
-        devices = [plan.cluster[plan.device_of[part]] for part in running]
-        if any(device.kind == "cpu" for device in devices):
-            _without_cudnn(site.node.operation)
+    plan = placed.plan
+    for node in placed.flow.nodes:
+        for layer in keras_api.sublayers(node.operation):
+            home = device_of(layer.variables[0]) if layer.variables else ""
+            made = functools.partial(add_weight, layer, home or placed.target(node))
+            vars(layer)["add_weight"] = made
+        devices = [plan.device_of[placed.part_of[key]] for key in placed.keys(node)]
+        if any(plan.cluster[device].kind == "cpu" for device in devices):
+            _without_cudnn(node.operation)
 
 
 def _without_cudnn(operation: Any) -> None:

@@ -214,10 +214,6 @@ def batch_by_batch(model: Any, folder: Path) -> Any:
     return steps, model.test_on_batch(x, y), model.predict_on_batch(x), state(model)
 
 
-# Features that change what a step computes.
-AUDITED = ("weights_and_losses", "mixed_precision", "swapped_averages", "quantized")
-
-
 @pytest.mark.parametrize("name", FEATURES)
 def test_feature_gives_the_numbers_of_the_plain_model(
     name: str, cluster: sn.Cluster, tmp_path: Path
@@ -234,11 +230,11 @@ def test_feature_gives_the_numbers_of_the_plain_model(
         found.append(FEATURES[name](model, tmp_path / folder))
 
     assert_near(*found)
-    if name in AUDITED:
-        batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
-        if not placed.compiled:
-            compiled(placed)
-        sn.audit(placed, plan, batch).check()
+    batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
+    if not placed.compiled:
+        compiled(placed)
+    audit = sn.audit(placed, plan, batch).check()
+    assert any(row.backward for row in audit.rows) is (name != "run_eagerly")
 
 
 DOT = f"""#!{sys.executable}

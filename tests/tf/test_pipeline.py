@@ -12,7 +12,7 @@ from keras import layers
 
 import splitnet as sn
 from splitnet.core.timeline import Execution
-from splitnet.tf.internals.tf_api import watch_graphs
+from splitnet.tf.internals.tf_api import graph_optimizer, watch_graphs
 from splitnet.tf.placement.placed import placed_of
 from tests.tf.check import Case, assert_near, assert_same, classes, numbers
 from tests.tf.zoo.ways import chain
@@ -80,6 +80,23 @@ def test_gradients_are_summed_as_they_come() -> None:
     sums = [node for node in nodes if "gradient_sums" in node.attr["f"].func.name]
     assert len(sums) >= 5 * 3  # a function for what each stage made
     assert widest <= 6  # the losses of the micro-batches
+
+
+@pytest.mark.parametrize(("on", "additions"), [(True, 1), (False, 2)])
+def test_the_graph_optimizer_is_off_where_it_is_told(on: bool, additions: int) -> None:
+    """It would fold a sum of constants; afterwards it is as it was."""
+
+    @tf.function
+    def three_more(x: Any) -> Any:
+        return x + (tf.constant([1.0]) + tf.constant([2.0]))
+
+    with watch_graphs() as found, graph_optimizer(on=False), graph_optimizer(on=on):
+        three_more(tf.ones([1]))
+    with watch_graphs() as after:
+        tf.function(lambda x: three_more(x))(tf.ones([1]))
+
+    kinds = [[node.op for graph in one for node in graph] for one in (found, after)]
+    assert [each.count("AddV2") for each in kinds] == [additions, 1]
 
 
 def test_recompute_runs_the_forward_pass_again_where_it_must() -> None:
@@ -152,7 +169,7 @@ def test_batch_norm_in_microbatches_is_warned_of(cluster: sn.Cluster) -> None:
     """It cannot be that of the whole batch, and says so."""
     net = chain([layers.BatchNormalization(name="norm")]).source
 
-    with pytest.warns(UserWarning, match="norm normalises each micro-batch by itself"):
+    with pytest.warns(UserWarning, match="by itself and moves the averages of norm,"):
         sn.emit(net, sn.plan(net, cluster, batch=12), microbatches=2)
 
 
@@ -166,7 +183,7 @@ def test_a_mask_that_reaches_a_loss_is_warned_of(cluster: sn.Cluster) -> None:
     model = sn.emit(words, sn.plan(words, cluster, batch=12), microbatches=2)
     model.compile("sgd", "mse")
 
-    with pytest.warns(UserWarning, match="tag hands a mask to the loss"):
+    with pytest.warns(UserWarning, match="the mask of tag reaches the loss"):
         model.train_on_batch(np.ones((4, 5), "int32"), np.ones((4, 5, 3)))
 
 

@@ -144,7 +144,7 @@ def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
         (lambda: layers.Conv2D(6, 3, groups=2), "has groups"),
         (lambda: layers.EinsumDense("abc,cb->ab", 6), "no axis of the output"),
         (lambda: layers.Dense(9, layers.PReLU()), "an activation with weights"),
-        (lambda: layers.Dense(9, dtype="int8_from_float32"), "is quantized to int8"),
+        (lambda: layers.Dense(9, dtype="int8_from_float32"), "is quantized, which"),
         (
             lambda: layers.Dense(9, activity_regularizer="l2"),
             "has an activity_regularizer",

@@ -42,11 +42,9 @@ def check_pipeline(model: Any, pipeline: Pipeline) -> None:
             )
     norms = [x.name for x in layers if isinstance(x, keras.layers.BatchNormalization)]
     if norms:
-        one = len(norms) == 1
         warn(
-            f"{head} {', '.join(norms[:6])} {'normalises' if one else 'normalise'} "
-            f"each micro-batch by itself and {'moves its' if one else 'move their'} "
-            "averages once for each, so training is not that of the whole batch."
+            f"{head} each micro-batch is normalised by itself and moves the averages "
+            f"of {', '.join(norms[:6])}, so training is not that of the whole batch."
         )
 
 
@@ -58,10 +56,10 @@ def warn_of_masks(model: Any, pipeline: Pipeline, made: Any) -> None:
         if getattr(tensor, CARRIED[0], None) is not None
     ]
     if masked:
-        hand = "hands" if len(masked) == 1 else "hand"
         warn(
-            f"microbatches={pipeline.microbatches}: {', '.join(masked[:6])} {hand} a "
-            "mask to the loss, which is a mean over what each micro-batch leaves, so "
+            f"microbatches={pipeline.microbatches}: the mask of "
+            f"{', '.join(masked[:6])} reaches the loss, which is a mean over what "
+            "each micro-batch leaves, so "
             "training is that of the whole batch only where all leave alike."
         )
 

@@ -140,34 +140,27 @@ def _checked_config(layer: Any) -> dict[str, Any]:
             f"takes one layer of {', '.join(sorted(COUNTED))}."
         )
     config = layer.get_config()
-    if config.get("groups", 1) != 1 or config.get("lora_rank"):
-        raise SplitnetError(
-            f"{kind} {layer.name!r} has groups or a low-rank adaptation, which tie its "
-            "outputs together; use net.branch."
-        )
-    if any(
-        getattr(layer, name, None) is not None
-        for name in ("activity_regularizer", "_activity_regularizer")
-    ):
-        raise SplitnetError(
-            f"{kind} {layer.name!r} has an activity_regularizer, which reads all "
-            "outputs at once; add keras.layers.ActivityRegularization after the split "
-            "instead."
-        )
-    if getattr(layer, "quantization_mode", None):
-        raise SplitnetError(
-            f"{kind} {layer.name!r} is quantized to {layer.quantization_mode}, which "
-            "its slices would not be; use net.branch."
-        )
     activation = getattr(layer, "activation", None)
-    if (
-        isinstance(activation, keras.layers.Layer)
-        and type(activation).build is not keras.layers.Layer.build
-    ):
-        raise SplitnetError(
-            f"{kind} {layer.name!r} has an activation with weights of its own, "
-            f"{activation.name!r}; make that a branch behind the split."
-        )
+    trained = isinstance(activation, keras.layers.Layer) and (
+        type(activation).build is not keras.layers.Layer.build
+    )
+    reads_all = ("activity_regularizer", "_activity_regularizer")
+    obstacles = {
+        "has groups or a low-rank adaptation, which tie its outputs together; use "
+        "net.branch.": config.get("groups", 1) != 1 or config.get("lora_rank"),
+        "has an activity_regularizer, which reads all outputs at once; add "
+        "keras.layers.ActivityRegularization after the split instead.": any(
+            getattr(layer, name, None) is not None for name in reads_all
+        ),
+        "is quantized, which its slices would not be; use net.branch.": getattr(
+            layer, "quantization_mode", None
+        ),
+        "has an activation with weights of its own; make that a branch behind the "
+        "split.": trained,
+    }
+    for why, found in obstacles.items():
+        if found:
+            raise SplitnetError(f"{kind} {layer.name!r} {why}")
     return config
 
 
@@ -273,27 +266,21 @@ def _check_rules(layer: Any, variable: Any, axis: int) -> None:
     Raises:
         SplitnetError: names the rule.
     """
-    regularizer, constraint = variable.regularizer, variable.constraint
+    rules: list[tuple[Any, Callable[..., Any]]] = [
+        (variable.regularizer, sum),
+        (variable.constraint, lambda made: np.concatenate(list(made), axis)),
+    ]
     shape = [min(4, extent) for extent in variable.shape]
     shape[axis] = 4
-    for scale in (1e-3, 1.0, 1e3) if regularizer or constraint else ():
+    for scale in (1e-3, 1.0, 1e3):
         value = scale * np.random.default_rng(0).standard_normal(shape)
-        halves = np.split(value.astype("float32"), 2, axis)
-        both = np.concatenate(halves, axis)
-        rule = None
-        if regularizer is not None:
-            parts = sum(regularizer(half) for half in halves)
-            rule = (
-                None
-                if np.allclose(regularizer(both), parts, rtol=1e-4)
-                else regularizer
-            )
-        if rule is None and constraint is not None:
-            kept = np.concatenate([constraint(half) for half in halves], axis)
-            rule = (
-                None if np.allclose(constraint(both), kept, rtol=1e-4) else constraint
-            )
-        if rule is not None:
+        value = value.astype("float32")
+        halves = np.split(value, 2, axis)
+        for rule, joined in rules:
+            if rule is None or np.allclose(
+                rule(value), joined(map(rule, halves)), rtol=1e-4
+            ):
+                continue
             raise SplitnetError(
                 f"{type(layer).__name__} {layer.name!r}: {type(rule).__name__} of "
                 f"{variable.name!r} looks along axis {axis}, which is cut, so no slice "
