@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # `as` says to type checkers that a name is public
     from splitnet.tf.emit import unplace as unplace
     from splitnet.tf.parallel.data_parallel import data_parallel as data_parallel
     from splitnet.tf.placement.overlay import placement_scope as placement_scope
+    from splitnet.tf.placement.summary import summary as summary
     from splitnet.tf.profiling.measure import measure as measure
     from splitnet.tf.profiling.profile_step import profile_step as profile_step
     from splitnet.tf.reading.read import read as read
@@ -84,6 +85,7 @@ _NAMES = {
     "tf.emit": "emit plan_of unplace",
     "tf.parallel.data_parallel": "data_parallel",
     "tf.placement.overlay": "placement_scope",
+    "tf.placement.summary": "summary",
     "tf.profiling.measure": "measure",
     "tf.profiling.profile_step": "profile_step",
     "tf.reading.read": "read",

@@ -1,4 +1,4 @@
-"""Keras and TensorBoard habits: devices in the summary, the callback."""
+"""Keras and TensorBoard habits: the summary's device column, the callback."""
 
 import os
 from pathlib import Path
@@ -44,22 +44,55 @@ def batch(samples: int = 32) -> tuple[list[np.ndarray], np.ndarray]:
     return list(rows), draw.normal(size=(samples, 2)).astype("float32")
 
 
-def test_model_summary_says_where_each_layer_is(
+def device_of(text: str, layer: str) -> str:
+    """The device in the row that begins with a layer's name."""
+    rows = [line for line in text.splitlines() if line.startswith("│")]
+    row = next(line for line in rows if line.lstrip("│ └").startswith(layer))
+    return row.rstrip("│ ").rpartition("│")[2].strip()
+
+
+def test_summary_has_a_device_for_every_layer(model: Any) -> None:
+    """Inputs, shared layers, long names, and what is nested in a layer."""
+    text = sn.summary(model, expand_nested=True)
+
+    assert device_of(text, "one") == "cpu:0"
+    assert sorted(device_of(text, LONG[:8]).split(", ")) == ["gpu:0", "gpu:1"]
+    assert device_of(text, "join") == "cpu:0"
+    assert device_of(text, "nested") == "gpu:1"
+    assert device_of(text, "in_it") == "gpu:1"
+
+
+def test_summary_keeps_the_table_straight(model: Any) -> None:
+    """All lines of the table are of one width, and the totals are Keras' own."""
+    text = sn.summary(model, show_trainable=True)
+    table = [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│├└")]
+
+    assert len({len(line) for line in table}) == 1
+    assert f"Total params: {model.count_params()}" in text
+
+
+def test_model_summary_of_an_emitted_model_shows_devices(
     model: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Inputs, shared layers, and what is nested, on the screen or by `print_fn`."""
-    names = [layer.name for layer in model.layers]
-    said: list[str] = []
-    model.summary(160, expand_nested=True, print_fn=lambda text, **_: said.append(text))
-    model.summary(layer_range=["join", "nested"])
+    """`model.summary()` prints the column, to the screen or to `print_fn`."""
+    model.summary()
     shown = capsys.readouterr().out
+    said: list[str] = []
+    model.summary(print_fn=said.append)
 
-    for name in ("one @ cpu:0", "@ gpu:0, gpu:1", "nested @ gpu:1", "in_it @ gpu:1"):
-        assert name in said[0]
-    assert f"Total params: {model.count_params()}" in said[0]
-    assert "join @ cpu:0" in shown
-    assert "one @" not in shown.partition("Connected")[0]
-    assert [layer.name for layer in model.layers] == names
+    assert device_of(shown, "join") == "cpu:0"
+    assert said[0] in shown
+
+
+def test_summary_refuses_a_plain_model(model: Any) -> None:
+    """A model that has no devices says what to do."""
+    plain = sn.unplace(model)
+
+    assert "Device" not in str(plain.summary(print_fn=str))
+    with pytest.raises(
+        sn.PlanFileError, match=r"was not emitted .* model\.summary\(\)"
+    ):
+        sn.summary(plain)
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, str, bytes]]]:
