@@ -276,7 +276,12 @@ CLUSTER += 'between = ["gpu:0", "*"]\n[hosts]\n"worker:0" = "127.0.0.1:1"\n'
 def saved(folder):
     """A file of each kind: name -> path, and kind -> plain values."""
     from splitnet.core.cluster import Cluster
-    from splitnet.core.costs import Measured, save_costs
+    from splitnet.core.costs import (
+        CallSeconds,
+        Measured,
+        UpdateSeconds,
+        save_costs,
+    )
     from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
     from splitnet.core.serialization import encode
     from splitnet.planner.planner import find_plan
@@ -311,7 +316,9 @@ def saved(folder):
     paths |= {name: str(folder / f"{name}.json") for name in files}
     find_plan(graph, box, time_limit=0.1).save(paths["plan"])
     table = Measured(
-        {("left", "gpu"): 0.5}, {("left", "gpu"): 1.0}, {"gpu": 1e9}, box.links
+        (CallSeconds("left", "gpu", 0.5, 1.0),),
+        (UpdateSeconds("gpu", 1e9),),
+        box.links,
     )
     save_costs(table, paths["costs"])
     values = {n: json.loads(Path(paths[n]).read_text()) for n in ("plan", "costs")}
