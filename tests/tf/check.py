@@ -233,8 +233,9 @@ def assert_same_to_rounding(
 ) -> tuple[Any, Any]:
     """As `assert_same`; if float32 cannot decide, at 1e-10 in float64 as well.
 
-    It cannot only if the plain model differs from itself by as much as the placed one
-    from it, when it is compiled, or takes the samples of a batch the other way round.
+    It cannot only if the plain model differs from itself, when it is compiled, or takes
+    the samples of a batch the other way round, by half as much as the placed one from
+    it: each of the two may be off by that.
     """
     case = build()
     placed, plain = placed_and_plain(case, cluster)
@@ -257,6 +258,6 @@ def assert_same_to_rounding(
         if eager:  # outputs are in the order of the samples
             again[0], again[4] = theirs[0], theirs[4]
         own = max(own, excess(again, theirs, tolerance))
-    assert found <= own, f"{found:.3g} times the rule, plain Keras {own:.3g} times"
+    assert found <= 2 * own, f"{found:.3g} times the rule, plain Keras {own:.3g} times"
     with in_float64():
         return assert_same(build(), cluster, tolerance=1e-10)
