@@ -183,7 +183,7 @@ def choose(found: Iterable[Candidate]) -> Candidate | None:
 
 
 @dataclass(frozen=True)
-class Row:
+class Alternatives:
     """Placements of a kind, of which one that fits will do, and their micro-batches.
 
     No step of theirs is shorter than `least` seconds.
@@ -195,7 +195,7 @@ class Row:
     least: float = 0.0
 
 
-def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
+def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Alternatives]:
     """Everything that is tried, in turn; `known` are placements that were searched."""
     evaluator, options, counts = space.evaluator, space.options, space.counts
     cluster, workers = evaluator.cluster, workers_of(evaluator.cluster)
@@ -212,27 +212,27 @@ def table(space: Space, known: Sequence[Placed] = ()) -> Iterator[Row]:
     found = [("one device", one) for one in alone]
     found += [("placement", one) for one in known if one_stage]
     for kind, one in found:
-        yield Row(kind, [one], once)
+        yield Alternatives(kind, [one], once)
     for count in reversed(device_counts(len(workers))) if one_stage else ():
         least = work / (count + 1)  # the host may have some of it
         for mixes, copies in (((0.0, 0.5, 1.0), True), ((0.0,), False)):
             cut = stages(space, workers[:count], mixes, copies=copies)
-            yield Row("pipeline", cut, more or once, least)
+            yield Alternatives("pipeline", cut, more or once, least)
     if options.towers != 1 and "towers" not in space.obstacles and _is_free(space):
         most, fixed = min(len(workers), evaluator.graph.batch), options.towers
         for count in reversed(device_counts(most) if fixed is None else [fixed]):
             for place in dict.fromkeys((*home, workers[0])) if count <= most else ():
                 for whole in (True, False):
                     made = towers_of_a_part(space, workers[:count], place, whole=whole)
-                    yield Row("towers", made, counts, work / (count + 1))
+                    yield Alternatives("towers", made, counts, work / (count + 1))
         for size in reversed(device_counts(len(workers) // (fixed or 2))):
             groups = groups_of(workers, size)[: fixed or most]
             for at in (*home, None) if len(groups) >= (fixed or 2) else ():
                 several = _towers_of_stages(space, groups, at)
                 least = work / (len(groups) * size + 1)
-                yield Row("towers", several, counts, least)
+                yield Alternatives("towers", several, counts, least)
     for kind, one in found:
-        yield Row(kind, [one], more)
+        yield Alternatives(kind, [one], more)
 
 
 def _towers_of_stages(
