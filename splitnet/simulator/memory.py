@@ -179,10 +179,10 @@ class _Held:
     def _begin(self, run: StepRun) -> list[float]:
         """When each forward and backward task begins to hold what it needs.
 
-        Its inputs are there, and the task before it on its device has begun, which ends
-        no later for that. A backward task may also begin with that of the micro-batch
-        before, if nothing forces it to wait: what the other device takes is an
-        estimate.
+        That is when its inputs exist and the task before it on its device has begun. A
+        backward task may begin together with that of the micro-batch before, if its
+        forward task and the gradients that its device makes are done; the time at which
+        gradients arrive from another device is left out.
         """
         step, device, n = self.step, self.device, self.n
         there = [0.0] * n + self.stop[:n]
@@ -232,8 +232,8 @@ class _Held:
     def _done(self, unit: int) -> float:
         """When the backward function of a unit ends.
 
-        The last seconds of later micro-batches' tasks are those of sums of gradients:
-        assumed to be as many as those of an update, but half of all at most.
+        From the second micro-batch on, the task ends with the sums of gradients. They
+        are assumed to take as long as an update, and half of the task at most.
         """
         first = unit % (self.n // self.step.microbatches)
         stop, sums = self.stop[self.n + unit], 0.0

@@ -151,13 +151,12 @@ def cut_run(
 class UnitMemory(NamedTuple):
     """Bytes that a unit needs beside its weights and the tensors of its edges.
 
-    `saved` is kept from its forward to its backward task, `forward` and `backward` are
-    needed while those tasks run. Of the gradients of its weights, which are made one
-    after the other, `learned` are there when the backward task needs most. `waiting` is
-    needed besides if they are all made last, so that what they are made of stays: two
-    backward tasks side by side leave no thread for them. `early` is
-    what the backward pass computes from saved tensors alone: TensorFlow does so as soon
-    as the function's backward pass begins.
+    `saved` is kept from the forward to the backward task; `forward` and `backward` are
+    needed while those tasks run. Gradients of weights are made one after the other:
+    `learned` of their bytes exist at the peak of the backward task. `waiting` is added
+    if two backward tasks run side by side, because then the gradients of weights are
+    made last, and their inputs are kept until then. `early` is computed from saved
+    tensors alone, when the backward pass of the function begins.
     """
 
     saved: int
@@ -403,10 +402,10 @@ def _memory(
 def _learned(
     graph: Graph, grouping: Grouping, has_backward: Sequence[bool]
 ) -> list[int]:
-    """Bytes of gradients of weights that the backward pass of each call makes first.
+    """Bytes of the gradients of weights that the backward pass of each call makes.
 
-    Left out are weights of several units, and tables, whose gradient is the one of the
-    rows that was given.
+    A weight of several calls counts at the last of them. Weights of several units are
+    left out, and so are tables: the gradient of their rows is an input of the call.
     """
     units: dict[str, set[int]] = {}
     for call, unit in zip(graph.calls, grouping.unit_of_call):
