@@ -37,7 +37,6 @@ from splitnet.core.errors import (
     format_bytes,
     format_count,
     format_seconds,
-    listed,
 )
 from splitnet.core.serialization import write_cluster
 from splitnet.core.settings import OPTIONS, Setting, config_file, resolve
@@ -90,14 +89,14 @@ def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
 
     details = details_of(cluster)
     return [
-        {
+        asdict(details.get(device.name, Details()))
+        | {
             "name": device.name,
             "kind": device.kind,
             "target": device.target,
             "stand_in": device.stand_in,
             "free_bytes": device.memory_bytes,
             "flops_per_second": device.flops_per_second,
-            **asdict(details.get(device.name, Details())),
         }
         for device in cluster
     ]
@@ -110,17 +109,12 @@ def config(
 ) -> int:
     """Show every runtime setting with its value and its origin."""
     settings = resolve({}, os.environ, Path.cwd())
-    notes: tuple[str, ...] = ()
+    notes = []
     if check:
         import_tensorflow()
         from splitnet.tf.runtime.configure import check_settings
 
-        found = check_settings(settings)
-        notes = found.notes
-        if found.faults:
-            raise ConfigError(
-                listed("the settings do not suit this machine.", found.faults)
-            )
+        notes = check_settings(settings)
     rows = [(s.name, *_value_and_origin(s), OPTIONS[s.name].about) for s in settings]
     show_rows(("option", "value", "origin", "meaning"), rows)
     path = config_file(os.environ, Path.cwd())

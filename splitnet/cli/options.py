@@ -40,7 +40,10 @@ AllowRemote = Annotated[
     bool, Option("--allow-remote", help="Allow a network that others can reach.")
 ]
 StandIns = Annotated[
-    int, Option(metavar="N", min=0, help="Use N CPU devices here in place of GPUs.")
+    int,
+    Option(
+        metavar="N", min=0, max=256, help="Use N CPU devices here in place of GPUs."
+    ),
 ]
 Table = Mapping[str, Any]
 _MODELS = (".keras", ".h5")

@@ -46,9 +46,6 @@ def worker(
     threads: Threads = None,
     memory: MemoryLimit = None,
     allow_remote: AllowRemote = False,
-    owned: Annotated[
-        bool, Option("--owned", hidden=True, help="End when standard input is closed.")
-    ] = False,
 ) -> int:
     """Serve this machine's devices to a remote program, until killed.
 
@@ -79,7 +76,6 @@ def worker(
         threads=threads,
         memory_bytes=limit,
         allow_remote=allow_remote,
-        owned=owned,
     )
     return 0
 
@@ -113,13 +109,11 @@ def run_with_workers(
     goes on from its own backup. SIGTERM ends both, and nothing is started again.
     `options` are those of `sn.local_workers`.
     """
-    from splitnet.tf.workers.health import probe
+    from splitnet.tf.workers.health import probe, workers_of
     from splitnet.tf.workers.start import local_workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
     with local_workers(workers, **options) as started:
-        if not max_restarts:  # otherwise it is said when they are started again
-            started.report_ends(say)
         for restart in range(1, max_restarts + 2):
             began = time.monotonic()
             code, signals = run_program(program, _environment(started.file))
@@ -127,12 +121,13 @@ def run_with_workers(
                 break
             after = f"after {time.monotonic() - began:.0f} s"
             say(f"{program[0]} ended with code {code} {after}")
-            left = {device.host for device in started.cluster}
-            hosts = [h for h in started.cluster.hosts if h.name in left]
-            for found in probe(hosts, timeout_seconds=5.0):
+            for found in probe(workers_of(started.cluster), timeout_seconds=5.0):
                 if found.state != "healthy":
                     say(started.start_again(found.host.task))
             say(f"restart {restart} of {max_restarts}")
+        for host in workers_of(started.cluster):
+            if ended := started.ended(host.task):
+                say(ended)
     return code
 
 
@@ -191,10 +186,9 @@ def health(
     cluster: Annotated[str, Argument(metavar="FILE.toml", help="The cluster file.")],
 ) -> int:
     """Check every worker of a cluster; exit code 1 if one is not healthy."""
-    from splitnet.tf.workers.health import probe
+    from splitnet.tf.workers.health import probe, workers_of
 
-    hosts = [h for h in Cluster.load(cluster).hosts if h.job == "worker"]
-    found = probe(hosts)
+    found = probe(workers_of(Cluster.load(cluster)))
     lines = [(one.host.name, one.host.address, one.state) for one in found]
     show_rows(("worker", "address", "state"), lines)
     return 0 if found and all(one.state == "healthy" for one in found) else 1

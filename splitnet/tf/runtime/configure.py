@@ -6,10 +6,9 @@ Nothing here initialises TensorFlow.
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from splitnet.core.errors import ConfigError, format_bytes, listed, warn
 from splitnet.core.settings import Settings, resolve
@@ -24,26 +23,22 @@ _GPU_SETTINGS = ("visible", "memory_growth", "memory_limit") + (
     "memory_fraction",
     "logical_gpus",
 )
+# Variables that others read as well, and the setting that each concerns.
+_SHARED = {
+    "CUDA_VISIBLE_DEVICES": "visible",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "memory_growth",
+    "OMP_NUM_THREADS": "cpu_threads",
+}
 _given: dict[str, object] = {}  # what calls of configure() have set so far
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class _Step(NamedTuple):
     """A call of `put(wanted)` before TensorFlow initialises, unless `get()` is that."""
 
     text: str
     wanted: Any
     get: Callable[[], Any]
     put: Callable[[Any], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Settings held against this machine: calls to make, faults and remarks."""
-
-    steps: tuple[Step, ...]
-    faults: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def started() -> bool:
@@ -56,11 +51,6 @@ def started() -> bool:
     from splitnet.tf.internals import tf_api
 
     return tf_api.started()
-
-
-def current(options: Mapping[str, object] | None = None) -> Settings:
-    """Every setting as it stands, with its origin; applies nothing."""
-    return resolve(_given | dict(options or {}), os.environ, Path.cwd())
 
 
 def configure(
@@ -81,22 +71,8 @@ def configure(
 
     What is not set here comes from `SPLITNET_*` variables, then from `splitnet.toml`
     or `[tool.splitnet]` of `pyproject.toml`, and else is left as TensorFlow has it.
-    Calls add up, and repeating a call is harmless.
-
-    Args:
-        visible: GPUs to use, counted under CUDA_VISIBLE_DEVICES: indices, "0,1", "all"
-            or "none".
-        memory_growth: take GPU memory as it is needed; all visible GPUs alike.
-        memory_limit: memory of each GPU that may be used: bytes, or "4 GiB".
-        memory_fraction: the same as a share of each card, 0 to 1; needs nvidia-ml-py.
-        logical_gpus: cut each GPU into so many; needs a memory limit or fraction.
-        cpu_devices: how many CPU devices; stand-ins for GPUs are made of them.
-        cpu_threads: threads within an operation, and across unless said otherwise.
-        inter_op_threads: threads across operations.
-        soft_placement: whether TensorFlow may silently use another device if one is
-            missing.
-        log_placement: print a line of TensorFlow's for every op.
-        determinism: the same bits in every run; slower.
+    Calls add up, and repeating a call is harmless. `splitnet config` prints the meaning
+    of each.
 
     Returns:
         Every setting with its value and origin.
@@ -107,8 +83,7 @@ def configure(
     """
     options = {name: value for name, value in locals().items() if value is not None}
     settings = apply_settings(options)
-    idle = [name for name in _idle(settings) if name in options]
-    if idle:
+    if idle := [name for name in _idle(settings) if name in options]:
         warn(f"{', '.join(idle)}: no effect, TensorFlow finds no GPU here.")
     return settings
 
@@ -124,14 +99,11 @@ def force_cpu() -> Settings:
 
 def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
     """Apply all settings, these `options` of a call and those of before."""
-    settings = current(options)
+    settings = resolve(_given | dict(options or {}), os.environ, Path.cwd())
     with log_filter():
-        check = check_settings(settings)
-        if check.faults:
-            raise ConfigError(
-                listed("the runtime settings cannot be applied.", check.faults)
-            )
-        due = [step for step in check.steps if step.get() != step.wanted]
+        import tensorflow as tf
+
+        due = [step for step in _steps(settings) if step.get() != step.wanted]
         if due and started():
             raise ConfigError(
                 listed(
@@ -144,8 +116,8 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
             )
         for step in due:
             step.put(step.wanted)
-        import tensorflow as tf
-
+        if settings["cpu_threads"]:
+            os.environ["OMP_NUM_THREADS"] = str(settings["cpu_threads"])
         # These may change at any time.
         soft, log = settings["soft_placement"], settings["log_placement"]
         if soft is not None:
@@ -158,45 +130,36 @@ def apply_settings(options: Mapping[str, object] | None = None) -> Settings:
     return settings
 
 
-def check_settings(settings: Settings) -> Check:
-    """Hold settings against this machine's GPUs, driver and environment."""
-    faults: list[str] = []
-    steps = (*_gpu_steps(settings, faults), *_cpu_steps(settings))
-    return Check(steps, tuple(faults), tuple(_notes(settings)))
+def check_settings(settings: Settings) -> list[str]:
+    """Hold settings against this machine's GPUs, driver and environment.
+
+    Returns:
+        Remarks: settings without effect here, and variables that others read as well.
+
+    Raises:
+        ConfigError: settings that cannot be applied; all of them.
+    """
+    _steps(settings)
+    notes = [
+        f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
+        for name in _idle(settings)
+    ]
+    return notes + [
+        f"{variable}={os.environ[variable]!r} of the environment counts beside "
+        f"{_said(settings, name)}"
+        for variable, name in _SHARED.items()
+        if variable in os.environ
+    ]
 
 
 def cpu_devices() -> int:
     """How many CPU devices there are, or will be once TensorFlow starts."""
-    config = _tf_config()
-    cpu = config.list_physical_devices("CPU")[0]
-    return len(config.get_logical_device_configuration(cpu) or [None])
+    return len(_limits(_tf_config().list_physical_devices("CPU")[0])) or 1
 
 
 def make_cpu_devices(count: int) -> None:
     """Divide the CPU into so many devices; TensorFlow must not have started."""
     _divide(_tf_config().list_physical_devices("CPU")[0], [None] * count)
-
-
-def _notes(settings: Settings) -> Iterator[str]:
-    """Settings without effect here, and variables that others read as well."""
-    for name in _idle(settings):
-        yield f"{_said(settings, name)} has no effect: TensorFlow finds no GPU"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None:
-        yield f"CUDA_VISIBLE_DEVICES={hidden!r} applies before 'visible' does"
-    growth = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
-    if growth is not None:
-        said = f"TF_FORCE_GPU_ALLOW_GROWTH={growth!r} decides memory growth"
-        if settings["memory_growth"] is not None:
-            said += ", whatever memory_growth says; unset one of them"
-        yield said
-    threads, wanted = os.environ.get("OMP_NUM_THREADS"), settings["cpu_threads"]
-    if threads is not None and threads != str(wanted):
-        said = f"OMP_NUM_THREADS={threads!r} limits threads within an operation"
-        if wanted:
-            said += f"; {_said(settings, 'cpu_threads')} replaces it, too late for "
-            said += "libraries that are loaded already"
-        yield said
 
 
 def _idle(settings: Settings) -> list[str]:
@@ -211,72 +174,71 @@ def _said(settings: Settings, name: str) -> str:
     return f"{name}={settings[name]} ({settings.of(name).source})"
 
 
-def _gpu_steps(settings: Settings, faults: list[str]) -> Iterator[Step]:
+def _steps(settings: Settings) -> list[_Step]:
+    """The calls that apply settings; ConfigError for what this machine cannot do."""
+    faults: list[str] = []
+    steps = [*_gpu_steps(settings, faults), *_cpu_steps(settings)]
+    if faults:
+        raise ConfigError(listed("the runtime settings cannot be applied.", faults))
+    return steps
+
+
+def _gpu_steps(settings: Settings, faults: list[str]) -> Iterator[_Step]:
     """Visible GPUs, then growth, limits and logical GPUs of each.
 
     They are the same for all GPUs, as TensorFlow demands.
     """
     config = _tf_config()
-    gpus = config.list_physical_devices("GPU")
+    gpus = list(enumerate(config.list_physical_devices("GPU")))
     visible, growth = settings["visible"], settings["memory_growth"]
     if isinstance(visible, tuple):
-        if missing := [i for i in visible if i >= len(gpus)]:
-            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-            found = f"GPU 0 to {len(gpus) - 1}" if gpus else "no GPU"
+        if missing := [str(i) for i in visible if i >= len(gpus)]:
             faults.append(
-                f"{_said(settings, 'visible')}: there is no GPU "
-                f"{', '.join(map(str, missing))}; TensorFlow finds {found}"
-                + ("" if hidden is None else f" under CUDA_VISIBLE_DEVICES={hidden!r}")
+                f"{_said(settings, 'visible')}: there is no GPU {', '.join(missing)}; "
+                f"TensorFlow finds {len(gpus)}, with CUDA_VISIBLE_DEVICES="
+                f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
             )
             return
         gpus = [gpus[i] for i in visible]
         get = partial(config.get_visible_devices, "GPU")
         put = partial(config.set_visible_devices, device_type="GPU")
-        yield Step(_said(settings, "visible"), gpus, get, put)
+        yield _Step(_said(settings, "visible"), [gpu for _, gpu in gpus], get, put)
     name = "memory_limit" if settings["memory_limit"] else "memory_fraction"
-    for number, gpu in enumerate(gpus):
+    for index, gpu in gpus:
         if growth is not None:
             get = partial(config.experimental.get_memory_growth, gpu)
             put = partial(config.experimental.set_memory_growth, gpu)
             said = f"{_said(settings, 'memory_growth')} for {gpu.name}"
-            yield Step(said, growth, get, put)
-        limits = _limits_mib(settings, number, faults)
-        if limits:
+            yield _Step(said, growth, get, put)
+        if settings[name] is not None:
             said = f"{_said(settings, name)} for {gpu.name}"
-            yield Step(said, limits, partial(_limits, gpu), partial(_divide, gpu))
+            limit = settings["memory_limit"] or _share(settings, index, faults)
+            wanted = [limit // MIB] * (settings["logical_gpus"] or 1)
+            yield _Step(said, wanted, partial(_limits, gpu), partial(_divide, gpu))
 
 
-def _limits_mib(settings: Settings, number: int, faults: list[str]) -> list[int]:
-    """Memory limits of the logical GPUs of a card, in MiB; none for no limit."""
-    count = settings["logical_gpus"] or 1
-    limit, fraction = settings["memory_limit"], settings["memory_fraction"]
-    if limit is not None:
-        return [limit // MIB] * count
-    if fraction is None:
-        return []
-    index = (settings["visible"] or range(number + 1))[number]
+def _share(settings: Settings, index: int, faults: list[str]) -> int:
+    """The bytes of each logical device of a GPU that `memory_fraction` allows."""
+    said = _said(settings, "memory_fraction")
     card = next((card for card in cards() if card.index == index), None)
     if card is None:
-        if number == 0:
-            faults.append(
-                f"{_said(settings, 'memory_fraction')} needs the size of the card, "
-                "which TensorFlow does not tell: pip install nvidia-ml-py, or set "
-                "memory_limit='8 GiB' instead"
-            )
-        return []
-    usable = fraction * card.memory_bytes - CONTEXT_BYTES
-    if usable < MIB * count:
         faults.append(
-            f"memory_fraction={fraction} of {card.name} "
-            f"({format_bytes(card.memory_bytes)}) leaves nothing "
-            f"beside the {format_bytes(CONTEXT_BYTES)} of its context"
+            f"{said} needs the size of GPU {index}, which TensorFlow does not tell: "
+            "pip install nvidia-ml-py, or set memory_limit='8 GiB' instead"
         )
-        return []
-    return [int(usable // count // MIB)] * count
+        return 0
+    usable = int(settings["memory_fraction"] * card.memory_bytes) - CONTEXT_BYTES
+    each = usable // (settings["logical_gpus"] or 1)
+    if each < MIB:
+        faults.append(
+            f"{said} of {card.model} ({format_bytes(card.memory_bytes)}) leaves "
+            f"nothing beside the {format_bytes(CONTEXT_BYTES)} of its context"
+        )
+    return each
 
 
 def _limits(device: Any) -> list[float]:
-    """The memory limits of a card's logical devices, in MiB."""
+    """The memory limits of a device's logical ones, in MiB."""
     logical = _tf_config().get_logical_device_configuration(device) or []
     return [one.memory_limit for one in logical]
 
@@ -289,30 +251,19 @@ def _divide(device: Any, limits: Sequence[float | None]) -> None:
     )
 
 
-def _cpu_steps(settings: Settings) -> Iterator[Step]:
+def _cpu_steps(settings: Settings) -> Iterator[_Step]:
     """Threads and CPU devices."""
-    threading = _tf_config().threading
-    within, count = settings["cpu_threads"], settings["cpu_devices"]
-    if within is not None:
-
-        def limit(count: int) -> None:
-            os.environ["OMP_NUM_THREADS"] = str(count)
-            threading.set_intra_op_parallelism_threads(count)
-
-        get = threading.get_intra_op_parallelism_threads
-        yield Step(_said(settings, "cpu_threads"), within, get, limit)
-    name = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
-    if settings[name] is not None:
-        get = threading.get_inter_op_parallelism_threads
-        put = threading.set_inter_op_parallelism_threads
-        said = f"{_said(settings, name)}, across operations"
-        yield Step(said, settings[name], get, put)
-    if count is not None:
-
-        def enough() -> int:
-            return min(cpu_devices(), count)  # more do no harm
-
-        yield Step(_said(settings, "cpu_devices"), count, enough, make_cpu_devices)
+    across = "inter_op_threads" if settings["inter_op_threads"] else "cpu_threads"
+    for name, kind in (("cpu_threads", "intra"), (across, "inter")):
+        if settings[name]:
+            get, put = (
+                getattr(_tf_config().threading, f"{verb}_{kind}_op_parallelism_threads")
+                for verb in ("get", "set")
+            )
+            yield _Step(_said(settings, name), settings[name], get, put)
+    if count := settings["cpu_devices"]:
+        said = _said(settings, "cpu_devices")  # more of them do no harm
+        yield _Step(said, count, lambda: min(cpu_devices(), count), make_cpu_devices)
 
 
 def _tf_config() -> Any:

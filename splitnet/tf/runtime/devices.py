@@ -7,14 +7,15 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import psutil
+from msgspec import Meta
 
 from splitnet.core.cluster import PRESETS, Cluster, Device
-from splitnet.core.errors import ConfigError, DeviceError
+from splitnet.core.errors import ConfigError
 from splitnet.tf.runtime.configure import (
     MIB,
     apply_settings,
@@ -23,30 +24,13 @@ from splitnet.tf.runtime.configure import (
     started,
 )
 from splitnet.tf.runtime.logging import import_frameworks, log_filter
-from splitnet.tf.runtime.nvml import Card, cards
+from splitnet.tf.runtime.nvml import Details, cards
 
-_MOST_STAND_INS = 256
 # Free memory of a card before TensorFlow claimed its own share, in bytes.
 _free_before: dict[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
-    """What is known of a device that a plan need not know; `busy` is a share, 0 to 1.
-
-    `used_by` pairs a process id with its bytes, `links` counts GPUs reached directly.
-    """
-
-    model: str = ""
-    capability: str = ""
-    memory_bytes: int | None = None
-    busy: float | None = None
-    watts: float | None = None
-    used_by: tuple[tuple[int, int], ...] = ()
-    links: tuple[int, ...] = ()
-
-
-def local_cluster(stand_in_gpus: int = 0) -> Cluster:
+def local_cluster(stand_in_gpus: Annotated[int, Meta(ge=0, le=256)] = 0) -> Cluster:
     """Describe this machine: every GPU that TensorFlow may use, and the CPU.
 
     Settings of the environment and of the settings file are applied first. Without
@@ -65,42 +49,27 @@ def local_cluster(stand_in_gpus: int = 0) -> Cluster:
     Raises:
         ConfigError: TensorFlow has already started with too few CPU devices, or a
             setting cannot be applied.
-        DeviceError: an impossible number of stand-ins.
     """
-    if not 0 <= stand_in_gpus <= _MOST_STAND_INS:
-        raise DeviceError(
-            f"stand_in_gpus must be between 0 and {_MOST_STAND_INS}. "
-            f"Received: {stand_in_gpus}."
-        )
     with log_filter():
         import_frameworks()
     apply_settings({"visible": "none"} if stand_in_gpus else None)
-    if stand_in_gpus:
-        return _stand_ins(stand_in_gpus)
-    count = cpu_devices()
-    share = host_memory_bytes() // count
     gpus = [device for device, _ in _real_gpus()]
-    return Cluster((*gpus, *(_cpu(i, share) for i in range(count))))
-
-
-def _stand_ins(count: int) -> Cluster:
-    if cpu_devices() < count + 1:
+    count = 1 if stand_in_gpus else cpu_devices()
+    share = host_memory_bytes() // (stand_in_gpus + count)
+    if cpu_devices() <= stand_in_gpus:
         if started():
             raise ConfigError(
-                f"too late for {count} stand-in GPUs: they need {count + 1} CPU "
-                f"devices, and TensorFlow has already started with {cpu_devices()}. "
-                f"Call sn.local_cluster(stand_in_gpus={count}) before the first layer, "
-                "tensor or dataset is made; in a notebook, restart the kernel first."
+                f"too late for {stand_in_gpus} stand-in GPUs: they need one CPU device "
+                "each and one more, and TensorFlow has already started with "
+                f"{cpu_devices()}. Call sn.local_cluster(stand_in_gpus="
+                f"{stand_in_gpus}) before the first layer, tensor or dataset is made; "
+                "in a notebook, restart the kernel first."
             )
-        make_cpu_devices(count + 1)
-    share = host_memory_bytes() // (count + 1)
-    gpus = [
-        Device.of(
-            f"gpu:{i}", memory=share, target=f"/device:CPU:{i + 1}", stand_in=True
-        )
-        for i in range(count)
-    ]
-    return Cluster((*gpus, _cpu(0, share)))
+        make_cpu_devices(stand_in_gpus + 1)
+    for i in range(stand_in_gpus):
+        target = f"/device:CPU:{i + 1}"
+        gpus.append(Device.of(f"gpu:{i}", memory=share, target=target, stand_in=True))
+    return Cluster((*gpus, *(_cpu(i, share) for i in range(count))))
 
 
 def _real_gpus() -> Iterator[tuple[Device, Details]]:
@@ -112,27 +81,22 @@ def _real_gpus() -> Iterator[tuple[Device, Details]]:
         told = tf.config.experimental.get_device_details(gpu)
         model = str(told.get("device_name", ""))
         index = tf.config.list_physical_devices("GPU").index(gpu)
-        card = next((card for card in known if card.index == index), None)
-        if card is not None and model and card.name != model:
-            # The driver may count cards in another order than TensorFlow does.
-            card = next((other for other in known if other.name == model), card)
+        # The driver may count cards in another order than TensorFlow does.
+        order = sorted(known, key=lambda c: (c.model != model, c.index != index))
         capability = ".".join(map(str, told.get("compute_capability", ())))
-        facts = ("memory_bytes", "busy", "watts", "used_by", "links")
-        of_driver = {name: getattr(card, name) for name in facts if card}
-        details = Details(model, capability, **of_driver)
+        card = order[0] if order else Details(model)
+        preset = _preset(card.model)
+        memory = _free_memory(card) if order else PRESETS[preset][0]
         for part in tf.config.get_logical_device_configuration(gpu) or [None]:
-            memory = _gpu_memory(part, card, model)
-            name, preset = f"gpu:{count}", _preset(model)
-            yield Device.of(name, memory=memory, preset=preset), details
+            limit = part and part.memory_limit
+            of_part = int(limit) * MIB if limit else memory
+            device = Device.of(f"gpu:{count}", memory=of_part, preset=preset)
+            yield device, replace(card, capability=capability)
             count += 1
 
 
-def _gpu_memory(part: Any, card: Card | None, model: str) -> int | str:
-    """Bytes that may be planned with: the limit, what is free, or the model's size."""
-    if part is not None and part.memory_limit:
-        return int(part.memory_limit) * MIB
-    if card is None:
-        return PRESETS[_preset(model)][0]
+def _free_memory(card: Details) -> int:
+    """Free bytes, those included that TensorFlow has taken here."""
     if not started():
         _free_before[card.uuid] = card.free_bytes
     own = sum(used for pid, used in card.used_by if pid == os.getpid())
@@ -150,8 +114,8 @@ def _preset(name: str) -> str:
 
 
 def _cpu(index: int, memory_bytes: int) -> Device:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    cores = cores or os.cpu_count() or 1
+    every = range(os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else every)
     speed, bandwidth = f"{50 * cores} GFLOP/s", f"{min(10 * cores, 100)} GB/s"
     return Device.of(
         f"cpu:{index}", memory=memory_bytes, speed=speed, bandwidth=bandwidth
@@ -184,10 +148,10 @@ def details_of(cluster: Cluster) -> dict[str, Details]:
 
     Takes 0.1 s, over which the use of the processor is measured.
     """
-    limit, total = _cgroup_bytes("memory.max"), psutil.virtual_memory().total
+    total = psutil.virtual_memory().total
     host = Details(
         model=platform.processor() or platform.machine(),
-        memory_bytes=total if limit is None else min(total, limit),
+        memory_bytes=min(total, _cgroup_bytes("memory.max") or total),
         busy=psutil.cpu_percent(interval=0.1) / 100,
     )
     found = {device.name: host for device in cluster.of_kind("cpu")}

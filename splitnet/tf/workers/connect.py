@@ -15,15 +15,13 @@ import logging
 import os
 import threading
 import time
-import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from splitnet.core.cluster import CLIENT, Cluster, Host
-from splitnet.core.errors import ConfigError, WorkerError, listed
+from splitnet.core.errors import ConfigError, WorkerError, first_line, listed
 from splitnet.core.plan import Plan
 from splitnet.tf.runtime.configure import started
 from splitnet.tf.runtime.logging import hide_remarks, log_filter
@@ -31,12 +29,11 @@ from splitnet.tf.workers.health import (
     Health,
     bypass_proxy,
     close_connections,
-    failure_message,
     is_about_workers,
-    lost_message,
     probe,
+    workers_of,
 )
-from splitnet.tf.workers.resolve import job_of
+from splitnet.tf.workers.resolve import JOB_VARIABLES, job_of
 from splitnet.tf.workers.serve import VERSION_MARK, check_network, check_port, spec_of
 
 _LOGGER = logging.getLogger("splitnet")
@@ -55,14 +52,14 @@ class Connection:
 
     def __init__(self, cluster: Cluster, origin: str, watch_seconds: float) -> None:
         self.cluster, self.origin = cluster, origin
-        self._workers = _workers_of(cluster)
-        self._every = watch_seconds
+        self._workers = workers_of(cluster)
         self._over = threading.Event()
         self._lost: dict[str, Health] = {}
         if watch_seconds:
-            threading.Thread(target=self._watch, daemon=True).start()
+            watch = functools.partial(self._watch, watch_seconds)
+            threading.Thread(target=watch, daemon=True).start()
 
-    def health(self, *, timeout_seconds: float = 2.0) -> tuple[Health, ...]:
+    def health(self, *, timeout_seconds: float = 2.0) -> list[Health]:
         """Ask every worker for its state; takes `timeout_seconds` at most."""
         return probe(self._workers, timeout_seconds=timeout_seconds)
 
@@ -70,10 +67,10 @@ class Connection:
         """Stop the health check. TensorFlow cannot leave a cluster."""
         self._over.set()
 
-    def _watch(self) -> None:
+    def _watch(self, every: float) -> None:
         missed = dict.fromkeys((worker.name for worker in self._workers), 0)
-        while not self._over.wait(self._every):
-            for found in self.health(timeout_seconds=max(self._every, 0.5)):
+        while not self._over.wait(every):
+            for found in self.health(timeout_seconds=max(every, 0.5)):
                 name = found.host.name
                 missed[name] = missed[name] + 1 if found.state != "healthy" else 0
                 if missed[name] >= _PATIENCE:  # each round: TensorFlow connects again
@@ -83,12 +80,7 @@ class Connection:
     def __enter__(self) -> "Connection":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Say which worker failed, if that is why the block did.
 
         Raises:
@@ -96,8 +88,7 @@ class Connection:
         """
         if error is not None and is_about_workers(error):
             bad, self._lost = self._lost or self._unwell(), {}
-            parts = {name: _parts_of(name) for name in bad}
-            raise WorkerError(failure_message(bad, parts, error)) from error
+            raise _loss(bad, f"({first_line(error)[:200]})") from error
 
     def check(self, *, ask: bool) -> None:
         """Refuse to go on while a worker is lost.
@@ -107,11 +98,38 @@ class Connection:
         if ask or self._lost:
             self._lost = self._unwell() and self._unwell(_LONG_SECONDS)
         if self._lost:
-            raise WorkerError(lost_message(self._lost))
+            raise _loss(self._lost)
 
     def _unwell(self, timeout_seconds: float = 2.0) -> dict[str, Health]:
         found = self.health(timeout_seconds=timeout_seconds)
         return {h.host.name: h for h in found if h.state != "healthy"}
+
+
+def _loss(bad: dict[str, Health], reason: str = "") -> WorkerError:
+    """The error about lost workers, with the parts of all models that they ran."""
+    words = []
+    for name, health in bad.items():
+        ran: dict[str, list[str]] = {}
+        for plan in _plans.values():
+            for part, device in plan.device_of.items():
+                if plan.cluster[device].host == name:
+                    ran.setdefault(device, []).append(part)
+        parts = [f"{on} ran {', '.join(dict.fromkeys(ps))}" for on, ps in ran.items()]
+        words.append(". ".join([health.words, *parts]))
+    head, without = f"a worker is lost{reason and ' '}{reason}.", ""
+    if bad:
+        names = ", ".join(map(repr, bad))
+        without = f", or without it, sn.connect(cluster.without({names}))"
+    else:
+        head += " All are healthy now, so one was restarted and what it held is gone."
+    return WorkerError(
+        listed(
+            f"{head} Join again, sn.connect(cluster), once it is back{without}; plan "
+            "and emit the model for that cluster, and fit with the same "
+            "keras.callbacks.BackupAndRestore: training goes on from its last backup.",
+            words,
+        )
+    )
 
 
 def connect(
@@ -146,28 +164,39 @@ def connect(
     """
     origin, usual = "given", 30.0
     if cluster is None:
-        job = job_of(os.environ)
-        cluster, origin = job.cluster, job.origin
-        if job.waits:
+        cluster, origin, _ = job_of(os.environ)
+        if any(map(os.environ.get, JOB_VARIABLES)):
             usual = 600.0
             _LOGGER.warning("cluster of %d hosts: %s", len(cluster.hosts), origin)
-    workers = _checked_workers(cluster)
+    workers, address = workers_of(cluster), {host.name: host for host in cluster.hosts}
+    needed = {CLIENT, *(device.host or CLIENT for device in cluster)}
+    if missing := sorted(needed - set(address)) or ([] if workers else ["worker:0"]):
+        raise ConfigError(
+            f"cannot join this cluster: no address for {', '.join(missing)}. Give it a "
+            'table [hosts] with lines such as "client" = "10.0.0.1:2222", for this '
+            'program, and "worker:0" = "10.0.0.2:2222".'
+        )
     check_network(allow_remote=allow_remote)
     again = started()
-    if again:
-        _check_same(cluster)
+    if again and not (_joined and _joined[0].cluster.hosts == cluster.hosts):
+        raise ConfigError(
+            "this program has joined another cluster; TensorFlow can join one only."
+            if _joined
+            else "too late to join a cluster: TensorFlow has already started. Call "
+            "sn.connect(cluster) before the first layer, tensor or dataset is made; "
+            "in a notebook, restart the kernel first."
+        )
     bypass_proxy(cluster.hosts)
     _wait_for(workers, usual if wait_seconds is None else wait_seconds)
-    client = next(host for host in cluster.hosts if host.name == CLIENT)
     if not again:
-        check_port(client)
+        check_port(address[CLIENT])
     hide_remarks()
     with log_filter():
         import tensorflow as tf
 
         from splitnet.tf.internals.tf_api import join_again
 
-        spec = spec_of((*workers, client))
+        spec = spec_of((*workers, address[CLIENT]))
         if again:  # the old health check goes on: a worker may hang meanwhile
             join_again(spec)
         else:
@@ -231,70 +260,10 @@ def _wait_first(model: Any, name: str) -> None:
     vars(model)[f"make_{name}"] = making
 
 
-def _parts_of(host: str) -> str:
-    """The parts of all models on each device of a host, for a message."""
-    found: dict[str, dict[str, None]] = {}
-    for plan in _plans.values():
-        for part, name in plan.device_of.items():
-            if plan.cluster[name].host == host:
-                found.setdefault(name, {})[part] = None
-    return "; ".join(f"{name} ran {', '.join(ps)}" for name, ps in found.items())
-
-
-def _workers_of(cluster: Cluster) -> tuple[Host, ...]:
-    """The workers that have a device: `Cluster.without` leaves others out."""
-    used = {device.host for device in cluster}
-    return tuple(h for h in cluster.hosts if h.job == "worker" and h.name in used)
-
-
-def _checked_workers(cluster: Cluster) -> tuple[Host, ...]:
-    known = {host.name for host in cluster.hosts}
-    faults = [
-        f"device {device.name!r} is on {device.host}, which has no address"
-        for device in cluster
-        if device.host and device.host not in known
-    ]
-    if CLIENT not in known:
-        faults.append(
-            "the client (this program) has no address: the workers must call it"
-        )
-    workers = _workers_of(cluster)
-    if not workers:
-        faults.append("there is no worker to join")
-    if faults:
-        raise ConfigError(
-            listed(
-                "cannot join this cluster: give it a table [hosts] with lines such as "
-                '"client" = "10.0.0.1:2222" and "worker:0" = "10.0.0.2:2222".',
-                faults,
-            )
-        )
-    return workers
-
-
-def _check_same(cluster: Cluster) -> None:
-    """TensorFlow has started: only the cluster that was joined before can be joined."""
-    if not _joined:
-        raise ConfigError(
-            "too late to join a cluster: TensorFlow has already started. Call "
-            "sn.connect(cluster) before the first layer, tensor or dataset is made; "
-            "in a notebook, restart the kernel first."
-        )
-    if _joined[0].cluster.hosts != cluster.hosts:
-        raise ConfigError(
-            "this program has joined another cluster; TensorFlow can join one only."
-        )
-
-
-def _wait_for(workers: tuple[Host, ...], seconds: float) -> None:
+def _wait_for(workers: Sequence[Host], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while True:
-        left = deadline - time.monotonic()
-        found = probe(workers, timeout_seconds=min(max(left, 0.2), 2.0))
-        bad = [health.words for health in found if health.state != "healthy"]
-        if not bad:
-            return
-        if left <= 0:
+    while bad := [h.words for h in probe(workers) if h.state != "healthy"]:
+        if time.monotonic() > deadline:
             raise WorkerError(
                 listed(
                     f"{len(bad)} of {len(workers)} workers did not answer within "
@@ -303,23 +272,17 @@ def _wait_for(workers: tuple[Host, ...], seconds: float) -> None:
                     bad,
                 )
             )
-        time.sleep(min(0.1, left))
+        time.sleep(0.1)
 
 
-def _check_versions(workers: Iterable[Host], tf: Any) -> None:
+def _check_versions(workers: Sequence[Host], tf: Any) -> None:
     """Read each worker's version of TensorFlow from its process name."""
     faults = []
     for worker in workers:
         with tf.device(f"/job:worker/replica:0/task:{worker.task}/device:CPU:0"):
             name = tf.io.read_file("/proc/self/comm").numpy().decode().strip()
-        if not name.startswith(VERSION_MARK):
-            warnings.warn(
-                f"{worker.name} was not started by splitnet ({name!r}); its version of "
-                "TensorFlow is not known.",
-                stacklevel=3,
-            )
-        elif name != f"{VERSION_MARK}{tf.__version__}"[:15]:
-            version = name.removeprefix(VERSION_MARK)
+        version = name.removeprefix(VERSION_MARK)  # others do not say theirs
+        if version != name != f"{VERSION_MARK}{tf.__version__}"[:15]:
             faults.append(f"{worker.name} ({worker.address}) has TensorFlow {version}")
     if faults:
         raise ConfigError(

@@ -7,14 +7,13 @@ health check. The same request to the same server by plain gRPC has a deadline.
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
-from splitnet.core.cluster import Host
-from splitnet.core.errors import first_line, listed
+from splitnet.core.cluster import Cluster, Host
 
 _NO_PROXY = "no_grpc_proxy"  # gRPC reads it in small letters
 _STATES = {"OK": "healthy", "DEADLINE_EXCEEDED": "unresponsive"}
@@ -41,7 +40,13 @@ class Health:
         return f"{self.host.name} ({self.host.address}) is {self.state}{reason}"
 
 
-def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> tuple[Health, ...]:
+def workers_of(cluster: Cluster) -> list[Host]:
+    """The workers that have a device: `Cluster.without` leaves others out."""
+    used = {device.host for device in cluster}
+    return [h for h in cluster.hosts if h.job == "worker" and h.name in used]
+
+
+def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> list[Health]:
     """Ask all these workers at once for their state, within the time limit."""
     import grpc
 
@@ -56,7 +61,7 @@ def probe(hosts: Iterable[Host], *, timeout_seconds: float = 2.0) -> tuple[Healt
         state = _STATES.get(answer.code().name, "unreachable")  # code() waits
         found.append(Health(host, state, time.monotonic() - began))
         channel.close()
-    return tuple(found)
+    return found
 
 
 def bypass_proxy(hosts: Iterable[Host]) -> None:
@@ -96,37 +101,3 @@ def is_about_workers(error: BaseException) -> bool:
         return True
     wrong = isinstance(error, errors.InvalidArgumentError)
     return wrong and "remote_handle" in str(error)
-
-
-def failure_message(
-    bad: Mapping[str, Health], parts: Mapping[str, str], error: BaseException
-) -> str:
-    """Message about a step that `error` ended; `parts` is what `bad` workers ran."""
-    if bad:
-        words = [f"{bad[name].words}. {parts[name]}".rstrip(". ") for name in bad]
-        headline = f"the step ended because a worker failed. {_remedy(bad)}"
-        return listed(headline, words)
-    return (
-        "the step ended because a worker was lost; all of them are healthy now, so one "
-        f"was restarted and what it held is gone ({first_line(error)[:200]}). "
-        f"{_remedy(bad)}"
-    )
-
-
-def lost_message(bad: Mapping[str, Health]) -> str:
-    """Message before anything is asked of workers that are lost."""
-    return listed(
-        "a worker is lost, and TensorFlow would wait for it without limit. "
-        + _remedy(bad),
-        [health.words for health in bad.values()],
-    )
-
-
-def _remedy(bad: Mapping[str, Health]) -> str:
-    names = ", ".join(repr(name) for name in bad)
-    without = f", or without it, sn.connect(cluster.without({names}))" if bad else ""
-    return (
-        f"Join again, sn.connect(cluster), once it is back{without}; plan and emit the "
-        "model for that cluster, and fit with the same keras.callbacks."
-        "BackupAndRestore: training goes on from its last backup."
-    )

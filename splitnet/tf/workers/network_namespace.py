@@ -29,13 +29,13 @@ ADVICE = (
 )
 
 
-def open_interfaces() -> tuple[str, ...]:
+def open_interfaces() -> list[str]:
     """Network interfaces, other than loopback, over which others could connect.
 
     Without any, this program's network is private.
     """
     states = psutil.net_if_stats().items()
-    return tuple(name for name, state in states if name != "lo" and state.isup)
+    return [name for name, state in states if name != "lo" and state.isup]
 
 
 def isolate() -> None:
@@ -47,16 +47,14 @@ def isolate() -> None:
     if not open_interfaces():
         return
     threads = psutil.Process().num_threads()
-    if threads > 1 or not os.path.isdir("/proc/self/ns"):
-        why = "only Linux has them"
-        if threads > 1:
-            why = f"{threads} threads run already"
-        raise ConfigError(
-            f"cannot make a private network for workers: {why}. Do it before "
-            f"numpy, Keras or TensorFlow is imported. {ADVICE}"
-        )
-    user, group = os.getuid(), os.getgid()
     try:
+        if threads > 1:
+            raise OSError(
+                0,
+                f"{threads} threads run already; do it before numpy, Keras "
+                "or TensorFlow is imported",
+            )
+        user, group = os.getuid(), os.getgid()
         if _call("unshare", _NEW_NET):
             if error := _call("unshare", _NEW_NET | _NEW_USER):
                 raise OSError(error, os.strerror(error))
@@ -67,11 +65,14 @@ def isolate() -> None:
                 ("gid_map", f"{group} {group} 1"),
             ):
                 Path("/proc/self", file).write_text(text, encoding="ascii")
-        _set_up("lo")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+            request = struct.pack("16sh14x", b"lo", 0)
+            flags = struct.unpack("16sh14x", fcntl.ioctl(plug, _GET_FLAGS, request))[1]
+            fcntl.ioctl(plug, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
     except OSError as error:
         raise ConfigError(
-            "cannot make a private network for workers: the system refuses "
-            f"({error.strerror}). {_namespace_limits()}{ADVICE}"
+            "cannot make a private network for workers, for which Linux must allow "
+            f"user namespaces: {error.strerror}. {ADVICE}"
         ) from None
 
 
@@ -83,32 +84,4 @@ def end_with_parent() -> None:
 def _call(name: str, *arguments: int) -> int:
     """Call the C library; the error number, 0 for none."""
     libc = ctypes.CDLL(None, use_errno=True)
-    function = getattr(libc, name, None)
-    if function is None:
-        return 38  # ENOSYS
-    return ctypes.get_errno() if function(*arguments) else 0
-
-
-def _set_up(interface: str) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
-        request = struct.pack("16sh14x", interface.encode(), 0)
-        flags = struct.unpack("16sh14x", fcntl.ioctl(plug, _GET_FLAGS, request))[1]
-        request = struct.pack("16sh14x", interface.encode(), flags | _UP)
-        fcntl.ioctl(plug, _SET_FLAGS, request)
-
-
-def _namespace_limits() -> str:
-    """Kernel settings that forbid user namespaces in part, as a sentence."""
-    found = []
-    for name, forbids in (
-        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
-        ("kernel/unprivileged_userns_clone", "0"),
-        ("user/max_user_namespaces", "0"),
-    ):
-        try:
-            value = Path("/proc/sys", name).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if value == forbids:
-            found.append(f"{name.replace('/', '.')}={value}")
-    return f"User namespaces are restricted: {', '.join(found)}. " if found else ""
+    return ctypes.get_errno() if getattr(libc, name)(*arguments) else 0

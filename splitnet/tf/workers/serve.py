@@ -1,25 +1,20 @@
-"""A worker process: TensorFlow's server, until it is killed or its owner ends."""
+"""A worker process: TensorFlow's server, until it is killed."""
 
 import os
 import resource
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from splitnet.core.cluster import Cluster, Host
+from splitnet.core.cluster import CLIENT, Cluster, Host
 from splitnet.core.errors import ConfigError, format_bytes
 from splitnet.tf.workers.health import bypass_proxy
-from splitnet.tf.workers.network_namespace import (
-    ADVICE,
-    end_with_parent,
-    open_interfaces,
-)
+from splitnet.tf.workers.network_namespace import ADVICE, open_interfaces
 
 VERSION_MARK = "splitnet "  # then TensorFlow's version; a process name has 15 letters
 READY = b"ready"  # then, if memory is limited, the bytes that are left of it
@@ -33,25 +28,20 @@ def serve(
     threads: int | None = None,
     memory_bytes: int | None = None,
     allow_remote: bool = False,
-    owned: bool = False,
 ) -> None:
     """Serve as a cluster's worker of that number; returns never.
 
     `threads` are those of one operation, and of operations side by side; a worker
-    pinned to a `core` has one. `memory_bytes` limit all that this program needs. If it
-    is `owned`, it ends when the process that started it does.
+    pinned to a `core` has one. `memory_bytes` limit all that this program needs.
     """
     workers = {h.task: h for h in cluster.hosts if h.job == "worker"}
     if index not in workers:
-        names = [host.name for host in workers.values()]
-        known = ", ".join(names) or "none; add a [hosts] table"
+        known = ", ".join(host.name for host in workers.values())
         raise ConfigError(
-            f"the cluster has no worker {index}. Workers with an address: {known}."
+            f"the cluster has no worker {index}. Workers with an address in [hosts]: "
+            f"{known or 'none'}."
         )
     me = workers[index]
-    if owned:  # ends even if the owner is killed, or this process is stopped
-        end_with_parent()
-        threading.Thread(target=_watch_owner, daemon=True).start()
     check_network(allow_remote=allow_remote)
     check_port(me)
     bypass_proxy(cluster.hosts)
@@ -120,13 +110,12 @@ def check_port(host: Host) -> None:
         try:
             plug.bind(("", port))  # as TensorFlow does: on every interface
         except OSError as error:
-            whose = "another worker or program"
-            if host.job == "client":
-                whose = "another program has joined this cluster, or"
+            joined = host.name == CLIENT
+            whose = "program, which has joined this cluster," if joined else "process"
             raise ConfigError(
                 f"{host.name} cannot listen at {host.address} ({error.strerror}): "
-                f"{whose} uses the port. End it, or give {host.name} another address "
-                "in [hosts]."
+                f"another {whose} uses the port. End it, or give {host.name} another "
+                "address in [hosts]."
             ) from None
 
 
@@ -139,10 +128,3 @@ def check_network(*, allow_remote: bool) -> None:
             "reaches it can run what they like here. This machine can be reached over "
             f"{', '.join(interfaces)}. {ADVICE}"
         )
-
-
-def _watch_owner() -> None:
-    """The owner holds the other end of standard input; its end is the end of both."""
-    while os.read(0, 1):
-        pass
-    os._exit(0)

@@ -12,23 +12,24 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from splitnet.core.cluster import CLIENT, Cluster, Device, Host, Link
-from splitnet.core.errors import ConfigError, DeviceError, listed, parse_bytes
+from splitnet.core.errors import ConfigError, listed, parse_bytes
 from splitnet.core.serialization import write_cluster
 from splitnet.tf.runtime.devices import host_memory_bytes
 from splitnet.tf.runtime.logging import hide_remarks
-from splitnet.tf.workers.network_namespace import isolate
+from splitnet.tf.workers.network_namespace import end_with_parent, isolate
 from splitnet.tf.workers.serve import READY
 
 CLUSTER_VARIABLE = "SPLITNET_CLUSTER"  # the file of the cluster that `up` started
-_MOST_WORKERS = 64
 _START_SECONDS = 90.0
 _STOP_SECONDS = 2.0
 _HEAP = {"MALLOC_TRIM_THRESHOLD_": f"{2**40}", "MALLOC_MMAP_THRESHOLD_": f"{2**25}"}
@@ -46,11 +47,18 @@ class LocalWorkers:
     cluster: Cluster
     file: Path
     processes: list[subprocess.Popen[bytes]]
-    _stopping: bool = False
 
     def pid(self, index: int) -> int:
         """The process of a worker."""
         return self.processes[index].pid
+
+    def ended(self, index: int) -> str:
+        """How a worker ended and what it wrote last; "" while it runs."""
+        code = self.processes[index].poll()
+        if code is None:
+            return ""
+        how = f"by signal {-code}" if code < 0 else f"with code {code}"
+        return f"worker {index} ended {how}: {self._last_words(index)}"
 
     def restart(self, index: int) -> None:
         """Start a worker that has ended again, at the same address.
@@ -58,14 +66,13 @@ class LocalWorkers:
         Raises:
             ConfigError: it does not start.
         """
-        old = self.processes[index]
-        _end([old])
-        self.processes[index] = _start(old.args, self._log(index))
-        self._room([index])
+        _end(self.processes[index : index + 1])
+        self.start(index, self.processes[index].args)
+        self.room([index])
 
     def start_again(self, index: int) -> str:
         """Start a worker again, or leave it out of the cluster; what was done."""
-        ended = self._ended(index) or f"worker {index} does not answer"
+        ended = self.ended(index) or f"worker {index} does not answer"
         try:
             self.restart(index)
         except ConfigError as fault:
@@ -74,32 +81,23 @@ class LocalWorkers:
             return f"{ended}\nit does not start again and is left out: {fault}"
         return f"{ended}\nit is started again"
 
-    def report_ends(self, tell: Callable[[str], None]) -> None:
-        """Call `tell` once, from a thread, when a worker ends by itself."""
+    def start(self, index: int, command: Sequence[str]) -> None:
+        """Start the process of a worker, and do not wait until it is ready."""
+        root = str(Path(__file__).resolve().parents[3])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        with self._log(index).open("wb") as written:
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=written,
+                env=_HEAP | os.environ | {"PYTHONPATH": path} | quiet,
+                start_new_session=True,  # Ctrl-C is its owner's to handle
+                preexec_fn=end_with_parent,
+            )
+        self.processes[index : index + 1] = [process]
 
-        def watch() -> None:
-            while not self._stopping:
-                for index in range(len(self.processes)):
-                    if (ended := self._ended(index)) and not self._stopping:
-                        tell(ended)
-                        return
-                time.sleep(0.5)
-
-        threading.Thread(target=watch, daemon=True).start()
-
-    def stop(self) -> None:
-        """End all workers, also those that hang; harmless when done twice."""
-        self._stopping = True
-        _end(self.processes)
-        shutil.rmtree(self.file.parent, ignore_errors=True)
-
-    def __enter__(self) -> "LocalWorkers":
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.stop()
-
-    def _room(self, indices: Iterable[int]) -> dict[str, int]:
+    def room(self, indices: Iterable[int]) -> dict[str, int]:
         """Wait until these workers are ready; the bytes that limited ones have.
 
         Raises:
@@ -117,7 +115,7 @@ class LocalWorkers:
                 room |= {f"worker:{index}": int(count) for count in words[1:]}
             elif said:
                 process.wait()
-                faults.append(self._ended(index))
+                faults.append(self.ended(index))
             else:
                 log = self._last_words(index)
                 faults.append(f"worker {index} is not ready in time: {log}")
@@ -125,28 +123,27 @@ class LocalWorkers:
             raise ConfigError(listed("workers do not start.", faults))
         return room
 
-    def _ended(self, index: int) -> str:
-        """How a worker ended and what it wrote last; "" while it runs."""
-        code = self.processes[index].poll()
-        if code is None:
-            return ""
-        how = f"by signal {-code}" if code < 0 else f"with code {code}"
-        return f"worker {index} ended {how}: {self._last_words(index)}"
+    def stop(self) -> None:
+        """End all workers, also those that hang; harmless when done twice."""
+        _end(self.processes)
+        shutil.rmtree(self.file.parent, ignore_errors=True)
+
+    def __enter__(self) -> "LocalWorkers":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.stop()
 
     def _log(self, index: int) -> Path:
         return self.file.parent / f"worker-{index}.log"
 
     def _last_words(self, index: int) -> str:
-        try:
-            text = self._log(index).read_text(errors="replace")
-        except OSError:
-            text = ""
-        lines = text.strip().splitlines()[-8:]
-        return "\n    ".join(lines) or "nothing in its log"
+        lines = self._log(index).read_text(errors="replace").strip().splitlines()
+        return "\n    ".join(lines[-8:]) or "nothing in its log"
 
 
 def local_workers(
-    count: int = 2,
+    count: Annotated[int, Meta(ge=1, le=64)] = 2,
     *,
     pin: bool = False,
     threads: int | None = None,
@@ -170,12 +167,8 @@ def local_workers(
 
     Raises:
         ConfigError: the private network cannot be made, or a worker does not start.
-        DeviceError: an impossible count or limit.
+        DeviceError: an impossible limit.
     """
-    if type(count) is not int or not 1 <= count <= _MOST_WORKERS:
-        raise DeviceError(
-            f"workers are 1 to {_MOST_WORKERS} on one machine. Received: {count!r}."
-        )
     limit = None if memory_limit is None else parse_bytes(memory_limit, "memory limit")
     if not allow_remote:
         isolate()
@@ -187,14 +180,14 @@ def local_workers(
     try:
         write_cluster(cluster, file)
         for index in range(count):
-            command = [sys.executable, "-m", "splitnet", "worker", "--owned"]
+            command = [sys.executable, "-m", "splitnet", "worker"]
             command += ["--index", str(index), "--cluster", str(file)]
             command += ["--core", str(cores[index % len(cores)])] if pin else []
             command += ["--threads", str(threads)] if threads else []
             command += ["--memory", str(limit)] if limit else []
             command += ["--allow-remote"] if allow_remote else []
-            workers.processes.append(_start(command, workers._log(index)))
-        room = workers._room(range(count))
+            workers.start(index, command)
+        room = workers.room(range(count))
         devices = [
             replace(device, memory_bytes=room.get(device.host, device.memory_bytes))
             for device in cluster
@@ -208,60 +201,30 @@ def local_workers(
 
 
 def _cluster(count: int, cores: int, limit: int | None) -> Cluster:
-    """The client and its workers, with equal shares of this machine's memory."""
+    """The client and its workers, with equal shares of this machine's memory.
+
+    Their ports are free now and outside of the range of outgoing calls: a port of one
+    of those could be taken again before its worker listens.
+    """
     share = host_memory_bytes() // (count + 1)
     preset = "CPU core" if cores == 1 else "cpu"
-    devices = [Device.of("cpu:0", memory=share, preset=preset)]
-    hosts = []
-    for name, port in zip(
-        (CLIENT, *(f"worker:{i}" for i in range(count))), _free_ports(count + 1)
-    ):
-        hosts.append(Host(name, f"127.0.0.1:{port}"))
-        if name != CLIENT:
-            memory = limit or share
-            devices.append(Device.of(f"{name}/cpu:0", memory=memory, preset=preset))
-    return Cluster(tuple(devices), (_LINK,), tuple(hosts))
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different, outside of the range of outgoing calls.
-
-    A port of an outgoing call could be taken again before its worker listens.
-    """
-    found: list[int] = []
+    devices, hosts = [Device.of("cpu:0", memory=share, preset=preset)], []
     for port in random.sample(range(20000, 32000), 400):
         with socket.socket() as plug, suppress(OSError):
             plug.bind(("", port))
-            found.append(port)
-        if len(found) == count:
+            name = f"worker:{len(hosts) - 1}" if hosts else CLIENT
+            hosts.append(Host(name, f"127.0.0.1:{port}"))
+        if len(hosts) > count:
             break
-    return found
-
-
-def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    environment = os.environ | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    for name, value in _HEAP.items():
-        environment.setdefault(name, value)
-    if "--core" in command:  # one thread computes: no need for more heaps
-        environment.setdefault("MALLOC_ARENA_MAX", "1")
-    with log.open("wb") as written:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=written,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is its owner's to handle
-        )
+    for host in hosts[1:]:
+        name, memory = f"{host.name}/cpu:0", limit or share
+        devices.append(Device.of(name, memory=memory, preset=preset))
+    return Cluster(tuple(devices), (_LINK,), tuple(hosts))
 
 
 def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     for process in processes:
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        process.stdout.close()
         process.terminate()
     for process in processes:
         try:

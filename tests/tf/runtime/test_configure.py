@@ -6,6 +6,7 @@ what the real ones refuse.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from splitnet.cli import main
 from splitnet.core.errors import ConfigError
 from splitnet.tf.runtime import configure as config
 from splitnet.tf.runtime import devices as runtime
-from splitnet.tf.runtime.nvml import Card
+from splitnet.tf.runtime.nvml import Details
 
 GIB = 2**30
 
@@ -46,7 +47,7 @@ class Machine:
 
     def physical(self, kind: str = "") -> list[Any]:
         """As `list_physical_devices`."""
-        return {"GPU": self.gpus, "": [self.cpu, *self.gpus]}.get(kind, [self.cpu])
+        return self.gpus if kind == "GPU" else [self.cpu]
 
     def set_visible(self, gpus: list[Any], device_type: str) -> None:
         """As TensorFlow."""
@@ -79,57 +80,69 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     set_(experimental, "get_memory_growth", lambda gpu: made.growth.get(gpu.name))
     set_(experimental, "set_memory_growth", made.set_growth)
     set_(experimental, "get_device_details", lambda gpu: made.details)
-    set_(config, "cards", lambda: tuple(card(i) for i in (0, 1)))
-    set_(runtime, "cards", lambda: tuple(card(i) for i in (0, 1)))
-    set_(config, "started", lambda: False)
-    set_(runtime, "started", lambda: False)
+    for module in (config, runtime):
+        set_(module, "cards", lambda: [card(0), card(1)])
+        set_(module, "started", lambda: False)
     set_(config, "_given", {})
     set_(runtime, "_free_before", {})
     monkeypatch.chdir(tmp_path)
     return made
 
 
-def card(index: int, **more: Any) -> Card:
+def card(index: int, **more: Any) -> Details:
     """A card of 80 GiB with 60 free."""
-    named = {"name": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{index}"}
-    return Card(
-        index, **named | {"memory_bytes": 80 * GIB, "free_bytes": 60 * GIB} | more
-    )
+    known = {"model": "NVIDIA A100-SXM4-80GB", "uuid": f"GPU-{index}", "index": index}
+    sizes = {"memory_bytes": 80 * GIB, "free_bytes": 60 * GIB}
+    return Details(**known | sizes | more)
 
 
-def limits(machine: Machine, index: int) -> list[int]:
-    """The memory limits of a card's logical devices, in MiB."""
-    return [part.memory_limit for part in machine.logical[machine.gpus[index]]]
+def limits(machine: Machine) -> dict[int, list[int]]:
+    """The memory limits of the logical devices of each card, in MiB."""
+    return {
+        machine.gpus.index(gpu): [part.memory_limit for part in parts]
+        for gpu, parts in machine.logical.items()
+    }
 
 
-def test_visible_shows_only_the_gpus_asked_for(machine: Machine) -> None:
-    """An index is a GPU; the others are hidden, and are not limited."""
-    config.configure(visible="1", memory_limit="4 GiB")
-
-    assert machine.visible == [machine.gpus[1]]
-    assert list(machine.logical) == [machine.gpus[1]]
-    assert [d.name for d in runtime.local_cluster().of_kind("gpu")] == ["gpu:0"]
+HALF = 40 * 1024 - 640  # of a card, in MiB, with room for the CUDA context
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "expected", "gpus"),
     [
-        ({"visible": [0, 2]}, "there is no GPU 2; TensorFlow finds GPU 0 to 1"),
-        ({"visible": 5}, "under CUDA_VISIBLE_DEVICES='1,0'"),
-        ({"memory_fraction": 0.01, "logical_gpus": 200}, "leaves nothing"),
+        ({"visible": "1", "memory_limit": "4 GiB"}, {1: [4096]}, 1),
+        ({"memory_limit": "4 GiB"}, {0: [4096], 1: [4096]}, 2),
+        (
+            {"memory_limit": "4 GiB", "logical_gpus": 2},
+            {0: [4096] * 2, 1: [4096] * 2},
+            4,
+        ),
+        ({"memory_fraction": 0.5}, {0: [HALF], 1: [HALF]}, 2),
+        (
+            {"visible": [0], "memory_fraction": 0.5, "logical_gpus": 2},
+            {0: [HALF // 2] * 2},
+            2,
+        ),
     ],
 )
-def test_impossible_settings_of_gpus_are_refused(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, settings: Any, words: str
+def test_memory_limits_are_each_gpus(
+    machine: Machine, settings: Any, expected: Any, gpus: int
 ) -> None:
-    """The message says what there is and what hides it; nothing is applied."""
-    if "CUDA" in words:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    """In MiB, of visible GPUs only; repeating a call is harmless.
 
-    with pytest.raises(ConfigError, match=words):
-        config.configure(**settings)
+    A card that is cut is several devices, each as large as its limit.
+    """
+    for name, value in settings.items():  # calls add up
+        if name != "logical_gpus":
+            config.configure(**{name: value})
+    config.configure(**settings)
 
-    assert len(machine.visible) == 2
+    assert limits(machine) == expected
+    assert len(machine.visible) == len(expected)
+    found = runtime.local_cluster().of_kind("gpu")
+    assert [d.name for d in found] == [f"gpu:{i}" for i in range(gpus)]
+    sizes = [size * 2**20 for each in expected.values() for size in each]
+    assert [d.memory_bytes for d in found] == sizes
 
 
 def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
@@ -140,20 +153,26 @@ def test_memory_growth_is_set_on_all_gpus_alike(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "words"),
     [
-        ({"memory_limit": "4 GiB"}, [4096]),
-        ({"memory_fraction": 0.5}, [40 * 1024 - 640]),
-        ({"memory_fraction": 0.5, "logical_gpus": 2}, [(40 * 1024 - 640) // 2] * 2),
+        ({"visible": [0, 2]}, "there is no GPU 2; TensorFlow finds 2"),
+        ({"visible": 5}, "CUDA_VISIBLE_DEVICES='1,0'"),
+        ({"memory_fraction": 0.01, "logical_gpus": 200}, "leaves nothing"),
+        ({"memory_fraction": 0.5}, "pip install nvidia-ml-py, or set memory_limit"),
     ],
 )
-def test_memory_limits_are_each_gpus(
-    machine: Machine, settings: Any, expected: list[int]
+def test_impossible_settings_of_gpus_are_refused(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, settings: Any, words: str
 ) -> None:
-    """In MiB; a fraction leaves room for the CUDA context, and may be divided."""
-    config.configure(**settings)
+    """The message says what there is and what hides it; nothing is applied."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    if "nvidia" in words:  # the driver tells the size of a card
+        monkeypatch.setattr(config, "cards", list)
 
-    assert [limits(machine, i) for i in (0, 1)] == [expected] * 2
+    with pytest.raises(ConfigError, match=words):
+        config.configure(**settings)
+
+    assert len(machine.visible) == 2
 
 
 def test_two_jobs_of_one_half_share_a_card(
@@ -170,33 +189,10 @@ def test_two_jobs_of_one_half_share_a_card(
     assert main(["run", *flags, "job.py", "--lr", "0.1"]) == 7
 
     assert capsys.readouterr().out == "__main__ job.py --lr 0.1\n"
-    assert machine.visible == machine.gpus[:1]
-    [limit] = limits(machine, 0)
     context = 512
+    [[limit]] = limits(machine).values()
     assert 75 * 1024 < 2 * limit <= 80 * 1024 - 2 * context
     assert os.environ["SPLITNET_MEMORY_FRACTION"] == "0.5"  # for child processes
-
-
-def test_memory_fraction_needs_the_driver(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without NVML the size of a card is not known, and the message says what helps."""
-    monkeypatch.setattr(config, "cards", tuple)
-
-    with pytest.raises(
-        ConfigError, match="pip install nvidia-ml-py, or set memory_limit"
-    ):
-        config.configure(memory_fraction=0.5)
-
-
-def test_configure_adds_up_and_repeats_harmlessly(machine: Machine) -> None:
-    """The second call keeps what the first said, and the third changes nothing."""
-    config.configure(visible=[0])
-    config.configure(memory_limit="2 GiB")
-    config.configure(memory_limit="2 GiB")
-
-    assert machine.visible == [machine.gpus[0]]
-    assert limits(machine, 0) == [2048]
 
 
 def test_settings_of_gpus_too_late_are_named_each(
@@ -212,33 +208,21 @@ def test_settings_of_gpus_too_late_are_named_each(
     assert "visible=" not in str(caught.value)
 
 
-def test_local_cluster_describes_gpus(machine: Machine) -> None:
-    """Names, targets, the preset of the model, and the memory that is free."""
+def test_local_cluster_describes_gpus(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, targets, the preset of the model, and the memory that is free.
+
+    Once TensorFlow has taken the memory, it still counts as the plan's.
+    """
     cluster = runtime.local_cluster()
 
     assert [d.name for d in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
     assert cluster["gpu:1"].target == "/device:GPU:1"
     assert cluster["gpu:0"].memory_bytes == 60 * GIB
     assert cluster["gpu:0"].flops_per_second == 78e12
-
-
-def test_local_cluster_knows_logical_gpus_and_their_limits(machine: Machine) -> None:
-    """A card that is cut is several devices, each as large as its limit."""
-    config.configure(memory_limit="4 GiB", logical_gpus=2)
-
-    gpus = runtime.local_cluster().of_kind("gpu")
-    assert [d.name for d in gpus] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3"]
-    assert {d.memory_bytes for d in gpus} == {4 * GIB}
-
-
-def test_local_cluster_remembers_what_was_free(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once TensorFlow has taken the memory, it still counts as the plan's."""
-    runtime.local_cluster()
     monkeypatch.setattr(runtime, "started", lambda: True)
-    monkeypatch.setattr(runtime, "cards", lambda: (card(0, free_bytes=0), card(1)))
-
+    monkeypatch.setattr(runtime, "cards", lambda: [card(0, free_bytes=0), card(1)])
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 60 * GIB
 
 
@@ -246,7 +230,7 @@ def test_local_cluster_without_a_driver_uses_the_presets(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A known model has a known size; an unknown one is a plain GPU."""
-    monkeypatch.setattr(runtime, "cards", tuple)
+    monkeypatch.setattr(runtime, "cards", list)
 
     assert runtime.local_cluster()["gpu:0"].memory_bytes == 80 * 10**9
     machine.details = {"device_name": "Tesla K80"}
@@ -262,19 +246,17 @@ def test_force_cpu_and_stand_ins_hide_real_gpus(machine: Machine) -> None:
     machine.visible = list(machine.gpus)
     cluster = runtime.local_cluster(stand_in_gpus=2)
     assert machine.visible == []
-    assert all(d.stand_in for d in cluster.of_kind("gpu"))
+    assert [d.stand_in for d in cluster] == [True, True, False]
 
 
 def test_details_tell_what_a_plan_need_not_know(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Model, capability, use and links, for `splitnet devices`."""
-    known = (card(0, busy=0.25, used_by=((42, GIB),), links=(1,)), card(1))
-    monkeypatch.setattr(runtime, "cards", lambda: known)
+    known = card(1, busy=0.25, used_by=((42, GIB),), links=(1,))
+    monkeypatch.setattr(runtime, "cards", lambda: [known, card(0)])
 
     details = runtime.details_of(runtime.local_cluster())
 
-    assert details["gpu:0"] == runtime.Details(
-        "NVIDIA A100-SXM4-80GB", "8.0", 80 * GIB, 0.25, None, ((42, GIB),), (1,)
-    )
+    assert details["gpu:1"] == replace(known, capability="8.0")
     assert details["cpu:0"].memory_bytes > 0

@@ -85,13 +85,10 @@ def test_stand_ins_are_cpu_devices_after_the_first(told: dict) -> None:
 @pytest.mark.parametrize(
     ("question", "words"),
     [
-        ("bad number", "DeviceError: .*between 0 and 256"),
+        ("bad number", "DeclarationError: .*0 to 256"),
         ("bad kind", "DeclarationError: .*a whole number"),
         ("no such gpu", "there is no GPU 7; TensorFlow finds"),
-        (
-            "more",
-            r"ConfigError: too late for 4 .*started with 3.*before the",
-        ),
+        ("more", r"ConfigError: too late for 4 .*started with 3.*before the"),
         ("late", "too late: TensorFlow has already started"),
         ("late", r"cpu_threads=3 \(sn.configure\)"),
         ("late", r"cpu_devices=9 \(sn.configure\)"),
@@ -132,9 +129,13 @@ def shared_file(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return story(
         """
         import tensorflow as tf
-        from splitnet.tf.runtime.configure import check_settings, current
+        from pathlib import Path
+        from splitnet.core.settings import resolve
+        from splitnet.tf.runtime.configure import check_settings
         answer["real"] = said(lambda: sn.local_cluster())
-        answer["notes"] = check_settings(current()).notes
+        answer["notes"] = check_settings(
+            resolve({"visible": "none"}, os.environ, Path.cwd())
+        )
         sn.local_cluster(stand_in_gpus=1)
         answer["threads"] = tf.config.threading.get_intra_op_parallelism_threads()
         answer["later"] = said(lambda: sn.configure(soft_placement=False))
@@ -164,8 +165,8 @@ def test_check_names_what_has_no_effect_or_is_set_twice(shared_file: dict) -> No
     notes = "\n".join(shared_file["notes"])
 
     assert "memory_growth=True (splitnet.toml) has no effect" in notes
-    assert "TF_FORCE_GPU_ALLOW_GROWTH='true' decides memory growth" in notes
-    assert "OMP_NUM_THREADS='7' limits threads" in notes
+    assert "TF_FORCE_GPU_ALLOW_GROWTH='true' of the environment counts" in notes
+    assert "OMP_NUM_THREADS='7' of the environment counts" in notes
 
 
 def test_settings_of_the_environment_are_applied(shared_file: dict) -> None:

@@ -47,30 +47,10 @@ def unknown(*arguments: Any) -> Any:
     raise NVMLError
 
 
-@pytest.fixture
-def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver with two cards and nothing hidden."""
-    monkeypatch.setitem(sys.modules, "pynvml", driver(2))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.mark.usefixtures("two_cards")
-def test_cards_tell_all_that_is_known() -> None:
-    """Name, memory, use, power, processes and links."""
-    first, second = cards()
-
-    assert (first.name, first.uuid) == ("card 0", "GPU-0abc")
-    assert (first.memory_bytes, second.free_bytes) == (80 * GIB, 59 * GIB)
-    assert (first.busy, first.watts) == (0.25, 120.0)
-    assert first.used_by == ((7, GIB),)
-    assert (first.links, second.links) == ((1,), (0,))
-
-
-@pytest.mark.usefixtures("two_cards")
 @pytest.mark.parametrize(
-    ("visible", "names"),
+    ("visible", "models"),
     [
-        ("1", ["card 1"]),
+        (None, ["card 0", "card 1"]),
         ("1,0", ["card 1", "card 0"]),
         ("GPU-1", ["card 1"]),
         ("0,7,1", ["card 0"]),
@@ -79,33 +59,46 @@ def test_cards_tell_all_that_is_known() -> None:
     ],
 )
 def test_cards_are_counted_as_cuda_does(
-    visible: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+    visible: str | None, models: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA_VISIBLE_DEVICES orders, hides, and ends at what it does not know."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setitem(sys.modules, "pynvml", driver(2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
 
     found = cards()
 
-    assert [card.name for card in found] == names
-    assert [card.index for card in found] == list(range(len(names)))
+    assert [card.model for card in found] == models
+    assert [card.index for card in found] == list(range(len(models)))
 
 
-def test_cards_that_know_less_tell_less(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        ((), (0.25, 120.0, ((7, GIB),), (1,))),
+        (
+            ("UtilizationRates", "PowerUsage", "ComputeRunningProcesses", "P2PStatus"),
+            (None, None, (), ()),
+        ),
+    ],
+)
+def test_cards_tell_all_that_is_known(
+    refused: tuple[str, ...], told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A query that a card refuses leaves that fact out, and nothing else."""
-    refused = (
-        "nvmlDeviceGetUtilizationRates",
-        "nvmlDeviceGetPowerUsage",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlDeviceGetP2PStatus",
-    )
-    module = driver(2, **dict.fromkeys(refused, unknown))
-    monkeypatch.setitem(sys.modules, "pynvml", module)
+    queries = {f"nvmlDeviceGet{name}": unknown for name in refused}
+    monkeypatch.setitem(sys.modules, "pynvml", driver(2, **queries))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    first, _ = cards()
+    card, _ = cards()
 
-    assert (first.name, first.memory_bytes) == ("card 0", 80 * GIB)
-    assert (first.busy, first.watts, first.used_by, first.links) == (None, None, (), ())
+    assert (card.model, card.uuid, card.memory_bytes) == (
+        "card 0",
+        "GPU-0abc",
+        80 * GIB,
+    )
+    assert (card.busy, card.watts, card.used_by, card.links) == told
 
 
 @pytest.mark.parametrize("module", [driver(2, nvmlInit=unknown), None])
@@ -115,4 +108,4 @@ def test_no_driver_no_cards(
     """Without a driver, or without nvidia-ml-py, there is nothing to tell."""
     monkeypatch.setitem(sys.modules, "pynvml", module)
 
-    assert cards() == ()
+    assert cards() == []

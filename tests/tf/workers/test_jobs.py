@@ -99,7 +99,7 @@ def test_job_of_a_stateful_set() -> None:
     """Pods have stable names; a client is not one of them."""
     job = job_of(PODS | {"SPLITNET_CLUSTER": "not read"})
 
-    assert (job.origin, job.index) == ("StatefulSet train-worker", 1)
+    assert (job.origin, job.index) == ("the variables of a StatefulSet", 1)
     assert addresses(PODS)["worker:0"] == "train-worker-0.train:2223"
     assert job_of(PODS | {"HOSTNAME": "train-client"}).index is None
 
@@ -347,7 +347,7 @@ def test_pods_of_the_manifest_train(
 
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip() == (
-        "StatefulSet train-worker ['cpu:0', 'worker:0/cpu:0', 'worker:1/cpu:0']"
+        "the variables of a StatefulSet ['cpu:0', 'worker:0/cpu:0', 'worker:1/cpu:0']"
     )
 
 

@@ -221,7 +221,7 @@ def test_workers_that_die_or_hang_are_named_in_seconds(trained: dict[str, Any]) 
         ("while it hangs", "WorkerError: a worker is lost"),
         ("while it hangs", "cluster.without('worker:0')"),
         ("second", "client:0 cannot listen at"),
-        ("second", "another program has joined this cluster"),
+        ("second", "another program, which has joined this cluster"),
         ("another", "joined another cluster"),
         ("version", "this program has TensorFlow 9.9.9"),
     ],
