@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from splitnet.core.cluster import Cluster
@@ -18,8 +18,7 @@ def say(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print an answer for a program: one JSON value, without NaN or infinity."""
-    ascii_ = not (sys.stdout.encoding or "").lower().startswith("utf")
-    print(json.dumps(value, indent=2, ensure_ascii=ascii_, allow_nan=False))
+    print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def show_rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -37,22 +36,19 @@ def progress(what: str, *, total: float | None = None) -> Iterator[Callable[...,
         yield lambda done, text="": None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
-    with (
-        open(os.dup(sys.stderr.fileno()), "w") as terminal,
-        Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            console=Console(file=terminal),
-            transient=True,
-            redirect_stdout=sys.stdout.isatty(),
-        ) as bar,
-    ):
-        task = bar.add_task(what, total=total, text="")
-        yield lambda done, text="": bar.update(task, completed=done, text=text)
+    # Of its own, since standard error is redirected while TensorFlow starts.
+    with open(os.dup(sys.stderr.fileno()), "w") as terminal:
+        console = Console(file=terminal)
+        piped = not sys.stdout.isatty()
+        with Progress(
+            console=console, transient=True, redirect_stdout=not piped
+        ) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda done, text="": bar.update(
+                task, completed=done, description=f"{what} {text}"
+            )
 
 
 def import_tensorflow(level: str = "3") -> None:
@@ -63,18 +59,15 @@ def import_tensorflow(level: str = "3") -> None:
     """
     from splitnet.tf.runtime.logging import import_frameworks, log_filter
 
-    if "tensorflow" in sys.modules:
-        shown: AbstractContextManager[object] = nullcontext()
-    else:
-        shown = progress("loading TensorFlow")
-    with shown, log_filter():
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
+    loaded = "tensorflow" in sys.modules
+    with nullcontext() if loaded else progress("loading TensorFlow"), log_filter():
         import_frameworks()
 
 
-def local_devices(stand_ins: int = 0) -> Cluster:
+def local_devices(stand_ins: int | None = None) -> Cluster:
     """The devices of this machine, with CPU devices in place of so many GPUs."""
     import_tensorflow()
     from splitnet.tf.runtime.devices import local_cluster
 
-    return local_cluster(stand_in_gpus=stand_ins)
+    return local_cluster(stand_in_gpus=stand_ins or 0)

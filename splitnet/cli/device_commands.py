@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import Meta
 from typer import Argument, Option
 
 import splitnet as sn
@@ -20,7 +21,7 @@ from splitnet.cli.console import (
     show_rows,
 )
 from splitnet.cli.options import (
-    TARGET_HELP,
+    SEARCH,
     AllowRemote,
     Json,
     StandIns,
@@ -28,9 +29,11 @@ from splitnet.cli.options import (
     TargetName,
     check_target,
     load_source,
+    search_options,
 )
 from splitnet.cli.plan_commands import planned
 from splitnet.cli.worker_commands import run_with_workers
+from splitnet.core.checks import Count, Positive
 from splitnet.core.errors import (
     ConfigError,
     DeclarationError,
@@ -39,7 +42,7 @@ from splitnet.core.errors import (
     format_seconds,
 )
 from splitnet.core.serialization import write_cluster
-from splitnet.core.settings import OPTIONS, Setting, config_file, resolve
+from splitnet.core.settings import OPTIONS, config_file, resolve
 
 
 def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
@@ -56,30 +59,18 @@ def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
         if row["capability"]:
             model += f" (cc {row['capability']})"
         total, busy = row["memory_bytes"], row["busy"]
-        users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
-        lines.append(
-            (
-                row["name"],
-                model,
-                format_bytes(row["free_bytes"]),
-                "-" if total is None else format_bytes(total),
-                "-" if busy is None else f"{busy:.0%}",
-                f"{format_count(row['flops_per_second'])}FLOP/s",
-                ", ".join(users) or "-",
-                ", ".join(f"gpu:{i}" for i in row["links"]) or "-",
-            )
+        figures = (
+            format_bytes(row["free_bytes"]),
+            "-" if total is None else format_bytes(total),
+            "-" if busy is None else f"{busy:.0%}",
+            f"{format_count(row['flops_per_second'])}FLOP/s",
         )
-    heads = (
-        "device",
-        "model",
-        "free",
-        "total",
-        "utilization",
-        "speed",
-        "used by",
-        "links",
-    )
-    show_rows(heads, lines)
+        users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
+        links = (f"gpu:{other}" for other in row["links"])
+        others = (", ".join(its) or "-" for its in (users, links))
+        lines.append((row["name"], model, *figures, *others))
+    heads = "device,model,free,total,utilization,speed,used by,links"
+    show_rows(heads.split(","), lines)
     return 0
 
 
@@ -88,24 +79,17 @@ def _device_rows(stand_ins: int) -> list[dict[str, Any]]:
     from splitnet.tf.runtime.devices import Details, details_of
 
     details = details_of(cluster)
+    names = ("name", "kind", "target", "stand_in", "flops_per_second")
     return [
         asdict(details.get(device.name, Details()))
-        | {
-            "name": device.name,
-            "kind": device.kind,
-            "target": device.target,
-            "stand_in": device.stand_in,
-            "free_bytes": device.memory_bytes,
-            "flops_per_second": device.flops_per_second,
-        }
+        | {name: getattr(device, name) for name in names}
+        | {"free_bytes": device.memory_bytes}
         for device in cluster
     ]
 
 
 def config(
-    check: Annotated[
-        bool, Option("--check", help="Check the settings against this machine.")
-    ] = False,
+    check: Annotated[bool, "Check the settings against this machine."] = False,
 ) -> int:
     """Show every runtime setting with its value and its origin."""
     settings = resolve({}, os.environ, Path.cwd())
@@ -115,7 +99,16 @@ def config(
         from splitnet.tf.runtime.configure import check_settings
 
         notes = check_settings(settings)
-    rows = [(s.name, *_value_and_origin(s), OPTIONS[s.name].about) for s in settings]
+    rows = []
+    for one in settings:
+        value = "TensorFlow's own" if one.value is None else str(one.value)
+        if isinstance(one.value, tuple):  # visible GPUs
+            value = ",".join(map(str, one.value)) or "none"
+        elif one.name == "memory_limit" and one.value is not None:
+            value = format_bytes(one.value)
+        origin = "default" if one.origin == "default" else one.source
+        origin += f", set aside: {one.set_aside}" if one.set_aside else ""
+        rows.append((one.name, value, origin, OPTIONS[one.name].about))
     show_rows(("option", "value", "origin", "meaning"), rows)
     path = config_file(os.environ, Path.cwd())
     print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
@@ -124,40 +117,17 @@ def config(
     return 0
 
 
-def _value_and_origin(setting: Setting) -> tuple[str, str]:
-    value = "TensorFlow's own" if setting.value is None else str(setting.value)
-    if isinstance(setting.value, tuple):  # visible GPUs
-        value = ",".join(map(str, setting.value)) or "none"
-    elif setting.name == "memory_limit" and setting.value is not None:
-        value = format_bytes(setting.value)
-    origin = "default" if setting.origin == "default" else setting.source
-    set_aside = f", set aside: {setting.set_aside}" if setting.set_aside else ""
-    return value, origin + set_aside
-
-
 _SETTINGS: Table = {
-    name: Annotated[
-        bool | None if option.is_flag else str | None,
-        Option(
-            *(("--gpus", "--visible") if name == "visible" else ()), help=option.about
-        ),
-    ]
+    name: Annotated[bool if option.is_flag else str, option.about]
     for name, option in OPTIONS.items()
-}
+} | {"visible": Annotated[str, Option("--gpus", help=OPTIONS["visible"].about)]}
 
 
 def run(
     script: Annotated[str, Argument(metavar="SCRIPT.py", help="The script.")],
-    arguments: Annotated[
-        list[str] | None, Argument(metavar="...", help="Its arguments.")
-    ] = None,
-    workers: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="Run a command with N private workers."),
-    ] = None,
-    max_restarts: Annotated[
-        int, Option(metavar="N", min=0, help="Starts after a failure, with --workers.")
-    ] = 0,
+    arguments: Annotated[list[str], Argument(help="Its arguments.")] = None,
+    workers: Annotated[Positive, "Run a command with N private workers."] = None,
+    max_restarts: Annotated[Count, "Starts after a failure, with --workers."] = 0,
     **settings: Annotated[Any, _SETTINGS],
 ) -> int:
     """Run any TensorFlow script under runtime settings.
@@ -187,22 +157,12 @@ def run(
 
 
 def measure(
-    target: Annotated[str | None, Argument(metavar="TARGET", help=TARGET_HELP)] = None,
-    out: Annotated[
-        Path, Option("--out", "-o", metavar="FILE", help="Save the costs here.")
-    ] = Path("costs.json"),
-    batch: Annotated[int, Option(metavar="N", min=1, help="Samples per step.")] = 32,
-    optimizer: Annotated[
-        str, Option(metavar="NAME", help="Keras optimizer whose update is timed.")
-    ] = "adam",
+    target: TargetName = None,
+    out: Annotated[Path, "Save the costs in this file."] = Path("costs.json"),
+    batch: Annotated[Positive, "Samples per step."] = 32,
+    optimizer: Annotated[str, "Keras optimizer whose update is timed."] = "adam",
     stand_ins: StandIns = 0,
-    links: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.toml",
-            help="Measure the links of this cluster file instead, and save them in it.",
-        ),
-    ] = None,
+    links: Annotated[Path, "Measure the links of this cluster file instead."] = None,
     allow_remote: AllowRemote = False,
 ) -> int:
     """Measure calls and links on this machine, for `plan --costs`."""
@@ -232,40 +192,17 @@ def _measure_links(file: Path, allow_remote: bool) -> int:
     kinds = sorted({(device.host, device.kind) for device in cluster})
     alike = {d.name: kinds.index((d.host, d.kind)) for d in cluster}
     found = measure_links(cluster, alike, typical_bytes=2**22)
-    write_cluster(replace(cluster, links=found), file)
-    shown: dict[tuple[int, int], tuple[str, ...]] = {}
-    for link in found:
-        ends = alike[link.source], alike[link.target]
-        if ends[0] <= ends[1]:
-            speed = f"{format_bytes(link.bytes_per_second)}/s"
-            row = (
-                link.source,
-                link.target,
-                speed,
-                format_seconds(link.latency_seconds),
-            )
-            shown.setdefault(ends, row)
-    rows = [row for _, row in sorted(shown.items())]
-    show_rows(("from", "to", "bandwidth", "latency"), rows)
+    measured = replace(cluster, links=found)
+    write_cluster(measured, file)
+    print(sn.table(measured))
     print(f"saved in {file}")
     return 0
 
 
 def demo(
-    epochs: Annotated[
-        int, Option(metavar="N", min=1, help="Passes over the training pairs.")
-    ] = 5,
-    gpus: Annotated[
-        int,
-        Option(
-            metavar="N",
-            min=0,
-            help="GPUs to use; CPU devices stand in for missing ones.",
-        ),
-    ] = 2,
-    out: Annotated[
-        Path, Option("--out", "-o", metavar="DIR", help="Folder for pictures and plan.")
-    ] = Path("demo"),
+    epochs: Annotated[Positive, "Passes over the training pairs."] = 5,
+    gpus: Annotated[Count, "GPUs to use; CPU devices stand in for missing ones."] = 2,
+    out: Annotated[Path, "Folder for pictures and plan."] = Path("demo"),
 ) -> int:
     """Train a shared encoder on two devices, and audit where it ran.
 
@@ -283,37 +220,29 @@ def demo(
     return 0 if outcome.ok else 1
 
 
-SavedPlanOfTarget = Annotated[
-    str | None,
-    Option(metavar="PLAN.json", help="A saved plan of TARGET; else one is made here."),
-]
-Batch = Annotated[
-    int | None, Option(metavar="N", min=1, help="Batch size: samples per step (32).")
-]
-Optimizer = Annotated[str, Option(metavar="NAME", help="A Keras optimizer by name.")]
-Loss = Annotated[str, Option(metavar="NAME", help="A Keras loss by name.")]
+_TRAINING: Table = {
+    "plan": Annotated[str, "A saved plan of TARGET; else one is made here."],
+    "batch": SEARCH["batch"],
+    "optimizer": Annotated[str, "A Keras optimizer by name (adam)."],
+    "loss": Annotated[str, "A Keras loss by name (mse)."],
+    "stand_ins": StandIns,
+}
 
 
 def audit(
-    target: TargetName,
-    plan: SavedPlanOfTarget = None,
-    batch: Batch = None,
-    optimizer: Optimizer = "adam",
-    loss: Loss = "mse",
-    stand_ins: StandIns = 0,
-    json_: Json = False,
+    target: TargetName, json_: Json = False, **options: Annotated[Any, _TRAINING]
 ) -> int:
     """Run one training step and check that it ran as planned.
 
     The data are synthetic. The devices are read back from the graphs that TensorFlow
     executed. Exit code 1 if anything ran elsewhere.
     """
-    source, made = _source_and_plan(target, plan, batch, optimizer, stand_ins)
+    source, made = _source_and_plan(target, options)
     with progress("auditing", total=2) as advance:
         advance(0, "emitting")
-        model = _compiled(sn.emit(source, made), optimizer, loss)
+        model = _compiled(sn.emit(source, made), options)
         advance(1, "running a step")
-        found = sn.audit(model, made, _synthetic_batch(model, made.batch, loss))
+        found = sn.audit(model, made, _synthetic_batch(model, made.batch, options))
     if json_:
         findings = [finding.text for finding in found.findings]
         show_json({"ok": found.ok, "findings": findings})
@@ -324,26 +253,20 @@ def audit(
 
 def bench(
     target: TargetName,
-    plan: SavedPlanOfTarget = None,
-    batch: Batch = None,
-    optimizer: Optimizer = "adam",
-    loss: Loss = "mse",
-    stand_ins: StandIns = 0,
-    steps: Annotated[
-        int, Option(metavar="N", min=2, help="Steps of each model that are timed.")
-    ] = 20,
+    steps: Annotated[int, Meta(ge=2), "Steps of each model that are timed."] = 20,
     json_: Json = False,
+    **options: Annotated[Any, _TRAINING],
 ) -> int:
     """Time training steps as planned and on one device, in turn.
 
     The data are synthetic. One device is what TensorFlow takes without splitnet: its
     first GPU, or the CPU.
     """
-    source, made = _source_and_plan(target, plan, batch, optimizer, stand_ins)
+    source, made = _source_and_plan(target, options)
     with progress("timing", total=2 * steps + 2) as advance:
-        placed = _compiled(sn.emit(source, made), optimizer, loss)
-        plain = _compiled(sn.unplace(placed), optimizer, loss)
-        data = _synthetic_batch(placed, made.batch, loss)
+        placed = _compiled(sn.emit(source, made), options)
+        plain = _compiled(sn.unplace(placed), options)
+        data = _synthetic_batch(placed, made.batch, options)
         seconds: tuple[list[float], list[float]] = ([], [])
         for turn in range(2 * steps + 2):
             began = time.perf_counter()
@@ -374,37 +297,35 @@ def bench(
     return 0
 
 
-def _source_and_plan(
-    target: str, plan: str | None, batch: int | None, optimizer: str, stand_ins: int
-) -> "tuple[Any, sn.Plan]":
+def _source_and_plan(target: str, options: Table) -> "tuple[Any, sn.Plan]":
     """A model with a saved plan, or with a plan for this machine."""
     check_target(target)
-    if not plan:
+    stand_ins = options["stand_ins"]
+    if options["plan"] is None:
         cluster = local_devices(stand_ins)
-        source, how = load_source(target), {"optimizer": optimizer}
-        how |= {} if batch is None else {"batch": batch}
-        return source, planned(source, cluster, how)[0]
-    if batch is not None:
+        source = load_source(target)
+        return source, planned(source, cluster, search_options(options))[0]
+    if options["batch"] is not None:
         raise DeclarationError("a saved plan has its own batch; leave --batch out.")
-    made = sn.load_plan(plan)
+    made = sn.load_plan(options["plan"])
     # Its stand-ins must exist before the program builds its first layer.
     local_devices(stand_ins or sum(d.stand_in for d in made.cluster))
     return load_source(target), made
 
 
-def _compiled(model: Any, optimizer: str, loss: str) -> Any:
+def _compiled(model: Any, options: Table) -> Any:
     if not model.compiled:
-        model.compile(optimizer, loss)
+        model.compile(options["optimizer"] or "adam", options["loss"] or "mse")
     return model
 
 
-def _synthetic_batch(model: Any, batch: int, loss: str) -> tuple[Any, Any]:
+def _synthetic_batch(model: Any, batch: int, options: Table) -> tuple[Any, Any]:
     """Inputs and targets for one step; class numbers for losses that take those."""
     import keras
 
     from splitnet.tf.profiling.measure import synthetic_batch
 
     inputs, targets = synthetic_batch(model, batch)
-    if loss.startswith("sparse_"):
+    if (options["loss"] or "").startswith("sparse_"):
         targets = keras.tree.map_structure(lambda t: t.argmax(-1), targets)
     return inputs, targets

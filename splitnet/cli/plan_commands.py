@@ -5,23 +5,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
-
 import splitnet as sn
 from splitnet.cli.console import progress, show_json
 from splitnet.cli.options import (
-    COSTING,
     ESTIMATE,
     MACHINE,
+    SCORE,
     SEARCH,
-    Inference,
     Json,
     SavedPlan,
     Table,
     TargetName,
-    device_list,
     opened,
-    saved,
     search_options,
 )
 from splitnet.core.cluster import Cluster
@@ -35,14 +30,9 @@ _MOST_BATCH = 2**20
 
 def plan(
     target: TargetName = "",
-    out: Annotated[
-        Path | None, Option("--out", "-o", metavar="FILE", help="Save the plan here.")
-    ] = None,
-    inference: Inference = False,
+    out: Annotated[Path, "Save the plan in this file."] = None,
     json_: Json = False,
-    warm_up: Annotated[
-        bool, Option("--warm-up", help="Compile the search loops in advance.")
-    ] = False,
+    warm_up: Annotated[bool, "Compile the search loops in advance."] = False,
     **options: Annotated[Any, SEARCH | MACHINE],
 ) -> int:
     """Choose a device for every part, and show what it costs."""
@@ -53,18 +43,14 @@ def plan(
             warm_up_search()
         if not target:
             return 0
-    held = saved(target)
-    old = held if isinstance(held, sn.Plan) else None
-    search = search_options(options) | ({"training": False} if inference else {})
-    if held is not None and old is None:
-        search = {"objective": "throughput"} | search
-    made, seconds = planned(*opened(target, held, options), search)
-    change = old.compare(made) if old else None
+    source, cluster, held = opened(target, options)
+    made, seconds = planned(source, cluster, _search_of(held, options))
+    change = held.compare(made) if isinstance(held, sn.Plan) else None
     if out:
         made.save(out)
     most = _largest_batch(made)
     if json_:
-        moved = {} if change is None else {"moved": change.moved}
+        moved = {"moved": change.moved} if change is not None else {}
         show_json(_figures(made, seconds) | {"largest_batch": most} | moved)
         return 0
     print(sn.table(made))
@@ -73,10 +59,15 @@ def plan(
     if most is not None:
         at_least = " or more" if most == _MOST_BATCH else ""
         print(f"\nlargest batch that fits this placement: {most}{at_least}")
-    _say_assumed(options)
     if out:
         print(f"\nsaved to {out}")
     return 0
+
+
+def _search_of(held: Any, options: Table) -> dict[str, Any]:
+    """The options of a search; workloads are benchmarks of throughput."""
+    usual = {"objective": "throughput"} if isinstance(held, tuple) else {}
+    return usual | search_options(options)
 
 
 def planned(
@@ -91,7 +82,6 @@ def planned(
             advance(share, f"best {written(best)}")
 
         made = sn.plan(source, cluster, on_progress=show, **options)
-        show(1.0, made.value)
     return made, time.perf_counter() - began
 
 
@@ -103,26 +93,15 @@ def _largest_batch(plan: "sn.Plan") -> int | None:
     return sn.largest_batch(plan.graph, plan.cluster, device_of=plan.device_of, **how)
 
 
-def _say_assumed(options: Table) -> None:
-    if device_list(options) and not options["preset"]:
-        print("\nfigures of typical GPUs are assumed; name yours: --preset A100")
-
-
 def _figures(plan: "sn.Plan", seconds: float) -> dict[str, Any]:
     """A plan as plain values; "seconds" is what planning took."""
-    return {
-        "objective": plan.objective,
-        "value": plan.value,
-        "bound": plan.bound,
-        "gap": plan.gap,
+    names = ("objective", "value", "bound", "gap", "strategy", "batch")
+    return {name: getattr(plan, name) for name in (*names, "transfer_bytes")} | {
         "seconds": round(seconds, 3),
-        "strategy": plan.strategy,
         "execution": asdict(plan.execution),
-        "batch": plan.batch,
         "device_of": dict(plan.device_of),
         "fallbacks": [asdict(fallback) for fallback in plan.fallbacks],
         "memory_bytes": {name: used.total for name, used in plan.memory.items()},
-        "transfer_bytes": plan.transfer_bytes,
         "step_seconds": plan.timeline.seconds,
     }
 
@@ -136,30 +115,23 @@ def estimate(
 
     Exit code 1 if nothing fits.
     """
-    search = search_options(options)
-    source, cluster = opened(target, saved(target), options)
+    source, cluster, _ = opened(target, options)
     with progress("comparing strategies"):
-        found = sn.compare_strategies(source, cluster, **search)
+        found = sn.compare_strategies(source, cluster, **search_options(options))
     if json_:
         show_json([asdict(one) for one in found.all])
     else:
         print(str(found))
-        _say_assumed(options)
     return 0 if found.best.fits else 1
 
 
 def score(
     target: TargetName,
     placement: Annotated[
-        str,
-        Argument(
-            metavar="PLACEMENT.json",
-            help='{"part": "gpu:0", ...}, a saved plan, or the split of a workload.',
-        ),
+        str, '{"part": "gpu:0", ...}, a saved plan, or the split of a workload.'
     ],
-    inference: Inference = False,
     json_: Json = False,
-    **options: Annotated[Any, COSTING | MACHINE],
+    **options: Annotated[Any, SCORE | MACHINE],
 ) -> int:
     """Evaluate your own placement.
 
@@ -168,44 +140,31 @@ def score(
     from splitnet.planner.constraints import violations
     from splitnet.planner.workloads import device_of_split
 
-    held = saved(target)
     given = read_json(placement, "placement")
     if isinstance(given, dict) and "device_of" in given:  # of a plan, or `plan --json`
         given = given["device_of"]
     elif isinstance(given, dict) and {"fpgas", "cpus"} & set(given):
         given = device_of_split(given)
-    source, cluster = opened(target, held, options)
+    source, cluster, held = opened(target, options)
     began = time.perf_counter()
-    costing = search_options(options) | ({"training": False} if inference else {})
-    if isinstance(held, tuple):
-        costing = {"objective": "throughput"} | costing
-    scored = sn.score(source, cluster, given, **costing)
+    scored = sn.score(source, cluster, given, **_search_of(held, options))
     broken = violations(scored)
     if json_:
         figures = _figures(scored, time.perf_counter() - began)
         show_json(figures | {"violations": broken})
     else:
-        print(sn.table(scored))
-        for line in broken:
-            print(f"broken: {line}")
+        print("\n".join([sn.table(scored), *(f"broken: {line}" for line in broken)]))
     return 1 if broken else 0
 
 
 def simulate(
     plan: SavedPlan,
-    trace: Annotated[
-        Path | None, Option(metavar="FILE", help="Write a Perfetto trace (JSON).")
-    ] = None,
-    microbatches: Annotated[
-        int | None, Option(metavar="M", help="Micro-batches, if not the plan's.")
-    ] = None,
+    trace: Annotated[Path, "Write a Perfetto trace (JSON) into this file."] = None,
+    microbatches: Annotated[int, "Micro-batches, if not the plan's."] = None,
     schedule: Annotated[
-        Literal["gpipe", "1f1b"] | None,
-        Option(help="Order of the micro-batches, if not the plan's."),
+        Literal["gpipe", "1f1b"], "Their order, if not the plan's."
     ] = None,
-    recompute: Annotated[
-        bool, Option("--recompute", help="Recompute activations in the backward pass.")
-    ] = False,
+    recompute: Annotated[bool, "Recompute activations in the backward pass."] = False,
     json_: Json = False,
 ) -> int:
     """Simulate one step of a saved plan."""
@@ -218,16 +177,11 @@ def simulate(
     if trace:
         sn.trace(timeline, trace)
     if json_:
-        show_json(
-            {
-                "seconds": timeline.seconds,
-                "compute_seconds": dict(timeline.compute_seconds),
-                "utilization": dict(timeline.utilization),
-                "peak_bytes": dict(timeline.peak_bytes),
-                "tasks": [asdict(task) for task in timeline.tasks],
-                "copies": [asdict(copy) for copy in timeline.copies],
-            }
-        )
+        names = ("compute_seconds", "utilization", "peak_bytes")
+        figures = {name: dict(getattr(timeline, name)) for name in names}
+        tasks, copies = (map(asdict, its) for its in (timeline.tasks, timeline.copies))
+        events = {"tasks": list(tasks), "copies": list(copies)}
+        show_json({"seconds": timeline.seconds} | figures | events)
         return 0
     print(sn.chart(timeline))
     if trace:
@@ -237,37 +191,28 @@ def simulate(
 
 def draw(
     plan: SavedPlan,
-    out: Annotated[
-        Path, Option("--out", "-o", metavar="FILE", help=".svg, .png, .pdf or .dot.")
-    ] = Path("placement.svg"),
-    other: Annotated[
-        str | None, Option(metavar="PLAN.json", help="Show what moved since this plan.")
-    ] = None,
-    timeline: Annotated[
-        bool, Option("--timeline", help="Draw the timeline instead of the placement.")
-    ] = False,
+    out: Annotated[Path, ".svg, .png, .pdf or .dot."] = Path("placement.svg"),
+    other: Annotated[str, "Show what moved since this saved plan."] = None,
+    timeline: Annotated[bool, "Draw the timeline instead of the placement."] = False,
 ) -> int:
     """Draw a saved plan as SVG, PNG, PDF or DOT."""
     made = sn.load_plan(plan)
     old = sn.load_plan(other) if other else None
     with progress("drawing"):
         if timeline:
-            written = sn.draw(made.timeline, out, other=old and old.timeline)
+            sn.draw(made.timeline, out, other=old and old.timeline)
         else:
-            written = sn.draw(made, out, other=old)
-    print(str(written))
+            sn.draw(made, out, other=old)
+    print(out)
     return 0
 
 
 def report(
-    plan: SavedPlan,
-    out: Annotated[
-        Path, Option("--out", "-o", metavar="FILE", help="The file.")
-    ] = Path("report.html"),
+    plan: SavedPlan, out: Annotated[Path, "The file."] = Path("report.html")
 ) -> int:
     """Write one HTML page about a saved plan."""
     made = sn.load_plan(plan)
     with progress("writing the report"):
         sn.report(made, out)
-    print(str(out))
+    print(out)
     return 0

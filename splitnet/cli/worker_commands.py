@@ -1,26 +1,26 @@
-"""Commands about several machines: worker; cluster up and health."""
+"""Commands about several machines: worker, launch; cluster up and health."""
 
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
 from splitnet.cli.console import say, show_rows
 from splitnet.cli.options import AllowRemote
-from splitnet.core.cluster import Cluster
-from splitnet.core.errors import ConfigError, parse_bytes
+from splitnet.core.checks import Count, Positive
+from splitnet.core.cluster import PRESETS, Cluster
+from splitnet.core.errors import ConfigError, listed, parse_bytes
 
-MemoryLimit = Annotated[
-    str | None, Option(metavar="SIZE", help="Memory limit of each worker: '2 GB'.")
-]
-Program = Annotated[list[str], Argument(metavar="-- COMMAND ...")]
-Threads = Annotated[
-    int | None, Option(metavar="N", min=1, help="TensorFlow threads of each worker.")
-]
+MemoryLimit = Annotated[str, "Memory limit of each worker: '2 GB'."]
+Threads = Annotated[Positive, "TensorFlow threads of each worker."]
 
 _EXPOSED = (
     "--allow-remote: TensorFlow's port has no password and no encryption. Whoever "
@@ -28,21 +28,18 @@ _EXPOSED = (
     "cluster's hosts only, or a VPN such as WireGuard, in front: docs/machines.md."
 )
 
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,40}[a-z0-9])?")
+# Template and command that starts the job.
+_ENGINES = {
+    "slurm": ("slurm.sh.j2", "sbatch"),
+    "kubernetes": ("kubernetes.yaml.j2", "kubectl apply -f"),
+}
+
 
 def worker(
-    cluster: Annotated[
-        str | None,
-        Option(
-            metavar="FILE.toml",
-            help="File with the addresses of all hosts; else those of the job.",
-        ),
-    ] = None,
-    index: Annotated[
-        int | None, Option(metavar="K", help="Number of this worker; else the job's.")
-    ] = None,
-    core: Annotated[
-        int | None, Option(metavar="C", help="Use this processor core only.")
-    ] = None,
+    cluster: Annotated[str, "File with the addresses of all hosts."] = None,
+    index: Annotated[int, "Number of this worker; else the job's."] = None,
+    core: Annotated[int, "Use this processor core only."] = None,
     threads: Threads = None,
     memory: MemoryLimit = None,
     allow_remote: AllowRemote = False,
@@ -81,9 +78,9 @@ def worker(
 
 
 def up(
-    program: Program,
-    workers: Annotated[int, Option(metavar="N", help="Number of workers.")] = 2,
-    pin: Annotated[bool, Option("--pin", help="Pin each worker to one core.")] = False,
+    program: Annotated[list[str], Argument(metavar="-- COMMAND ...")],
+    workers: Annotated[int, "Number of workers."] = 2,
+    pin: Annotated[bool, "Pin each worker to one core."] = False,
     threads: Threads = None,
     memory: MemoryLimit = None,
     allow_remote: AllowRemote = False,
@@ -110,13 +107,17 @@ def run_with_workers(
     `options` are those of `sn.local_workers`.
     """
     from splitnet.tf.workers.health import probe, workers_of
-    from splitnet.tf.workers.start import local_workers
+    from splitnet.tf.workers.resolve import JOB_VARIABLES
+    from splitnet.tf.workers.start import CLUSTER_VARIABLE, local_workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the program runs
     with local_workers(workers, **options) as started:
+        # With workers of this machine a program is in no job of many hosts.
+        environ = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
+        environ[CLUSTER_VARIABLE] = str(started.file)
         for restart in range(1, max_restarts + 2):
             began = time.monotonic()
-            code, signals = run_program(program, _environment(started.file))
+            code, signals = run_program(program, environ)
             if code == 0 or signals or restart > max_restarts:
                 break
             after = f"after {time.monotonic() - began:.0f} s"
@@ -129,15 +130,6 @@ def run_with_workers(
             if ended := started.ended(host.task):
                 say(ended)
     return code
-
-
-def _environment(cluster_file: object) -> dict[str, str]:
-    """For a program with workers of this machine, which is in no job of many hosts."""
-    from splitnet.tf.workers.resolve import JOB_VARIABLES
-    from splitnet.tf.workers.start import CLUSTER_VARIABLE
-
-    others = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
-    return others | {CLUSTER_VARIABLE: str(cluster_file)}
 
 
 def run_program(
@@ -192,3 +184,75 @@ def health(
     lines = [(one.host.name, one.host.address, one.state) for one in found]
     show_rows(("worker", "address", "state"), lines)
     return 0 if found and all(one.state == "healthy" for one in found) else 1
+
+
+def launch(
+    program: Annotated[list[str], Argument(metavar="-- COMMAND ...")] = None,
+    engine: Annotated[
+        Literal["slurm", "kubernetes"], "What starts the processes."
+    ] = "slurm",
+    nodes: Annotated[Positive, "Hosts with a worker."] = 2,
+    gpus_per_node: Annotated[Count, "GPUs of each host."] = 0,
+    preset: Annotated[str, "Model of the GPUs: A100, H100 ..."] = None,
+    name: Annotated[str, "Of the job: lower case, digits and '-'."] = "splitnet",
+    image: Annotated[str, "Kubernetes: container with splitnet in it."] = None,
+    max_restarts: Annotated[Count, "Starts of the program after a failure."] = 3,
+    out: Annotated[Path, "Write it into this file."] = None,
+) -> int:
+    """Write an sbatch script or a Kubernetes manifest for a program.
+
+    Each host serves its devices by `splitnet worker`; the program runs once and calls
+    sn.connect(). Nothing is started: sbatch or kubectl starts, watches and ends the
+    processes.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    faults = []
+    if not program:
+        faults.append("name a command: splitnet launch -- python train.py")
+    if not _NAME.fullmatch(name):
+        faults.append(f"--name is lower case letters, digits and '-', not {name!r}")
+    if preset is not None and preset not in PRESETS:
+        faults.append(f"there is no preset {preset!r}. Known: {', '.join(PRESETS)}")
+    if engine == "kubernetes" and not image:
+        faults.append("a Kubernetes manifest needs --image")
+    if faults:
+        raise ConfigError(listed("a job cannot be written.", faults))
+    variables = {
+        "SPLITNET_ALLOW_REMOTE": "1",
+        "SPLITNET_GPUS_PER_HOST": str(gpus_per_node),
+    }
+    if preset:
+        variables["SPLITNET_GPU_PRESET"] = preset
+    if engine == "kubernetes":
+        variables |= {
+            "SPLITNET_PORT": "2222",
+            "SPLITNET_STATEFUL_SET": f"{name}-worker",
+            "SPLITNET_SERVICE": name,
+            "SPLITNET_WORKERS": str(nodes),
+            "SPLITNET_CLIENT": f"{name}-client.{name}:2222",
+        }
+    template, start = _ENGINES[engine]
+    environment = Environment(
+        loader=PackageLoader("splitnet.cli"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"quote": shlex.quote, "json": json.dumps}
+    text = environment.get_template(template).render(
+        name=name,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        max_restarts=max_restarts,
+        program=program,
+        image=image,
+        variables=variables,
+    )
+    if out is None:
+        print(text, end="")
+    else:
+        out.write_text(text, encoding="utf-8")
+        print(f"wrote {out}; start it: {start} {out}")
+    return 0

@@ -75,7 +75,7 @@ def test_plan_takes_pins(plan_file: str, capsys: pytest.CaptureFixture[str]) -> 
     [
         (["2*gpu,cpu", "--memory", "64 KiB"], 1, "InfeasibleError: "),
         (["gpu,cpu", "--missing", "error"], 2, "gpu:1"),
-        (["gpu,cpu", "--split", "wide"], 2, "write a layer, = and a number"),
+        (["gpu,cpu", "--split", "wide"], 2, "write LAYER=N"),
         (["2*gpu", "--strategy", "auto", "--split", "left=2"], 2, "has no layers"),
     ],
 )
