@@ -31,39 +31,26 @@ from typing import Any
 
 import numpy as np
 
+from splitnet.core.plan import PlanOptions
+from splitnet.planner.constraints import resolve
 from splitnet.planner.engine.solve import Solution, solve
-from splitnet.planner.problem import Problem, load_problem
+from splitnet.planner.evaluate import Evaluator
+from splitnet.planner.problem import Problem
+from splitnet.planner.workloads import workload_of
 
 LINE = "{workload:52} {seed:>4} {value:12.6g} {above:>8} {bound:12.6g} {seconds:6.2f}"
 
 Workload = dict[str, Any]
 
 
-def problem_from(data: Workload) -> Problem:
-    """The problem of a workload: accelerators first, then CPU cores."""
-    nodes = data["nodes"]
-    index = {node["id"]: i for i, node in enumerate(nodes)}
-    cost: dict[int, float] = {}
-    readers: dict[int, list[int]] = {}
-    for edge in data["edges"]:
-        source = index[edge["sourceId"]]
-        cost.setdefault(source, float(edge["cost"]))
-        readers.setdefault(source, []).append(index[edge["destId"]])
-    numbers: dict[object, int] = {}
-    keys = [("class", n["colorClass"]) if "colorClass" in n else n["id"] for n in nodes]
-    accelerators, cores = data["maxFPGAs"], data["maxCPUs"]
-    return load_problem(
-        seconds=[
-            (n["fpgaLatency"] if n["supportedOnFpga"] else inf, n["cpuLatency"])
-            for n in nodes
-        ],
-        size_bytes=[n.get("size", 0.0) for n in nodes],
-        sends=[(i, readers[i], (cost[i], 0.0)) for i in readers],
-        kind=[0] * accelerators + [1] * cores,
-        capacity_bytes=[data["maxSizePerFPGA"]] * accelerators + [inf] * cores,
-        group=[numbers.setdefault(key, len(numbers)) for key in keys],
-        backward=[bool(n.get("isBackwardNode")) for n in nodes],
-    )
+def problem_from(data: Workload) -> tuple[Problem, np.ndarray]:
+    """The problem of a workload, and the group of each node."""
+    graph, cluster = workload_of(data)
+    evaluator = Evaluator.of(graph, cluster, PlanOptions(objective="throughput"))
+    _, groups = resolve(graph, cluster, evaluator.load)
+    number = {part: i for i, group in enumerate(groups) for part in group.parts}
+    group = np.array([number[str(node["id"])] for node in data["nodes"]])
+    return evaluator.problem_of(groups), group
 
 
 def perturbed(data: Workload, seed: int = 0) -> Iterator[tuple[str, Workload]]:
@@ -98,7 +85,7 @@ def random_workload(seed: int) -> Workload:
             "id": i,
             "fpgaLatency": draw.lognormvariate(0, 1),
             "cpuLatency": draw.lognormvariate(2, 1),
-            "size": draw.uniform(1, 9),
+            "size": draw.randrange(100, 900),
             "supportedOnFpga": not cores or draw.random() < 0.95,
             "isBackwardNode": i >= 0.7 * count,
             "colorClass": draw.randrange(count),
@@ -142,8 +129,8 @@ def holds(data: Workload, split: dict[str, Any], judge: Any, contiguity: str) ->
 
 def some_fit(data: Workload, judge: Any, contiguity: str) -> bool:
     """Whether any assignment of a workload without CPUs keeps every constraint."""
-    problem = problem_from(data)
-    sizes, group = problem.graph.size_bytes, problem.forward.group
+    problem, group = problem_from(data)
+    sizes = problem.graph.size_bytes
     order = np.argsort(-sizes, kind="stable").tolist()
     room, place = [data["maxSizePerFPGA"]] * data["maxFPGAs"], [0] * len(sizes)
 
@@ -170,7 +157,8 @@ def check(data: Workload, found: Solution, judge: Any, contiguity: str) -> None:
         assert not data["maxCPUs"], "everything on a CPU fits"
         assert not some_fit(data, judge, contiguity), data
         return
-    split = split_of(data, found.assignment[problem_from(data).forward.group].tolist())
+    _, group = problem_from(data)
+    split = split_of(data, found.assignment[group].tolist())
     assert holds(data, split, judge, contiguity), split
     real = judge.max_load(judge.Workload(data), split)
     assert abs(real - found.value) <= 1e-9 * real, (real, found.value)
@@ -184,7 +172,7 @@ def rows_of(
     for seed in range(options.seeds):
         began = time.process_time()
         found = solve(
-            problem_from(data),
+            problem_from(data)[0],
             objective="throughput",
             contiguity=options.contiguity,
             time_limit=options.time_limit,

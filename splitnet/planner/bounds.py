@@ -8,9 +8,9 @@
 Variables of the program: x[g, d] = 1 if group g is on device d, T the value. Minimise T
 so that every group is somewhere and every device has room. For loads, device d pays for
 net e if y[e, d] = 1, which is at least x[u, d] - x[v, d] for two pins u, v. For a step,
-forward and backward tasks have start times; a task starts when what it reads has ended
-and, if the two groups are on different devices, the fastest copy has arrived. That
-devices and links do one thing at a time is left out.
+a task starts when the tasks before it on any chain have ended and, if the two groups
+are on different devices, the fastest copy has arrived. That devices and links do one
+thing at a time is left out.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ import numpy as np
 
 from splitnet.planner.engine.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
-from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.task_graph import GRADIENT
 from splitnet.simulator.units import CALLS
 
@@ -149,19 +148,13 @@ class CriticalPath:
         for task, arcs in enumerate(self.arcs):
             device, start = device_of[self.group[task]], 0.0
             for source, group, table, least in arcs:
-                end = ends[source]
-                from_device = device_of[group]
-                end += (
-                    least
-                    if device < 0 or from_device < 0
-                    else table[from_device][device]
-                )
+                other = device_of[group]
+                known = device >= 0 and other >= 0
+                end = ends[source] + (table[other][device] if known else least)
                 if end > start:
                     start, self.cause[task] = end, source
-            ends.append(
-                start
-                + (self.fastest[task] if device < 0 else self.seconds[device][task])
-            )
+            took = self.fastest[task] if device < 0 else self.seconds[device][task]
+            ends.append(start + took)
         longest = max(ends, default=0.0)
         self.last = ends.index(longest) if ends else -1
         return longest
@@ -184,17 +177,16 @@ class CriticalPath:
                 crossing[edge.source] += 1
                 crossing[max(edge.readers)] -= 1
         seams = np.cumsum(crossing) <= 1
-        passes: tuple[list[int], list[int]] = [], []
-        task, called, hops = self.last, 0, 0
-        while task >= 0:
-            if task < 2 * n and self.fastest[task] > 0:
-                passes[task >= n].append(min(task, 2 * n - 1 - task))
-            task = self.cause[task]
-        for units in passes:
-            units.sort()
-            size, keys = 0, rule.key[units]
+        chain = [self.last]
+        while chain[-1] >= 0:
+            chain.append(self.cause[chain[-1]])
+        called = hops = 0
+        for first in (0, n):  # of forward, and of backward tasks
+            tasks = (t for t in chain if first <= t < first + n and self.fastest[t] > 0)
+            units = sorted(min(task, 2 * n - 1 - task) for task in tasks)
+            keys = rule.key[units]
             hops += int(np.count_nonzero(keys[1:] == keys[:-1]))
-            found = 0
+            size = found = 0
             for unit, after in zip(units, [*units[1:], n + 1]):
                 size += 1
                 if size >= CALLS and seams[unit:after].any():
@@ -251,7 +243,7 @@ class _Program:
         none: list[dict[int, Any]] = [{} for _ in range(self.problem.device_count)]
         self._loads(self._payments() if paid else none)
         if objective == "latency" and self.problem.step is not None:
-            self._times(self.problem.step)
+            self._times(CriticalPath(self.problem))
         self.model.setOptionValue("mip_max_nodes", _MOST_NODES)
         self.model.setOptionValue("time_limit", float(time_limit))
         self.model.run()
@@ -309,57 +301,32 @@ class _Program:
             if load:
                 model.addConstr(model.qsum(load) <= self.total * float(number))
 
-    def _times(self, step: StepGraph) -> None:
+    def _times(self, path: CriticalPath) -> None:
         """Tasks start when what they read is there; the step ends after all."""
         model = self.model
-        start = [model.addVariable() for _ in range(step.count)]
-        back = [model.addVariable() if b else None for b in step.has_backward]
-        for edge in step.edges:
-            u = edge.source
-            for v in edge.readers:
-                ready = start[u] + self._took(step.forward, u)
-                model.addConstr(start[v] >= ready + self._copy(step, edge, u, v))
-            for v in edge.gradients_from:
-                ready = back[v] + self._took(step.backward, v)
-                model.addConstr(back[u] >= ready + self._copy(step, edge, v, u))
-        for u in range(step.count):
-            end = start[u] + self._took(step.forward, u)
-            if back[u] is not None:
-                model.addConstr(back[u] >= end)
-                end = back[u] + self._took(step.backward, u)
-                if step.has_update[u]:
-                    end = end + self._took(step.update, u)
-            model.addConstr(self.total >= end)
-
-    def _took(self, table: Any, unit: int) -> Any:
-        """Seconds of a task, wherever it runs."""
-        columns = self.on[int(self.problem.group_of_unit[unit])]
-        return self.model.qsum(
-            x * (table[d][unit] / self.unit) for d, x in columns.items()
-        )
-
-    def _copy(self, step: StepGraph, edge: Any, source: int, target: int) -> Any:
-        """Seconds of the fastest copy, if the two units are on different devices."""
-        a, b = (int(self.problem.group_of_unit[unit]) for unit in (source, target))
-        if a == b:
-            return 0.0
-        least = edge.seconds
-        if least is None:
-            links = [(d, e) for d in self.on[a] for e in self.on[b] if d != e]
-            least = min(
-                (
-                    step.latency[d][e] + edge.bytes * step.seconds_per_byte[d][e]
-                    for d, e in links
-                ),
-                default=0.0,
+        start = [model.addVariable() for _ in path.arcs]
+        end = [
+            start[task]
+            + model.qsum(
+                x * (path.seconds[d][task] / self.unit) for d, x in self.on[g].items()
             )
-        return self._apart(a, b) * (least / self.unit)
+            for task, g in enumerate(path.group)
+        ]
+        for task, arcs in enumerate(path.arcs):
+            model.addConstr(self.total >= end[task])
+            for source, group, table, _ in arcs:
+                copy = self._copy(group, path.group[task], table)
+                model.addConstr(start[task] >= end[source] + copy)
 
-    def _apart(self, a: int, b: int) -> Any:
-        """The variable that is 1 if two groups are on different devices."""
+    def _copy(self, a: int, b: int, table: list[list[float]]) -> Any:
+        """Seconds of the fastest copy, if the two groups are on different devices."""
+        links = [table[d][e] for d in self.on[a] for e in self.on[b] if d != e]
+        least = min(links, default=0.0) / self.unit
+        if a == b or not least:
+            return 0.0
         pair = min(a, b), max(a, b)
-        if pair not in self.cut:
+        if pair not in self.cut:  # 1 if they are on different devices
             column = self.cut[pair] = self.model.addVariable(ub=1.0)
             for d, x in self.on[pair[0]].items():
                 self.model.addConstr(column >= x - self.on[pair[1]].get(d, 0.0))
-        return self.cut[pair]
+        return self.cut[pair] * least

@@ -2,12 +2,10 @@
 
 Each part requests devices in order of preference, in its declaration or by a pin. The
 result says for every group of parts that share a device which devices it may use.
-Nothing here knows seconds or bytes, except when the least loaded substitute for a
-missing device is chosen.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -22,24 +20,27 @@ from splitnet.core.plan import DeviceOf, Fallback, Plan
 On = str | Sequence[str]
 Pins = Mapping[str, On] | Callable[[Part], On | None] | Plan
 
+_RANGE_RANK = 50
+"""Of a range of calls: less specific than a call, more so than a layer's name."""
+_MOST_UNKNOWN = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What one part requests, and the devices it may use on this cluster.
+    """The devices that one part may use on a cluster, and why.
 
     `reason` is a `Placement.reason`, or "" where the planner is free to choose.
-    `unavailable` is the requested device that cannot be used, and `detail` says why and
-    what is used instead. `preferred` are the devices of the first request that is
-    available; a substitute has none.
+    `preferred` are the devices of the first request that is available; a substitute has
+    none. `unavailable` is a first request that is not, and `detail` says what is used
+    instead, and why.
     """
 
-    part: str
-    requested: str
+    part: Part
     allowed: tuple[str, ...]
-    reason: str = ""
+    reason: str
+    preferred: tuple[str, ...] = ()
     unavailable: str = ""
     detail: str = ""
-    preferred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,82 +60,90 @@ def resolve(
     cluster: Cluster,
     load_of: Callable[[str, str], float],
     *,
-    pins: Pins | None = None,
     missing: str = "fallback",
     whole_lists: bool = False,
 ) -> tuple[dict[str, Constraint], list[Group]]:
     """Turn requests into devices of this cluster, part by part and group by group.
 
     Args:
-        graph: Its parts carry the declared requests.
+        graph: Its parts carry the requests; see `with_pins`.
         cluster: The available devices.
         load_of: Seconds that a part takes on a device, to find the least loaded.
-        pins: Names or patterns -> `on=`, or a function of the part; see `requests_of`.
         missing: What to do if no requested device is available: "fallback" (a
             substitute, recorded) or "error".
         whole_lists: Allow every device of a preference list, not only the first that is
             available. Used when the first is full.
 
     Raises:
-        DeclarationError: pins that match nothing or contradict each other.
         DeviceError: missing devices under `missing="error"`, or constraints that
             contradict each other; all of them at once.
     """
-    requests = requests_of(graph, pins)
     found = {
-        part.name: _constraint(graph, cluster, part, *requests[part.name], whole_lists)
+        part.name: _constraint(graph, cluster, part, whole_lists)
         for part in graph.parts
     }
+    substitutes = [
+        one for one in found.values() if one.reason == "fallback" and not one.preferred
+    ]
+    if substitutes and missing == "error" and not whole_lists:
+        names = ", ".join(device.name for device in cluster)
+        headline = (
+            f"not every requested device is available (available: {names}). Change "
+            "on=, or use missing='fallback'."
+        )
+        faults = (
+            f"part {one.part.name!r} requests {', '.join(one.part.on)}"
+            for one in substitutes
+        )
+        raise DeviceError(listed(headline, faults))
     members = near_groups(graph.parts)
     if not whole_lists:
-        if missing == "error":
-            _refuse_missing(found, cluster)
-        _choose_substitutes(cluster, found, members, load_of)
+        _choose_substitutes(substitutes, found, members, load_of)
     return found, _groups(graph, found, members)
 
 
-def requests_of(
-    graph: Graph, pins: Pins | None
-) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """The devices that each part requests, and whether a pin requests them.
+def with_pins(graph: Graph, pins: Pins | None) -> Graph:
+    """The graph whose parts request what pins say; a pin beats the declaration.
 
-    A pin beats the declaration; `select` says which pin a part gets.
+    Pins are a table of names and patterns, a function of the part, or a plan: the
+    devices of its parts, or of its calls if its parts are others.
 
     Raises:
         DeclarationError: pins of another type, or as `select`.
         DeviceError: an impossible device name.
     """
+    inputs = {part.name for part in graph.parts if part.kind == "input"}
     if isinstance(pins, DeviceOf):
         pins = pins.plan
+    table: dict[str, On] = {}
     if isinstance(pins, Plan):
-        pins = pins_of(pins, graph)
-    chosen: dict[str, On | None] = {}
-    if callable(pins):
-        chosen = {part.name: pins(part) for part in graph.parts}
-        key_of = {name: name for name, on in chosen.items() if on is not None}
+        table = dict(pins.device_of)
+        if not graph.part.keys() - inputs <= table.keys():
+            table = {call.name: table[call.part] for call in pins.graph.calls}
+        table = {name: on for name, on in table.items() if name not in inputs}
+    elif callable(pins):
+        wanted = {p.name: pins(p) for p in graph.parts if p.name not in inputs}
+        table = {name: on for name, on in wanted.items() if on is not None}
     elif isinstance(pins, Mapping | None):
-        at_home = {p.name for p in graph.parts if p.kind == "input"}
-        chosen.update(
-            (key, on)
-            for key, on in (pins or {}).items()
-            if key not in at_home or not str(on).startswith("cpu")
-        )
-        key_of = select(graph, chosen)
+        table = {
+            name: on
+            for name, on in (pins or {}).items()
+            if name not in inputs or not str(on).startswith("cpu")
+        }
     else:
         raise DeclarationError(
             "pins= must be a table of patterns, such as {'block1_*': 'gpu:0'}, a "
             f"function of a part, or a plan or its file. Received: {pins!r}."
         )
-    requests = {}
-    for part in graph.parts:
-        key = key_of.get(part.name)
+    keys = {name: name for name in table} if callable(pins) else select(graph, table)
+    on_of: dict[str, tuple[str, ...]] = {}
+    for part, key in keys.items():
         try:
-            on = part.on if key is None else chosen[key] or ()
-            requests[part.name] = preferences(on), key is not None
+            on_of[part] = preferences(table[key])
         except DeviceError as error:
-            what = f"part {part.name!r}" if key is None else f"pin {key!r}"
-            raise DeviceError(f"{what}: {error}") from None
-    return requests
+            raise DeviceError(f"pin {key!r}: {error}") from None
+    parts = tuple(replace(p, on=on_of.get(p.name, p.on)) for p in graph.parts)
+    return replace(graph, parts=parts) if on_of else graph
 
 
 def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
@@ -150,52 +159,39 @@ def select(graph: Graph, table: Mapping[str, object]) -> dict[str, str]:
             values; all of them at once.
     """
     names = _names(graph, table)
+    patterns = [key for key in table if set("*?[") & set(str(key))]
     used: set[str] = set()
     selected: dict[str, str] = {}
     faults: list[str] = []
     for part, known in names.items():
-        exact = sorted(
-            (known[key], i, key) for i, key in enumerate(table) if key in known
-        )
-        like = [key for key in table if any(fnmatchcase(name, key) for name in known)]
-        used.update(like, (key for _, _, key in exact))
-        if exact:
-            selected[part] = exact[0][2]
-            rivals = [key for rank, _, key in exact if rank == exact[0][0]]
-            if any(table[key] != table[rivals[0]] for key in rivals):
-                faults.append(
-                    f"part {part!r} is placed whole, but {' and '.join(rivals)} in it "
-                    "have different devices"
-                )
-        elif like:
-            selected[part] = like[0]
-    faults += [_unknown(graph, names, key) for key in table if key not in used]
+        exact = {key: rank for key, rank in known.items() if key in table}
+        like = [key for key in patterns if any(fnmatchcase(n, key) for n in known)]
+        used.update(exact, like)
+        best = [key for key in exact if exact[key] == min(exact.values())]
+        if len({str(table[key]) for key in best}) > 1:
+            faults.append(
+                f"part {part!r} is placed whole, but {' and '.join(best)} in it have "
+                "different devices"
+            )
+        for key in (best or like)[:1]:
+            selected[part] = key
+    unknown = [key for key in table if key not in used]
+    faults += [_unknown(graph, names, str(key)) for key in unknown[:_MOST_UNKNOWN]]
     if faults:
         raise DeclarationError(listed("these names cannot be placed:", faults))
     return selected
 
 
-_RANGE_RANK = 50
-"""Of a range of calls: less specific than a call, more so than a layer's name."""
-
-
 def _names(graph: Graph, table: Iterable[str]) -> dict[str, dict[str, int]]:
-    """The names that mean each part, ranges among the keys of a table included.
-
-    Raises:
-        DeclarationError: a key is no text.
-    """
+    """The names that mean each part, ranges among the keys of a table included."""
     names = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
     for key in table:
-        if not isinstance(key, str):
-            raise DeclarationError(f"names of parts are text. Received: {key!r}.")
-        first, dots, last = key.partition(" .. ")
-        if key in names or not dots or not {first, last} <= graph.call.keys():
-            continue
-        order = graph.networkx()
-        after = nx.descendants(order, first) | {first}
-        for call in after & (nx.ancestors(order, last) | {last}):
-            names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
+        first, _, last = str(key).partition(" .. ")
+        if key not in names and {first, last} <= graph.call.keys():
+            order = graph.networkx()
+            after = nx.descendants(order, first) | {first}
+            for call in after & (nx.ancestors(order, last) | {last}):
+                names.get(graph.call[call].part, {}).setdefault(key, _RANGE_RANK)
     return names
 
 
@@ -204,39 +200,15 @@ def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> 
     if key in graph.part:
         return f"{key!r} is an input; inputs are fed from the host, never pinned"
     if " .. " in key:
-        return (
-            f"range {key!r} holds no call: no way leads from its first to its last. Of "
-            "a part with several ends, name the layers; or give the plan itself"
-        )
+        return f"range {key!r} holds no call: no way leads from its first to its last"
     known = list(dict.fromkeys(name for each in names.values() for name in each))
     folded = {name.casefold(): name for name in reversed(known)}
     close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)
     if close:
         hint = f"did you mean {' or '.join(repr(folded[name]) for name in close)}?"
     else:
-        more = " ..." if len(known) > 8 else ""
-        hint = f"the parts are {', '.join(known[:8])}{more}"
+        hint = f"the parts are {', '.join(known[:8])}{' ...' * (len(known) > 8)}"
     return f"pattern {key!r} matches no part, call or layer; {hint}"
-
-
-def pins_of(plan: Plan, graph: Graph) -> Callable[[Part], str | None]:
-    """The devices of another plan as pins: of its parts, or else of its calls.
-
-    A part of the graph that the other plan does not have is free.
-
-    Raises:
-        DeclarationError: the plan has names that the graph does not have.
-    """
-    mine = {p.name: names_of(graph, p) for p in graph.parts if p.kind != "input"}
-    table = dict(plan.device_of)
-    if not mine.keys() <= table.keys():
-        table = {call.name: table[call.part] for call in plan.graph.calls}
-    faults = [_unknown(graph, mine, name) for name in table if name not in graph.part]
-    if faults:
-        raise DeclarationError(
-            listed(f"the plan of {plan.graph.name!r} cannot be kept.", faults[:12])
-        )
-    return lambda part: None if part.kind == "input" else table.get(part.name)
 
 
 def fallbacks_of(
@@ -244,103 +216,75 @@ def fallbacks_of(
 ) -> tuple[Fallback, ...]:
     """Every part that is not on its first request, in order of declaration."""
     fallbacks = []
-    for one in constraints.values():
-        assigned = device_of[one.part]
+    for name, one in constraints.items():
+        assigned, first = device_of[name], one.part.on[0]
         if one.unavailable:
-            fallbacks.append(Fallback(one.part, one.unavailable, assigned, one.detail))
+            fallbacks.append(Fallback(name, one.unavailable, assigned, one.detail))
         elif one.preferred and assigned not in one.preferred:
-            first = one.requested.partition(", ")[0]
             reason = f"{first} is full; {assigned} is next in the list"
-            fallbacks.append(Fallback(one.part, first, assigned, reason))
+            fallbacks.append(Fallback(name, first, assigned, reason))
     return tuple(fallbacks)
 
 
 def _constraint(
-    graph: Graph,
-    cluster: Cluster,
-    part: Part,
-    on: tuple[str, ...],
-    pinned: bool,
-    whole_lists: bool,
+    graph: Graph, cluster: Cluster, part: Part, whole_lists: bool
 ) -> Constraint:
-    """What the requests of one part allow, before near= is considered."""
-    requested = ", ".join(on)
+    """What the requests of one part allow, before near= is considered.
+
+    A call without a GPU kernel keeps its part on a CPU.
+    """
+    home, first = (cluster.home.name,), (part.on or ("auto",))[0]
     if part.kind == "input":
-        return Constraint(part.name, requested, (cluster.home.name,), "input")
-    meant = {
-        name: tuple(d.name for d in (cluster.free_devices if name == "auto" else same))
-        for name in on
-        for same in [cluster.of_kind(name) if name in KINDS else ()]
-    }
-    for name in on:
-        if name not in KINDS and name in cluster:
-            meant[name] = (name,)
-    available = [name for name in on if meant[name]]
-    if not available:
-        kind = on[0] if on[0] in KINDS else on[0].rpartition("/")[2].partition(":")[0]
-        same = tuple(device.name for device in cluster.of_kind(kind))
-        detail = f"{on[0]} is not available; a {kind} with enough memory is used"
-        if not same:
-            same, detail = (cluster.home.name,), f"there is no {kind} available"
-        one = Constraint(part.name, requested, same, "fallback", on[0], detail)
-        return _with_kernels(graph, cluster, one)
-    first, reason = meant[available[0]], ""
-    if available[0] in KINDS and len(first) == 1:
-        default = part.kind == "merge" and not pinned and available[0] == "cpu"
-        reason = "merge" if default else "preference"
-    elif available[0] not in (*KINDS, "auto"):
-        reason = "pin"
-    allowed = first
-    if whole_lists:
-        allowed = tuple(dict.fromkeys(d for name in available for d in meant[name]))
-        reason = reason if allowed == first else ""
-    one = Constraint(part.name, requested, allowed, reason, preferred=first)
-    if available[0] != on[0]:
-        detail = f"{on[0]} is not available; {available[0]} is next in the list"
-        one = replace(one, reason="fallback", unavailable=on[0], detail=detail)
-    return _with_kernels(graph, cluster, one)
-
-
-def _with_kernels(graph: Graph, cluster: Cluster, one: Constraint) -> Constraint:
-    """A call without a GPU kernel keeps its part on a CPU."""
-    bound = next((call for call in graph.calls_of[one.part] if call.cpu_only), None)
-    if bound is None:
-        return one
-    cpus = tuple(device.name for device in cluster.of_kind("cpu"))
-    if not cpus:
+        return Constraint(part, home, "input")
+    bound = next((call for call in graph.calls_of[part.name] if call.cpu_only), None)
+    usable = {d.name for d in cluster if d.kind == "cpu" or not bound}
+    if bound and not usable:
         raise DeviceError(
-            f"part {one.part!r} has a call without a GPU kernel ({bound.name}, "
+            f"part {part.name!r} has a call without a GPU kernel ({bound.name}, "
             f"{bound.kind}), and there is no CPU among "
             f"{', '.join(d.name for d in cluster)}. Add 'cpu' to the cluster."
         )
-    kept = tuple(name for name in one.allowed if name in cpus)
-    wants_gpu = "gpu" in one.requested
-    if kept and not wants_gpu:
-        reason = one.reason or "no kernel"
-        return replace(one, allowed=kept, reason=reason, preferred=())
-    detail = f"{bound.kind} {bound.name!r} has no GPU kernel"
-    first = one.requested.partition(", ")[0] if wants_gpu else ""
-    return Constraint(one.part, one.requested, kept or cpus, "no kernel", first, detail)
+    lists = {name: _devices(cluster, name, usable) for name in (first, *part.on)}
+    here = [name for name in lists if lists[name]]
+    kind = first.rpartition("/")[2].partition(":")[0]
+    if here:
+        preferred = allowed = lists[here[0]]
+        if whole_lists:
+            allowed = tuple(dict.fromkeys(d for name in here for d in lists[name]))
+        detail = f"{first} is not available; {here[0]} is next in the list"
+    else:
+        preferred = ()
+        allowed = _devices(cluster, "cpu" if bound else kind, usable) or home
+        detail = f"{first} is not available; a {kind} with enough memory is used"
+        if not _devices(cluster, kind, usable):
+            detail = f"there is no {kind} available"
+    if bound and kind != "cpu":
+        detail = f"{bound.kind} {bound.name!r} has no GPU kernel"
+        lacking = first if kind == "gpu" else ""
+        return Constraint(part, allowed, "no kernel", (), lacking, detail)
+    if first not in here:
+        return Constraint(part, allowed, "fallback", preferred, first, detail)
+    reason = ""
+    if allowed == preferred and first not in (*KINDS, "auto"):
+        reason = "pin"
+    elif allowed == preferred and len(allowed) == 1 and first in KINDS:
+        reason = "merge" if (part.kind, first) == ("merge", "cpu") else "preference"
+    return Constraint(part, allowed, reason, preferred)
 
 
-def _refuse_missing(found: Mapping[str, Constraint], cluster: Cluster) -> None:
-    """Refuse parts none of whose requested devices is available."""
-    faults = [
-        f"part {one.part!r} requests {one.requested}"
-        for one in found.values()
-        if one.reason == "fallback" and not one.preferred
-    ]
-    if faults:
-        available = ", ".join(device.name for device in cluster)
-        headline = (
-            f"not every requested device is available (available: {available}). "
-            "Change on=, or use missing='fallback'."
-        )
-        raise DeviceError(listed(headline, faults))
+def _devices(cluster: Cluster, name: str, usable: Collection[str]) -> tuple[str, ...]:
+    """The devices that a request means, none if there are no such devices."""
+    if name == "auto":
+        meant = [device.name for device in cluster.free_devices]
+    elif name in KINDS:
+        meant = [device.name for device in cluster.of_kind(name)]
+    else:
+        meant = [name] if name in cluster else []
+    return tuple(device for device in meant if device in usable)
 
 
 def _choose_substitutes(
-    cluster: Cluster,
+    substitutes: Iterable[Constraint],
     found: dict[str, Constraint],
     members: Sequence[tuple[str, ...]],
     seconds: Callable[[str, str], float],
@@ -349,25 +293,27 @@ def _choose_substitutes(
 
     Parts that requested the same device stay together, near what near= binds to them.
     """
-    load = {device.name: 0.0 for device in cluster}
-    near = {name: parts for parts in members for name in parts}
-    waiting: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    load: dict[str, float] = {}
     for one in found.values():
-        substituted = one.reason == "fallback" and not one.preferred
         if len(one.allowed) == 1:
-            load[one.allowed[0]] += seconds(one.part, one.allowed[0])
-        elif substituted and one.unavailable not in KINDS:
-            waiting.setdefault((one.unavailable, one.allowed), []).append(one.part)
-    before = dict(found)
-    for (device, allowed), parts in waiting.items():
-        neighbours = [before[other].allowed for part in parts for other in near[part]]
-        fixed = [one[0] for one in neighbours if len(one) == 1 and one[0] in allowed]
-        substitute = fixed[0] if fixed else min(allowed, key=load.__getitem__)
+            [device] = one.allowed
+            load[device] = load.get(device, 0.0) + seconds(one.part.name, device)
+    near = {name: parts for parts in members for name in parts}
+    waiting: dict[str, list[Constraint]] = {}
+    for one in substitutes:
+        if len(one.allowed) > 1 and one.unavailable not in KINDS:
+            waiting.setdefault(one.unavailable, []).append(one)
+    for device, those in waiting.items():
+        allowed = those[0].allowed
+        bound = [found[name].allowed for one in those for name in near[one.part.name]]
+        fixed = [name for name, *others in bound if not others and name in allowed]
+        substitute = [*fixed, min(allowed, key=lambda name: load.get(name, 0.0))][0]
         kind = substitute.rpartition("/")[2].partition(":")[0]
         detail = f"{device} is not available; the least loaded {kind} is used"
-        for part in parts:
-            load[substitute] += seconds(part, substitute)
-            found[part] = replace(found[part], allowed=(substitute,), detail=detail)
+        for one in those:
+            spent = seconds(one.part.name, substitute)
+            load[substitute] = load.get(substitute, 0.0) + spent
+            found[one.part.name] = replace(one, allowed=(substitute,), detail=detail)
 
 
 def _groups(
@@ -397,17 +343,16 @@ def _groups(
 def violations(plan: Plan) -> list[str]:
     """Constraints that a placement breaks which a person gave: a line for each."""
     graph, device_of = plan.graph, plan.device_of
-    here = {name: (device,) for name, device in device_of.items()}
-    broken = list(conflicts(graph.parts, here))
-    broken += [
+    kernels = (
         f"{call.kind} {call.name!r} has no GPU kernel, but is on {device_of[call.part]}"
         for call in graph.calls
         if call.cpu_only and plan.cluster[device_of[call.part]].kind == "gpu"
-    ]
-    broken += [
+    )
+    room = (
         f"{device.name} needs {format_bytes(plan.memory[device.name].total)}, has "
         f"{format_bytes(device.memory_bytes)}"
         for device in plan.cluster
         if plan.memory[device.name].total > device.memory_bytes
-    ]
-    return broken
+    )
+    here = {name: (device,) for name, device in device_of.items()}
+    return [*conflicts(graph.parts, here), *kernels, *room]

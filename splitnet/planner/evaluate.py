@@ -1,6 +1,6 @@
 """Evaluate placements with the simulator: what a plan costs, and what another would."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -11,7 +11,7 @@ import numpy as np
 from splitnet.core.cluster import KINDS, Cluster, device_name
 from splitnet.core.costs import CostModel, Roofline, optimizer_name
 from splitnet.core.errors import DeclarationError, DeviceError
-from splitnet.core.graph import Graph, Part
+from splitnet.core.graph import Graph, near_groups
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
 from splitnet.planner.bounds import lower_bound
@@ -164,14 +164,9 @@ class Evaluator:
         """The placement problem of the parts without constraints."""
         return self.problem_of(free_groups(self.graph, self.cluster))
 
-    def outcome(self, device_of: Mapping[str, str]) -> Outcome:
-        """Simulate a step; as `evaluate`, without the value of the objective."""
-        step = self.step_of(device_of)
-        return outcome_of(self.cluster, step, device_of)
-
     def evaluate(self, device_of: Mapping[str, str]) -> Evaluation:
         """Simulate a placement of every part."""
-        outcome = self.outcome(device_of)
+        outcome = outcome_of(self.cluster, self.step_of(device_of), device_of)
         held = outcome.memory
         fits = all(held[d.name].total <= d.memory_bytes for d in self.cluster)
         if self.objective == "memory":
@@ -225,28 +220,22 @@ class Evaluator:
             ),
         )
 
-    def single_devices(self) -> Iterator[tuple[str, dict[str, str]]]:
+    def single_devices(
+        self, groups: Sequence[Group] | None = None
+    ) -> Iterator[tuple[str, dict[str, str]]]:
         """As far as it can be, all on one device, for each that differs from others."""
-        groups = default_groups(self.graph, self.cluster)
+        groups = groups or default_groups(self.graph, self.cluster)
         for name in self.unlike([d.name for d in self.cluster.free_devices]):
             yield name, placed(groups, repeat(name))
 
     def unlike(self, names: Sequence[str]) -> list[str]:
         """The first of each sort of devices that differ in speed, links or memory."""
-        kept: list[str] = []
-        for name in names:
-            if not any(self.equivalent(name, other) for other in kept):
-                kept.append(name)
-        return kept
-
-    def equivalent(self, one: str, other: str) -> bool:
-        """Whether two devices could change names without changing any value."""
-        sort = self._sorts
-        return sort[one] == sort[other]
+        first = {self.sort_of[name]: name for name in reversed(names)}
+        return [name for name in names if first[self.sort_of[name]] == name]
 
     @cached_property
-    def _sorts(self) -> dict[str, int]:
-        """Devices of equal speed, memory and links share a number."""
+    def sort_of(self) -> dict[str, int]:
+        """A number for each device; those that share one could change names."""
         names = [device.name for device in self.cluster]
         return dict(zip(names, equivalent_devices(self.problem), strict=True))
 
@@ -299,11 +288,17 @@ def score(
     if isinstance(device_of, DeviceOf):
         device_of = device_of.plan
     table: Any = device_of
+    planned = isinstance(device_of, Plan)
     if isinstance(device_of, Plan):
-        graph, table = _as_planned(graph, device_of), dict(device_of.device_of)
+        theirs, table = device_of.graph, dict(device_of.device_of)
+        if graph.call.keys() == theirs.call.keys():
+            calls = tuple(
+                replace(graph.call[c.name], part=c.part) for c in theirs.calls
+            )
+            graph = replace(graph, calls=calls, parts=theirs.parts)
     full: Mapping[str, str] = _full_placement(graph, cluster, table)
     evaluator = Evaluator.of(graph, cluster, options)
-    if not isinstance(device_of, Plan):  # whose parts are functions already
+    if not planned:  # the parts of a plan are functions already
         evaluator, full = evaluator.as_run(full)
     evaluator = replace(evaluator, regroup=False)
     plan = evaluator.plan(
@@ -312,7 +307,7 @@ def score(
             for p in evaluator.graph.parts
         )
     )
-    bound = lower_bound(evaluator_of(plan).problem, plan.objective)
+    bound = lower_bound(evaluator.problem, plan.objective)
     return replace(plan, strategy="given", bound=min(bound, plan.value))
 
 
@@ -331,44 +326,29 @@ def executed(plan: Plan, execution: Execution) -> Plan:
     )
 
 
-def _as_planned(graph: Graph, plan: Plan) -> Graph:
-    """The graph with the parts of a plan, if it is of the same calls."""
-    theirs = plan.graph
-    if graph.call.keys() != theirs.call.keys():
-        return graph
-    calls = tuple(replace(graph.call[c.name], part=c.part) for c in theirs.calls)
-    return replace(graph, calls=calls, parts=theirs.parts)
-
-
 def _full_placement(
     graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
 ) -> dict[str, str]:
-    """A device per part, from exact names, ranges and patterns."""
+    """A device per part, from exact names, ranges and patterns; a kind is its first."""
     inputs = [part.name for part in graph.parts if part.kind == "input"]
-    table = {key: device for key, device in device_of.items() if key not in inputs}
-    keys = select(graph, table)
-    left = [p.name for p in graph.parts if p.name not in keys and p.name not in inputs]
+    keys = select(graph, {k: d for k, d in device_of.items() if k not in inputs})
+    left = [p.name for p in graph.parts if p.name not in (*keys, *inputs)]
     if left:
         more = f" and {len(left) - 8} more" if len(left) > 8 else ""
         raise DeclarationError(
             f"device_of must name a device for every part of {graph.name!r}; left out: "
             f"{', '.join(left[:8])}{more}. A pattern such as '*' names all others."
         )
-    chosen = keys | {name: name for name in inputs if name in device_of}
+    keys |= {name: name for name in inputs if name in device_of}
     full = dict.fromkeys(inputs, cluster.home.name)
-    for part, key in chosen.items():
+    for part, key in keys.items():
         try:
-            full[part] = _device(cluster, device_of[key])
+            name = device_name(device_of[key])
+            same = cluster.of_kind(name) if name in KINDS else ()
+            full[part] = (*same, *(() if same else (cluster[name],)))[0].name
         except DeviceError as error:
             raise DeviceError(f"part {key!r}: {error}") from None
     return full
-
-
-def _device(cluster: Cluster, name: str) -> str:
-    """A device by any spelling; a kind means its first."""
-    kind = device_name(name)
-    same = cluster.of_kind(kind) if kind in KINDS else ()
-    return same[0].name if same else cluster[name].name
 
 
 def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
@@ -379,15 +359,12 @@ def free_groups(graph: Graph, cluster: Cluster) -> list[Group]:
 
 def default_groups(graph: Graph, cluster: Cluster) -> list[Group]:
     """Parts on any free device; inputs at home, calls without a GPU kernel on CPUs."""
-    bound = {call.part for call in graph.calls if call.cpu_only}
+    free = tuple(device.name for device in cluster.free_devices)
     home = (cluster.home.name,)
     cpus = tuple(device.name for device in cluster.of_kind("cpu")) or home
-    free = tuple(device.name for device in cluster.free_devices)
-    found = [Group((part.name,), free) for part in graph.parts]
-    for i, part in enumerate(graph.parts):
-        if part.kind == "input" or part.name in bound:
-            found[i] = replace(found[i], allowed=home if part.kind == "input" else cpus)
-    return found
+    allowed = {call.part: cpus for call in graph.calls if call.cpu_only}
+    allowed |= {part.name: home for part in graph.parts if part.kind == "input"}
+    return [Group((p.name,), allowed.get(p.name, free)) for p in graph.parts]
 
 
 def placed(groups: Sequence[Group], wanted: Iterable[str]) -> dict[str, str]:
@@ -399,10 +376,12 @@ def placed(groups: Sequence[Group], wanted: Iterable[str]) -> dict[str, str]:
     }
 
 
-def requests_in(plan: Plan) -> Callable[[Part], list[str] | None]:
-    """The requests of a plan, as pins with which to plan again."""
-    requested = {p.part: p.requested.split(", ") for p in plan.placements}
-    return lambda part: [on for on in requested[part.name] if on] or None
+def moved(
+    graph: Graph, device_of: Mapping[str, str], part: str, device: str
+) -> dict[str, str]:
+    """A placement with a part, and what near= binds to it, on another device."""
+    [group] = (names for names in near_groups(graph.parts) if part in names)
+    return {**device_of, **dict.fromkeys(group, device)}
 
 
 def reasons_of(
@@ -420,35 +399,33 @@ def reasons_of(
     free = [group for group in groups if len(group.allowed) > 1]
     count = sum(len(group.allowed) - 1 for group in free)
     plays = count * evaluator.step.count * evaluator.execution.microbatches
-    tried = plays <= _MOST_PLAYS
-    better, least = None, value  # the device for everything, if it had the memory
-    for device in evaluator.unlike([d.name for d in evaluator.cluster.free_devices]):
-        if tried and free:
-            alone = evaluator.evaluate(placed(groups, repeat(device)))
-            if not alone.fits and alone.value < least * (1 - 1e-9):
-                better, least = device, alone.value
+    tried = free if plays <= _MOST_PLAYS else []
+    better, least = "", value * (1 - 1e-9)  # for everything, if it had the memory
+    for device, there in evaluator.single_devices(groups) if tried else ():
+        alone = evaluator.evaluate(there)
+        if not alone.fits and alone.value < least:
+            better, least = device, alone.value
     reasons = {}
     for group in groups:
         reason = "cost" if len(group.allowed) > 1 else "only choice"
-        if tried and reason == "cost":
+        if group in tried:
             here = device_of[group.parts[0]]
-            taken = {device_of[groups[j].parts[0]] for j in group.apart}
-            there = [
+            taken = {here, *(device_of[groups[j].parts[0]] for j in group.apart)}
+            others = [
                 evaluator.evaluate({**device_of, **dict.fromkeys(group.parts, device)})
                 for device in group.allowed
-                if device != here and device not in taken
+                if device not in taken
             ]
             if better in group.allowed and here != better:
                 reason = "memory"
-            elif any(one.fits and one.value <= value * (1 + 1e-9) for one in there):
+            elif any(one.fits and one.value <= value * (1 + 1e-9) for one in others):
                 reason = "tie"
-            elif any(one.value < value * (1 - 1e-9) for one in there):
+            elif any(one.value < value * (1 - 1e-9) for one in others):
                 reason = "memory"
+        fewest = min(len(constraints[part].allowed) for part in group.parts)
         for part in group.parts:
             one = constraints[part]
-            choices = [len(constraints[other].allowed) for other in group.parts]
+            reasons[part] = "near" if fewest < len(one.allowed) else reason
             if len(one.allowed) == 1 or one.reason in ("fallback", "no kernel"):
                 reasons[part] = one.reason or reason
-            else:
-                reasons[part] = "near" if min(choices) < len(one.allowed) else reason
     return reasons

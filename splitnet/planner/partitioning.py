@@ -13,10 +13,9 @@ device needs its output. Every part is convex: the graph of the parts has no cyc
 
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import TypeVar
+from itertools import chain, groupby
 
 import networkx as nx
 
@@ -24,9 +23,6 @@ from splitnet.core.graph import Graph
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import StepGraph
 from splitnet.simulator.units import Grouping
-
-T = TypeVar("T", bound=Hashable)
-D = TypeVar("D", bound=Hashable)
 
 
 def bind_shared_weights(graph: Graph) -> Graph:
@@ -63,12 +59,8 @@ def running_order(
 def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
     """Cut a placement of calls into the functions that run, in running order.
 
-    Calls with different requests are different functions.
-
-    Args:
-        graph: A part per call.
-        step: Its step, with a unit per call.
-        device: The device of each call.
+    The graph has a part per call, the step a unit; calls with different requests are
+    different functions.
     """
     index = {call.name: i for i, call in enumerate(graph.calls)}
     key = request_keys(graph)
@@ -96,13 +88,8 @@ def in_functions(
 ) -> tuple[Graph, dict[str, str]]:
     """The graph with a part per function, and the device of each part.
 
-    Its calls keep their order, so the first call with a weight stays the same one: its
-    part is the home of the weight.
-
-    Args:
-        graph: A part per call.
-        step: Its step, with a unit per call.
-        device_of: The device of each call.
+    It has a part per call before, the step a unit. Its calls keep their order, so the
+    first call with a weight stays the same one: its part is the home of the weight.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
     pieces = functions(graph, step, [number[device_of[c]] for c in step.names]).calls
@@ -134,16 +121,16 @@ def _names(graph: Graph, pieces: Sequence[Sequence[int]]) -> list[str]:
     Else the first and the last call: "conv2d_3 .. mixed0".
     """
     prefixes = [_prefixes(call.name) for call in graph.calls]
-    users = Counter(prefix for each in prefixes for prefix in each)
+    users = Counter(chain.from_iterable(prefixes))
     names = []
     for piece in pieces:
         first, last = graph.calls[piece[0]].name, graph.calls[piece[-1]].name
-        own = [p for p in prefixes[piece[0]] if users[p] == len(piece) > 1]
-        shared = [p for p in own if all(p in prefixes[i] for i in piece)]
-        if len(piece) == 1:
-            names.append(first)
-        else:
-            names.append(shared[-1] if shared else f"{first} .. {last}")
+        found = [first if len(piece) == 1 else f"{first} .. {last}"]
+        for prefix in prefixes[piece[0]] if len(piece) > 1 else ():
+            own = users[prefix] == len(piece)
+            if own and all(prefix in prefixes[call] for call in piece):
+                found.append(prefix)
+        names.append(found[-1])
     return names
 
 
@@ -151,27 +138,3 @@ def _prefixes(name: str) -> list[str]:
     """What a name begins with, step by step: "a", "a_b", "a_b/c" of "a_b/c"."""
     ends = [match.start() for match in re.finditer(r"[/_]", name) if match.start()]
     return [name[:end] for end in ends] + [name]
-
-
-def is_convex(edges: Iterable[tuple[T, T]], device: Mapping[T, D]) -> bool:
-    """Whether no path of edges leaves a device and comes back to it."""
-    graph = nx.DiGraph(edges)
-    order = list(nx.topological_sort(graph))
-    for place in {device[node] for node in order}:
-        left: set[T] = set()
-        for node in order:
-            if device[node] != place and node not in left:
-                continue
-            for target in graph.successors(node):
-                if device[target] != place:
-                    left.add(target)
-                elif node in left:
-                    return False
-    return True
-
-
-def is_pipeline(edges: Iterable[tuple[T, T]], device: Mapping[T, D]) -> bool:
-    """Whether the devices can stand in a line on which no edge goes back."""
-    pairs = ((device[a], device[b]) for a, b in edges)
-    graph = nx.DiGraph([(a, b) for a, b in pairs if a != b])
-    return bool(nx.is_directed_acyclic_graph(graph))

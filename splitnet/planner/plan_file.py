@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.costs import costs_from_dict, costs_to_dict
-from splitnet.core.errors import PlanFileError, SplitnetError
+from splitnet.core.errors import PlanFileError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Fallback, Placement, Plan
 from splitnet.core.serialization import decode, encode, load_json, write_json
@@ -56,6 +56,14 @@ class _File:
     graph: Graph
 
 
+_SAME = (
+    *("objective", "strategy", "optimizer", "training", "fallbacks", "reused"),
+    *("execution", "value", "bound", "contiguity", "ended_by_clock"),
+    *("cluster", "graph"),
+)
+"""Fields of a file that are those of its plan."""
+
+
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan as JSON; equal plans give equal bytes.
 
@@ -79,17 +87,14 @@ def load_plan(path: str | Path) -> Plan:
 
 def plan_to_dict(plan: Plan) -> dict[str, object]:
     """The plan as plain values."""
-    same = "optimizer training strategy fallbacks reused execution value bound "
-    same += "contiguity ended_by_clock cluster graph"
     file = _File(
         splitnet_plan=VERSION,
-        objective=plan.objective,  # type: ignore[arg-type]  # a plan has no other
         device_of=dict(plan.device_of),
         placements=tuple(
             _Placed(p.part, p.requested, p.reason) for p in plan.placements
         ),
         costs=costs_to_dict(plan.costs, plan.graph, plan.cluster),
-        **{name: getattr(plan, name) for name in same.split()},
+        **{name: getattr(plan, name) for name in _SAME},
     )
     values: dict[str, object] = encode(file)
     return values
@@ -99,7 +104,7 @@ def plan_from_dict(values: object) -> Plan:
     """The inverse of `plan_to_dict`, for values that nobody has checked.
 
     Raises:
-        PlanFileError: naming the first field at fault, or what no plan can have.
+        SplitnetError: naming the first field at fault, or what no plan can have.
     """
     version = values.get("splitnet_plan") if isinstance(values, dict) else None
     if version != VERSION or isinstance(version, bool):
@@ -109,19 +114,6 @@ def plan_from_dict(values: object) -> Plan:
             f"has {found}. Make the plan again, or install the splitnet that wrote it."
         )
     file = decode(values, _File)
-    try:
-        plan = _scored(file)
-    except PlanFileError:
-        raise
-    except SplitnetError as error:
-        raise PlanFileError(f"it is not a plan that can be kept: {error}") from None
-    same = plan.value == file.value
-    bound = min(plan.value, file.bound) if same else plan.bound
-    return with_verdict(replace(plan, bound=bound))
-
-
-def _scored(file: _File) -> Plan:
-    """The decisions of a file, with all that follows from them."""
     plan = score(
         file.graph,
         file.cluster,
@@ -132,15 +124,15 @@ def _scored(file: _File) -> Plan:
         training=file.training,
     )
     known = {one.part: (one.requested, one.reason) for one in file.placements}
+    placements = tuple(
+        Placement(one.part, one.device, *known.get(one.part, ("", "given")))
+        for one in plan.placements
+    )
+    kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
     plan = replace(
         plan,
-        placements=tuple(
-            Placement(one.part, one.device, *known.get(one.part, ("", "given")))
-            for one in plan.placements
-        ),
-        fallbacks=tuple(
-            f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned
-        ),
+        placements=placements,
+        fallbacks=tuple(kept),
         reused=file.reused,
         strategy=file.strategy,
         contiguity=file.contiguity,
@@ -149,4 +141,7 @@ def _scored(file: _File) -> Plan:
     how = file.execution
     again = tuple(file.cluster[name].name for name in how.recompute)
     execution = execution_of(plan, how.microbatches, how.schedule, None)
-    return executed(plan, replace(execution, recompute=again))
+    plan = executed(plan, replace(execution, recompute=again))
+    if plan.value == file.value:
+        plan = replace(plan, bound=min(plan.value, file.bound))
+    return with_verdict(plan)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -24,10 +25,9 @@ from splitnet.planner.analysis import with_verdict
 from splitnet.planner.constraints import (
     Constraint,
     Group,
-    Pins,
     fallbacks_of,
-    requests_of,
     resolve,
+    with_pins,
 )
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.load_graph import Ints, cut_size
@@ -37,8 +37,6 @@ from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import bind_shared_weights
 from splitnet.planner.problem import Problem, single_devices
 
-_FIRST_SHARE = 0.5
-"""Of the time for first requests, if nothing fits; then whole lists are searched."""
 _FREE_SHARE = 0.8
 """Of a search for the best assignment; the rest is for fewer transfers."""
 
@@ -100,31 +98,16 @@ class Found:
 class NothingFitsError(Exception):
     """No placement was found to fit; `found` is the least broken one."""
 
-    def __init__(self, found: Found, pins: Pins | None) -> None:
-        super().__init__(found, pins)
-        self.found, self.pins = found, pins
+    def __init__(self, found: Found) -> None:
+        super().__init__(found)
+        self.found = found
 
     def explained(self, *remedies: str) -> InfeasibleError:
         """What lacks, and what would do beside these; finding that takes seconds."""
         one = self.found
         return infeasible_error(
-            *(one.evaluator, one.groups, one.constraints, one.device_of, self.pins),
-            remedies,
+            one.evaluator, one.groups, one.constraints, one.device_of, remedies
         )
-
-
-def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
-    """Search a placement of a graph, as `plan_graph` does.
-
-    Raises:
-        NothingFitsError: nothing fits.
-    """
-    began = monotonic()
-    if options.regroup and options.objective != "latency" and not options.contiguity:
-        convex = replace(options, contiguity="convex")
-        with suppress(NothingFitsError):  # as where pins ask for a return
-            return _search(graph, cluster, convex, began)
-    return _search(graph, cluster, options, began)
 
 
 def plan_of(found: Found, options: PlanOptions) -> Plan:
@@ -133,13 +116,8 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
     reasons = reasons_of(evaluator, found.constraints, found.groups, device_of)
     plan = evaluator.plan(
         tuple(
-            Placement(
-                part.name,
-                device_of[part.name],
-                found.constraints[part.name].requested,
-                reasons[part.name],
-            )
-            for part in evaluator.graph.parts
+            Placement(p.name, device_of[p.name], ", ".join(p.on), reasons[p.name])
+            for p in evaluator.graph.parts
         )
     )
     return replace(
@@ -152,47 +130,53 @@ def plan_of(found: Found, options: PlanOptions) -> Plan:
     )
 
 
-def pinned(graph: Graph, options: PlanOptions) -> tuple[Graph, PlanOptions]:
-    """What to place: calls that are regrouped carry pins and stay with their weights.
+def pinned(graph: Graph, options: PlanOptions) -> Graph:
+    """What to place: parts that carry pins; regrouped calls stay with their weights.
 
     Raises:
-        DeclarationError: as `requests_of`.
+        DeclarationError: as `with_pins`.
     """
-    if not options.regroup:
-        return graph, options
-    on = requests_of(graph, options.pins)
-    parts = tuple(replace(part, on=on[part.name][0]) for part in graph.parts)
-    graph = bind_shared_weights(replace(graph, parts=parts))
-    return graph, replace(options, pins=None)
+    graph = with_pins(graph, options.pins)
+    return bind_shared_weights(graph) if options.regroup else graph
+
+
+def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
+    """Search a placement of a graph, as `plan_graph` does.
+
+    Raises:
+        NothingFitsError: nothing fits.
+    """
+    began = monotonic()
+    whole = pinned(graph, options)
+    if options.regroup and options.objective != "latency" and not options.contiguity:
+        convex = replace(options, contiguity="convex")
+        with suppress(NothingFitsError):  # as where pins ask for a return
+            return _search(whole, cluster, convex, began)
+    return _search(whole, cluster, options, began)
 
 
 def _search(
     graph: Graph, cluster: Cluster, options: PlanOptions, began: float
 ) -> Found:
     """Search first requests; where they are full, whole preference lists."""
-    graph, options = pinned(graph, options)
     evaluator = Evaluator.of(graph, cluster, options)
 
     def resolved(
-        one: Evaluator, whole_lists: bool
+        one: Evaluator, lists: bool
     ) -> tuple[dict[str, Constraint], list[Group]]:
-        return resolve(
-            one.graph,
-            cluster,
-            one.load,
-            pins=options.pins,
-            missing=options.missing,
-            whole_lists=whole_lists,
-        )
+        how = partial(resolve, missing=options.missing, whole_lists=lists)
+        return how(one.graph, cluster, one.load)
 
-    first, whole = (resolved(evaluator, lists) for lists in (False, True))
-    shares = [1.0] if first[1] == whole[1] else [_FIRST_SHARE, 1 - _FIRST_SHARE]
-    for lists, share in enumerate(shares):
-        constraints, groups = whole if lists else first
+    tries = [resolved(evaluator, lists) for lists in (False, True)]
+    if tries[0][1] == tries[1][1]:
+        tries.pop()
+    for lists in range(len(tries)):
+        constraints, groups = tries[lists]
         problem = evaluator.problem_of(groups)
         # What follows the search takes about as long as what comes before it.
         around = 2 * (monotonic() - began)
         seconds = max(0.2 * options.time_limit, options.time_limit - around)
+        share = 1 / len(tries)
         solution = _solved(problem, options, share, share * seconds)
         if solution.feasible:
             break
@@ -204,7 +188,7 @@ def _search(
         constraints, groups = resolved(evaluator, bool(lists))
     found = Found(evaluator, constraints, groups, device_of, solution)
     if not solution.feasible:
-        raise NothingFitsError(found, options.pins)
+        raise NothingFitsError(found)
     return found
 
 

@@ -11,7 +11,7 @@ This is the load of Tarnawski et al., "Efficient Algorithms for Device Placement
 Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
@@ -29,7 +29,7 @@ from splitnet.planner.engine.load_graph import (
     contracted,
     rows_of,
 )
-from splitnet.planner.partitioning import is_convex, running_order
+from splitnet.planner.partitioning import running_order
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
@@ -100,82 +100,6 @@ class Problem:
         return np.array([one.peak.total for one in held], np.float64)
 
 
-Send = tuple[int, Sequence[int], Sequence[float]]
-"""A call, those that read its output, and the seconds that a device of each kind pays
-if it crosses its border."""
-
-
-def load_problem(
-    *,
-    seconds: npt.ArrayLike,
-    size_bytes: npt.ArrayLike,
-    sends: Sequence[Send],
-    kind: npt.ArrayLike,
-    capacity_bytes: npt.ArrayLike,
-    group: Sequence[int] | None = None,
-    backward: Sequence[bool] | None = None,
-    allowed: Mapping[int, Sequence[int]] | None = None,
-    apart: Iterable[tuple[int, int]] = (),
-    cut_penalty: float = 0.0,
-) -> Problem:
-    """Make a problem of calls with times, sizes and what they send; an acyclic graph.
-
-    Args:
-        seconds: Per call and kind; infinite if the kind cannot run the call.
-        size_bytes: What each call holds on any device.
-        sends: What is read of each call.
-        kind: Kind of each device.
-        capacity_bytes: Memory of each device.
-        group: Group of each call, numbered from 0; a group per call by default.
-        backward: Marks backward calls, which contiguity does not constrain.
-        allowed: Group -> devices it may use; all others may use any.
-        apart: Pairs of groups that may not share a device.
-        cut_penalty: See `Problem`.
-    """
-    times, kinds = np.asarray(seconds, np.float64), np.asarray(kind, np.int64)
-    count, allowed = len(times), allowed or {}
-    group_of = np.array(range(count) if group is None else group, np.int64)
-    pairs = dict.fromkeys((u, reader) for u, read, _ in sends for reader in read)
-    unseen = backward or [False] * count
-    after: list[list[int]] = [[] for _ in range(count)]
-    before: list[list[int]] = [[] for _ in range(count)]
-    for source, target in pairs:
-        if not unseen[source] and not unseen[target]:
-            after[source].append(target)
-            before[target].append(source)
-    order = [call for call in running_order(before, after) if not unseen[call]]
-    forward = ForwardGraph(np.array(order, np.int64), *rows_of(after), group_of)
-    groups = max([int(group_of.max(initial=-1)) + 1, *(g + 1 for g in allowed)])
-    costs = [cost for _, _, cost in sends]
-    none = rows_of([[]] * count)
-    calls = LoadGraph(
-        times,
-        np.asarray(size_bytes, np.float64),
-        np.isfinite(times)[:, kinds],
-        np.asarray(capacity_bytes, np.float64),
-        kinds,
-        *rows_of([source, *readers] for source, readers, _ in sends),
-        np.array(costs, np.float64).reshape(len(costs), times.shape[1]),
-        np.ones(len(costs), np.int64),
-        *none,
-        forward.successor_start,
-        forward.successors,
-        *none,
-        *none,
-    )
-    graph = contracted(calls, group_of, groups)
-    for number, devices in allowed.items():
-        chosen = np.zeros(len(kinds), np.bool_)
-        chosen[list(devices)] = True
-        graph.allowed[number] &= chosen
-    others: list[dict[int, None]] = [{} for _ in range(groups)]
-    for a, b in apart:
-        others[a][b] = others[b][a] = None
-    start, items = rows_of(others)
-    graph = graph._replace(apart_start=start, apart=items)
-    return Problem(graph, forward, cut_penalty)
-
-
 def problem_of(
     step: StepGraph,
     cluster: Cluster,
@@ -188,76 +112,79 @@ def problem_of(
 ) -> Problem:
     """Make the problem of a step and the groups that its units belong to.
 
-    A CPU, where the data is anyway, pays nothing for transfers. Calls that may run on
-    one device only and read something do not count for contiguity: whatever else is
-    there, data comes back to them.
-
-    Args:
-        step: Units and what is between them.
-        cluster: The machine.
-        groups: With the names of allowed devices, and the groups to be apart from.
-        group_of_unit: The group of every unit.
-        capacity: Bytes of every device; their memory by default.
-        cut_penalty: See `Problem`.
-        functions: How units run; each by itself by default.
+    A CPU, where the data is anyway, pays nothing for transfers. Contiguity does not
+    constrain backward calls, nor calls that may run on one device only and read
+    something: whatever else is there, data comes back to them. `capacity` has the bytes
+    of every device, its memory by default.
     """
     device = {one.name: i for i, one in enumerate(cluster)}
     home = device[cluster.home.name]
-    kind_of: dict[Hashable, int] = {}  # by times and the link to home
-    kind: list[int] = []
-    first: list[int] = []
-    ends: list[int] = []
-    for d, one in enumerate(cluster):
-        end = home if d != home else next((e for e in device.values() if e != d), d)
-        link = step.latency[d][end], step.seconds_per_byte[d][end]
-        key = (id(step.forward[d]), one.kind == "cpu", link)
-        if key not in kind_of:
-            kind_of[key] = len(first)
-            first.append(d)
-            ends.append(end)
-        kind.append(kind_of[key])
+    ends = [home] * len(device)  # of the link that a device pays for
+    ends[home] = next((d for d in device.values() if d != home), home)
+    keys = [
+        (
+            id(step.forward[d]),
+            cluster.devices[d].kind == "cpu",
+            step.latency[d][end],
+            step.seconds_per_byte[d][end],
+        )
+        for d, end in enumerate(ends)
+    ]
+    kinds = list(dict.fromkeys(keys))
+    kind = np.array([kinds.index(key) for key in keys], np.int64)
 
-    def paid(edge: Edge, d: int, end: int) -> float:
-        """Seconds that a device pays if an edge, and its gradient, cross its border."""
-        if cluster.devices[d].kind == "cpu" or len(device) == 1:
-            return 0.0
-        seconds = edge.seconds
-        if seconds is None:
-            seconds = step.latency[d][end] + edge.bytes * step.seconds_per_byte[d][end]
-        return seconds * (2 if edge.gradients_from else 1)
+    def paid(edge: Edge) -> list[float]:
+        """What a device of each kind pays if an edge and its gradient cross."""
+        each = [
+            latency + edge.bytes * per_byte if edge.seconds is None else edge.seconds
+            for _, _, latency, per_byte in kinds
+        ]
+        passes = (1 + bool(edge.gradients_from)) * (len(device) > 1)
+        return [passes * one * (not key[1]) for one, key in zip(each, kinds)]
 
-    reads = {reader for edge in step.edges for reader in edge.readers}
-    problem = load_problem(
-        seconds=np.array([step.unit_seconds[d] for d in first], np.float64).T,
-        size_bytes=_held_bytes(step),
-        sends=[
-            (edge.source, edge.readers, [paid(edge, d, e) for d, e in zip(first, ends)])
-            for edge in step.edges
-            if edge.readers
-        ],
-        kind=kind,
-        capacity_bytes=capacity or [one.memory_bytes for one in cluster],
-        group=group_of_unit,
-        backward=[
-            late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
-            for unit, late in enumerate(step.explicit_backward)
-        ],
-        allowed={g: [device[n] for n in one.allowed] for g, one in enumerate(groups)},
-        apart=[(g, other) for g, one in enumerate(groups) for other in one.apart],
-        cut_penalty=cut_penalty,
-    )
+    sends = [edge for edge in step.edges if edge.readers]
+    reads = {reader for edge in sends for reader in edge.readers}
+    unseen = [
+        late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
+        for unit, late in enumerate(step.explicit_backward)
+    ]
+    after: list[dict[int, None]] = [{} for _ in unseen]
+    before: list[dict[int, None]] = [{} for _ in unseen]
+    for edge in sends:
+        for reader in edge.readers:
+            if not unseen[edge.source] and not unseen[reader]:
+                after[edge.source][reader] = before[reader][edge.source] = None
+    order = [unit for unit in running_order(before, after) if not unseen[unit]]
     numbers = np.array(group_of_unit, np.int64)
-    return replace(problem, step=step, group_of_unit=numbers, functions=functions)
-
-
-def _held_bytes(step: StepGraph) -> Floats:
-    """Bytes of every unit whose sums are lower bounds of what devices hold.
-
-    Weights, slots and saved activations: gradients go as they are used.
-    """
+    forward = ForwardGraph(np.array(order, np.int64), *rows_of(after), numbers)
+    times = np.array([step.unit_seconds[keys.index(key)] for key in kinds]).T
+    # Sums of these are below what devices hold: gradients go as they are used.
     trained = np.array(step.trained_bytes, np.float64) * step.training
     held = np.array(step.weight_bytes, np.float64) + step.slot_copies * trained
-    return held + np.array(step.saved_floor, np.float64)
+    none = rows_of([[]] * step.count)
+    units = LoadGraph(
+        np.ascontiguousarray(times, np.float64),
+        held + np.array(step.saved_floor, np.float64),
+        np.ones((step.count, len(device)), np.bool_),
+        np.array(capacity or [one.memory_bytes for one in cluster], np.float64),
+        kind,
+        *rows_of([edge.source, *edge.readers] for edge in sends),
+        np.array([paid(edge) for edge in sends]).reshape(len(sends), len(kinds)),
+        np.ones(len(sends), np.int64),
+        *none,
+        forward.successor_start,
+        forward.successors,
+        *none,
+        *none,
+    )
+    start, apart = rows_of(group.apart for group in groups)
+    allowed = [[name in one.allowed for name in device] for one in groups]
+    graph = contracted(units, numbers, len(groups))._replace(
+        allowed=np.array(allowed, np.bool_).reshape(len(groups), len(device)),
+        apart_start=start,
+        apart=apart,
+    )
+    return Problem(graph, forward, cut_penalty, step, numbers, functions)
 
 
 def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
@@ -293,14 +220,21 @@ def is_contiguous(problem: Problem, place: Ints, contiguity: str) -> bool:
     Convex: no path of forward calls leaves a device and comes back. Pipeline: devices
     can stand in a line so that every forward edge stays or goes on.
     """
-    if contiguity == "free":
-        return True
-    if contiguity == "pipeline":
-        return device_line(problem, place) is not None
+    if contiguity != "convex":
+        return contiguity == "free" or device_line(problem, place) is not None
     forward = problem.forward
-    source = np.repeat(np.arange(len(forward.group)), np.diff(forward.successor_start))
-    edges = list(zip(source.tolist(), forward.successors.tolist()))
-    return is_convex(edges, dict(enumerate(place[forward.group].tolist())))
+    where: list[int] = place[forward.group].tolist()
+    start, after = forward.successor_start.tolist(), forward.successors.tolist()
+    for device in set(where):
+        left = [False] * len(where)  # whether a path from the device leads there
+        for call in forward.order.tolist():
+            if where[call] == device or left[call]:
+                for reader in after[start[call] : start[call + 1]]:
+                    if where[reader] != device:
+                        left[reader] = True
+                    elif left[call]:
+                        return False
+    return True
 
 
 def equivalent_devices(problem: Problem) -> list[int]:
@@ -309,16 +243,16 @@ def equivalent_devices(problem: Problem) -> list[int]:
     They have equal times, memory and links, and every group may use both or neither.
     """
     graph, step = problem.graph, problem.step
-    first: dict[Hashable, list[int]] = {}
+    columns = (column.tobytes() for column in graph.allowed.T)
+    keys = list(zip(graph.kind.tolist(), graph.capacity_bytes.tolist(), columns))
     found: list[int] = []
-    for d, capacity in enumerate(graph.capacity_bytes.tolist()):
-        like = first.setdefault(
-            (int(graph.kind[d]), capacity, graph.allowed[:, d].tobytes()), []
+    for d, key in enumerate(keys):
+        same = (
+            found[e]
+            for e in range(d)
+            if keys[e] == key and (step is None or _same_links(step, e, d))
         )
-        same = [e for e in like if step is None or _same_links(step, e, d)]
-        found.append(found[same[0]] if same else max(found, default=-1) + 1)
-        if not same:
-            like.append(d)
+        found.append(next(same, max(found, default=-1) + 1))
     return found
 
 

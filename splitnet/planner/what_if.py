@@ -1,38 +1,33 @@
 """What if: other micro-batches, costs, batches or devices; single parts elsewhere."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
-import networkx as nx
 import numpy as np
 from msgspec import Meta
 
 from splitnet.core.checks import Positive
 from splitnet.core.cluster import Cluster, Device, Link
 from splitnet.core.costs import CostModel
-from splitnet.core.graph import Call, Graph, near_groups
+from splitnet.core.graph import Call, Graph
 from splitnet.core.plan import DeviceOf, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Timeline
 from splitnet.planner.analysis import (
     Alternative,
-    alternatives,
+    alternative,
     other_devices,
     with_verdict,
 )
-from splitnet.planner.constraints import fallbacks_of, resolve
+from splitnet.planner.constraints import fallbacks_of, resolve, with_pins
 from splitnet.planner.engine.solve import step_seconds
-from splitnet.planner.evaluate import (
-    Evaluator,
-    evaluator_of,
-    executed,
-    requests_in,
-    score,
-)
+from splitnet.planner.evaluate import Evaluator, evaluator_of, executed, moved, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, pinned
-from splitnet.simulator.event_loop import Traffic, run_step
+from splitnet.simulator.event_loop import Traffic
 from splitnet.simulator.microbatch import execution_of, largest_true, scaled_graph
 
 _SECONDS_PER_DRAW = 0.5
@@ -65,7 +60,7 @@ def simulate(
     """
     execution = execution_of(plan, microbatches, schedule, recompute)
     evaluator = replace(evaluator_of(plan), execution=execution)
-    return evaluator.outcome(plan.device_of).timeline
+    return evaluator.evaluate(plan.device_of).timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +136,7 @@ def sensitivity(
     draw = random.Random(seed)
     evaluator = evaluator_of(plan)
     names = [device.name for device in plan.cluster]
-    moved: dict[str, int] = {}
+    moved_in: Counter[str] = Counter()
     changed, regret = 0, 0.0
 
     def factor() -> float:
@@ -158,7 +153,6 @@ def sensitivity(
             plan.cluster,
             objective=plan.objective,
             contiguity=plan.contiguity,
-            pins=requests_in(plan),
             costs=costs,
             optimizer=plan.optimizer,
             training=plan.training,
@@ -167,28 +161,23 @@ def sensitivity(
         )
         kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
         loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
-        elsewhere = _moved(plan, again, evaluator) if loss > 1e-3 else []
+        elsewhere = _elsewhere(plan, again, evaluator) if loss > 1e-3 else []
         if elsewhere:
-            changed += 1
-            regret = max(regret, loss)
-            for part in elsewhere:
-                moved[part] = moved.get(part, 0) + 1
-    return Sensitivity(draws, perturbation, changed / draws, regret, moved)
+            changed, regret = changed + 1, max(regret, loss)
+            moved_in.update(elsewhere)
+    return Sensitivity(draws, perturbation, changed / draws, regret, dict(moved_in))
 
 
-def _moved(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
+def _elsewhere(plan: Plan, again: Plan, evaluator: Evaluator) -> list[str]:
     """Parts that would be elsewhere; equivalent devices are named so that most stay."""
-    parts: dict[tuple[str, str], list[str]] = {}
-    for part, device in again.device_of.items():
-        parts.setdefault((device, plan.device_of[part]), []).append(part)
-    same = nx.Graph()
-    for (now, before), row in parts.items():
-        if now == before or evaluator.equivalent(now, before):
-            same.add_edge((now, "now"), (before, "before"), weight=len(row))
-    for one, other in nx.max_weight_matching(same):
-        (now, _), (before, _) = sorted((one, other), key=lambda end: end[1] != "now")
-        del parts[now, before]
-    return [part for row in parts.values() for part in row]
+    before, sort = plan.device_of, evaluator.sort_of
+    pairs = Counter((device, before[part]) for part, device in again.device_of.items())
+    name: dict[str, str] = {}
+    for (now, then), _ in pairs.most_common():
+        if sort[now] == sort[then] and now not in name and then not in name.values():
+            name[now] = then
+    now_on = again.device_of.items()
+    return [part for part, device in now_on if name.get(device) != before[part]]
 
 
 def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
@@ -206,72 +195,48 @@ def heaviest_moves(plan: Plan, most: int = 50) -> dict[str, list[Alternative]]:
         for part in sorted(spent, key=lambda name: -spent[name])[:most]
     }
     size = max(1, len(plan.graph.parts) * plan.execution.microbatches)
-    if size * sum(map(len, targets.values())) <= _MOST_DETAILED:
-        return {
-            part: alternatives(plan, evaluator, part, devices)
-            for part, devices in targets.items()
-            if devices
-        }
+    move: _Move = partial(alternative, plan, evaluator)
+    tries = _MOST_DETAILED // size
+    if sum(map(len, targets.values())) > tries and plan.execution == Execution():
+        move, units = _estimate(plan, evaluator)
+        tries = units // size
     found: dict[str, list[Alternative]] = {}
-    judge, most_units = _judge(plan, evaluator)
-    tries = most_units // size
-    near = {
-        part: together
-        for together in near_groups(plan.graph.parts)
-        for part in together
-    }
     for part, devices in targets.items():
         if devices and tries >= len(devices):
-            found[part] = [
-                _estimated(plan, evaluator, judge, near[part], device)
-                for device in devices
-            ]
+            found[part] = [move(part, device) for device in devices]
             tries -= len(devices)
     return found
 
 
-_Judge = Callable[[Mapping[str, str]], tuple[float, int]]
-"""Seconds of the step, and bytes of its copies, by the device of each part."""
+_Move = Callable[[str, str], Alternative]
+"""What a plan would be with a part on a device."""
 
 
-def _judge(plan: Plan, evaluator: Evaluator) -> tuple[_Judge, int]:
-    """What judges a placement, and how many units it may simulate in all."""
+def _estimate(plan: Plan, evaluator: Evaluator) -> tuple[_Move, int]:
+    """As `alternative`, with estimated memory, and how many units it may simulate."""
+    problem, traffic = evaluator.problem, Traffic(evaluator.step)
+    seconds, compiled = step_seconds(problem)
     number = {one.name: i for i, one in enumerate(plan.cluster)}
 
-    def simulated(where: Mapping[str, str]) -> tuple[float, int]:
-        step = evaluator.step_of(where)
-        run = run_step(step, [number[where[part]] for part in step.parts])
-        return run.seconds, sum(copy.bytes for copy in run.copies)
+    def move(part: str, device: str) -> Alternative:
+        where = moved(plan.graph, plan.device_of, part, device)
+        parts = [name for name in where if where[name] != plan.device_of[name]]
+        need = evaluator.need(parts).total
+        held = {name: memory.total for name, memory in plan.memory.items()}
+        held[plan.device_of[part]] -= need
+        held[device] += need
+        place = np.array([number[where[one.name]] for one in plan.graph.parts])
+        sent = traffic.bytes(place[problem.group_of_unit], len(number))
+        if plan.objective == "throughput":
+            value = evaluator.load_of(where)
+        elif plan.objective == "memory":
+            value = float(max(held.values()))
+        else:
+            value = seconds(place)
+        fits = held[device] <= plan.cluster[device].memory_bytes
+        return Alternative(device, value, fits, sent, held[device], True)
 
-    seconds, compiled = step_seconds(evaluator.problem)
-    if plan.execution != Execution() or not compiled:
-        return simulated, _MOST_SIMULATED
-    problem, traffic = evaluator.problem, Traffic(evaluator.step)
-
-    def evaluated(where: Mapping[str, str]) -> tuple[float, int]:
-        place = np.array([number[where[part.name]] for part in plan.graph.parts])
-        return seconds(place), traffic.bytes(place[problem.group_of_unit], len(number))
-
-    return evaluated, _MOST_COMPILED
-
-
-def _estimated(
-    plan: Plan, evaluator: Evaluator, judge: _Judge, near: Sequence[str], device: str
-) -> Alternative:
-    """What a plan would be with some parts on a device; memory is not simulated."""
-    moved = [part for part in near if plan.device_of[part] != device]
-    need = evaluator.need(moved).total
-    held = {name: memory.total for name, memory in plan.memory.items()}
-    held[plan.device_of[near[0]]] -= need
-    held[device] += need
-    where = dict(plan.device_of) | dict.fromkeys(moved, device)
-    value, sent = judge(where)
-    if plan.objective == "throughput":
-        value = evaluator.load_of(where)
-    elif plan.objective == "memory":
-        value = float(max(held.values()))
-    fits = held[device] <= plan.cluster[device].memory_bytes
-    return Alternative(device, value, fits, sent, held[device], True)
+    return move, _MOST_COMPILED if compiled else _MOST_SIMULATED
 
 
 def largest_batch(
@@ -292,14 +257,13 @@ def largest_batch(
 
     def fits(batch: int) -> bool:
         one = scaled_graph(graph, batch)
-        if device_of is not None:
-            most_pieces = min(how.microbatches, batch)
-            plan = score(one, cluster, device_of, options)
-            plan = executed(plan, replace(how, microbatches=most_pieces))
-            return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
-        whole, placing = pinned(one, options)
-        evaluator = Evaluator.of(whole, cluster, placing)
-        return fits_somewhere(evaluator, placing.pins, seconds=_SECONDS_PER_BATCH)
+        if device_of is None:
+            evaluator = Evaluator.of(pinned(one, options), cluster, options)
+            return fits_somewhere(evaluator, _SECONDS_PER_BATCH)
+        plan = score(one, cluster, device_of, options)
+        pieces = min(how.microbatches, batch)
+        plan = executed(plan, replace(how, microbatches=pieces))
+        return all(plan.memory[d.name].total <= d.memory_bytes for d in cluster)
 
     return largest_true(fits, most)
 
@@ -314,10 +278,8 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         DeviceError: parts that must be apart would share a device.
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
-    constraints, groups = resolve(
-        *(plan.graph, cluster, evaluator.load),
-        pins=lambda part: None if part.kind == "input" else plan.device_of[part.name],
-    )
+    wanted = with_pins(plan.graph, lambda part: plan.device_of[part.name])
+    constraints, groups = resolve(wanted, cluster, evaluator.load)
     device_of = {part: group.allowed[0] for group in groups for part in group.parts}
     again = {
         device_of[part]: None
@@ -325,22 +287,21 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         if device in plan.execution.recompute
     }
     execution = replace(plan.execution, recompute=tuple(again))
-    moved = {one.part: one for one in fallbacks_of(constraints, device_of)}
-    made = replace(evaluator, execution=execution).plan(
-        tuple(
-            replace(
-                one,
-                device=device_of[one.part],
-                reason="fallback" if one.part in moved else one.reason,
-            )
-            for one in plan.placements
+    fallbacks = {one.part: one for one in fallbacks_of(constraints, device_of)}
+    placements = tuple(
+        replace(
+            one,
+            device=device_of[one.part],
+            reason="fallback" if one.part in fallbacks else one.reason,
         )
+        for one in plan.placements
     )
-    kept = [one for one in plan.fallbacks if one.part not in moved]
+    made = replace(evaluator, execution=execution).plan(placements)
+    kept = [one for one in plan.fallbacks if one.part not in fallbacks]
     return with_verdict(
         replace(
             made,
-            fallbacks=(*kept, *moved.values()),
+            fallbacks=(*kept, *fallbacks.values()),
             strategy=plan.strategy,
             bound=made.value,
             contiguity=plan.contiguity,

@@ -7,7 +7,7 @@ says which node is on which device. Times are in the file's unit (milliseconds).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, floor
 from pathlib import Path
@@ -78,52 +78,43 @@ def workload_of(data: object, *, name: str = "workload") -> tuple[Graph, Cluster
         PlanFileError: the first field of another type, or every other fault.
     """
     file = decode(data, _File)
-    position = {node.id: i for i, node in enumerate(file.nodes)}
-    order = nx.DiGraph()
-    order.add_nodes_from(range(len(file.nodes)))
-    faults = list(_faults(file, position))
-    if not faults:
-        ends = {(position[e.source], position[e.target]) for e in file.edges}
-        order.add_edges_from(sorted(ends))
-        if not nx.is_directed_acyclic_graph(order):
-            ids = [file.nodes[source].id for source, _ in nx.find_cycle(order)]
-            cycle = " -> ".join(map(str, [*ids, ids[0]]))
-            faults.append(f"edges form a cycle: {cycle}")
-    if faults:
-        shown = faults[:_MOST_FAULTS]
-        rest = [f"and {len(faults) - len(shown)} more"] if faults[_MOST_FAULTS:] else []
+    order: nx.DiGraph[int] = nx.DiGraph()
+    order.add_nodes_from(node.id for node in file.nodes)
+    order.add_edges_from((edge.source, edge.target) for edge in file.edges)
+    if faults := list(_faults(file, order)):
+        rest = [f"and {len(faults) - _MOST_FAULTS} more"] * (len(faults) > _MOST_FAULTS)
         headline = f"it is not a valid workload (faults: {len(faults)}):"
-        raise PlanFileError(listed(headline, [*shown, *rest]))
-    cost = {edge.source: edge.cost for edge in reversed(file.edges)}
-    leader: dict[int, str] = {}
-    parts, calls = [], []
+        raise PlanFileError(listed(headline, faults[:_MOST_FAULTS] + rest))
+    cost = {edge.source: edge.cost for edge in file.edges}
+    leader: dict[int | None, str] = {None: ""}
+    parts, calls = [], {}
     for node in file.nodes:
         own = str(node.id)
-        first = own if node.color is None else leader.setdefault(node.color, own)
+        first = leader.setdefault(node.color, own) or own
         parts.append(Part(own, near=() if first == own else (first,)))
-        calls.append(
-            Call(
-                name=own,
-                part=own,
-                kind="Node",
-                cpu_only=not node.supported,
-                backward=bool(node.backward),
-                size_bytes=ceil(node.size_bytes),
-                seconds_on=(("gpu", node.accelerator), ("cpu", node.cpu)),
-                transfer_seconds=cost.get(node.id, 0.0),
-            )
+        calls[node.id] = Call(
+            name=own,
+            part=own,
+            kind="Node",
+            cpu_only=not node.supported,
+            backward=bool(node.backward),
+            size_bytes=ceil(node.size_bytes),
+            seconds_on=(("gpu", node.accelerator), ("cpu", node.cpu)),
+            transfer_seconds=cost.get(node.id, 0.0),
         )
+    position = {node.id: i for i, node in enumerate(file.nodes)}
+    running = nx.lexicographical_topological_sort(order, position.__getitem__)
     graph = Graph(
         name=name,
         batch=1,
-        calls=tuple(calls[i] for i in nx.lexicographical_topological_sort(order)),
-        tensors=tuple(Tensor(calls[a].name, calls[b].name) for a, b in order.edges),
+        calls=tuple(calls[node] for node in running),
+        tensors=tuple(Tensor(str(a), str(b)) for a, b in order.edges),
         parts=tuple(parts),
     )
     return graph, _cluster(file)
 
 
-def _faults(file: _File, position: Mapping[int, int]) -> Iterator[str]:
+def _faults(file: _File, order: "nx.DiGraph[int]") -> Iterator[str]:
     if file.accelerators == file.cpus == 0:
         yield "maxFPGAs and maxCPUs are both 0: there is no device"
     if not file.nodes:
@@ -135,7 +126,7 @@ def _faults(file: _File, position: Mapping[int, int]) -> Iterator[str]:
     first: dict[int, tuple[int, float]] = {}
     for i, edge in enumerate(file.edges):
         for name, end in (("sourceId", edge.source), ("destId", edge.target)):
-            if end not in position:
+            if end not in twice:
                 yield f"edges[{i}].{name}: no node has id {end}"
         number, known = first.setdefault(edge.source, (i, edge.cost))
         if abs(known - edge.cost) > 1e-6:
@@ -143,6 +134,9 @@ def _faults(file: _File, position: Mapping[int, int]) -> Iterator[str]:
                 f"edges[{i}].cost: {edge.cost} differs from {known} in "
                 f"edges[{number}]; node {edge.source} has one output cost"
             )
+    if not nx.is_directed_acyclic_graph(order):
+        ids = [str(source) for source, _ in nx.find_cycle(order)]
+        yield f"edges form a cycle: {' -> '.join([*ids, ids[0]])}"
 
 
 def _cluster(file: _File) -> Cluster:

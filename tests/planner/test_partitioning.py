@@ -58,7 +58,7 @@ def random_graph(seed):
 
 def with_pins(graph, pins):
     """The graph, its requests those of the pins."""
-    return pinned(graph, PlanOptions(pins=pins, regroup=True))[0]
+    return pinned(graph, PlanOptions(pins=pins, regroup=True))
 
 
 BOX = Cluster.of("2*gpu", "cpu")

@@ -13,7 +13,7 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import FIXED, Plan, PlanOptions, StrategyComparison
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.constraints import requests_of, resolve
+from splitnet.planner.constraints import resolve, with_pins
 from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.planner import Found, NothingFitsError, pinned, plan_of, search
 from splitnet.planner.strategies.candidates import Candidate, Trial, choose, compared
@@ -236,7 +236,7 @@ def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     """Bytes of weights, gradients and slots of each layer that asks for no device."""
     if isinstance(options.pins, Plan):
         return {}
-    on = requests_of(graph, options.pins)
+    graph = with_pins(graph, options.pins)
     size = {weight.name: weight.bytes for weight in graph.weights}
     if options.training:
         times = 2 + slots_of(optimizer_name(options.optimizer))
@@ -244,7 +244,7 @@ def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
     return {
         call.layer: sum(size[name] for name in call.weights)
         for call in graph.calls
-        if call.layer and call.weights and on[call.part][0] == ("auto",)
+        if call.layer and call.weights and graph.part[call.part].on == ("auto",)
     }
 
 
@@ -262,14 +262,9 @@ class Choice:
     ) -> None:
         free: dict[str, Any] = dict.fromkeys(("strategy", *FIXED))
         self._plain = replace(options, **free)
-        whole, placing = pinned(graph, self._plain)
-        self._pins = placing.pins
-        evaluator = Evaluator.of(whole, cluster, placing)
-        _, groups = resolve(
-            *(whole, cluster, evaluator.load),
-            pins=self._pins,
-            missing=options.missing,
-        )
+        whole = pinned(graph, self._plain)
+        evaluator = Evaluator.of(whole, cluster, self._plain)
+        _, groups = resolve(whole, cluster, evaluator.load, missing=options.missing)
         known = obstacles_of(graph) | dict(obstacles)
         self.space = Space(evaluator, groups, known, options)
         _check(self.space)
@@ -320,10 +315,8 @@ class Choice:
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""
         graph, plain = one.evaluator.graph, one.execution.microbatches == 1
-        constraints, groups = resolve(
-            *(graph, one.evaluator.cluster, one.evaluator.load),
-            pins=self._pins if graph is self.space.evaluator.graph else None,
-        )
+        load = one.evaluator.load
+        constraints, groups = resolve(graph, one.evaluator.cluster, load)
         known = self._best.solution
         bound = known.bound if plain and one.towers == 1 else 0.0
         solution = replace(

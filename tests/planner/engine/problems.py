@@ -16,7 +16,7 @@ from splitnet.planner.constraints import Group
 from splitnet.planner.engine.load_graph import cut_size
 from splitnet.planner.engine.solve import value_of
 from splitnet.planner.evaluate import Evaluator, free_groups
-from splitnet.planner.problem import Problem, load_problem, problem_of
+from splitnet.planner.problem import Problem, problem_of
 from splitnet.simulator.step_graph import step_graph
 
 
@@ -135,26 +135,41 @@ def calls_problem(seed: int) -> Problem:
 def random_loads(count: int, seed: int, *, cut_penalty: float = 0.0) -> Problem:
     """Loads of two accelerators and a CPU, with little memory."""
     draw = random.Random(seed)
-    readers: list[list[int]] = [[] for _ in range(count)]
-    for i in range(1, count):
-        for source in sorted({draw.randrange(max(0, i - 4), i) for _ in range(2)}):
-            readers[source].append(i)
-    seconds = [draw.lognormvariate(0, 1) for _ in range(count)]
-    sizes = [draw.uniform(1, 9) for _ in range(count)]
-    room = sum(sizes) * draw.choice((0.45, 0.7, 2.0))
-    pair = draw.sample(range(count), 2)
-    return load_problem(
-        seconds=[(s, inf if draw.random() < 0.1 else 5 * s) for s in seconds],
-        size_bytes=sizes,
-        sends=[
-            (source, read, (draw.lognormvariate(-1, 1), 0.0))
-            for source, read in enumerate(readers)
-            if read
+    tensors = [
+        Tensor(f"c{source}", f"c{i}")
+        for i in range(1, count)
+        for source in sorted({draw.randrange(max(0, i - 4), i) for _ in range(2)})
+    ]
+    calls = []
+    for i in range(count):
+        seconds = draw.lognormvariate(0, 1)
+        calls.append(
+            Call(
+                *(f"c{i}", f"c{i}", "Node"),
+                size_bytes=draw.randrange(100, 900),
+                seconds_on=(("gpu", seconds), ("cpu", 5 * seconds)),
+                transfer_seconds=draw.lognormvariate(-1, 1),
+                backward=i >= count * 3 // 4,
+            )
+        )
+    graph = Graph(
+        *("loads", 1, tuple(calls), tuple(tensors)),
+        parts=tuple(Part(call.name) for call in calls),
+    )
+    cluster = Cluster.of("2*gpu", "cpu")
+    room = sum(c.size_bytes for c in calls) * draw.choice((0.45, 0.7, 2.0))
+    a, b = draw.sample(range(count), 2)
+    apart = {a: (b,), b: (a,)} if seed % 2 else {}
+    names = tuple(device.name for device in cluster)
+    return problem_of(
+        step_graph(graph, cluster, units="calls"),
+        cluster,
+        [
+            Group((), names[:-1] if draw.random() < 0.1 else names, apart.get(i, ()))
+            for i in range(count)
         ],
-        kind=[0, 0, 1],
-        capacity_bytes=[room, room, inf],
-        backward=[i >= count * 3 // 4 for i in range(count)],
-        apart=[(pair[0], pair[1])] if seed % 2 else [],
+        group_of_unit=range(count),
+        capacity=[room, room, inf],
         cut_penalty=cut_penalty,
     )
 
