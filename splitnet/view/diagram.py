@@ -14,16 +14,17 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_seconds
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan
+from splitnet.core.timeline import PHASES
 from splitnet.view.facts import PartFacts, equivalent_devices, part_facts
 from splitnet.view.style import ranged
 
-_WORD = re.compile(r"[/._]|(?<=\D)(?=\d)")
+_WORD = re.compile(r"([/._])|(?<=\D)(?=\d)")
 _LONGEST_PATTERN = 8
 _MOST_CHILDREN, _RANGES = 12, 6
 _NAME_WIDTH = 40
@@ -41,11 +42,6 @@ class Block:
     children: tuple["Block", ...] = ()
     times: int = 1
 
-    @property
-    def period(self) -> int:
-        """How many members make one pattern; 0 if they are unequal."""
-        return len(self.members) // self.times if self.times else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -62,10 +58,9 @@ class Box:
     lane: str
     group: Block
     facts: PartFacts
-    reasons: tuple[str, ...]
-    moved_from: str = ""
-    shares: tuple[str, ...] = ()
-    strayed: tuple[str, ...] = ()
+    moved_from: str
+    shares: Sequence[str]
+    strayed: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -106,15 +101,15 @@ class Diagram:
     `lanes` are the devices of each lane, by the first of them.
     """
 
-    boxes: tuple[Box, ...]
-    links: tuple[DiagramEdge, ...]
-    lanes: Mapping[str, tuple[str, ...]]
+    boxes: Sequence[Box]
+    links: Sequence[DiagramEdge]
+    lanes: Mapping[str, Sequence[str]]
 
     @cached_property
     def labelled(self) -> bool:
         """Whether the links say what they move; if they are too many, the boxes do."""
-        crossing = [link for link in self.links if link.moved_bytes]
-        return sum(not link.weights for link in crossing) <= _MOST_LABELS
+        crossing = (link.moved_bytes and not link.weights for link in self.links)
+        return sum(map(bool, crossing)) <= _MOST_LABELS
 
     @cached_property
     def drawn(self) -> list[DiagramEdge]:
@@ -128,13 +123,12 @@ class Diagram:
 
         Of `weights`, those that it reads, and their gradients.
         """
-        received = sent = 0
-        for link in self.links:
-            if link.weights == weights and box.id == link.target:
-                received, sent = received + link.sent_bytes, sent + link.returned_bytes
-            elif not link.weights and not weights and box.id == link.source:
-                received, sent = received + link.returned_bytes, sent + link.sent_bytes
-        return received, sent
+        its = [link for link in self.links if link.weights == weights]
+        into = [link for link in its if link.target == box.id]
+        out = [] if weights else [link for link in its if link.source == box.id]
+        received = [x.sent_bytes for x in into] + [x.returned_bytes for x in out]
+        sent = [x.returned_bytes for x in into] + [x.sent_bytes for x in out]
+        return sum(received), sum(sent)
 
 
 def diagram_of(
@@ -148,62 +142,56 @@ def diagram_of(
 
     What is unusual, a fallback or a part that moved or strayed, has a box of its own.
     """
-    old = dict(other.device_of) if other is not None else {}
+    facts = {n: one for n, one in part_facts(plan).items() if one.layers}
+    old = {} if other is None else other.device_of
     strayed: dict[str, list[str]] = {}
     for finding in audit.findings if audit is not None else ():
         text = f"{finding.aspect} on {finding.actual or 'no device'}"
         strayed.setdefault(finding.part, []).append(text)
-    running = plan.graph.calls_of  # towers that feed towers join nothing
-    facts = {n: f for n, f in part_facts(plan).items() if running.get(n)}
     lane_of = {device.name: device.name for device in plan.cluster}
-    if not any(n in strayed or n in old for n in facts):
+    if other is None and not strayed:
         for devices in equivalent_devices(plan.timeline):
             lane_of |= dict.fromkeys(devices, devices[0])
     place = {
         name: (
-            lane_of[one.device],
-            one.kind == "input",
-            (one.fallback.requested, one.fallback.reason) if one.fallback else None,
-            old.get(name),
-            name in strayed,
+            *(lane_of[one.device], one.kind == "input", old.get(name), name in strayed),
+            one.fallback and (one.fallback.requested, one.fallback.reason),
         )
         for name, one in facts.items()
     }
     look = {name: look_of(one) for name, one in facts.items()}
     groups = fold(running_order(plan, facts), place, look, most=most)
     shares = _shares(plan.graph)
-    reasons = {name: [one.reason] for name, one in facts.items()}
     names = [ranged(group.members, _NAME_WIDTH) for group in groups]
-    boxes: list[Box] = []
+    boxes = []
     for number, (group, name) in enumerate(zip(groups, names, strict=True)):
-        first = facts[group.members[0]]
-        was = old.get(first.name, first.device)
+        members = [facts[member] for member in group.members]
+        device = members[0].device
+        was = old.get(members[0].name, device)
         box = Box(
             id=f"box-{number}",
             name=name if names.count(name) == 1 else ranged(group.members, 90),
-            lane=lane_of[first.device],
+            lane=lane_of[device],
             group=group,
-            facts=_summed(group, [facts[name] for name in group.members]),
-            reasons=_all(group, reasons),
-            moved_from="" if was == first.device else was,
-            shares=_all(group, shares),
-            strayed=_all(group, strayed),
+            facts=_summed(group, members),
+            moved_from="" if was == device else was,
+            shares=_all(shares.get(member, ()) for member in group.members),
+            strayed=_all(strayed.get(member, ()) for member in group.members),
         )
         boxes.append(box)
     box_of = {name: box.id for box in boxes for name in box.group.members}
     used = {box.lane for box in boxes}
     hosts = list(dict.fromkeys(device.host for device in plan.cluster))
     lanes = {
-        one.name: tuple(d for d, its in lane_of.items() if its == one.name)
+        one.name: [d for d, its in lane_of.items() if its == one.name]
         for one in sorted(plan.cluster, key=lambda one: hosts.index(one.host))
         if one.name in used
     }
-    return Diagram(tuple(boxes), tuple(links_of(plan, box_of)), lanes)
+    return Diagram(boxes, links_of(plan, box_of), lanes)
 
 
-def _all(group: Block, texts: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """What is said of the members of a group, each text once."""
-    return tuple(dict.fromkeys(t for n in group.members for t in texts.get(n, ())))
+def _all(texts: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(texts)))
 
 
 def running_order(plan: Plan, names: Iterable[str]) -> list[str]:
@@ -223,72 +211,74 @@ def look_of(one: PartFacts) -> Hashable:
     return (one.kind, one.layers, one.shapes, one.weight_bytes > 0, costs)
 
 
-def _shares(graph: Graph) -> dict[str, dict[str, None]]:
+def _shares(graph: Graph) -> dict[str, list[str]]:
     """The layers that each part shares with another; towers have links instead."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, list[str]] = {}
     for call in graph.calls:
         for weight in call.weights:
             users = graph.parts_of_weights[weight]
             if len(users) > 1 and graph.part[users[0]].kind != "weights":
-                for part in users:
-                    found.setdefault(part, {})[call.layer or call.name] = None
+                found.setdefault(call.part, []).append(call.layer or call.name)
     return found
 
 
 def _summed(group: Block, members: Sequence[PartFacts]) -> PartFacts:
     """The facts of a group: sums, and the layers of one repetition."""
-    first, last = members[0], members[-1]
-    seconds: dict[str, float] = {}
-    for one in members:
-        for phase, spent in one.seconds.items():
-            seconds[phase] = seconds.get(phase, 0.0) + spent
+    first, times = members[0], group.times
+    period = len(members) // times if times else 0
     return replace(
         first,
         kind=first.kind if len({one.kind for one in members}) == 1 else "branch",
-        layers=tuple(n for one in members[: group.period] for n in one.layers),
-        shapes=last.shapes if group.times else (),
+        reason=", ".join(dict.fromkeys(one.reason for one in members)),
+        layers=tuple(n for one in members[:period] for n in one.layers),
+        shapes=members[-1].shapes if times else (),
         weight_bytes=sum(one.weight_bytes for one in members),
         activation_bytes=sum(one.activation_bytes for one in members),
-        seconds=seconds,
+        seconds={p: sum(one.seconds.get(p, 0.0) for one in members) for p in PHASES},
         is_output=any(one.is_output for one in members),
-        where=first.where if len(members) == 1 else "",
     )
 
 
 def links_of(plan: Plan, box_of: Mapping[str, str]) -> list[DiagramEdge]:
-    """Join the tensors and weights between boxes, and count the copies made of them.
-
-    A tensor counts once for each part that reads it.
-    """
+    """Join the tensors and weights between boxes, and count the copies made of them."""
     graph, device = plan.graph, plan.device_of
     tensors: dict[tuple[str, str], DiagramEdge] = {}
-    counted: set[tuple[str, int, str]] = set()
-    for tensor in graph.tensors:
-        source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
+    for calls, size in tensor_sizes(graph).items():
+        source, target = (graph.call[name].part for name in calls)
         ends = box_of[source], box_of[target]
-        key = (tensor.source, tensor.index, target)
-        if ends[0] == ends[1] or key in counted:
+        if ends[0] == ends[1]:
             continue
-        counted.add(key)
         turned = ends[::-1] in tensors  # folded boxes may feed each other
         ends = ends[::-1] if turned else ends
         crosses = device[source] != device[target]
         link = tensors.setdefault(ends, DiagramEdge(*ends, crosses))
         link.both_ways |= turned
-        link.bytes += tensor.bytes
+        link.bytes += size
     weights: dict[tuple[str, str], DiagramEdge] = {}
     for transfer in plan.transfers:
         ends = box_of.get(transfer.source, ""), box_of.get(transfer.target, "")
         back = transfer.kind.endswith("gradient")
-        there, other = (ends[::-1], ends) if back else (ends, ends[::-1])
-        found = tensors.get(there) or tensors.get(other)
+        ends = ends[::-1] if back else ends
+        found = tensors.get(ends) or tensors.get(ends[::-1])
         if transfer.kind.startswith("weights") and all(ends):
-            new = DiagramEdge(*there, True, weights=True)
-            found = weights.setdefault(there, new) if there[0] != there[1] else None
+            new = DiagramEdge(*ends, True, weights=True)
+            found = weights.setdefault(ends, new) if ends[0] != ends[1] else None
         if found is not None:
             found.sent_bytes += 0 if back else transfer.bytes
             found.returned_bytes += transfer.bytes if back else 0
     return [*tensors.values(), *weights.values()]
+
+
+def tensor_sizes(graph: Graph) -> dict[tuple[str, str], int]:
+    """Bytes from call to call; a tensor counts once for each part that reads it."""
+    sizes: dict[tuple[str, str], int] = {}
+    counted: set[tuple[str, int, str]] = set()
+    for tensor in graph.tensors:
+        ends = tensor.source, tensor.target
+        key = tensor.source, tensor.index, graph.call[tensor.target].part
+        sizes[ends] = sizes.get(ends, 0) + (0 if key in counted else tensor.bytes)
+        counted.add(key)
+    return sizes
 
 
 def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
@@ -300,17 +290,13 @@ def block_of(names: Sequence[str], look: Mapping[str, Hashable]) -> Block:
     if len(names) == 1:
         return Block((names[0],))
     words = {name: _WORD.split(name) for name in names}
-    for count in range(1, max(map(len, words.values())) + 1):
-        groups = [
-            list(its) for _, its in groupby(names, key=lambda n: words[n][:count])
-        ]
-        if len(groups) > 1:
-            break
-    if len(groups) == len(names):
-        children = [Block((name,)) for name in names]
-    else:
-        children = [block_of(group, look) for group in groups]
-    return _joined(_repeats(children, look), look)
+    groups: list[list[str]] = []
+    count = 0
+    while len(groups) < 2:
+        count += 1
+        begins = groupby(names, key=lambda name: words[name][:count])
+        groups = [list(its) for _, its in begins]
+    return _joined(_repeats([block_of(group, look) for group in groups], look))
 
 
 def fold(
@@ -325,25 +311,27 @@ def fold(
     A tree per place is opened from the top, large blocks first. Repeats stay closed:
     their number says more than a row of equal boxes.
     """
+    if len(names) <= most:
+        return [Block((name,)) for name in names]
     places: dict[Hashable, list[str]] = {}
     for name in names:
         places.setdefault(place[name], []).append(name)
     shown = [block_of(its, look) for its in places.values()]
-    if len(names) <= most:
-        shown = [Block((name,)) for name in names]
     closed: list[Block] = []
     while openable := [block for block in shown if block.children and not block.times]:
         first = max(openable, key=lambda block: len(block.members))
         shown.remove(first)
         fits = len(shown) + len(closed) + len(first.children) <= most
-        (shown if fits else closed).extend(first.children if fits else (first,))
+        (shown if fits else closed).extend(first.children if fits else [first])
     number = {name: at for at, name in enumerate(names)}
     return sorted((*shown, *closed), key=lambda block: number[block.members[0]])
 
 
 def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]:
     """Join what repeats, from each place the pattern that covers most."""
-    looks = [(child.times, tuple(map(look.get, child.members))) for child in children]
+    looks = [
+        (child.times, [look[name] for name in child.members]) for child in children
+    ]
     found: list[Block] = []
     at = 0
     while at < len(children):
@@ -354,28 +342,20 @@ def _repeats(children: list[Block], look: Mapping[str, Hashable]) -> list[Block]
                 count += 1
             if count > 1 and length * count > period * times:
                 period, times = length, count
-        stop = at + period * times
-        if times == 1:
-            found.append(children[at])
-        elif period == 1:
-            found.append(_joined(children[at:stop], look, times))
-        else:
-            starts = range(at, stop, period)
-            patterns = [_joined(children[n : n + period], look) for n in starts]
-            found.append(_joined(patterns, look, times))
-        at = stop
+        starts = range(at, at + period * times, period)
+        patterns = [_joined(children[n : n + period]) for n in starts]
+        found.append(_joined(patterns, times))
+        at += period * times
     return found
 
 
-def _joined(
-    its: Sequence[Block], look: Mapping[str, Hashable], times: int = 0
-) -> Block:
+def _joined(its: Sequence[Block], times: int = 0) -> Block:
     """A block of several, in ranges if there are many; one stays as it is."""
     if len(its) == 1:
         return its[0]
     members = tuple(name for child in its for name in child.members)
     if len(its) > _MOST_CHILDREN:
         ends = [len(its) * n // _RANGES for n in range(_RANGES + 1)]
-        ranges = [its[a:b] for a, b in zip(ends, ends[1:], strict=False)]
-        its = [_joined(some, look, len(some) if times else 0) for some in ranges]
+        ranges = [its[a:b] for a, b in pairwise(ends)]
+        its = [_joined(some, len(some) if times else 0) for some in ranges]
     return Block(members, tuple(its), times)

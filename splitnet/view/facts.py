@@ -4,11 +4,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import Graph
-from splitnet.core.plan import Fallback, Plan
+from splitnet.core.plan import Fallback, Plan, value_text
 from splitnet.core.timeline import Timeline
-from splitnet.view.style import Shape, percent
+from splitnet.view.style import Shape, counted, percent
 
 _MOST_ALONE = 8  # with more devices, equivalent ones are drawn together
 _GOAL = {
@@ -63,13 +63,15 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
     for weight, parts in graph.parts_of_weights.items():
         if parts:
             homes[parts[0]] += graph.weight[weight].bytes
+    part_of = {call.name: call.part for call in graph.calls}
+    leaving = {
+        t.source for t in graph.tensors if part_of[t.source] != part_of[t.target]
+    }
     fallbacks = {fallback.part: fallback for fallback in plan.fallbacks}
-    leaving = _leaving(graph)
-    outputs = {graph.call[name].part for name in graph.outputs}
     facts = {}
     for part in graph.parts:
-        calls = graph.calls_of[part.name]
-        placement = plan[part.name]
+        calls, placement = graph.calls_of[part.name], plan[part.name]
+        ends = [c for c in calls if c.name in leaving or c.name in graph.outputs]
         facts[part.name] = PartFacts(
             name=part.name,
             kind=part.kind,
@@ -77,31 +79,14 @@ def part_facts(plan: Plan) -> Mapping[str, PartFacts]:
             reason=placement.reason,
             fallback=fallbacks.get(part.name),
             layers=tuple(call.kind for call in calls),
-            shapes=leaving[part.name],
+            shapes=tuple(shape for call in ends for shape in call.output_shapes),
             weight_bytes=homes[part.name],
             activation_bytes=sum(call.activation_bytes for call in calls),
             seconds=seconds[part.name],
-            is_output=part.name in outputs,
+            is_output=any(call.name in graph.outputs for call in calls),
             where=part.where.replace("\\", "/").rpartition("/")[2],
         )
     return facts
-
-
-def _leaving(graph: Graph) -> Mapping[str, tuple[Shape, ...]]:
-    """The shapes of the outputs that other parts, or the model's user, receive."""
-    found: dict[str, dict[tuple[str, int], Shape]] = {p.name: {} for p in graph.parts}
-    for tensor in graph.tensors:
-        source = graph.call[tensor.source]
-        if source.part != graph.call[tensor.target].part:
-            # Workload files know no shapes.
-            shapes = source.output_shapes[tensor.index : tensor.index + 1]
-            for shape in (tensor.shape,) if tensor.shape else shapes:
-                found[source.part][source.name, tensor.index] = shape
-    for name in graph.outputs:
-        call = graph.call[name]
-        for index, shape in enumerate(call.output_shapes):
-            found[call.part].setdefault((name, index), shape)
-    return {part: tuple(shapes.values()) for part, shapes in found.items()}
 
 
 def transfer_sums(
@@ -134,12 +119,11 @@ def equivalent_devices(timeline: Timeline) -> list[list[str]]:
 
 def objective_text(plan: Plan) -> tuple[str, str]:
     """Say what the objective counts, and its value: ("training step", "5.00 ms")."""
-    if plan.objective == "memory":
-        return "fullest device", format_bytes(plan.value)
-    if plan.objective == "throughput":
-        return "busiest device", format_seconds(plan.value)
-    kind = "training" if plan.training else "inference"
-    return f"{kind} step", format_seconds(plan.timeline.seconds)
+    names = {"memory": "fullest device", "throughput": "busiest device"}
+    step = f"{'training' if plan.training else 'inference'} step"
+    value = plan.timeline.seconds if plan.objective == "latency" else plan.value
+    said = value_text(plan.objective, value, long=False)
+    return names.get(plan.objective, step), said
 
 
 def fullest_device(plan: Plan) -> tuple[str, float]:
@@ -153,29 +137,22 @@ def fullest_device(plan: Plan) -> tuple[str, float]:
 
 def bottleneck_text(plan: Plan) -> str:
     """Name the busiest and the fullest device and the link with the longest copies."""
-    used = plan.timeline.utilization
-    busiest = max(used, key=used.__getitem__)
+    busiest, used = max(plan.timeline.utilization.items(), key=lambda item: item[1])
     fullest, share = fullest_device(plan)
-    words = [
-        f"busiest {busiest} ({percent(used[busiest])})",
-        f"fullest {fullest} ({percent(share)})",
-    ]
+    text = f"busiest {busiest} ({percent(used)}), fullest {fullest} ({percent(share)})"
     links = transfer_sums(plan, "source_device", "target_device")
     if links:
-        slowest = max(links, key=lambda ends: links[ends][2])
-        _, size, seconds = links[slowest]
+        ends, (_, size, seconds) = max(links.items(), key=lambda item: item[1][2])
         copied = f"{format_bytes(size)} in {format_seconds(seconds)}"
-        words.append(f"slowest link {' → '.join(slowest)} ({copied})")
-    return ", ".join(words)
+        text += f", slowest link {' → '.join(ends)} ({copied})"
+    return text
 
 
 def algorithm_text(plan: Plan) -> str:
     """Say what the planner optimised and which algorithm found the plan."""
-    goal = _GOAL.get(plan.objective, plan.objective)
+    said = f"{_GOAL[plan.objective]}, found by {plan.strategy.replace('_', ' ')}"
     if plan.strategy == "given":
         said = "placement given by the user"
-    else:
-        said = f"{goal}, found by {plan.strategy.replace('_', ' ')}"
     return f"{said}; runs {plan.execution}" if str(plan.execution) else said
 
 
@@ -184,3 +161,9 @@ def verdict_lines(plan: Plan) -> list[str]:
     if plan.verdict is None:
         return [" ".join(objective_text(plan))]
     return str(plan.verdict).splitlines()
+
+
+def audit_text(audit: Audit) -> str:
+    """Whether all is as planned, or how many findings are not."""
+    found = counted(len(audit.findings), "finding")
+    return "all as planned" if audit.ok else f"{found} not as planned"

@@ -1,7 +1,9 @@
-"""Layout of a placement diagram: boxes in lanes and columns, or on cards."""
+"""Layout of a placement diagram: lanes below one another, or cards in rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
 
 from splitnet.view.diagram import MOST_LANES
 
@@ -10,15 +12,12 @@ _STACK = 18.0  # between boxes of one lane and column
 _COLUMN = 46.0  # between columns
 _LANE = 12.0  # between lanes
 _HOST = 22.0  # above the lanes of a host, for its name
-
 _PAGE = 1050.0, 1000.0  # points
-_CARDS = 6  # in a row
-# Lanes below one another or upright, and the most columns.
-_SHAPES = ((False, 9), (True, 12), (False, 6), (False, 4), (True, 6), (True, 4))
+_COLUMNS = 9, 6, 4  # at most
+_CARDS = 4  # in a row
 
 
-@dataclass(frozen=True, slots=True)
-class Rect:
+class Rect(NamedTuple):
     """A rectangle by its edges, in points; `y` counts from the top."""
 
     left: float
@@ -26,48 +25,20 @@ class Rect:
     right: float
     bottom: float
 
-    @property
-    def middle(self) -> tuple[float, float]:
-        """Its middle."""
-        return (self.left + self.right) / 2, (self.top + self.bottom) / 2
 
-    @classmethod
-    def around(cls, rects: Iterable["Rect"]) -> "Rect":
-        """The smallest that holds others."""
-        edges = [(one.left, one.top, one.right, one.bottom) for one in rects]
-        lefts, tops, rights, bottoms = zip(*edges, strict=True)
-        return cls(min(lefts), min(tops), max(rights), max(bottoms))
+def around(rects: Iterable[Rect]) -> Rect:
+    """The smallest rectangle that holds others."""
+    lefts, tops, rights, bottoms = zip(*rects, strict=True)
+    return Rect(min(lefts), min(tops), max(rights), max(bottoms))
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Rectangles by name: of boxes and titles, and of lanes."""
+    """Rectangles by name: of boxes and titles, of lanes, of hosts if there are any."""
 
     boxes: dict[str, Rect] = field(default_factory=dict)
     lanes: dict[str, Rect] = field(default_factory=dict)
-
-    @property
-    def whole(self) -> Rect:
-        """What all lanes take."""
-        return Rect.around(self.lanes.values())
-
-    @property
-    def hosts(self) -> Mapping[str, Rect]:
-        """A frame around the lanes of each host, if there are several."""
-        hosts = dict.fromkeys(map(host_of, self.lanes))
-        frames = {}
-        for host in hosts if any(hosts) else ():
-            its = Rect.around(
-                r for lane, r in self.lanes.items() if host_of(lane) == host
-            )
-            edges = its.left - _PADDING, its.top - _HOST
-            frames[host] = Rect(*edges, its.right + _PADDING, its.bottom + _PADDING)
-        return frames
-
-
-def host_of(lane: str) -> str:
-    """The worker of a lane's device, "" on a single machine."""
-    return lane.rpartition("/")[0]
+    hosts: dict[str, Rect] = field(default_factory=dict)
 
 
 def place_boxes(
@@ -81,32 +52,27 @@ def place_boxes(
 
     Args:
         sizes: width and height of boxes and titles, boxes in running order.
-        lanes: what each lane holds, its title first.
+        lanes: what each lane holds, its title first; lanes of a host are neighbours.
         links: pairs of boxes; the target stands in a later column.
     """
-    titles = [names[0] for names in lanes.values()]
+    titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
     boxes = [name for name in sizes if name not in titles]
-    if len(lanes) <= MOST_LANES:
-        found: list[tuple[float, Layout]] = []
-        for upright, most in _SHAPES:
-            columns = dict.fromkeys(titles, -1) | _columns_of(boxes, links, most)
-            layout = Layout()
-            _arrange(layout, sizes, lanes, columns, upright=upright)
-            page = layout.whole.right / _PAGE[0], layout.whole.bottom / _PAGE[1]
-            found.append((round(max(*page, 1.0), 1), layout))
-        return min(found, key=lambda one: one[0])[1]
-    cards, top = Layout(), 0.0
-    for host in dict.fromkeys(map(host_of, lanes)):
-        its = [lane for lane in lanes if host_of(lane) == host]
-        for row in (its[at : at + _CARDS] for at in range(0, len(its), _CARDS)):
-            few = {lane: lanes[lane] for lane in row}
-            columns = {
-                name: at - 1 for its in few.values() for at, name in enumerate(its)
-            }
-            _arrange(cards, sizes, few, columns, upright=True, top=top)
-            top = cards.whole.bottom + _LANE
-        top += _HOST + _PADDING
-    return cards
+    cards = len(lanes) > MOST_LANES
+    layouts = [
+        _arranged(
+            sizes,
+            lanes,
+            titles | _columns_of(boxes, links, most),
+            in_a_row=_CARDS if cards else 1,
+        )
+        for most in ((1,) if cards else _COLUMNS)
+    ]
+
+    def too_large(layout: Layout) -> float:
+        whole = around(layout.lanes.values())
+        return round(max(whole.right / _PAGE[0], whole.bottom / _PAGE[1], 1.0), 1)
+
+    return min(layouts, key=too_large)
 
 
 def _columns_of(
@@ -126,57 +92,54 @@ def _columns_of(
     return {box: at * min(most, deepest) // deepest for box, at in depth.items()}
 
 
-def _arrange(
-    layout: Layout,
+def _arranged(
     sizes: Mapping[str, tuple[float, float]],
     lanes: Mapping[str, Sequence[str]],
-    columns: Mapping[str, int],
+    column_of: Mapping[str, int],
     *,
-    upright: bool,
-    top: float = 0.0,
-) -> None:
-    """Add lanes with their boxes and titles, whose column is -1; nothing overlaps.
+    in_a_row: int,
+) -> Layout:
+    """Lanes of equal columns, below one another or several in a row; nothing overlaps.
 
-    Boxes of one lane and column are stacked in their order. Lanes are below one another
-    and columns follow to the right; if `upright`, lanes are side by side and columns
-    follow downwards from `top`.
+    Titles are in column -1. Boxes of one lane and column are stacked in their order.
     """
-    # Lengths lie along the columns' direction, widths across it.
-    length = {name: size[upright] for name, size in sizes.items()}
-    width = {name: size[not upright] for name, size in sizes.items()}
+    widths: dict[int, float] = {}
+    for name, column in column_of.items():
+        widths[column] = max(widths.get(column, 0.0), sizes[name][0])
+    begin, end = {}, _PADDING
+    for column, width in sorted(widths.items()):
+        begin[column] = end + (2 * _PADDING if column == 0 else 0.0)
+        end = begin[column] + width + (_COLUMN if column >= 0 else 0.0)
+    whole = end + _PADDING - (_COLUMN if max(widths) >= 0 else 0.0)
 
-    def rect(start: float, across: float, end: float, stop: float) -> Rect:
-        if upright:
-            return Rect(across, start, stop, end)
-        return Rect(start, across, end, stop)
+    def height(stack: Sequence[str]) -> float:
+        return sum(sizes[name][1] + _STACK for name in stack) - _STACK
 
-    longest: dict[int, float] = {}
-    for name in (name for names in lanes.values() for name in names):
-        longest[columns[name]] = max(longest.get(columns[name], 0.0), length[name])
-    begin, end = {}, top + _PADDING
-    for column in sorted(longest):
-        begin[column] = end
-        end += longest[column] + (2 * _PADDING if column < 0 else _COLUMN)
-    end += _PADDING - (2 * _PADDING if max(longest) < 0 else _COLUMN)
-    across, last = 0.0, host_of(next(iter(lanes)))
-    for lane, names in lanes.items():
-        if host_of(lane) != last:
-            across, last = across + _HOST + _PADDING, host_of(lane)
-        cells: dict[int, list[str]] = {}
-        for name in names:
-            cells.setdefault(columns[name], []).append(name)
-        wide = {
-            column: sum(width[name] + _STACK for name in its) - _STACK
-            for column, its in cells.items()
-        }
-        whole = max(wide.values()) + 2 * _PADDING
-        layout.lanes[lane] = rect(top, across, end, across + whole)
-        for column, its in cells.items():
-            at = across + (whole - wide[column]) / 2
-            for name in its:
-                room = 0.0 if column < 0 else longest[column] - length[name]
-                start = begin[column] + room / 2
-                edges = start, at, start + length[name], at + width[name]
-                layout.boxes[name] = rect(*edges)
-                at += width[name] + _STACK
-        across += whole + _LANE
+    layout, y = Layout(), 0.0
+    framed = any("/" in lane for lane in lanes)
+    for host, group in groupby(lanes, key=lambda lane: lane.rpartition("/")[0]):
+        y += _HOST + _PADDING if y else 0.0
+        its = list(group)
+        for row in (its[n : n + in_a_row] for n in range(0, len(its), in_a_row)):
+            stacks: dict[tuple[int, int], list[str]] = {}
+            for place, lane in enumerate(row):
+                for name in lanes[lane]:
+                    stacks.setdefault((place, column_of[name]), []).append(name)
+            tall = max(map(height, stacks.values())) + 2 * _PADDING
+            for place, lane in enumerate(row):
+                x = place * (whole + _LANE)
+                layout.lanes[lane] = Rect(x, y, x + whole, y + tall)
+            for (place, column), stack in stacks.items():
+                top = y + (tall - height(stack)) / 2
+                for name in stack:
+                    wide, high = sizes[name]
+                    room = widths[column] - wide if column >= 0 else 0.0
+                    x = place * (whole + _LANE) + begin[column] + room / 2
+                    layout.boxes[name] = Rect(x, top, x + wide, top + high)
+                    top += high + _STACK
+            y += tall + _LANE
+        if framed:
+            left, top, right, bottom = around(layout.lanes[lane] for lane in its)
+            edges = left - _PADDING, top - _HOST, right + _PADDING, bottom + _PADDING
+            layout.hosts[host] = Rect(*edges)
+    return layout

@@ -31,14 +31,12 @@ from splitnet.view.tables import table
 from splitnet.view.timeline import dot_of_steps
 
 _MOST_BOXES = 40
-_IN_A_ROW = 6
-_BOXES = {"fontname": FONT, "shape": "box", "style": "filled,rounded", "tooltip": " "}
 
 
 def html_of(thing: Plan | Audit | Cluster) -> str:
     """A picture and a table below it; without script."""
     if isinstance(thing, Cluster):
-        svg = svg_of(_dot_of_devices(thing), program="dot")
+        svg = svg_of(_dot_of_devices(thing), program="osage")
     else:
         plan, audit = (thing.plan, thing) if isinstance(thing, Audit) else (thing, None)
         svg = svg_of(dot_of(plan, audit=audit))
@@ -46,41 +44,38 @@ def html_of(thing: Plan | Audit | Cluster) -> str:
     return f'<div style="overflow:auto;background:white">{svg}</div><pre>{lines}</pre>'
 
 
+def svg_of_timeline(timeline: Timeline) -> str:
+    """The chart of a step as SVG text."""
+    return svg_of(dot_of_steps({"": timeline}))
+
+
+def _graph(**look: str) -> graphviz.Digraph:
+    box = {"shape": "box", "style": "filled,rounded", "fontname": FONT, "tooltip": " "}
+    arrow = {"color": THIN, "arrowsize": "0.6", "tooltip": " "}
+    page = {"bgcolor": "white", "pad": "0.2", "fontname": FONT} | look
+    return graphviz.Digraph(graph_attr=page, node_attr=box, edge_attr=arrow)
+
+
 def _dot_of_devices(cluster: Cluster) -> str:
     """A frame for each host, its devices in rows with their memory and speed."""
     colors = colors_of(device.name for device in cluster)
-    dot = graphviz.Digraph(
-        graph_attr={"bgcolor": "white", "fontname": FONT, "nodesep": "0.15"},
-        node_attr=_BOXES | {"width": "1.5"},
-        edge_attr={"style": "invis"},
-    )
-    above: dict[tuple[int, int], str] = {}
-    for number, host in enumerate(dict.fromkeys(device.host for device in cluster)):
+    dot = _graph(pack="12")
+    for host in dict.fromkeys(device.host for device in cluster):
         name = html_label([(Line(host or "this machine", 11),)])
-        frame = graphviz.Digraph(f"cluster_{number}")
-        frame.attr(label=name, labeljust="l", style="rounded", color=THIN)
-        for at, one in enumerate(device for device in cluster if device.host == host):
+        frame = graphviz.Digraph(f"cluster_{host}")
+        frame.attr(label=name, style="rounded", color=THIN, pack="12")
+        for one in (device for device in cluster if device.host == host):
             stand_in = " (stand-in)" if one.stand_in else ""
             rows = [
                 (Line(one.name.rpartition("/")[2] + stand_in, 10, bold=True),),
                 (Line(format_bytes(one.memory_bytes)),),
                 (Line(f"{format_count(one.flops_per_second)}FLOP/s"),),
             ]
-            fill = mixed(colors[one.name], "#ffffff", 0.72)
-            node = f"device-{number}-{at}"
-            look = {"fillcolor": fill, "color": colors[one.name]}
-            frame.node(node, label=html_label(rows), **look)
-            column = number, at % _IN_A_ROW
-            if column in above:
-                frame.edge(above[column], node)
-            above[column] = node
+            look = {"fillcolor": mixed(colors[one.name], "#ffffff", 0.72)}
+            look["color"] = colors[one.name]
+            frame.node(one.name.replace(":", "-"), html_label(rows), **look)
         dot.subgraph(frame)
     return str(dot.source)
-
-
-def svg_of_timeline(timeline: Timeline) -> str:
-    """The chart of a step as SVG text."""
-    return svg_of(dot_of_steps({"": timeline}))
 
 
 def svg_of_net(net: Net) -> str:
@@ -89,15 +84,9 @@ def svg_of_net(net: Net) -> str:
     requested = {name: ", ".join(one.on) for name, one in branch.items()}
     layers = {name: _layers(one) for name, one in branch.items()}
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
-    dot = graphviz.Digraph(
-        graph_attr={"rankdir": "LR", "bgcolor": "white", "pad": "0.2"},
-        node_attr=_BOXES,
-        edge_attr={"color": THIN, "arrowsize": "0.6", "tooltip": " "},
-    )
+    dot = _graph(rankdir="LR")
     box: dict[str, str] = {}
-    for number, block in enumerate(
-        fold(list(branch), requested, look, most=_MOST_BOXES)
-    ):
+    for block in fold(list(branch), requested, look, most=_MOST_BOXES):
         first, count = branch[block.members[0]], len(block.members)
         rows = [(Line(ranged(block.members, 34), 10, bold=True),)]
         if count > 1:
@@ -107,8 +96,9 @@ def svg_of_net(net: Net) -> str:
         if first.on != ("auto",) and first.kind != "input":
             rows.append((Line(f"on {requested[first.name]}", 9),))
         fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
-        dot.node(str(number), label=html_label(rows), fillcolor=fill)
-        box |= dict.fromkeys(block.members, str(number))
+        number = str(len(dot.body))
+        dot.node(number, label=html_label(rows), fillcolor=fill)
+        box |= dict.fromkeys(block.members, number)
     ends = {
         (box[ref.name], box[one.name]) for one in net.branches for ref in one.sources
     }

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -31,8 +32,6 @@ from splitnet.view.timeline import dot_of_steps, stacked
 
 _FORMATS = ("svg", "png", "pdf", "dot")
 _CHILD = Path(__file__).with_name("graphviz_child.py")
-# Straight lines if Graphviz cannot route them around the boxes.
-_ATTEMPTS = ((), ("-Gsplines=line",))
 # Names of nodes, which browsers would show as tooltips.
 _NAMES = re.compile(rb"<!--.*?-->\n|<title>[^<]*</title>\n")
 _MOST_SECONDS = 90.0
@@ -131,8 +130,8 @@ def svg_of(text: str, program: str = "") -> str:
 def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> bytes:
     """Lay DOT text out and return the picture; nothing is written.
 
-    In a digraph boxes have positions, in a graph all has; `program` is "dot" for one
-    without. What Graphviz fails to lay out is tried again with straight lines.
+    In a digraph boxes have positions, in a graph all has; `program` is for one without.
+    What Graphviz fails to lay out is tried again with straight lines.
 
     Raises:
         SplitnetError: Graphviz is missing, or the text is not a graph.
@@ -141,7 +140,7 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
     size = [f"-Gdpi={dpi}"] if kind == "png" else []
     command = [sys.executable, "-P", str(_CHILD), kind, program, *size]
     fault = ""
-    for extra in _ATTEMPTS:
+    for extra in ([], ["-Gsplines=line"]):
         try:
             with tempfile.TemporaryDirectory(prefix="splitnet-") as folder:
                 done = subprocess.run(
@@ -153,9 +152,6 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
                 )
         except subprocess.TimeoutExpired:
             fault = f"it took more than {_MOST_SECONDS:.0f} s"
-            continue
-        except OSError as error:
-            fault = f"it could not start: {error.strerror}"
             continue
         if done.returncode == 0 and done.stdout:
             return _NAMES.sub(b"", done.stdout) if kind == "svg" else done.stdout
@@ -180,15 +176,13 @@ def _environment(folder: Path) -> dict[str, str]:
         return variables
     home = variables.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for fonts in (Path(home, "splitnet", "fonts"), folder / "fonts"):
-        try:
+        with suppress(OSError, SplitnetError):  # no home, or one that is full
             fonts.mkdir(parents=True, exist_ok=True)
             for font in sorted(_FONTS.glob("*.ttf")):
                 copy = fonts / font.name
                 if not copy.is_file() or copy.stat().st_size != font.stat().st_size:
                     write_bytes(font.read_bytes(), copy, "font")
             break
-        except (OSError, SplitnetError):  # no home, or one that is full
-            continue
     machine = escaped(variables.get("FONTCONFIG_FILE", "/etc/fonts/fonts.conf"))
     settings = folder / "fonts.conf"
     text = _FONT_SETTINGS.format(machine=machine, fonts=escaped(str(fonts)))
@@ -202,30 +196,26 @@ def _warn_of_missing_letters(text: str, kind: str) -> None:
     An svg is drawn by its viewer, with the viewer's fonts. Only on Linux can a machine
     be without fonts; fontconfig's `fc-list` knows them.
     """
-    if sys.platform != "linux":
-        return
     foreign: dict[str, str] = {}  # a letter of each script that the bundled font lacks
     for character in dict.fromkeys(text):
         if character > "\u02ff" and unicodedata.category(character).startswith("L"):
             script = unicodedata.name(character, "LETTER").split()[0]
             if script not in _FONT_SCRIPTS:
                 foreign.setdefault(script, character)
-    missing = [letter for letter in foreign.values() if not _has_font(letter)]
-    if missing:
+    program = shutil.which("fc-list")
+
+    def has_font(letter: str) -> bool:
+        query = [program or "", f":charset={ord(letter):x}", "family"]
+        done = subprocess.run(query, capture_output=True) if program else None
+        return done is not None and bool(done.stdout.strip())
+
+    missing = [letter for letter in foreign.values() if not has_font(letter)]
+    if missing and sys.platform == "linux":
         warn(
             f"no font here has letters such as {', '.join(missing)}, so the {kind} has "
             "boxes in their place. Install a font that has them (for Chinese, Japanese "
             "and Korean the package fonts-noto-cjk), or draw to .svg."
         )
-
-
-def _has_font(letter: str) -> bool:
-    """Whether fontconfig names a font that has a letter."""
-    program = shutil.which("fc-list")
-    query = [f":charset={ord(letter):x}", "family"]
-    if program is None:
-        return False
-    return bool(subprocess.run([program, *query], capture_output=True).stdout.strip())
 
 
 Event = dict[str, object]
@@ -269,49 +259,45 @@ def _trace_events(timelines: Mapping[str, Timeline]) -> Iterator[Event]:
             process += 1
             words = f"{name}, {host or 'this machine'}" if len(hosts) > 1 else name
             its: Event = {"pid": process, "tid": 0}
-            yield its | {"ph": "M", "name": "process_name"} | _args(name=clean(words))
-            rows = _trace_rows(timeline, devices)
-            for number, ((title, _), spans) in enumerate(rows.items(), start=1):
-                row: Event = {"ph": "M", "pid": process, "tid": number}
-                yield row | {"name": "thread_name"} | _args(name=clean(title))
-                yield row | {"name": "thread_sort_index"} | _args(sort_index=number)
-                yield from (row | span for span in spans)
+            yield its | {"ph": "M", "name": "process_name", "args": {"name": words}}
+            for number, (title, row) in enumerate(_trace_rows(timeline, devices), 1):
+                row_of: Event = {"pid": process, "tid": number}
+                meta = row_of | {"ph": "M"}
+                yield meta | {"name": "thread_name", "args": {"name": title}}
+                order = {"sort_index": number}
+                yield meta | {"name": "thread_sort_index", "args": order}
+                yield from (row_of | _span(event) for event in row)
             for device in devices:
-                curve = its | {"ph": "C", "name": clean(f"memory of {device}")}
+                curve = its | {"ph": "C", "name": f"memory of {device}"}
                 for seconds, count in timeline.memory.get(device, ()):
-                    yield curve | {"ts": seconds * 1e6} | _args(bytes=count)
+                    yield curve | {"ts": seconds * 1e6, "args": {"bytes": count}}
 
 
-def _args(**values: object) -> Event:
-    return {"args": values}
+def _span(event: Task | Copy) -> Event:
+    args: Event = {"microbatch": event.microbatch}
+    if isinstance(event, Copy):
+        name = f"{event.kind}: {event.source} -> {event.target}"
+        category, args["bytes"] = f"transfer,{event.phase}", event.bytes
+    else:
+        name, category, args["phase"] = event.part, event.phase, event.phase
+    times = {"ts": event.start * 1e6, "dur": (event.stop - event.start) * 1e6}
+    return {"ph": "X", "name": clean(name), "cat": category, **times, "args": args}
 
 
 def _trace_rows(
     timeline: Timeline, devices: list[str]
-) -> dict[tuple[str, int], list[Event]]:
-    """The spans of a host's devices, and of the links that leave them, by row.
+) -> Iterator[tuple[str, Sequence[Task | Copy]]]:
+    """The events of a host's devices, and of the links that leave them, by row.
 
     Copies of one link that overlap take further rows.
     """
-    rows: dict[tuple[str, int], list[Event]] = {(device, 0): [] for device in devices}
-
-    def add(row: tuple[str, int], event: Task | Copy, name: str, **facts: Any) -> None:
-        kind = "transfer," if isinstance(event, Copy) else ""
-        times = {"ts": event.start * 1e6, "dur": (event.stop - event.start) * 1e6}
-        span = {"ph": "X", "name": clean(name), "cat": kind + event.phase} | times
-        args = _args(**facts, microbatch=event.microbatch)
-        rows.setdefault(row, []).append(span | args)
-
-    for task in timeline.tasks:
-        if task.device in devices:
-            add((task.device, 0), task, task.part, phase=task.phase)
+    for device in devices:
+        yield device, [task for task in timeline.tasks if task.device == device]
     links: dict[str, list[Copy]] = {}
     for copy in timeline.copies:
         if copy.source_device in devices:
             title = f"{copy.source_device} -> {copy.target_device}"
             links.setdefault(title, []).append(copy)
     for title, copies in links.items():
-        for copy, row in sorted(stacked(copies), key=lambda one: one[1]):
-            name = f"{copy.kind}: {copy.source} -> {copy.target}"
-            add((title, row), copy, name, bytes=copy.bytes)
-    return rows
+        for row in stacked(copies):
+            yield title, row

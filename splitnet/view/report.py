@@ -5,7 +5,7 @@ numbers, in the order of their lists.
 """
 
 import os
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ import msgspec
 from splitnet import __version__
 from splitnet.core.audit import Audit
 from splitnet.core.errors import format_bytes, format_seconds
-from splitnet.core.graph import Graph
 from splitnet.core.plan import Plan, Strategy
 from splitnet.core.serialization import write_bytes
-from splitnet.core.timeline import PHASES, Span, Timeline, critical_path
-from splitnet.core.timeline import waits as waits_of
+from splitnet.core.timeline import PHASES, Span, Timeline, critical_path, waits
 from splitnet.planner.analysis import reason_text
 from splitnet.planner.evaluate import evaluator_of
 from splitnet.planner.what_if import heaviest_moves
@@ -32,6 +30,7 @@ from splitnet.view.diagram import (
     links_of,
     look_of,
     running_order,
+    tensor_sizes,
 )
 from splitnet.view.facts import (
     PartFacts,
@@ -46,9 +45,6 @@ from splitnet.view.facts import (
 from splitnet.view.style import clean, colors_of, shape_text
 from splitnet.view.tables import PAGE, audit_grids, plan_grids
 from splitnet.view.timeline import path_text
-
-_Sizes = dict[tuple[int, int], int]
-"""Bytes from layer to layer."""
 
 _MOST_OPEN = 24  # boxes at first
 _MOST_POINTS = 400  # of a memory curve
@@ -134,19 +130,18 @@ def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
     """Each strategy with its time, memory and bytes, as shares of the largest."""
     compared = plan.verdict.strategies if plan.verdict is not None else None
     every = compared.all if compared is not None else ()
-    figures = [(one.seconds, one.peak_bytes, one.copied_bytes) for one in every]
-    largest = [max(column) or 1 for column in zip(*figures, strict=True)]
-    words = (format_seconds, format_bytes, format_bytes)
-    return [
-        (
-            one,
-            [
-                (say(figure), figure / most)
-                for say, figure, most in zip(words, its, largest, strict=True)
-            ],
-        )
-        for one, its in zip(every, figures, strict=True)
+    largest = [
+        max((getattr(one, name) for one in every), default=1) or 1
+        for name in ("seconds", "peak_bytes", "copied_bytes")
     ]
+
+    def bars(one: Strategy) -> list[tuple[str, float]]:
+        figures = one.seconds, one.peak_bytes, one.copied_bytes
+        shares = [figure / most for figure, most in zip(figures, largest)]
+        words = [format_seconds(one.seconds), *map(format_bytes, figures[1:])]
+        return list(zip(words, shares))
+
+    return [(one, bars(one)) for one in every]
 
 
 def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]:
@@ -154,12 +149,11 @@ def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]
     spent: dict[str, list[float]] = {}
     for turn, timeline in enumerate((planned, measured)):
         for task in timeline.tasks:
-            both = spent.setdefault(task.part, [0.0, 0.0])
-            both[turn] += task.stop - task.start
-    worst = sorted(spent, key=lambda part: -abs(spent[part][0] - spent[part][1]))
+            spent.setdefault(task.part, [0.0, 0.0])[turn] += task.stop - task.start
+    worst = sorted(spent.items(), key=lambda item: -abs(item[1][0] - item[1][1]))
     return [
-        (clean(part), format_seconds(spent[part][0]), format_seconds(spent[part][1]))
-        for part in worst[:_MOST_ERRORS]
+        (clean(part), format_seconds(expected), format_seconds(taken))
+        for part, (expected, taken) in worst[:_MOST_ERRORS]
     ]
 
 
@@ -185,7 +179,7 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     order = running_order(plan, facts)
     number = {name: at for at, name in enumerate(order)}
     device = {one.name: at for at, one in enumerate(plan.cluster)}
-    colors, layers = colors_of(device), _layer_links(plan.graph)
+    colors = colors_of(device)
     moves = {
         str(number[part]): [
             (
@@ -202,13 +196,16 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
     lanes: dict[str, list[str]] = {}
     for name in order:
         lanes.setdefault(place[name], []).append(name)
+    at = {c.name: n for its in plan.graph.calls_of.values() for n, c in enumerate(its)}
+    layers: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+    for (a, b), size in tensor_sizes(plan.graph).items():
+        ends = plan.graph.call[a].part, plan.graph.call[b].part
+        layers.setdefault(ends, []).append((at[a], at[b], size))
     links = []
     for link in links_of(plan, {name: name for name in order}):
         ends = link.source, link.target
-        sizes = layers.get(ends, {}) if not link.weights else {}
-        back = layers.get(ends[::-1], {}) if not link.weights else {}
-        between = [(*pair, size) for pair, size in sizes.items()]
-        between += [(*pair[::-1], size) for pair, size in back.items()]
+        back = [(b, a, size) for a, b, size in layers.get(ends[::-1], ())]
+        between = [] if link.weights else [*layers.get(ends, ()), *back]
         copied = link.bytes, link.sent_bytes, link.returned_bytes
         links.append((*map(number.get, ends), *copied, int(link.weights), between))
     found: dict[str, Any] = {
@@ -229,7 +226,8 @@ def explorer_json(plan: Plan, measured: Timeline | None = None) -> str:
             for one in plan.cluster
         ],
         "parts": [
-            _part(plan, facts[name], device, layers.get((name, name), {}))
+            {"device": device[place[name]]}
+            | _part(plan, facts[name], layers.get((name, name), []))
             for name in order
         ],
         "blocks": [_tree(block_of(its, look), number, shown) for its in lanes.values()],
@@ -248,18 +246,18 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _part(
-    plan: Plan, one: PartFacts, device: Mapping[str, int], sizes: _Sizes
+    plan: Plan, one: PartFacts, links: Sequence[tuple[int, int, int]]
 ) -> dict[str, Any]:
     """A part with its layers; several layers are a tree, with the tensors in it.
 
     A layer has name, kind, outputs, time of both passes, weights and activations.
     """
-    calls = plan.graph.calls_of[one.name]
+    calls, device = plan.graph.calls_of[one.name], plan.cluster[one.device]
     layers = []
     for call in calls:
-        seconds = plan.costs.forward_seconds(call, plan.cluster[one.device])
+        seconds = plan.costs.forward_seconds(call, device)
         if plan.training:
-            seconds += plan.costs.backward_seconds(call, plan.cluster[one.device])
+            seconds += plan.costs.backward_seconds(call, device)
         held = sum(plan.graph.weight[name].bytes for name in call.weights)
         shapes = ", ".join(map(shape_text, call.output_shapes))
         words = clean(call.name), clean(call.kind), shapes
@@ -268,7 +266,6 @@ def _part(
         "name": clean(one.name),
         "pin": one.name.encode(errors="replace").decode(),
         "kind": one.kind,
-        "device": device[one.device],
         "reason": clean(reason_text(plan, plan[one.name])),
         "requested": one.fallback.requested if one.fallback else "",
         "layers": layers,
@@ -283,25 +280,7 @@ def _part(
         number = {call.name: at for at, call in enumerate(calls)}
         look = {call.name: (call.kind, call.output_shapes) for call in calls}
         found["tree"] = _tree(block_of(list(number), look), number, set())
-        found["layer_links"] = [(*ends, size) for ends, size in sizes.items()]
-    return found
-
-
-def _layer_links(graph: Graph) -> dict[tuple[str, str], _Sizes]:
-    """Bytes from layer to layer, by their parts; layers by their number in the part.
-
-    A tensor counts for the first layer of a part that reads it.
-    """
-    at = {call.name: n for its in graph.calls_of.values() for n, call in enumerate(its)}
-    found: dict[tuple[str, str], _Sizes] = {}
-    counted: set[tuple[str, int, str]] = set()
-    for tensor in graph.tensors:
-        source, target = graph.call[tensor.source].part, graph.call[tensor.target].part
-        sizes = found.setdefault((source, target), {})
-        ends = at[tensor.source], at[tensor.target]
-        key = tensor.source, tensor.index, target
-        sizes[ends] = sizes.get(ends, 0) + (0 if key in counted else tensor.bytes)
-        counted.add(key)
+        found["layer_links"] = links
     return found
 
 
@@ -325,15 +304,17 @@ def _timeline(
     tasks, copies = timeline.tasks, timeline.copies
     at = {id(event): n for n, event in enumerate((*tasks, *copies))}
 
+    def times(one: Any) -> tuple[int, int]:
+        return _nanoseconds(one.start), _nanoseconds(one.stop)
+
     def spans(its: Iterable[Span]) -> list[tuple[int, int, int]]:
-        number = ((at[id(s.event)] if s.event else -1, s) for s in its)
-        return [(n, _nanoseconds(s.start), _nanoseconds(s.stop)) for n, s in number]
+        return [(at[id(s.event)] if s.event else -1, *times(s)) for s in its]
 
     return {
         "tasks": [
             (
                 *(number.get(t.part, -1), device[t.device], PHASES.index(t.phase)),
-                *(_nanoseconds(t.start), _nanoseconds(t.stop), t.microbatch),
+                *(*times(t), t.microbatch),
             )
             for t in tasks
         ],
@@ -341,12 +322,12 @@ def _timeline(
             (
                 *(number[c.source], number[c.target]),
                 *(device[c.source_device], device[c.target_device], c.kind, c.bytes),
-                *(_nanoseconds(c.start), _nanoseconds(c.stop), c.microbatch),
+                *(*times(c), c.microbatch),
             )
             for c in copies
         ],
         "path": spans(critical_path(timeline)) if copies else [],
-        "waits": [spans(gaps) for gaps in waits_of(timeline).values()],
+        "waits": [spans(gaps) for gaps in waits(timeline).values()],
         "pipelined": any(task.microbatch for task in tasks),
     }
 
@@ -356,9 +337,8 @@ def _memory(plan: Plan, number: Mapping[str, int]) -> list[dict[str, Any]]:
     place = {one.name: at for at, one in enumerate(plan.cluster)}
     step = evaluator_of(plan).step_of(plan.device_of)
     where = [place[plan.device_of[part]] for part in step.parts]
-    run = run_step(step, where)
     found = []
-    for one in memory_of(step, where, run):
+    for one in memory_of(step, where, run_step(step, where)):
         kinds = list(zip(one.times.tolist(), one.held.tolist()))
         every = max(1, len(kinds) // _MOST_POINTS)
         runs = (kinds[at : at + every] for at in range(0, len(kinds), every))

@@ -18,7 +18,6 @@ Shape = tuple[int | None, ...]
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, QUIET, ALARM, THIN = "#1b1f24", "#6a737d", "#b3261e", "#8b949e"
-POINTS_PER_INCH = 72
 
 # Found by search for the largest differences in CIELAB, with full colour vision and
 # with deuteranopia and protanopia (Machado et al., 2009); lightness differs too.
@@ -73,12 +72,9 @@ def readable_on(color: str) -> str:
     >>> readable_on("#ffffff"), readable_on("#034793")
     ('#000000', '#ffffff')
     """
-    red, green, blue = (
-        value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4
-        for value in parse_rgb_hex(color[1:]).normalized
-    )
-    light = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # relative luminance, WCAG 2
-    return "#000000" if (light + 0.05) ** 2 >= 1.05 * 0.05 else "#ffffff"
+    shares = zip(parse_rgb_hex(color[1:]).normalized, (0.2126, 0.7152, 0.0722))
+    light = sum(share * value**2.2 for value, share in shares)  # relative luminance
+    return "#000000" if light > 0.18 else "#ffffff"
 
 
 def clean(text: str) -> str:
@@ -168,21 +164,19 @@ def text_node(
 ) -> None:
     """Add text flush left from a corner, as a node: lines keep clear of nodes."""
     wide, tall = size_of(rows)
-    usual = {
-        "label": html_label(rows, width=wide),
-        "shape": "plain",
-        "fixedsize": "false",
-        "width": f"{max(wide / POINTS_PER_INCH, 0.001):.4f}",
-        "height": f"{tall / POINTS_PER_INCH:.4f}",
-        "pos": position(left + wide / 2, top + tall / 2),
-        "tooltip": " ",
+    usual = {"shape": "plain", "fixedsize": "false", "tooltip": " "}
+    place = place_of(left, top, left + wide, top + tall)
+    dot.node(name, html_label(rows, width=wide), **usual | place | look)
+
+
+def place_of(left: float, top: float, right: float, bottom: float) -> dict[str, str]:
+    """A rectangle in points as Graphviz's position, from the bottom, and inches."""
+    x, y = (left + right) / 2, -(top + bottom) / 2
+    return {
+        "pos": f"{round(x, 2):g},{round(y, 2) + 0:g}",
+        "width": f"{max((right - left) / 72, 0.001):.4f}",
+        "height": f"{max((bottom - top) / 72, 0.001):.4f}",
     }
-    dot.node(name, **usual | look)
-
-
-def position(x: float, y: float) -> str:
-    """A position in points; Graphviz counts from the bottom."""
-    return f"{round(x, 2):g},{round(-y, 2) + 0:g}"
 
 
 def shortened(text: str, most: int) -> str:

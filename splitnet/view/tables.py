@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -24,7 +24,9 @@ from splitnet.core.errors import format_bytes, format_count, format_seconds
 from splitnet.core.plan import Plan
 from splitnet.core.timeline import PHASES, Timeline
 from splitnet.view.facts import (
+    PartFacts,
     algorithm_text,
+    audit_text,
     bottleneck_text,
     objective_text,
     part_facts,
@@ -46,7 +48,6 @@ _MEMORY = {
 _WIDTH, _LEAST_WIDTH, _WIDE_FROM = 80, 56, 110  # columns; the first if no terminal
 _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
-_STAND_IN = "* stand-in: shows placement, not speed or memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
             columns on, memory and time are broken down.
     """
     columns = max(_terminal_width() if width is None else width, _LEAST_WIDTH)
+    lines: list[str] = []
     if isinstance(thing, Plan):
         title = f"batch {thing.batch}, {' '.join(objective_text(thing))}"
         lines = [
@@ -83,30 +85,22 @@ def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
             bottleneck_text(thing),
             algorithm_text(thing),
         ]
-        head = [_wrapped(lines, columns, "    ")]
         grids = plan_grids(thing, WIDE if columns >= _WIDE_FROM else NARROW)
     elif isinstance(thing, Audit):
         name = shortened(thing.plan.graph.name, columns // 2)
-        found = counted(len(thing.findings), "finding")
-        verdict = "all as planned" if thing.ok else f"{found} not as planned"
-        marked = [f"! {finding.text}" for finding in thing.findings]
-        marked += [f"note: {note}" for note in thing.notes]
-        head = [f"audit of {name}: {verdict}"]
-        head += [_wrapped(marked, columns, "  ")] if marked else []
+        lines = [f"audit of {name}: {audit_text(thing)}"]
+        lines += [f"! {finding.text}" for finding in thing.findings]
+        lines += [f"note: {note}" for note in thing.notes]
         grids = audit_grids(thing)
     else:
-        head, grids = [], _cluster_grids(thing)
-    return "\n\n".join([*head, *(grid_text(g, columns) for g in grids.values())])
+        grids = _cluster_grids(thing)
+    head = [textwrap.fill(clean(x), columns, subsequent_indent="    ") for x in lines]
+    texts = ["\n".join(head), *(grid_text(grid, columns) for grid in grids.values())]
+    return "\n\n".join(text for text in texts if text)
 
 
 def _terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-
-
-def _wrapped(lines: Iterable[str], width: int, indent: str) -> str:
-    return "\n".join(
-        textwrap.fill(clean(line), width, subsequent_indent=indent) for line in lines
-    )
 
 
 def grid_text(grid: Grid, width: int) -> str:
@@ -115,11 +109,11 @@ def grid_text(grid: Grid, width: int) -> str:
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
     )
     for number, head in enumerate(grid.heads):
-        flush = number in grid.right
+        right = number in grid.right
         shown.add_column(
             head,
-            justify="right" if flush else "left",
-            no_wrap=flush or number == 0,
+            justify="right" if right else "left",
+            no_wrap=right or number == 0,
             overflow="fold",
         )
     for row in grid.rows:
@@ -153,10 +147,8 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
             [(f.part, f.requested, f.assigned, f.reason) for f in plan.fallbacks],
         )
     if plan.reused:
-        grids["reused"] = Grid(
-            ("the source's own layer", "why it cannot be rebuilt"),
-            list(plan.reused.items()),
-        )
+        heads = ("the source's own layer", "why it cannot be rebuilt")
+        grids["reused"] = Grid(heads, list(plan.reused.items()))
     return grids
 
 
@@ -172,35 +164,40 @@ def _seconds(seconds: float) -> str:
 def _devices_grid(plan: Plan, detail: int) -> Grid:
     kinds = _MEMORY if detail else {}
     counts = Counter(plan.device_of.values())
-    rows, notes = [], []
-    for one in plan.cluster:
-        memory = plan.memory[one.name]
-        over = "!" if memory.total > one.memory_bytes else ""
-        notes += ["! exceeds the limit"] if over else []
-        rows.append(
-            (
-                one.name + ("*" if one.stand_in else ""),
-                str(counts[one.name]),
-                *(_bytes(getattr(memory, kind)) for kind in kinds),
-                _bytes(memory.total) + over,
-                format_bytes(one.memory_bytes),
-                percent(plan.timeline.utilization[one.name]),
-            )
+    held = {name: memory.total for name, memory in plan.memory.items()}
+    over = [one.name for one in plan.cluster if held[one.name] > one.memory_bytes]
+    rows = [
+        (
+            one.name + "*" * one.stand_in,
+            str(counts[one.name]),
+            *(_bytes(getattr(plan.memory[one.name], kind)) for kind in kinds),
+            _bytes(held[one.name]) + "!" * (one.name in over),
+            format_bytes(one.memory_bytes),
+            percent(plan.timeline.utilization[one.name]),
         )
+        for one in plan.cluster
+    ]
     heads = ("device", "parts", *kinds.values(), "memory peak", "limit", "utilization")
-    stand_ins = [_STAND_IN] if any(device.stand_in for device in plan.cluster) else []
-    return Grid(heads, rows, range(1, len(heads)), notes=stand_ins + notes[:1])
+    notes = [*_stand_in_note(plan.cluster), *(["! exceeds the limit"] if over else [])]
+    return Grid(heads, rows, range(1, len(heads)), notes=notes)
+
+
+def _stand_in_note(cluster: Cluster) -> list[str]:
+    its = any(device.stand_in for device in cluster)
+    return ["* stand-in: shows placement, not speed or memory"] if its else []
 
 
 def _parts_grid(plan: Plan, detail: int) -> Grid:
     facts = list(part_facts(plan).values())
     phases = PHASES if plan.training else PHASES[:1]
 
-    def costs(weights: int, saved: int, seconds: Mapping[str, float]) -> list[str]:
+    def costs(its: Sequence[PartFacts]) -> list[str]:
+        weights = sum(one.weight_bytes for one in its)
+        saved = sum(one.activation_bytes for one in its)
+        times = [sum(one.seconds.get(phase, 0.0) for one in its) for phase in phases]
         if detail:
-            each = (_seconds(seconds.get(phase, 0.0)) for phase in phases)
-            return [_bytes(weights), _bytes(saved), *each]
-        return [_bytes(weights + saved), _seconds(sum(seconds.values()))]
+            return [_bytes(weights), _bytes(saved), *map(_seconds, times)]
+        return [_bytes(weights + saved), _seconds(sum(times))]
 
     rows = []
     for one in facts:
@@ -209,19 +206,12 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
         if detail == PAGE:
             words.append(", ".join(dict.fromkeys(one.layers)))
             words.append(", ".join(dict.fromkeys(map(shape_text, one.shapes))))
-        rows.append(
-            (*words, *costs(one.weight_bytes, one.activation_bytes, one.seconds))
-        )
-    sums = costs(
-        sum(one.weight_bytes for one in facts),
-        sum(one.activation_bytes for one in facts),
-        {p: sum(one.seconds.get(p, 0.0) for one in facts) for p in phases},
-    )
+        rows.append((*words, *costs([one])))
     more = ("layers", "outputs") if detail == PAGE else ()
     costly = ("weights", "activations", *phases) if detail else ("memory", "time")
     heads = ("branch", "device", "reason", *more, *costly)
     used = counted(len({one.device for one in facts}), "device")
-    total = (counted(len(facts), "part"), used, *[""] * (1 + len(more)), *sums)
+    total = (counted(len(facts), "part"), used, "", *[""] * len(more), *costs(facts))
     return Grid(heads, rows, range(3 + len(more), len(heads)), total)
 
 
@@ -253,7 +243,7 @@ def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
     heads = ("device", "memory", "speed", "bandwidth", "per call", "TensorFlow's name")
     rows = [
         (
-            device.name + ("*" if device.stand_in else ""),
+            device.name + "*" * device.stand_in,
             format_bytes(device.memory_bytes),
             f"{format_count(device.flops_per_second)}FLOP/s",
             f"{format_count(device.bytes_per_second)}B/s",
@@ -268,16 +258,14 @@ def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
             f"{format_count(link.bytes_per_second)}B/s",
             format_seconds(link.latency_seconds),
         )
-        for link in cluster.links[:_MOST_LINKS]
+        for link in cluster.links
     ]
-    more = len(cluster.links) - len(links)
-    grids = {"devices": Grid(heads, rows, range(1, 5))}
+    grids = {"devices": Grid(heads, rows, range(1, 5), notes=_stand_in_note(cluster))}
     if links:
+        more = len(links) - _MOST_LINKS
         notes = [f"and {counted(more, 'more link')}"] if more > 0 else []
         columns = ("link", "bandwidth", "latency")
-        grids["links"] = Grid(columns, links, range(1, 3), notes=notes)
-    if any(device.stand_in for device in cluster):
-        grids["notes"] = Grid((), (), notes=[_STAND_IN])
+        grids["links"] = Grid(columns, links[:_MOST_LINKS], range(1, 3), notes=notes)
     return grids
 
 

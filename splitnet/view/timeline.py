@@ -4,7 +4,7 @@ The chart is DOT text in which every rectangle and text has its position.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -23,7 +23,6 @@ from splitnet.core.timeline import (
 from splitnet.view.facts import equivalent_devices
 from splitnet.view.style import (
     FONT,
-    POINTS_PER_INCH,
     QUIET,
     Line,
     clean,
@@ -31,7 +30,7 @@ from splitnet.view.style import (
     counted,
     mixed,
     percent,
-    position,
+    place_of,
     ranged,
     readable_on,
     shortened,
@@ -44,7 +43,7 @@ Event = TypeVar("Event", Task, Copy)
 Place = tuple[float, float, float, float]
 """Left, top, width and height, in points."""
 
-_LEFT, _WIDE, _RIGHT = 196.0, 860.0, 60.0
+_LEFT, _WIDE = 196.0, 860.0
 _LANE, _LINK_LANE, _GAP = 34.0, 14.0, 8.0
 _MOST_LINK_ROWS = 4
 _MOST_LINKS = 12
@@ -64,20 +63,8 @@ def dot_of_steps(timelines: Mapping[str, Timeline]) -> str:
     chart = _Chart(timelines.values())
     chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
-        path = critical_path(timeline) if timeline.copies else []
-        words = f"{heading}: " if heading else ""
-        words += f"one step, {format_seconds(timeline.seconds)}"
-        words += f"; critical path: {path_text(path)}" if path else ""
-        chart.say(16, 8, Line(words, 11, bold=True))
-        chart.y += 38
-        top, behind = chart.y - 16, len(chart.dot.body)
-        chart.lanes = {}
-        chart.devices(timeline)
-        chart.links(timeline, path)
-        chart.path(path)
-        chart.axis(top, behind)
-        chart.y += _GAP
-    return chart.text()
+        chart.step(heading, timeline)
+    return str(chart.dot.source)
 
 
 def path_text(path: Sequence[Span]) -> str:
@@ -118,16 +105,15 @@ def _look(color: str, phase: str) -> tuple[str, str]:
 class _Chart:
     """A chart in the making; `y` is where the next lane begins, in points."""
 
-    def __init__(self, timelines: Iterable[Timeline]) -> None:
-        its = list(timelines)
-        self.seconds = max(timeline.seconds for timeline in its)
-        names = (name for timeline in its for name in timeline.devices)
+    def __init__(self, timelines: Collection[Timeline]) -> None:
+        self.seconds = max(timeline.seconds for timeline in timelines)
+        names = (name for timeline in timelines for name in timeline.devices)
         self.colors = colors_of(dict.fromkeys(names))
         self.y = 16.0
         self.lanes: dict[Hashable, float] = {}  # of devices and links: their middle
         self.dot = graphviz.Graph(
             graph_attr={
-                "pad": "0",
+                "pad": "0.2",
                 "margin": "0",
                 "bgcolor": "white",
                 "splines": "false",
@@ -149,9 +135,7 @@ class _Chart:
         x, y, wide, tall = place
         self.dot.node(
             f"mark-{len(self.dot.body)}",
-            pos=position(x + wide / 2, y + tall / 2),
-            width=f"{max(wide / POINTS_PER_INCH, 0.001):.4f}",
-            height=f"{max(tall / POINTS_PER_INCH, 0.001):.4f}",
+            **place_of(x, y, x + wide, y + tall),
             fillcolor=fill,
             color=outline or "#ffffff00",
             penwidth="1" if outline else "0",
@@ -168,13 +152,23 @@ class _Chart:
         """Where a time lies, in points."""
         return _LEFT + _WIDE * (moment / self.seconds if self.seconds else 0.0)
 
-    def text(self) -> str:
-        """The finished chart on a white page."""
-        self.mark((0, 0, _LEFT + _WIDE + _RIGHT, self.y + 8), "#ffffff")
-        self.dot.body.insert(0, self.dot.body.pop())
-        return str(self.dot.source)
+    def step(self, heading: str, timeline: Timeline) -> None:
+        """Draw a step: heading, lanes of devices and links, critical path, axis."""
+        path = critical_path(timeline) if timeline.copies else []
+        words = f"{heading}: " if heading else ""
+        words += f"one step, {format_seconds(timeline.seconds)}"
+        words += f"; critical path: {path_text(path)}" if path else ""
+        self.say(16, 8, Line(words, 11, bold=True))
+        self.y += 38
+        top, behind = self.y - 16, len(self.dot.body)
+        self.lanes = {}
+        self._devices(timeline)
+        self._links(timeline, path)
+        self._path(path)
+        self._axis(top, behind)
+        self.y += _GAP
 
-    def axis(self, top: float, behind: int) -> None:
+    def _axis(self, top: float, behind: int) -> None:
         """Ticks with their times, all in one unit, behind what is drawn since."""
         ticks = tick_seconds(self.seconds)
         unit, name = next((u for u in _UNITS if ticks[-1] >= u[0]), _UNITS[-1])
@@ -202,35 +196,30 @@ class _Chart:
             x += 50 + text_width(word, 10)
         self.y += 24
 
-    def devices(self, timeline: Timeline) -> None:
+    def _devices(self, timeline: Timeline) -> None:
         """A lane per device that computes, and a line for those that are idle."""
-        pipelined = any(task.microbatch for task in timeline.tasks)
-
-        def part_of(task: Task) -> str:  # a micro-batch of a stage is one bar
-            return "" if pipelined else task.part
-
         gaps = waits(timeline)
+        pipelined = any(task.microbatch for task in timeline.tasks)
         for devices in equivalent_devices(timeline):
             device = devices[0]
-            strong = mixed(self.colors[device], "#000000", 0.25)
             name = ranged(devices, 26)
             name += f" ({len(devices)})" if len(devices) > 1 else ""
+            strong = mixed(self.colors[device], "#000000", 0.25)
             self.say(16, 6, Line(name, 11, strong, bold=True))
             self._shares(timeline, device, gaps[device])
             self.mark((_LEFT, self.y, _WIDE, _LANE), _IDLE)
             for gap in gaps[device]:
-                x, right = self.x(gap.start), self.x(gap.stop)
-                if right - x < 1:
-                    continue
-                tip = f"{device} is idle"
-                if gap.event:
-                    tip = f"{device} waits for {_said([gap.event])}"
-                    right += 0.3  # no seams
                 fill = _WAIT if isinstance(gap.event, Copy) else _IDLE
-                self.mark((x, self.y, right - x, _LANE), fill, tip=tip)
+                tip = f"{device} waits for {_said([gap.event])}" if gap.event else ""
+                x, right = self.x(gap.start), self.x(gap.stop)
+                if right - x >= 1:
+                    place = x, self.y, right - x + 0.3 * bool(tip), _LANE  # no seams
+                    self.mark(place, fill, tip=tip or f"{device} is idle")
+            # A micro-batch of a stage is one bar, otherwise a part.
             for group in self._merged(
                 [task for task in timeline.tasks if task.device == device],
-                lambda t: (t.phase == "forward", part_of(t), t.phase, t.microbatch),
+                lambda t: t.phase == "forward",
+                lambda t: (t.phase, t.microbatch, not pipelined and t.part),
             ):
                 self._bar(group, pipelined=pipelined)
             self.lanes |= dict.fromkeys(devices, self.y + _LANE - 6)
@@ -259,18 +248,14 @@ class _Chart:
     def _bar(self, group: Sequence[Task], *, pipelined: bool) -> None:
         """A bar with the name of its part, in a pipeline of its micro-batch."""
         x, right = self.x(group[0].start), self.x(group[-1].stop)
+        longest = max(group, key=lambda task: task.stop - task.start)
+        fill, outline = _look(self.colors[longest.device], longest.phase)
         inset = 0.4 if right - x > 3 else 0.0
-        spent: dict[str, float] = {}
-        for task in group:
-            spent[task.phase] = spent.get(task.phase, 0.0) + task.stop - task.start
-        color = self.colors[group[0].device]
-        fill, outline = _look(color, max(spent, key=spent.__getitem__))
-        wide = max(right - x - 2 * inset, 0.5)
-        place = x + inset, self.y + 2, wide, _LANE - 4
+        place = x + inset, self.y + 2, max(right - x - 2 * inset, 0.5), _LANE - 4
         tip = f"{_said(group)} from {format_seconds(group[0].start)}"
         self.mark(place, fill, outline, tip)
         names = {f"#{task.microbatch}" if pipelined else task.part for task in group}
-        if len(names) > 1 or (pipelined and group[0].phase == "update"):
+        if len(names) > 1 or (pipelined and longest.phase == "update"):
             return
         (name,) = names
         room = right - x - 6
@@ -279,46 +264,45 @@ class _Chart:
             text = Line(shortened(name, letters), 9, readable_on(fill))
             self.say((x + right) / 2, _LANE / 2, text, centered=True)
 
-    def links(self, timeline: Timeline, path: Sequence[Span]) -> None:
+    def _links(self, timeline: Timeline, path: Sequence[Span]) -> None:
         """A thin lane for each link of the path and of the busiest, in order of use."""
-        links: dict[tuple[str, str], list[Copy]] = {}
+        links: dict[Hashable, list[Copy]] = {}
         for copy in timeline.copies:
-            links.setdefault((copy.source_device, copy.target_device), []).append(copy)
-        busy = {ends: sum(c.seconds for c in its) for ends, its in links.items()}
+            links.setdefault(_lane_of(copy), []).append(copy)
         first = {_lane_of(span.event) for span in path}
+        busy = {ends: sum(c.seconds for c in its) for ends, its in links.items()}
         shown = sorted(links, key=lambda ends: (ends not in first, -busy[ends]))
-        shown = shown[:_MOST_LINKS]
-        for ends, copies in links.items():
-            if ends in shown:
-                self._link(ends, copies)
-        if len(links) > _MOST_LINKS:
-            more = counted(len(links) - _MOST_LINKS, "more link")
-            self.say(16, 5, Line(f"and {more}, less used", 9, QUIET))
+        for ends in (ends for ends in links if ends in shown[:_MOST_LINKS]):
+            self._link(links[ends])
+        if more := shown[_MOST_LINKS:]:
+            words = f"and {counted(len(more), 'more link')}, less used"
+            self.say(16, 5, Line(words, 9, QUIET))
             self.y += 14
         self.y += _GAP
 
-    def _link(self, ends: tuple[str, str], copies: Sequence[Copy]) -> None:
+    def _link(self, copies: Sequence[Copy]) -> None:
         """A link's copies as thin bars; copies that overlap have rows of their own."""
-        self.say(16, 7, Line(shortened(" → ".join(ends), 24)))
+        source, target = copies[0].source_device, copies[0].target_device
+        self.say(16, 7, Line(shortened(f"{source} → {target}", 24)))
         self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
-        rows: dict[int, list[Copy]] = {}
-        for copy, row in stacked(copies):
-            rows.setdefault(min(row, _MOST_LINK_ROWS - 1), []).append(copy)
+        rows = stacked(copies)
+        if len(rows) > _MOST_LINK_ROWS:
+            rest = [copy for row in rows[_MOST_LINK_ROWS - 1 :] for copy in row]
+            rows[_MOST_LINK_ROWS - 1 :] = [rest]
         high = 8.0 / len(rows)
-        for row, members in rows.items():
-            top = self.y + 3 + row * high
-            for group in self._merged(members, lambda c: ("gradient" in c.kind, id(c))):
+        for row, members in enumerate(rows):
+            for group in self._merged(members, lambda c: "gradient" in c.kind, id):
                 x = self.x(group[0].start)
                 wide = max(self.x(max(copy.stop for copy in group)) - x, 0.8)
                 phase = "backward" if "gradient" in group[0].kind else "forward"
-                look = _look(self.colors.get(ends[0], QUIET), phase)
-                self.mark((x, top, wide, high), *look, _said(group))
+                place = x, self.y + 3 + row * high, wide, high
+                self.mark(place, *_look(self.colors[source], phase), _said(group))
         total = format_bytes(sum(copy.bytes for copy in copies))
         self.say(_LEFT + _WIDE + 6, 7, Line(total, 8, QUIET))
-        self.lanes[ends] = self.y + _LINK_LANE / 2
+        self.lanes[source, target] = self.y + _LINK_LANE / 2
         self.y += _LINK_LANE + _GAP / 2
 
-    def path(self, path: Sequence[Span]) -> None:
+    def _path(self, path: Sequence[Span]) -> None:
         """The critical path: one line through the lanes, from bar to copy to bar."""
         last: float | None = None
         for lane, group in groupby(path, key=lambda span: _lane_of(span.event)):
@@ -336,21 +320,19 @@ class _Chart:
             last = y
 
     def _merged(
-        self, events: Iterable[Event], key: Callable[[Event], tuple[Hashable, ...]]
+        self,
+        events: Iterable[Event],
+        look: Callable[[Event], Hashable],
+        key: Callable[[Event], Hashable],
     ) -> list[list[Event]]:
-        """Join neighbours of one key, or of one look and too narrow to be seen.
-
-        The key begins with the look.
-        """
+        """Join neighbours of one key, or of one look and too narrow to be seen."""
         groups: list[list[Event]] = []
         for event in sorted(events, key=lambda event: (event.start, event.stop)):
             last = groups[-1][-1] if groups else event
             adjacent = self.x(event.start) - self.x(last.stop) < 0.5
             widths = (self.x(one.stop) - self.x(one.start) for one in (last, event))
-            joined = key(last) == key(event) or (
-                key(last)[0] == key(event)[0] and max(widths) < _NARROW
-            )
-            if groups and adjacent and joined:
+            narrow = look(last) == look(event) and max(widths) < _NARROW
+            if groups and adjacent and (narrow or key(last) == key(event)):
                 groups[-1].append(event)
             else:
                 groups.append([event])
@@ -379,17 +361,17 @@ def _said(events: Sequence[Task | Copy | None]) -> str:
     return f"{text} ({spent})"
 
 
-def stacked(copies: Iterable[Copy]) -> list[tuple[Copy, int]]:
-    """Sort the copies of one link by start, each with a row where it has room.
+def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:
+    """The copies of one link in rows, each by start, without overlap.
 
-    Rows count from 0. Copies share a link's bandwidth in turn but not its latency, so
-    one may begin before the one before it has arrived; it takes the next row.
+    Copies share a link's bandwidth in turn but not its latency, so one may begin before
+    the one before it has arrived; it takes the next row.
     """
-    free: list[float] = []
-    found: list[tuple[Copy, int]] = []
+    rows: list[list[Copy]] = []
     for copy in sorted(copies, key=lambda copy: (copy.start, copy.stop)):
-        room = (row for row, stop in enumerate(free) if stop <= copy.start + _NOISE)
-        row = next(room, len(free))
-        free[row : row + 1] = [copy.stop]
-        found.append((copy, row))
-    return found
+        room = (row for row in rows if row[-1].stop <= copy.start + _NOISE)
+        row = next(room, None)
+        if row is None:
+            rows.append(row := [])
+        row.append(copy)
+    return rows
