@@ -24,7 +24,6 @@ from splitnet.view.facts import (
 from splitnet.view.layout import Rect, around, place_boxes
 from splitnet.view.style import (
     ALARM,
-    FONT,
     INK,
     QUIET,
     THIN,
@@ -35,6 +34,7 @@ from splitnet.view.style import (
     counted,
     html_label,
     mixed,
+    page,
     percent,
     place_of,
     ranged,
@@ -70,25 +70,14 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     }
     ends = [(x.source, x.target) for x in shown.drawn if not x.weights]
     placed = place_boxes(sizes, lanes, ends)
-    dot = graphviz.Digraph(
-        name="placement",
-        graph_attr={
-            "splines": "true",
-            "esep": "+4",
-            "outputorder": "edgesfirst",  # boxes cover lines, not the reverse
-            "forcelabels": "false",  # a label without room is left out
-            "bgcolor": "white",
-            "pad": "0.25",
-            "fontname": FONT,
-            "tooltip": graphviz.escape(clean(plan.graph.name)),
-        },
-        node_attr={
-            "fontname": FONT,
-            "shape": "box",
-            "fixedsize": "true",
-            "margin": "0",
-        },
-        edge_attr={"fontname": FONT, "color": THIN, "arrowsize": "0.6"},
+    dot = page(
+        graphviz.Digraph("placement"),
+        splines="true",
+        esep="+4",
+        outputorder="edgesfirst",  # boxes cover lines, not the reverse
+        forcelabels="false",  # a label without room is left out
+        pad="0.25",
+        tooltip=graphviz.escape(clean(plan.graph.name)),
     )
     for number, (host, rect) in enumerate(placed.hosts.items()):
         name = f"host-{number}"

@@ -21,7 +21,12 @@ def main(kind: str, engine: str, *arguments: str) -> None:
         for edge in graph.edges():
             label, place = edge.attr["xlabel"], edge.attr["xlp"]
             if label and place:
-                look = {"shape": "plain", "fixedsize": "false", "tooltip": " "}
+                look = {
+                    "shape": "plain",
+                    "fixedsize": "false",
+                    "style": "",
+                    "tooltip": " ",
+                }
                 name = f"label-{edge.attr['id']}"
                 graph.add_node(name, label=f"<{label}>", pos=place, **look)
             edge.attr["xlabel"] = ""

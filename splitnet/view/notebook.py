@@ -16,7 +16,6 @@ from splitnet.view.diagram import fold
 from splitnet.view.dot import dot_of, layers_text
 from splitnet.view.render import svg_of
 from splitnet.view.style import (
-    FONT,
     QUIET,
     THIN,
     Line,
@@ -25,6 +24,7 @@ from splitnet.view.style import (
     escaped,
     html_label,
     mixed,
+    page,
     ranged,
 )
 from splitnet.view.tables import table
@@ -49,17 +49,10 @@ def svg_of_timeline(timeline: Timeline) -> str:
     return svg_of(dot_of_steps({"": timeline}))
 
 
-def _graph(**look: str) -> graphviz.Digraph:
-    box = {"shape": "box", "style": "filled,rounded", "fontname": FONT, "tooltip": " "}
-    arrow = {"color": THIN, "arrowsize": "0.6", "tooltip": " "}
-    page = {"bgcolor": "white", "pad": "0.2", "fontname": FONT} | look
-    return graphviz.Digraph(graph_attr=page, node_attr=box, edge_attr=arrow)
-
-
 def _dot_of_devices(cluster: Cluster) -> str:
     """A frame for each host, its devices in rows with their memory and speed."""
     colors = colors_of(device.name for device in cluster)
-    dot = _graph(pack="12")
+    dot = page(graphviz.Digraph(), fixed=False, pack="12")
     for host in dict.fromkeys(device.host for device in cluster):
         name = html_label([(Line(host or "this machine", 11),)])
         frame = graphviz.Digraph(f"cluster_{host}")
@@ -84,7 +77,7 @@ def svg_of_net(net: Net) -> str:
     requested = {name: ", ".join(one.on) for name, one in branch.items()}
     layers = {name: _layers(one) for name, one in branch.items()}
     look = {name: (one.kind, layers[name]) for name, one in branch.items()}
-    dot = _graph(rankdir="LR")
+    dot = page(graphviz.Digraph(), fixed=False, rankdir="LR", pad="0.2")
     box: dict[str, str] = {}
     for block in fold(list(branch), requested, look, most=_MOST_BOXES):
         first, count = branch[block.members[0]], len(block.members)

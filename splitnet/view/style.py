@@ -7,14 +7,16 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from os.path import commonprefix
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import graphviz
 from rich.cells import cell_len, set_cell_size
 from rich.color import blend_rgb, parse_rgb_hex
 
 Shape = tuple[int | None, ...]
+Graph: TypeAlias = graphviz.Graph | graphviz.Digraph
 
 FONT = "Helvetica,Arial,sans-serif"
 INK, QUIET, ALARM, THIN = "#1b1f24", "#6a737d", "#b3261e", "#8b949e"
@@ -45,14 +47,12 @@ def colors_of(devices: Iterable[str]) -> Mapping[str, str]:
     {'gpu:0': '#034793', 'gpu:1': '#de5c00', 'cpu:0': '#60596b'}
     """
     found: dict[str, str] = {}
-    seen = {"gpu": 0, "cpu": 0}
+    seen = {"gpu": count(), "cpu": count()}
     for device in devices:
         kind = "cpu" if device.rpartition("/")[2].startswith("cpu") else "gpu"
-        turn, place = divmod(seen[kind], len(_PALETTES[kind]))
-        found[device] = _PALETTES[kind][place]
-        for _ in range(min(turn, 3)):
-            found[device] = mixed(found[device], "#000000", 0.28)
-        seen[kind] += 1
+        turn, place = divmod(next(seen[kind]), len(_PALETTES[kind]))
+        dark = 1 - 0.72 ** min(turn, 3)
+        found[device] = mixed(_PALETTES[kind][place], "#000000", dark)
     return found
 
 
@@ -106,6 +106,13 @@ class Line(NamedTuple):
     color: str = INK
     bold: bool = False
 
+    @property
+    def html(self) -> str:
+        """As Graphviz writes it."""
+        shown = _ESCAPES.sub(r"\\&#8204;", escaped(self.text))
+        shown = f"<B>{shown}</B>" if self.bold else shown
+        return f'<FONT POINT-SIZE="{self.size:g}" COLOR="{self.color}">{shown}</FONT>'
+
 
 Row = tuple[Line, ...]
 
@@ -113,14 +120,10 @@ Row = tuple[Line, ...]
 def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> str:
     """Write rows as a Graphviz label: centered, or flush left in `width` points."""
     align = "LEFT" if width else "CENTER"
-    cells = []
-    for row in rows:
-        texts = []
-        for text, size, color, bold in row:
-            shown = _ESCAPES.sub(r"\\&#8204;", escaped(text))
-            shown = f"<B>{shown}</B>" if bold else shown
-            texts.append(f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>')
-        cells.append(f'<TR><TD ALIGN="{align}">{"".join(texts)}</TD></TR>')
+    cells = [
+        f'<TR><TD ALIGN="{align}">{"".join(line.html for line in row)}</TD></TR>'
+        for row in rows
+    ]
     padding = 2 if back else 0  # labels of lines keep clear of each other
     look = f'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}"'
     look += f' BGCOLOR="{back}"' if back else ""
@@ -130,13 +133,10 @@ def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> st
 
 def size_of(rows: Sequence[Row]) -> tuple[float, float]:
     """The width and height that rows take, in points."""
-    widths = [
-        sum(
-            text_width(text, size) * (1.08 if bold else 1.0)
-            for text, size, _, bold in row
-        )
+    widths = (
+        sum(text_width(line.text, line.size) * (1 + 0.08 * line.bold) for line in row)
         for row in rows
-    ]
+    )
     tall = sum(1.25 * max(line.size for line in row) for row in rows)
     return max(widths, default=0.0), tall
 
@@ -154,19 +154,24 @@ def text_width(text: str, size: float) -> float:
     return size * sum(shares) / 100
 
 
+def page(dot: Graph, *, fixed: bool = True, **look: str) -> Graph:
+    """A white page for boxes and lines; sizes of boxes are given, or `fixed` is off."""
+    box = {"fixedsize": "true", "margin": "0", "style": "filled"}
+    box = box if fixed else {"style": "filled,rounded"}
+    dot.attr(bgcolor="white", fontname=FONT, **look)
+    dot.attr("node", fontname=FONT, shape="box", tooltip=" ", **box)
+    dot.attr("edge", fontname=FONT, color=THIN, arrowsize="0.6", tooltip=" ")
+    return dot
+
+
 def text_node(
-    dot: graphviz.Graph | graphviz.Digraph,
-    name: str,
-    rows: Sequence[Row],
-    left: float,
-    top: float,
-    **look: str,
+    dot: Graph, name: str, rows: Sequence[Row], left: float, top: float
 ) -> None:
     """Add text flush left from a corner, as a node: lines keep clear of nodes."""
     wide, tall = size_of(rows)
-    usual = {"shape": "plain", "fixedsize": "false", "tooltip": " "}
+    look = {"shape": "plain", "fixedsize": "false", "tooltip": " ", "style": ""}
     place = place_of(left, top, left + wide, top + tall)
-    dot.node(name, html_label(rows, width=wide), **usual | place | look)
+    dot.node(name, html_label(rows, width=wide), **look | place)
 
 
 def place_of(left: float, top: float, right: float, bottom: float) -> dict[str, str]:

@@ -22,13 +22,13 @@ from splitnet.core.timeline import (
 )
 from splitnet.view.facts import equivalent_devices
 from splitnet.view.style import (
-    FONT,
     QUIET,
     Line,
     clean,
     colors_of,
     counted,
     mixed,
+    page,
     percent,
     place_of,
     ranged,
@@ -88,11 +88,11 @@ def tick_seconds(seconds: float, most: int = 9) -> list[float]:
     """
     if seconds <= 0:
         return [0.0]
-    rough = seconds / most
+    rough = seconds / most * (1 - 1e-9)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
-    count = int(seconds / step * (1 + 1e-9))
-    return [float(f"{number * step:.12g}") for number in range(count + 1)]
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    ticks = range(int(seconds / step * (1 + 1e-9)) + 1)
+    return [float(f"{number * step:.12g}") for number in ticks]
 
 
 def _look(color: str, phase: str) -> tuple[str, str]:
@@ -111,30 +111,14 @@ class _Chart:
         self.colors = colors_of(dict.fromkeys(names))
         self.y = 16.0
         self.lanes: dict[Hashable, float] = {}  # of devices and links: their middle
-        self.dot = graphviz.Graph(
-            graph_attr={
-                "pad": "0.2",
-                "margin": "0",
-                "bgcolor": "white",
-                "splines": "false",
-                "tooltip": " ",
-            },
-            node_attr={
-                "fontname": FONT,
-                "shape": "box",
-                "fixedsize": "true",
-                "margin": "0",
-                "label": "",
-                "style": "filled",
-                "tooltip": " ",
-            },
-        )
+        self.dot = page(graphviz.Graph(), pad="0.2", splines="false", tooltip=" ")
 
     def mark(self, place: Place, fill: str, outline: str = "", tip: str = "") -> None:
         """Draw a rectangle."""
         x, y, wide, tall = place
         self.dot.node(
             f"mark-{len(self.dot.body)}",
+            "",
             **place_of(x, y, x + wide, y + tall),
             fillcolor=fill,
             color=outline or "#ffffff00",
@@ -146,7 +130,7 @@ class _Chart:
         """Write words into the lane, from their left end or around their middle."""
         wide, tall = size_of([(line,)])
         corner = x - centered * wide / 2, self.y + down - tall / 2
-        text_node(self.dot, f"text-{len(self.dot.body)}", [(line,)], *corner, style="")
+        text_node(self.dot, f"text-{len(self.dot.body)}", [(line,)], *corner)
 
     def x(self, moment: float) -> float:
         """Where a time lies, in points."""
@@ -182,13 +166,14 @@ class _Chart:
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
         looks = {phase: (*_look(_GREY, phase), 0.0) for phase in PHASES}
-        if copies:
-            looks["waiting for a copy"] = _WAIT, "", 0.0
-            looks["waiting for other devices"] = _IDLE, "", 0.0
-            looks["transfer (thin lanes)"] = _GREY, "", 3.0
-            looks["critical path"] = _PATH, "", 4.0
-        else:
-            looks["idle"] = _IDLE, "", 0.0
+        idle = {"idle": (_IDLE, "", 0.0)}
+        waiting = {
+            "waiting for a copy": (_WAIT, "", 0.0),
+            "waiting for other devices": (_IDLE, "", 0.0),
+            "transfer (thin lanes)": (_GREY, "", 3.0),
+            "critical path": (_PATH, "", 4.0),
+        }
+        looks |= waiting if copies else idle
         x = 16.0
         for word, (fill, outline, thin) in looks.items():
             self.mark((x, self.y - 5 + thin, 26, 10 - 2 * thin), fill, outline)
@@ -353,12 +338,11 @@ def _said(events: Sequence[Task | Copy | None]) -> str:
     spent = format_seconds(max(event.stop for event in its) - first.start)
     if isinstance(first, Task):
         piece = f", micro-batch {first.microbatch}" if first.microbatch else ""
-        text = f"the {first.phase} of {first.part}{piece}{more} on {first.device}"
-    else:
-        size = format_bytes(sum(one.bytes for one in its if isinstance(one, Copy)))
-        ways = f"{first.source_device} → {first.target_device}"
-        text = f"the {first.kind} of {first.source}{more}, {size}, {ways}"
-    return f"{text} ({spent})"
+        what = f"the {first.phase} of {first.part}{piece}{more} on {first.device}"
+        return f"{what} ({spent})"
+    size = format_bytes(sum(one.bytes for one in its if isinstance(one, Copy)))
+    ways = f"{first.source_device} → {first.target_device}"
+    return f"the {first.kind} of {first.source}{more}, {size}, {ways} ({spent})"
 
 
 def stacked(copies: Iterable[Copy]) -> list[list[Copy]]:

@@ -1,7 +1,7 @@
 """The placement diagram: its DOT text and its layout."""
 
-import dataclasses
 import re
+from dataclasses import replace
 
 import pygraphviz
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from splitnet.core.audit import Audit, Finding
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor
-from splitnet.core.plan import Plan
+from splitnet.core.plan import Fallback, Plan
 from splitnet.planner.evaluate import score
 from splitnet.planner.planner import plan_graph
 from splitnet.view.diagram import diagram_of
@@ -21,14 +21,10 @@ from tests.view.golden import assert_golden
 from tests.view.layouts import layout_faults, layout_of, random_plan
 
 
-def boxes(text: str) -> list[str]:
-    """The lines of the DOT text that make boxes."""
-    return re.findall(r"^\s*\"box-\d+\" \[.*", text, re.MULTILINE)
-
-
 def box_named(text: str, name: str) -> str:
-    """The line of the box that bears a name."""
-    (line,) = [line for line in boxes(text) if f"<B>{name}" in line]
+    """The line of the DOT text that makes the box of a name."""
+    lines = re.findall(r"^\s*\"box-\d+\" \[.*", text, re.MULTILINE)
+    (line,) = [line for line in lines if f"<B>{name}" in line]
     return line
 
 
@@ -74,15 +70,10 @@ def test_dot_of_siamese_is_the_golden_text() -> None:
     text = dot_of(plans.siamese())
     assert_golden(text, "siamese.dot")
     assert text == dot_of(plans.siamese())
-
-
-def test_dot_of_explains_only_what_it_shows() -> None:
-    """A picture without merges, fallbacks and shared weights does not explain them."""
-    text = dot_of(plans.chain(8))
-    assert "within a device" in text
-    assert not any(
-        word in text for word in ("cut corners", "fallback", "weights stored")
-    )
+    other = dot_of(plans.chain(8))  # explains only what it shows
+    assert "within a device" in other
+    words = ("cut corners", "fallback", "weights stored")
+    assert not any(word in other for word in words)
 
 
 def test_dot_of_labels_few_links_and_writes_many_into_boxes() -> None:
@@ -103,12 +94,6 @@ def test_dot_of_draws_weights_that_are_read_from_another_device() -> None:
     for number in range(3):
         assert "weights 64.0 KiB each way" in box_named(text, f"enc/{number}")
     assert "weights, and gradients back" in text
-
-
-def test_dot_of_draws_the_largest_of_too_many_links() -> None:
-    """Nobody can read 400 lines: 60 are drawn, and the header says so."""
-    text = dot_of(plans.tangle(300, 11))
-    assert re.search(r"the 60 largest of \d+ lines are drawn", text)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +127,49 @@ def test_dot_of_counts_nodes_of_a_workload_as_equal_by_their_times() -> None:
     plan = score(graph, Cluster.of("gpu", "cpu"), dict.fromkeys(names, "gpu:0"))
     times = [box.group.times for box in diagram_of(plan).boxes]
     assert times == [9, 1, 21]
+
+
+def test_diagram_of_carries_activations_there_and_gradients_back() -> None:
+    """The link from left to join moves 64 KiB each way; all links move all bytes."""
+    shown = diagram_of(plans.siamese())
+    name = {box.id: box.name for box in shown.boxes}
+    ends = {(name[link.source], name[link.target]): link for link in shown.links}
+    link = ends["left", "join"]
+    assert (link.sent_bytes, link.returned_bytes) == (65536, 65536)
+    plan = plans.tangle(20)
+    moved = sum(link.moved_bytes for link in diagram_of(plan, most=99).links)
+    assert moved == sum(t.bytes for t in plan.transfers)
+
+
+@pytest.mark.parametrize(
+    "plan", [plans.towers(300), plans.chain(300), plans.tangle(300)]
+)
+def test_diagram_of_keeps_all_bytes_and_seconds_when_it_folds(plan: Plan) -> None:
+    """300 branches in 24 boxes hold what 300 boxes hold."""
+    few, many = (diagram_of(plan, most=most).boxes for most in (24, 10_000))
+    assert len(few) < len(many)
+    for field in ("weight_bytes", "activation_bytes", "total_seconds"):
+        sums = [sum(getattr(b.facts, field) for b in boxes) for boxes in (few, many)]
+        assert sums[0] == pytest.approx(sums[1])
+
+
+def test_diagram_of_does_not_fold_a_fallback_with_others() -> None:
+    """What is unusual stays in sight among 300."""
+    plan = plans.towers(300)
+    fallback = Fallback("tower_7", "gpu:9", "gpu:3", "not here")
+    changed = replace(plan, fallbacks=(fallback,))
+    (box,) = [b for b in diagram_of(changed).boxes if b.facts.fallback]
+    assert box.group.members == ("tower_7",)
+
+
+def test_diagram_of_stands_in_running_order_whatever_the_parts_order() -> None:
+    """A workload file lists its nodes by id; the diagram folds and ranks by calls."""
+    plan = plans.chain(60)
+    graph = replace(plan.graph, parts=plan.graph.parts[::-1])
+    turned = moved_to(replace(plan, graph=graph), plan.cluster)
+    shown = [box.group.members for box in diagram_of(turned).boxes]
+    assert shown == [box.group.members for box in diagram_of(plan).boxes]
+    assert len(shown) == 6
 
 
 def test_dot_of_draws_equivalent_devices_in_one_lane() -> None:
@@ -179,8 +207,10 @@ def test_dot_of_draws_many_unlike_devices_as_cards() -> None:
 
 
 def test_dot_of_keeps_a_tangle_of_300_readable() -> None:
-    """At most 24 boxes, whatever the graph; unused devices are named, not drawn."""
-    assert len(boxes(dot_of(plans.tangle(300)))) <= 24
+    """At most 24 boxes and 60 lines; unused devices are named, not drawn."""
+    text = dot_of(plans.tangle(300, 11))
+    assert len(set(re.findall(r'id="(box-\d+)"', text))) <= 24
+    assert re.search(r"the 60 largest of \d+ lines are drawn", text)
     assert "not used: gpu:3" in dot_of(plans.tangle(9))
 
 
@@ -214,27 +244,17 @@ def test_dot_of_frames_hosts_when_there_are_several() -> None:
     assert text.index(">worker:0<") < text.index(">worker:1<")
 
 
-def test_dot_of_says_which_devices_are_stand_ins() -> None:
-    """A picture from a laptop does not look like one from a machine with GPUs."""
-    plan = plans.siamese()
-    stand_in = {"stand_in": True, "target": "/device:CPU:1"}
-    devices = tuple(
-        dataclasses.replace(d, **(stand_in if d.kind == "gpu" else {}))
-        for d in plan.cluster
-    )
-    text = dot_of(moved_to(plan, Cluster(devices, plan.cluster.links)))
-    assert text.count("stand-in on CPU:1") == 2
-
-
-def test_dot_of_marks_a_plan_that_does_not_fit() -> None:
+def test_dot_of_marks_stand_ins_and_a_plan_that_does_not_fit() -> None:
     """The verdict and the device are red; nothing looks like a success."""
-    small = moved_to(
-        plans.siamese(), Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
-    )
-    verdict = dataclasses.replace(small.verdict, overfull=("gpu:0",))
-    text = dot_of(dataclasses.replace(small, verdict=verdict))
+    small = Cluster.of("gpu:0", "gpu:1", "cpu", memory="1 MiB")
+    stand_in = {"stand_in": True, "target": "/device:CPU:1"}
+    devices = tuple(replace(d, **(stand_in if d.kind == "gpu" else {})) for d in small)
+    plan = moved_to(plans.siamese(), Cluster(devices, small.links))
+    verdict = replace(plan.verdict, overfull=("gpu:0",))
+    text = dot_of(replace(plan, verdict=verdict))
     for words in ("does not fit the memory of gpu:0", "36.4 MiB of 1.00 MiB: too much"):
         assert re.search(f'COLOR="#b3261e"><B>{words}', text)
+    assert text.count("stand-in on CPU:1") == 2
 
 
 @settings(max_examples=12, deadline=None)

@@ -61,15 +61,11 @@ def test_draw_refuses_what_cannot_be_drawn(
     assert not list(tmp_path.iterdir())
 
 
-def test_draw_sets_two_timelines_below_each_other(tmp_path: Path) -> None:
-    """A measured step, or that of another plan, on one scale."""
+def test_draw_takes_another_timeline_and_a_resolution(tmp_path: Path) -> None:
+    """On one scale below the first; twice the dots per inch are twice the pixels."""
     step = plans.siamese().timeline
     text = draw(step, tmp_path / "x.dot", other=plans.one().timeline).read_text()
     assert text.index("<B>one step, 113 ms") < text.index("<B>other: one step, ")
-
-
-def test_draw_takes_a_resolution(tmp_path: Path) -> None:
-    """Twice the dots per inch are twice the pixels."""
     wide = []
     for dpi in (96, 192):
         png = draw(plans.one(), tmp_path / "x.png", dpi=dpi).read_bytes()
@@ -79,24 +75,17 @@ def test_draw_takes_a_resolution(tmp_path: Path) -> None:
 
 def test_draw_shows_every_nasty_name_as_text(tmp_path: Path) -> None:
     """The SVG parses, holds no script, and bears the names as they are."""
-    path = draw(plans.nasty(), tmp_path / "x.svg")
-    tree = ElementTree.parse(path)
-    assert not list(tree.iter(f"{SVG}script"))
-    shown = {
-        (text.text or "").replace("\u200c", "") for text in tree.iter(f"{SVG}text")
-    }
+    for thing in (plans.nasty(), plans.nasty().timeline):
+        tree = ElementTree.parse(draw(thing, tmp_path / "x.svg"))
+        assert not list(tree.iter(f"{SVG}script"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a machine may lack letters for the names
+            assert draw(thing, tmp_path / "x.png").read_bytes().startswith(MAGIC["png"])
+    tree = ElementTree.parse(draw(plans.nasty(), tmp_path / "x.svg"))
+    texts = tree.iter(f"{SVG}text")
+    shown = {(text.text or "").replace("\u200c", "") for text in texts}
     for name in ("&amp; &lt; &", "<b>bold</b>", 'a"b', "a\\nb\\l\\G", "漢字かな交じり"):
         assert name in shown
-
-
-def test_draw_shows_nasty_names_in_a_timeline(tmp_path: Path) -> None:
-    """The timeline's SVG parses too, and so does its DOT for png."""
-    tree = ElementTree.parse(draw(plans.nasty().timeline, tmp_path / "x.svg"))
-    assert not list(tree.iter(f"{SVG}script"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a machine may lack letters for the names
-        png = draw(plans.nasty().timeline, tmp_path / "x.png").read_bytes()
-    assert png.startswith(MAGIC["png"])
 
 
 def test_render_dot_reports_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,31 +103,22 @@ def test_render_dot_reports_what_went_wrong(monkeypatch: pytest.MonkeyPatch) -> 
         render.render_dot("graph {}", "svg")
 
 
-def test_draw_needs_no_font_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cache", [True, False])
+def test_draw_needs_no_font_and_leaves_nothing_in_the_package(
+    cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine without any font the picture is the same, to the byte."""
+    """On a machine without any font, and with no cache, the picture is the same."""
     here = draw(plans.siamese(), tmp_path / "here.png").read_bytes()
+    home = tmp_path / "home"
+    if not cache:
+        home.write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     bare = tmp_path / "bare.conf"
     bare.write_text("<?xml version='1.0'?><fontconfig></fontconfig>")
     monkeypatch.setenv("FONTCONFIG_FILE", str(bare))
+    before = sorted(path.name for path in render._FONTS.iterdir())
     there = draw(plans.siamese(), tmp_path / "there.png").read_bytes()
     assert here == there
-
-
-@pytest.mark.parametrize("cache", [True, False])
-def test_render_dot_leaves_nothing_in_the_package(
-    cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The font is copied to the user's cache, or to a temporary folder without one."""
-    home = tmp_path / "home"
-    if cache:
-        home.mkdir()
-    else:
-        home.write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    before = sorted(path.name for path in render._FONTS.iterdir())
-    assert draw(plans.one(), tmp_path / "x.png").stat().st_size > 1000
     assert sorted(path.name for path in render._FONTS.iterdir()) == before
     assert not any(name.startswith(".") for name in before)
 
@@ -155,35 +135,26 @@ def test_render_dot_draws_straight_lines_when_a_layout_fails(
         return real(command, **rest)
 
     monkeypatch.setattr(render.subprocess, "run", fragile)
-
     assert b"<svg" in render.render_dot(dot_of(plans.siamese()), "svg")
 
 
-@pytest.fixture
-def fonts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An `fc-list` that knows nothing; write names into `known` to change that."""
-    (tmp_path / "known").write_text("")
-    program = tmp_path / "fc-list"
-    program.write_text(f'#!/bin/sh\ncat "{tmp_path / "known"}"\n')
+def test_draw_warns_of_letters_that_no_font_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A png would have boxes there; not an svg, nor where a font has the letters."""
+    known, program = tmp_path / "known", tmp_path / "fc-list"
+    known.write_text("")
+    program.write_text(f'#!/bin/sh\ncat "{known}"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("splitnet.view.render.sys.platform", "linux")
-    return tmp_path
-
-
-@pytest.mark.parametrize("timeline", [False, True])
-def test_draw_warns_of_letters_that_no_font_has(fonts: Path, timeline: bool) -> None:
-    """A png would have boxes there; the warning says which letters, and what to do."""
     plan = plans.towers(2, 2, names="塔")
-    with pytest.warns(UserWarning, match="such as 塔, so the png has boxes.*to .svg"):
-        draw(plan.timeline if timeline else plan, fonts / "x.png")
-
-
-def test_draw_does_not_warn_without_need(fonts: Path) -> None:
-    """An svg, letters of the bundled font, or a font that has them: no warning."""
+    for thing in (plan, plan.timeline):
+        with pytest.warns(UserWarning, match="such as 塔, so the png has .*to .svg"):
+            draw(thing, tmp_path / "x.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw(plans.towers(2, 2, names="塔"), fonts / "x.svg")
-        draw(plans.towers(2, 2, names="Ж_ω_é"), fonts / "x.png")
-        (fonts / "known").write_text("Some CJK font\n")
-        draw(plans.towers(2, 2, names="塔"), fonts / "x.png")
+        draw(plan, tmp_path / "x.svg")
+        draw(plans.towers(2, 2, names="Ж_ω_é"), tmp_path / "x.png")
+        known.write_text("Some CJK font\n")
+        draw(plan, tmp_path / "x.png")

@@ -1,5 +1,7 @@
 """Tables and charts as plain text: verdict first, at any width from 60 columns."""
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 
@@ -7,7 +9,9 @@ import splitnet as sn
 from splitnet.core.audit import Audit, Finding, Row
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import SplitnetError, format_bytes, format_seconds
-from splitnet.core.timeline import Timeline
+from splitnet.core.plan import Plan
+from splitnet.core.timeline import PHASES, Task, Timeline
+from splitnet.view.facts import objective_text, part_facts
 from splitnet.view.tables import Grid, chart, grid_text, table
 from tests.view import plans
 from tests.view.golden import assert_golden
@@ -59,18 +63,21 @@ def test_table_takes_the_terminals_width(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_table_totals_are_the_sums_of_the_plan() -> None:
-    """Summed independently, from the graph and the timeline."""
+    """Summed independently, from the graph and the timeline; a shared weight once."""
     plan = plans.towers(30)
     lines = table(plan, width=120).splitlines()
     (total,) = [line for line in lines if line.startswith("33 parts")]
-    spent = dict.fromkeys(("forward", "backward", "update"), 0.0)
-    for task in plan.timeline.tasks:
-        spent[task.phase] += task.stop - task.start
-
-    assert format_bytes(sum(weight.bytes for weight in plan.graph.weights)) in total
+    spent = [sum(t.stop - t.start for t in _of(plan, phase)) for phase in PHASES]
     kept = sum(call.activation_bytes for call in plan.graph.calls)
-    assert format_bytes(kept) in total
-    assert all(format_seconds(seconds) in total for seconds in spent.values())
+    held = sum(weight.bytes for weight in plan.graph.weights)
+    for word in (*map(format_bytes, (held, kept)), *map(format_seconds, spent)):
+        assert word in total
+    facts = part_facts(plans.siamese())
+    assert [facts[n].weight_bytes for n in ("left", "right")] == [330_000, 0]
+
+
+def _of(plan: Plan, phase: str) -> list[Task]:
+    return [task for task in plan.timeline.tasks if task.phase == phase]
 
 
 def test_table_shows_the_five_largest_transfers_and_their_total() -> None:
@@ -107,3 +114,28 @@ def test_chart_of_nothing_or_in_no_width_says_so() -> None:
         SplitnetError, match="width= must be a whole number, 1 to 10000"
     ):
         sn.chart(plans.one().timeline, width=0)
+
+
+def test_part_facts_have_no_folder_of_the_author() -> None:
+    """A declaration's file is named without its path."""
+    plan = plans.siamese()
+    parts = (replace(one, where="/home/someone/net.py:12") for one in plan.graph.parts)
+    graph = replace(plan.graph, parts=tuple(parts))
+    found = part_facts(plans.plan_by_hand(graph, plan.cluster, plan.device_of))
+    assert {one.where for one in found.values()} == {"net.py:12"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("latency", ("training step", "113 ms")),
+        ("throughput", ("busiest device", "2.00 s")),
+        ("memory", ("fullest device", "2 B")),
+    ],
+)
+def test_objective_text_says_what_the_value_counts(
+    objective: str, words: tuple[str, str]
+) -> None:
+    """A pipeline's value is no step, and a memory plan's value is no time."""
+    plan = replace(plans.siamese(), objective=objective, value=2.0)
+    assert objective_text(plan) == words
