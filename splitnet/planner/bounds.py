@@ -22,7 +22,6 @@ import numpy as np
 
 from splitnet.planner.engine.load_graph import Floats
 from splitnet.planner.problem import Problem, equivalent_devices
-from splitnet.simulator.task_graph import GRADIENT
 from splitnet.simulator.units import CALLS
 
 _MOST_GROUPS, _MOST_NODES = 50, 300
@@ -92,7 +91,7 @@ class CriticalPath:
         self.problem = problem
         step, graph = problem.step, problem.graph
         assert step is not None, "a critical path is that of a step"
-        n, tasks = step.count, step.tasks
+        n = step.count
         unit = [*range(n), *range(n - 1, -1, -1), *range(n)]
         group = problem.group_of_unit[unit]
         allowed = graph.allowed[group].T
@@ -125,16 +124,16 @@ class CriticalPath:
                 least = min((seconds[a][b] for a in froms for b in tos), default=0.0)
             self.arcs[target].append((source, self.group[source], seconds, least))
 
-        for task, after in enumerate(tasks.successors):
+        for task, after in enumerate(step.successors):
             for other in after:
                 arc(task, other, 0.0, 0.0)
         for edge in step.edges:
             for reader in edge.readers:
                 arc(edge.source, reader, edge.bytes, edge.seconds)
-        for one in tasks.reductions:
-            fixed = step.edges[one.item].seconds if one.kind == GRADIENT else None
-            for task in one.contributors:
-                arc(task, one.task, 0 if one.row_bytes else one.bytes, fixed)
+        for one in step.items:
+            for maker in one.gradients_from:
+                size = 0 if one.row_bytes else one.bytes
+                arc(2 * n - 1 - maker, step.sum_task(one), size, one.seconds)
 
     @property
     def size(self) -> int:

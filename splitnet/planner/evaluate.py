@@ -26,7 +26,6 @@ from splitnet.planner.problem import (
 )
 from splitnet.simulator.microbatch import (
     in_schedule,
-    microbatch_step,
     pipeline_of,
     recomputed_parts,
 )
@@ -88,7 +87,7 @@ class Evaluator:
     def _step(
         self,
         units: Literal["parts", "calls"] | Grouping,
-        calls: StepGraph | None = None,
+        **how: Any,
     ) -> StepGraph:
         return step_graph(
             self.graph,
@@ -97,7 +96,7 @@ class Evaluator:
             training=self.training,
             optimizer=self.optimizer,
             units=units,
-            calls=calls,
+            **how,
         )
 
     @cached_property
@@ -112,17 +111,11 @@ class Evaluator:
         pipeline = pipeline_of(self.graph, device_of, self.execution)
         again = recomputed_parts(self.graph, device_of, self.execution)
         if again not in self._steps:
-            self._steps[again] = microbatch_step(
-                self.graph,
-                self.cluster,
-                self.costs,
-                pipeline,
-                recompute=again,
-                training=self.training,
-                optimizer=self.optimizer,
+            count = self.execution.microbatches
+            self._steps[again] = self._step(
+                "parts", recompute=again, microbatches=count
             )
-        step = self._steps[again]
-        return in_schedule(step, pipeline) if step.microbatches > 1 else step
+        return in_schedule(self._steps[again], pipeline)
 
     def as_run(
         self, device_of: Mapping[str, str]
@@ -143,7 +136,7 @@ class Evaluator:
 
         def step_of(devices: list[int]) -> tuple[StepGraph, list[int]]:
             units = functions(self.graph, self.step, devices)
-            step = self._step(units, self.step)
+            step = self._step(units)
             return step, [devices[calls[0]] for calls in units.calls]
 
         rule = Functions(
@@ -207,16 +200,16 @@ class Evaluator:
     def need(self, parts: Sequence[str]) -> Memory:
         """What some parts need wherever they are, without copies."""
         step = self.step
-        units = [unit for part in parts for unit in self._units.get(part, ())]
-        trained = sum(step.trained_bytes[u] for u in units) if step.training else 0
-        workspace = (*step.forward_workspace, *step.backward_workspace)
+        numbers = (u for part in parts for u in self._units.get(part, ()))
+        units = [step.units[u] for u in numbers]
+        inside = [unit.memory for unit in units]
         return Memory(
-            weights=sum(step.weight_bytes[u] for u in units),
-            gradients=sum(step.gradient_bytes[u] for u in units) * step.training,
-            slots=trained * step.slot_copies,
-            activations=sum(step.saved_floor[u] for u in units),
+            weights=sum(unit.weight_bytes for unit in units),
+            gradients=sum(unit.gradient_bytes for unit in units),
+            slots=sum(unit.trained_bytes for unit in units) * step.slot_copies,
+            activations=sum(unit.saved_floor for unit in units),
             workspace=max(
-                [0, *(workspace[u + k * step.count] for u in units for k in (0, 1))]
+                (max(one.forward, one.backward) for one in inside), default=0
             ),
         )
 

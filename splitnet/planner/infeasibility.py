@@ -15,7 +15,7 @@ from splitnet.core.timeline import Memory
 from splitnet.planner.constraints import Constraint, Group, resolve, with_pins
 from splitnet.planner.engine.solve import solve
 from splitnet.planner.evaluate import Evaluator, placed
-from splitnet.simulator.microbatch import largest_true, scaled_graph
+from splitnet.simulator.batch import largest_true, scaled_graph
 
 _TRY_SECONDS = 0.5
 """How long a placement that fits is looked for."""

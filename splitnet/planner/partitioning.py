@@ -79,8 +79,7 @@ def functions(graph: Graph, step: StepGraph, device: Sequence[int]) -> Grouping:
     order.remove_edges_from(list(nx.selfloop_edges(order)))
     running = nx.lexicographical_topological_sort(order, key=lambda i: pieces[i][0])
     calls = tuple(pieces[i] for i in running)
-    number = {call: i for i, piece in enumerate(calls) for call in piece}
-    return Grouping(tuple(number[i] for i in range(len(number))), calls)
+    return Grouping(calls)
 
 
 def in_functions(
@@ -92,7 +91,9 @@ def in_functions(
     first call with a weight stays the same one: its part is the home of the weight.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(device_of.values()))}
-    pieces = functions(graph, step, [number[device_of[c]] for c in step.names]).calls
+    pieces = functions(
+        graph, step, [number[device_of[u.name]] for u in step.units]
+    ).calls
     names = _names(graph, pieces)
     part_of = {call: name for name, piece in zip(names, pieces) for call in piece}
     parts = tuple(

@@ -33,7 +33,7 @@ from splitnet.planner.partitioning import running_order
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
-from splitnet.simulator.task_graph import Edge
+from splitnet.simulator.tensors import Item
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +86,14 @@ class Problem:
             return self.step, devices
         return self.functions.step_of(devices)
 
+    def step_costs(self, assignment: npt.ArrayLike) -> tuple[float, int]:
+        """Makespan of the step, and bytes of its copies."""
+        run = run_step(*self.as_run(assignment))
+        return run.seconds, sum(copy.bytes for copy in run.copies)
+
     def step_seconds(self, assignment: npt.ArrayLike) -> float:
         """Makespan of the step."""
-        return run_step(*self.as_run(assignment)).seconds
+        return self.step_costs(assignment)[0]
 
     def held_bytes(self, assignment: npt.ArrayLike) -> Floats:
         """Bytes of every device at its peak; of its groups if there is no step."""
@@ -123,7 +128,7 @@ def problem_of(
     ends[home] = next((d for d in device.values() if d != home), home)
     keys = [
         (
-            id(step.forward[d]),
+            id(step.task_seconds[d]),
             cluster.devices[d].kind == "cpu",
             step.latency[d][end],
             step.seconds_per_byte[d][end],
@@ -133,7 +138,7 @@ def problem_of(
     kinds = list(dict.fromkeys(keys))
     kind = np.array([kinds.index(key) for key in keys], np.int64)
 
-    def paid(edge: Edge) -> list[float]:
+    def paid(edge: Item) -> list[float]:
         """What a device of each kind pays if an edge and its gradient cross."""
         each = [
             latency + edge.bytes * per_byte if edge.seconds is None else edge.seconds
@@ -146,7 +151,7 @@ def problem_of(
     reads = {reader for edge in sends for reader in edge.readers}
     unseen = [
         late or (unit in reads and len(groups[group_of_unit[unit]].allowed) == 1)
-        for unit, late in enumerate(step.explicit_backward)
+        for unit, late in enumerate(u.explicit_backward for u in step.units)
     ]
     after: list[dict[int, None]] = [{} for _ in unseen]
     before: list[dict[int, None]] = [{} for _ in unseen]
@@ -159,12 +164,14 @@ def problem_of(
     forward = ForwardGraph(np.array(order, np.int64), *rows_of(after), numbers)
     times = np.array([step.unit_seconds[keys.index(key)] for key in kinds]).T
     # Sums of these are below what devices hold: gradients go as they are used.
-    trained = np.array(step.trained_bytes, np.float64) * step.training
-    held = np.array(step.weight_bytes, np.float64) + step.slot_copies * trained
+    held = [
+        u.weight_bytes + step.slot_copies * u.trained_bytes + u.saved_floor
+        for u in step.units
+    ]
     none = rows_of([[]] * step.count)
     units = LoadGraph(
         np.ascontiguousarray(times, np.float64),
-        held + np.array(step.saved_floor, np.float64),
+        np.array(held, np.float64),
         np.ones((step.count, len(device)), np.bool_),
         np.array(capacity or [one.memory_bytes for one in cluster], np.float64),
         kind,
@@ -268,7 +275,7 @@ def single_devices(problem: Problem) -> list[Ints]:
 def _same_links(step: StepGraph, a: int, b: int) -> bool:
     """Whether times and links stay the same if two devices change names."""
     others = [d for d in range(step.device_count) if d not in (a, b)]
-    return step.forward[a] is step.forward[b] and all(
+    return step.task_seconds[a] is step.task_seconds[b] and all(
         table[a][b] == table[b][a]
         and all(table[a][d] == table[b][d] for d in others)
         and all(table[d][a] == table[d][b] for d in others)

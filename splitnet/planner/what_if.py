@@ -23,12 +23,12 @@ from splitnet.planner.analysis import (
     with_verdict,
 )
 from splitnet.planner.constraints import fallbacks_of, resolve, with_pins
-from splitnet.planner.engine.solve import step_seconds
+from splitnet.planner.engine.solve import step_costs
 from splitnet.planner.evaluate import Evaluator, evaluator_of, executed, moved, score
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, pinned
-from splitnet.simulator.event_loop import Traffic
-from splitnet.simulator.microbatch import execution_of, largest_true, scaled_graph
+from splitnet.simulator.batch import largest_true, scaled_graph
+from splitnet.simulator.microbatch import execution_of
 
 _SECONDS_PER_DRAW = 0.5
 _SECONDS_PER_BATCH = 0.5
@@ -214,8 +214,7 @@ _Move = Callable[[str, str], Alternative]
 
 def _estimate(plan: Plan, evaluator: Evaluator) -> tuple[_Move, int]:
     """As `alternative`, with estimated memory, and how many units it may simulate."""
-    problem, traffic = evaluator.problem, Traffic(evaluator.step)
-    seconds, compiled = step_seconds(problem)
+    costs, compiled = step_costs(evaluator.problem)
     number = {one.name: i for i, one in enumerate(plan.cluster)}
 
     def move(part: str, device: str) -> Alternative:
@@ -226,13 +225,11 @@ def _estimate(plan: Plan, evaluator: Evaluator) -> tuple[_Move, int]:
         held[plan.device_of[part]] -= need
         held[device] += need
         place = np.array([number[where[one.name]] for one in plan.graph.parts])
-        sent = traffic.bytes(place[problem.group_of_unit], len(number))
+        value, sent = costs(place)
         if plan.objective == "throughput":
             value = evaluator.load_of(where)
         elif plan.objective == "memory":
             value = float(max(held.values()))
-        else:
-            value = seconds(place)
         fits = held[device] <= plan.cluster[device].memory_bytes
         return Alternative(device, value, fits, sent, held[device], True)
 

@@ -13,30 +13,22 @@ the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogG
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import chain
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from splitnet.simulator.step_graph import StepGraph
-from splitnet.simulator.task_graph import (
-    ACTIVATION,
-    GRADIENT,
-    WEIGHTS,
-    GradientReduction,
-)
 
 _COPIES_FIRST = 2**62
 
 
 @dataclass(slots=True)
 class Moved:
-    """One copy: `kind` indexes COPY_KINDS, `item` the edges or the shared weights."""
+    """One copy of an item of the step, or of the sum of its gradients."""
 
-    kind: int
     item: int
+    is_gradient: bool
     source: int
     target: int
     bytes: int
@@ -46,15 +38,17 @@ class Moved:
 
 @dataclass(slots=True)
 class StepRun:
-    """Start and end of every task: n forward, then n backward, then n update tasks.
+    """Times of every task: n forward, then n backward, then n update tasks.
 
-    Unlike in a `TaskGraph`, backward tasks are in the order of the units.
+    Unlike in a `StepGraph`, backward tasks are in the order of the units. A task is
+    `ready` when all is there that it depends on; `stop` is 0 if it does not run.
     """
 
+    ready: list[float]
     start: list[float]
     stop: list[float]
     ran: list[bool]
-    copies: list[Moved] = field(default_factory=list)
+    copies: list[Moved]
 
     @property
     def seconds(self) -> float:
@@ -71,47 +65,51 @@ def run_step(step: StepGraph, device: Sequence[int]) -> StepRun:
     loop = _Loop(step, device)
     loop.run()
     n = step.count
-    columns: tuple[list[Any], ...] = loop.start, loop.stop, loop.ran
+    columns: tuple[list[Any], ...] = loop.ready, loop.start, loop.stop, loop.ran
     for column in columns:
         column[n : 2 * n] = reversed(column[n : 2 * n])
-    return StepRun(loop.start, loop.stop, loop.ran, loop.copies)
+    return StepRun(loop.ready, loop.start, loop.stop, loop.ran, loop.copies)
 
 
 class _Loop:
-    """The state of one run; tasks are numbered as in `task_graph`."""
+    """The state of one run."""
 
     def __init__(self, step: StepGraph, device: Sequence[int]) -> None:
         count = 3 * step.count
-        self.step, self.tasks = step, step.tasks
+        self.step, self.items = step, step.items
         self.place = [*device, *reversed(device), *device]
         self.start, self.stop = [0.0] * count, [0.0] * count
         self.ran = [False] * count
-        self.ready = [0.0] * count
-        self.pending = list(step.tasks.pending)
+        self.ready, self.turn = [0.0] * count, [0.0] * count
+        self.assumed: dict[int, list[int]] = {}
+        for task, other in step.assumed:
+            self.assumed.setdefault(other, []).append(task)
+        self.pending = [0] * count  # what each task waits for
+        for task in chain(*step.successors, *self.assumed.values()):
+            self.pending[task] += 1
         self.device_free = [0.0] * step.device_count
         self.link_free: dict[tuple[int, int], float] = {}
         self.copies: list[Moved] = []
-        self.receivers: list[Sequence[int]] = []  # tasks that wait for each copy
+        self.receivers: list[Iterable[int]] = []  # tasks that wait for each copy
         self.queue: list[tuple[float, int]] = []
-        # Per reduction, how many contributors on each device have not run yet.
-        self.missing: list[dict[int, int]] = []
+        # Per item and device, how many that make its gradient there have not run yet.
+        self.missing: list[dict[int, int]] = [{} for _ in self.items]
 
     def run(self) -> None:
         """Start what is ready until nothing is left."""
-        for reduction in self.tasks.reductions:
-            left: dict[int, int] = {}
-            for task in reduction.contributors:
-                left[self.place[task]] = left.get(self.place[task], 0) + 1
-            self.pending[reduction.task] += len(left)
-            self.missing.append(left)
-        for number, weight in enumerate(self.step.weights):
-            home = weight.users[0]
-            for user in weight.users:
-                self.pending[user] += self.place[user] != self.place[home]
-            self._deliver(WEIGHTS, number, home, weight.users, weight.bytes, 0.0)
-        ready = (u for u in range(self.step.count) if not self.pending[u])
-        self.queue += [(0.0, unit) for unit in ready]
-        heapify(self.queue)
+        for number, item in enumerate(self.items):
+            left = self.missing[number]
+            for unit in item.gradients_from:
+                left[self.place[unit]] = left.get(self.place[unit], 0) + 1
+            self.pending[self.step.sum_task(item)] += len(left)
+            for reader in item.readers:
+                away = self.place[reader] != self.place[item.source]
+                self.pending[reader] += away or not item.is_weight
+            if item.is_weight:
+                self._give(number, 0.0)
+        for unit in range(self.step.count):
+            if not self.pending[unit]:
+                heappush(self.queue, (0.0, unit))
         while self.queue:
             time, task = heappop(self.queue)
             if task < 0:
@@ -119,48 +117,43 @@ class _Loop:
             else:
                 self._execute(task, time)
 
-    def _arrive(self, task: int, time: float) -> None:
+    def _arrive(self, task: int, time: float, *, forced: bool = True) -> None:
         """Note that something the task depends on is there."""
-        self.ready[task] = max(self.ready[task], time)
+        self.turn[task] = max(self.turn[task], time)
+        if forced:
+            self.ready[task] = max(self.ready[task], time)
         self.pending[task] -= 1
         if not self.pending[task]:
-            heappush(self.queue, (self.ready[task], task))
+            heappush(self.queue, (self.turn[task], task))
 
-    def _deliver(
-        self,
-        kind: int,
-        item: int,
-        owner: int,
-        readers: Sequence[int],
-        size: int,
-        time: float,
-    ) -> None:
-        """Give what a unit has to its readers: here at once, elsewhere by one copy."""
-        where, away = self.place[owner], dict[int, list[int]]()
-        for reader in readers:
+    def _give(self, number: int, time: float) -> None:
+        """Give an item to its readers: here at once, elsewhere by one copy."""
+        item = self.items[number]
+        where, away = self.place[item.source], dict[int, list[int]]()
+        for reader in item.readers:
             if self.place[reader] != where:
                 away.setdefault(self.place[reader], []).append(reader)
-            elif kind == ACTIVATION:
+            elif not item.is_weight:
                 self._arrive(reader, time)
-        for target, some in away.items():
-            self._send(Moved(kind, item, where, target, size), some, time)
+        for target, readers in away.items():
+            self._send(Moved(number, False, where, target, item.bytes), readers, time)
 
-    def _send(self, copy: Moved, receivers: Sequence[int], time: float) -> None:
+    def _send(self, copy: Moved, receivers: Iterable[int], time: float) -> None:
         heappush(self.queue, (time, len(self.copies) - _COPIES_FIRST))
         self.copies.append(copy)
         self.receivers.append(receivers)
 
     def _copy(self, number: int, time: float) -> None:
         copy, step = self.copies[number], self.step
-        link = copy.source, copy.target
-        known = step.edges[copy.item].seconds if copy.kind < WEIGHTS else None
+        source, target = link = copy.source, copy.target
+        seconds = self.items[copy.item].seconds
         overlap = 0.0  # how long before its end the next copy may start
-        if known is None:
-            known = step.latency[link[0]][link[1]]
-            overlap = known - step.gap[link[0]][link[1]]
-            known += copy.bytes * step.seconds_per_byte[link[0]][link[1]]
+        if seconds is None:
+            latency = step.latency[source][target]
+            overlap = latency - step.gap[source][target]
+            seconds = latency + copy.bytes * step.seconds_per_byte[source][target]
         copy.start = max(time, self.link_free.get(link, 0.0))
-        copy.stop = copy.start + known
+        copy.stop = copy.start + seconds
         self.link_free[link] = copy.stop - overlap
         for task in self.receivers[number]:
             self._arrive(task, copy.stop)
@@ -174,63 +167,30 @@ class _Loop:
         self.start[task] = time
         self.stop[task] = time = time + seconds
         self.ran[task] = True
-        for successor in self.tasks.successors[task]:
+        for successor in self.step.successors[task]:
             self._arrive(successor, time)
-        if task < self.step.count:
-            for number in self.tasks.outputs[task]:
-                edge = self.step.edges[number]
-                self._deliver(ACTIVATION, number, task, edge.readers, edge.bytes, time)
+        for successor in self.assumed.get(task, ()):
+            self._arrive(successor, time, forced=False)
+        n = self.step.count
+        if task < n:
+            for number in self.step.outputs[task]:
+                self._give(number, time)
+        elif task < 2 * n:
+            for number in self.step.contributes[2 * n - 1 - task]:
+                self._contribute(number, where)
+
+    def _contribute(self, number: int, where: int) -> None:
+        """Send the sum of gradients home when its last contributor here has run."""
+        self.missing[number][where] -= 1
+        if self.missing[number][where]:
+            return
+        item, last = self.items[number], 2 * self.step.count - 1
+        here = [self.place[unit] == where for unit in item.gradients_from]
+        units = (u for u, there in zip(item.gradients_from, here) if there)
+        time = max(self.stop[last - unit] for unit in units)
+        task, home = self.step.sum_task(item), self.place[item.source]
+        if home == where:
+            self._arrive(task, time)
         else:
-            self._contribute(task)
-
-    def _contribute(self, task: int) -> None:
-        """Send each sum of gradients home when its last contributor here has run."""
-        where = self.place[task]
-        for number in self.tasks.contributes[task]:
-            reduction = self.tasks.reductions[number]
-            self.missing[number][where] -= 1
-            if self.missing[number][where]:
-                continue
-            here = [self.place[one] == where for one in reduction.contributors]
-            last = max(self.stop[t] for t, h in zip(reduction.contributors, here) if h)
-            home = self.place[reduction.task]
-            if home == where:
-                self._arrive(reduction.task, last)
-            else:
-                size = reduction.bytes_from(here)
-                copy = Moved(reduction.kind, reduction.item, where, home, size)
-                self._send(copy, (reduction.task,), last)
-
-
-class Traffic:
-    """What the copies of a step carry, as a function of where its units are."""
-
-    def __init__(self, step: StepGraph) -> None:
-        last = 2 * step.count - 1
-        ends: list[tuple[int, Iterable[int], int]] = [
-            *((one.source, one.readers, one.bytes) for one in step.edges),
-            *((one.users[0], one.users, one.bytes) for one in step.weights),
-        ]
-        self.rows: list[tuple[int, list[int], GradientReduction]] = []
-        for one in step.tasks.reductions:
-            home = last - one.task if one.kind == GRADIENT else one.task - last - 1
-            units = [last - task for task in one.contributors]
-            if one.row_bytes:
-                self.rows.append((home, units, one))
-            else:
-                ends.append((home, units, one.bytes))
-        self.home = np.array([home for home, _, _ in ends], np.int64)
-        self.sizes = np.array([size for _, _, size in ends], np.int64)
-        pairs = [(item, unit) for item, one in enumerate(ends) for unit in one[1]]
-        self.item, self.unit = np.array(pairs, np.int64).reshape(-1, 2).T
-
-    def bytes(self, where: npt.NDArray[np.int64], devices: int) -> int:
-        """Bytes of all copies with unit u on device `where[u]` of so many."""
-        away = np.zeros((len(self.sizes), devices), np.bool_)
-        away[self.item, where[self.unit]] = True
-        away[np.arange(len(self.sizes)), where[self.home]] = False
-        total = int(away.sum(axis=1) @ self.sizes)
-        for home, units, one in self.rows:
-            for device in {int(where[unit]) for unit in units} - {int(where[home])}:
-                total += one.bytes_from([where[unit] == device for unit in units])
-        return total
+            copy = Moved(number, True, where, home, item.sum_bytes(here))
+            self._send(copy, (task,), time)

@@ -27,13 +27,7 @@ import numpy.typing as npt
 from splitnet.core.timeline import Memory
 from splitnet.simulator.event_loop import Moved, StepRun
 from splitnet.simulator.step_graph import StepGraph
-from splitnet.simulator.task_graph import (
-    ACTIVATION,
-    GRADIENT,
-    WEIGHTS,
-    WEIGHTS_GRADIENT,
-    SharedWeight,
-)
+from splitnet.simulator.tensors import Item
 from splitnet.simulator.units import cut_run
 
 _WEIGHTS, _GRADIENTS, _SLOTS, _ACTIVATIONS, _RECEIVED, _WORKSPACE = range(6)
@@ -113,7 +107,7 @@ def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     reads: dict[int, list[tuple[int, int]]] = {unit: [] for unit in range(n)}
     readers = {reader for edge in step.edges for reader in edge.readers}
     for number, edge in enumerate(step.edges):
-        if edge.source in readers or step.forward[0][edge.source]:
+        if edge.source in readers or step.task_seconds[0][edge.source]:
             for reader in edge.readers:  # an input of the model is no function
                 reads[reader].append((edge.source, number))
     before, after = [0] * n, [0] * n
@@ -128,17 +122,13 @@ def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
     rank = list(zip(device, before, after))
     runs = nx.utils.UnionFind(range(n))
     for unit in range(n):
-        for source, _ in reads[unit]:
-            if rank[source] == rank[unit]:
-                runs.union(source, unit)
-    members: dict[int, list[int]] = {}
-    for unit in range(n):
-        members.setdefault(runs[unit], []).append(unit)
-    sizes = dict(enumerate(step.calls))
+        alike = (s for s, _ in reads[unit] if rank[s] == rank[unit])
+        runs.union(unit, *alike)
+    sizes = [unit.calls for unit in step.units]
     return [
         list(function)
-        for run in members.values()
-        for function in cut_run(run, {unit: reads[unit] for unit in run}, sizes)
+        for run in runs.to_sets()
+        for function in cut_run(sorted(run), reads, sizes)
     ]
 
 
@@ -148,9 +138,11 @@ class _Held:
     def __init__(self, step: StepGraph, device: Sequence[int], run: StepRun) -> None:
         self.step, self.device, self.n = step, device, step.count
         self.start, self.stop, self.end = run.start, run.stop, run.seconds
-        self.copies: dict[tuple[int, int], list[Moved]] = {}
+        self.piece = step.count // step.microbatches  # units of a micro-batch
+        self.received: list[list[Moved]] = [[] for _ in step.items]
+        self.sent: list[list[Moved]] = [[] for _ in step.items]  # their gradients
         for copy in run.copies:
-            self.copies.setdefault((copy.kind, copy.item), []).append(copy)
+            (self.sent if copy.is_gradient else self.received)[copy.item].append(copy)
         self.intervals: list[list[_Interval]] = [[] for _ in range(step.device_count)]
         self.beside = [False] * step.count  # another backward task of the unit
         self.begin = self._begin(run)
@@ -158,17 +150,16 @@ class _Held:
         self.done = [self._done(unit) for unit in range(self.n)]
         self.opens, self.closes = self.begin[self.n :], list(self.done)
         for units in functions_of(step, device):
-            back = [u for u in units if run.ran[self.n + u]]
+            back = [u for u in units if step.units[u].has_backward]
             opens = min((self.begin[self.n + u] for u in back), default=0.0)
             closes = max((self.done[u] for u in back), default=0.0)
             for u in back:
                 self.opens[u], self.closes[u] = opens, closes
         for unit in range(self.n):
-            self._unit(unit, run.ran)
-        for number in range(len(step.edges)):
-            self._edge(number)
-        for number, weight in enumerate(step.weights):
-            self._shared_weight(number, weight)
+            self._unit(unit, updates=run.ran[2 * self.n + unit])
+        for number, item in enumerate(step.items):
+            hold = self._shared_weight if item.is_weight else self._edge
+            hold(item, self.received[number], self.sent[number])
 
     def _hold(
         self, where: int, kind: int, unit: int, start: float, stop: float, size: int
@@ -184,49 +175,28 @@ class _Held:
         forward task and the gradients that its device makes are done; the time at which
         gradients arrive from another device is left out.
         """
-        step, device, n = self.step, self.device, self.n
-        there = [0.0] * n + self.stop[:n]
-        pairs = [(e.source, r) for e in step.edges for r in e.readers]
-        pairs += [(n + r, n + e.source) for e in step.edges for r in e.gradients_from]
-        for waiting, other in step.waits:
-            before, task = (t if t < n else 3 * n - 1 - t for t in (other, waiting))
-            pairs.append((before, task))
-        for before, task in pairs:
-            if device[before % n] == device[task % n]:
-                there[task] = max(there[task], self.stop[before])
-        for (kind, item), copies in self.copies.items():
-            for copy in copies:
-                tasks: Sequence[int] = ()
-                if kind == ACTIVATION:
-                    tasks = step.edges[item].readers
-                elif kind == WEIGHTS:
-                    tasks = step.weights[item].users
-                elif kind == GRADIENT:
-                    tasks = [n + step.edges[item].source]
-                for task in tasks:
-                    if device[task % n] == copy.target:
-                        there[task] = max(there[task], copy.stop)
+        n, device = self.n, self.device
         begin = list(self.start)
-        latest = [0.0] * step.device_count
+        latest = [0.0] * self.step.device_count
         for task in sorted(range(2 * n), key=lambda task: (self.start[task], task)):
-            if run.ran[task] and self.stop[task] > self.start[task]:
+            if self.stop[task] > self.start[task]:
                 where = device[task % n]
-                begin[task] = min(begin[task], max(there[task], latest[where]))
+                begin[task] = min(begin[task], max(run.ready[task], latest[where]))
                 latest[where] = self.start[task]
-        piece = n // step.microbatches
         givers: list[list[int]] = [[] for _ in range(n)]
-        for edge in step.edges:
+        for edge in self.step.edges:
             here = device[edge.source]
             givers[edge.source] += [r for r in edge.gradients_from if device[r] == here]
-        for u in sorted(range(piece, n), key=lambda u: (self.start[n + u], -u)):
-            before = n + u - piece
+        later = range(self.piece, n)
+        for u in sorted(later, key=lambda u: (self.start[n + u], -u)):
+            before = n + u - self.piece
             ready = self.stop[u] - (self.start[u] - begin[u])
             for r in givers[u]:  # those of its gradients that are made here
                 took = self.stop[n + r] - self.start[n + r]
                 ready = max(ready, begin[n + r] + took)
             begin[n + u] = min(begin[n + u], max(self.start[before], ready))
             if begin[n + u] < self.stop[before]:
-                self.beside[u] = self.beside[u - piece] = True
+                self.beside[u] = self.beside[u - self.piece] = True
         return begin
 
     def _done(self, unit: int) -> float:
@@ -235,60 +205,57 @@ class _Held:
         From the second micro-batch on, the task ends with the sums of gradients. They
         are assumed to take as long as an update, and half of the task at most.
         """
-        first = unit % (self.n // self.step.microbatches)
-        stop, sums = self.stop[self.n + unit], 0.0
-        if unit != first:
-            update = 2 * self.n + first
-            sums = self.stop[update] - self.start[update]
-        return stop - min(sums, (stop - self.start[self.n + unit]) / 2)
+        start, stop = self.start[self.n + unit], self.stop[self.n + unit]
+        if unit < self.piece:
+            return stop
+        update = 2 * self.n + unit % self.piece
+        return stop - min(self.stop[update] - self.start[update], (stop - start) / 2)
 
-    def _updated(self, weight: SharedWeight, ready: float) -> float:
+    def _updated(self, weight: Item, ready: float) -> float:
         """When a weight is updated whose gradient is there.
 
         The update runs beside the next task of its device, and before those of other
         weights of its unit whose gradients are made later.
         """
-        task = 2 * self.n + weight.users[0]
+        task = 2 * self.n + weight.source
         return ready + self.stop[task] - self.start[task]
 
-    def _unit(self, u: int, ran: Sequence[bool]) -> None:
+    def _unit(self, u: int, *, updates: bool) -> None:
         """Its weights, slots and gradients, what it saves and what only passes."""
-        step, n, where = self.step, self.n, self.device[u]
-        trained = step.trained[u]
+        step, n, unit = self.step, self.n, self.step.units[u]
 
         def hold(kind: int, start: float, stop: float, size: int) -> None:
-            self._hold(where, kind, u, start, stop, size)
+            self._hold(self.device[u], kind, u, start, stop, size)
 
-        ahead, back = self.begin[u], self.begin[n + u]
-        hold(_WEIGHTS, 0.0, self.end, step.weight_bytes[u])
-        hold(_SLOTS, 0.0, self.end, step.trained_bytes[u] * step.slot_copies)
+        ahead, back, inside = self.begin[u], self.begin[n + u], unit.memory
+        hold(_WEIGHTS, 0.0, self.end, unit.weight_bytes)
+        hold(_SLOTS, 0.0, self.end, unit.trained_bytes * step.slot_copies)
         ended = self.stop[u] - (self.start[u] - ahead)
-        hold(_WORKSPACE, ahead, ended, step.forward_workspace[u])
-        if ran[n + u]:
+        hold(_WORKSPACE, ahead, ended, inside.forward)
+        if unit.has_backward:
             done = self.done[u]
-            hold(_ACTIVATIONS, ahead, self.closes[u], step.saved_bytes[u])
-            hold(_WORKSPACE, self.opens[u], back, step.early_workspace[u])
-            waiting = step.waiting_workspace[u] * self.beside[u]
-            hold(_WORKSPACE, back, done, step.backward_workspace[u] + waiting)
+            hold(_ACTIVATIONS, ahead, self.closes[u], inside.saved)
+            hold(_WORKSPACE, self.opens[u], back, inside.early)
+            waiting = inside.waiting * self.beside[u]
+            hold(_WORKSPACE, back, done, inside.backward + waiting)
             # They arise one after the other: most of them in the second half.
-            hold(_GRADIENTS, (back + done) / 2, done, step.learned_bytes[u])
-            for weight in trained:
-                if len(weight.users) == 1:
+            hold(_GRADIENTS, (back + done) / 2, done, inside.learned)
+            for weight in unit.trained:
+                if len(weight.readers) == 1:
                     updated = self._updated(weight, self.closes[u])
                     hold(_GRADIENTS, done, updated, weight.gradient_bytes)
-        if ran[2 * n + u] and step.slot_copies:  # without slots it is done in place
-            largest = max(weight.bytes for weight in trained)
+        if updates and step.slot_copies:  # without slots it is done in place
+            largest = max(weight.bytes for weight in unit.trained)
             span = self.start[2 * n + u], self.stop[2 * n + u]
             hold(_WORKSPACE, *span, step.slot_copies * largest)
 
-    def _edge(self, number: int) -> None:
+    def _edge(self, edge: Item, received: list[Moved], sent: list[Moved]) -> None:
         """The copies of an output, and its gradients.
 
         Those of all readers on a device stay until they are summed, then the sum stays.
         """
-        edge, device, n = self.step.edges[number], self.device, self.n
-        home, owner = device[edge.source], edge.source
-        received = self.copies.get((ACTIVATION, number), ())
+        device, n, owner = self.device, self.n, edge.source
+        home = device[owner]
         gone = {home: max([self.stop[owner], *(copy.stop for copy in received)])}
         reads = [(r, self.stop[r]) for r in edge.readers]
         for unit, time in reads + [(u, self.closes[u]) for u in edge.saved_by]:
@@ -299,7 +266,6 @@ class _Held:
             last = gone[copy.target]
             self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
         read = self.stop[n + owner]
-        sent = self.copies.get((GRADIENT, number), ())
         for copy in sent:
             self._hold(home, _RECEIVED, owner, copy.start, read, copy.bytes)
         left = {copy.source: copy.stop for copy in sent}
@@ -310,7 +276,9 @@ class _Held:
                 self._hold(where, _WORKSPACE, owner, self.begin[n + u], summed, size)
             self._hold(where, _WORKSPACE, owner, summed, until, size)
 
-    def _shared_weight(self, number: int, weight: SharedWeight) -> None:
+    def _shared_weight(
+        self, weight: Item, received: list[Moved], sent: list[Moved]
+    ) -> None:
         """The copies of a weight, and one sum of its gradients per device.
 
         Further contributions are temporaries of the backward tasks that make them. The
@@ -318,13 +286,12 @@ class _Held:
         which holds both and what it returns. But rows stay side by side, and are put
         together where they are sent from.
         """
-        device, n, owner = self.device, self.n, weight.users[0]
+        device, n, owner = self.device, self.n, weight.source
         home = device[owner]
-        for copy in self.copies.get((WEIGHTS, number), ()):
-            here = [u for u in weight.users if device[u] == copy.target]
+        for copy in received:
+            here = [u for u in weight.readers if device[u] == copy.target]
             last = max(self.stop[task] for u in here for task in (u, n + u))
             self._hold(copy.target, _RECEIVED, owner, copy.start, last, copy.bytes)
-        sent = self.copies.get((WEIGHTS_GRADIENT, number), ())
         here = [u for u in weight.gradients_from if device[u] == home]
         times = [max(self.closes[u], self.stop[n + u]) for u in here]
         ready = max([*times, *(copy.stop for copy in sent)], default=0.0)
@@ -345,16 +312,14 @@ class _Held:
                     self._hold(where, kind, owner, spans[-1][1], gone, every)
                 continue
             # If each micro-batch has one user, its task holds what it makes till then.
-            pieces = self.step.microbatches
-            alone = len(weight.users) <= pieces
+            alone = len(weight.readers) <= self.step.microbatches
             begin = self.done[spans[0][2]] if alone else spans[0][0]
             self._hold(where, kind, owner, begin, gone, weight.bytes)
             for start, stop, u in spans[1:]:
-                if not alone:
-                    self._hold(where, _WORKSPACE, owner, start, stop, weight.bytes)
-                elif pieces > 1:
-                    span = self.done[u], stop
-                    self._hold(where, _WORKSPACE, owner, *span, 2 * weight.bytes)
+                span, size = (start, stop), weight.bytes
+                if alone:
+                    span, size = (self.done[u], stop), 2 * weight.bytes
+                self._hold(where, _WORKSPACE, owner, *span, size)
 
     def _by_device(self, units: Iterable[int]) -> dict[int, list[int]]:
         found: dict[int, list[int]] = {}

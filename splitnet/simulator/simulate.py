@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.timeline import Copy, Memory, Task, Timeline
+from splitnet.core.timeline import PHASES, Copy, Memory, Task, Timeline
 from splitnet.simulator.event_loop import Moved, StepRun, run_step
 from splitnet.simulator.memory import memory_of
 from splitnet.simulator.step_graph import StepGraph
-from splitnet.simulator.task_graph import ACTIVATION, COPY_KINDS, GRADIENT, WEIGHTS
-
-_PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,16 @@ def _tasks(step: StepGraph, device: list[str], run: StepRun) -> list[Task]:
     """Tasks in order of their start; ties as forward, backward, update, then unit."""
     found = []
     for task in (task for task, ran in enumerate(run.ran) if ran):
-        phase, unit = divmod(task, step.count)
-        explicit = phase == 0 and step.explicit_backward[unit]
+        phase, number = divmod(task, step.count)
+        unit = step.units[number]
         found.append(
             Task(
-                part=step.parts[unit],
-                device=device[unit],
-                phase=_PHASES[1 if explicit else phase],
+                part=unit.part,
+                device=device[number],
+                phase=PHASES[1 if unit.explicit_backward else phase],
                 start=run.start[task],
                 stop=run.stop[task],
-                microbatch=unit * step.microbatches // step.count,
+                microbatch=number * step.microbatches // step.count,
             )
         )
     return sorted(found, key=lambda task: (task.start, task.stop))
@@ -61,24 +58,19 @@ def _tasks(step: StepGraph, device: list[str], run: StepRun) -> list[Task]:
 
 def _copy(step: StepGraph, names: list[str], device: list[int], moved: Moved) -> Copy:
     """A copy; it leaves one unit, and the first unit that it serves reads it."""
-    returns = moved.kind not in (ACTIVATION, WEIGHTS)
-    if moved.kind in (ACTIVATION, GRADIENT):
-        edge = step.edges[moved.item]
-        owner, others = edge.source, edge.gradients_from if returns else edge.readers
-    else:
-        one = step.weights[moved.item]
-        owner, others = one.users[0], one.gradients_from if returns else one.users
-    away = moved.source if returns else moved.target
+    item, back = step.items[moved.item], moved.is_gradient
+    away = moved.source if back else moved.target
+    others = item.gradients_from if back else item.readers
     other = next(unit for unit in others if device[unit] == away)
-    source, target = (other, owner) if returns else (owner, other)
-    backward = returns or step.explicit_backward[target]
+    source, target = (other, item.source) if back else (item.source, other)
+    kind = "weights" if item.is_weight else "" if back else "activation"
     return Copy(
         source=step.parts[source],
         target=step.parts[target],
         source_device=names[moved.source],
         target_device=names[moved.target],
-        kind=COPY_KINDS[moved.kind],
-        phase=_PHASES[backward],
+        kind=f"{kind} gradient".strip() if back else kind,
+        phase=PHASES[back or step.units[target].explicit_backward],
         bytes=moved.bytes,
         start=moved.start,
         stop=moved.stop,

@@ -15,7 +15,7 @@ from splitnet.core.replication import (
     microbatch_growth,
     towers_in,
 )
-from splitnet.simulator.microbatch import scaled_graph
+from splitnet.simulator.batch import scaled_graph
 from tests.planner.quick import plan_graph
 
 BATCH, WIDTH = 64, 512

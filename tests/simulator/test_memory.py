@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.costs import VIEWS
-from splitnet.core.timeline import Memory
+from splitnet.core.timeline import Execution, Memory
 from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
+from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.step_graph import step_graph
 from tests.simulator.small import Seconds, box, dense, graph, outcome, view
 
@@ -106,7 +106,7 @@ def test_saved_activations_inside_a_part_stay_until_its_backward_task_ends():
     calls = [dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
     step = step_graph(graph(calls, "a-b b-c"), box(1), Seconds(), optimizer="sgd")
 
-    assert step.saved_bytes == (110,)
+    assert step.units[0].memory.saved == 110
     assert [(edge.bytes, edge.saved_by) for edge in step.edges] == [(1, (0,))]
 
 
@@ -116,8 +116,8 @@ def test_inner_bytes_and_workspaces_of_calls_count_for_their_part():
     calls = [replace(c, workspace_bytes=int(c.workspace_bytes)) for c in calls]
     step = step_graph(graph(calls, "a-b"), box(1), Seconds())
 
-    assert step.saved_bytes == (7 + 7 + 1,)
-    assert step.forward_workspace == (9,)
+    assert step.units[0].memory.saved == 7 + 7 + 1
+    assert step.units[0].memory.forward == 9
 
 
 def test_passing_tensors_inside_a_part_overlap_only_while_they_are_read():
@@ -125,8 +125,8 @@ def test_passing_tensors_inside_a_part_overlap_only_while_they_are_read():
     calls = [dense(n, "p", out=o) for n, o in (("a", 100), ("b", 10), ("c", 1))]
     step = step_graph(graph(calls, "a-b b-c"), box(1), Seconds(), training=False)
 
-    assert step.saved_bytes == (0,)
-    assert step.forward_workspace == (110,)
+    assert step.units[0].memory.saved == 0
+    assert step.units[0].memory.forward == 110
 
 
 def test_a_view_inside_a_part_shares_the_memory_of_its_input():
@@ -135,7 +135,7 @@ def test_a_view_inside_a_part_shares_the_memory_of_its_input():
     calls = [dense("a", "p", out=100), view("v", "p", 100), dense("b", "p")]
     step = step_graph(graph(calls, "a-v v-b"), box(1), Seconds())
 
-    assert step.saved_bytes == (100,)
+    assert step.units[0].memory.saved == 100
 
 
 def test_recomputing_saves_the_inputs_of_parts_only():
@@ -147,24 +147,27 @@ def test_recomputing_saves_the_inputs_of_parts_only():
     calls.append(dense("c", "p"))
     one = graph(calls, "x-a a-b b-c")
     plain, again = (
-        step_graph(one, box(1), Seconds(), recompute=flag) for flag in (False, True)
+        step_graph(one, box(1), Seconds(), recompute=some) for some in ("", "p")
     )
 
-    assert (plain.saved_bytes[1], again.saved_bytes[1]) == (110, 0)
-    assert again.backward_workspace[1] == plain.backward_workspace[1] + 110
-    assert again.backward[0][1] == plain.backward[0][1] + plain.forward[0][1]
+    before, after = plain.units[1].memory, again.units[1].memory
+    assert (before.saved, after.saved) == (110, 0)
+    assert after.backward == before.backward + 110
+    backward = [step.task_seconds[0][2 * step.count - 2] for step in (plain, again)]
+    assert backward[1] == backward[0] + plain.task_seconds[0][1]
 
 
 def test_recomputing_starts_no_gradient_from_saved_tensors():
     """Without it TensorFlow makes 7 bytes a call as the backward pass begins."""
     calls = [dense(n, "p", inner_bytes=9, early_bytes=7) for n in "ab"]
     plain, again = (
-        step_graph(graph(calls, "a-b"), box(1), Seconds(), recompute=flag)
-        for flag in (False, True)
+        step_graph(graph(calls, "a-b"), box(1), Seconds(), recompute=some)
+        for some in ("", "p")
     )
 
-    assert plain.early_workspace == (14,)
-    assert again.early_workspace == (plain.saved_bytes[0] + 1,)
+    before, after = plain.units[0].memory, again.units[0].memory
+    assert before.early == 14
+    assert after.early == before.saved + 1
 
 
 def test_what_is_surely_saved_is_that_of_the_fullest_of_several_ends():
@@ -172,7 +175,7 @@ def test_what_is_surely_saved_is_that_of_the_fullest_of_several_ends():
     one = graph([dense("t", out=8), dense("l", out=10), dense("r", out=100)], "t-l t-r")
     step = step_graph(one, box(1), Seconds())
 
-    assert step.saved_floor == (0, 0, 100)
+    assert [unit.saved_floor for unit in step.units] == [0, 0, 100]
 
 
 def test_parts_of_one_function_hold_what_they_saved_to_its_end():
@@ -212,7 +215,8 @@ def test_a_table_whose_rows_are_updated_is_copied_when_it_is_read():
     whole = replace(one, calls=(replace(calls[0], lookups=()),))
 
     for which, copied in ((one, 1000), (frozen, 0), (whole, 0)):
-        assert step_graph(which, box(1), Seconds()).forward_workspace == (copied,)
+        step = step_graph(which, box(1), Seconds())
+        assert step.units[0].memory.forward == copied
 
 
 def test_rows_of_micro_batches_stand_side_by_side():
@@ -222,8 +226,9 @@ def test_rows_of_micro_batches_stand_side_by_side():
         dense("a", weights=("t",), lookups=("t",), out=40),
     ]
     one = graph(calls, "x-a", weight_bytes=1000)
-    pipeline = Pipeline(4, False, stages_of(one, {"x": "gpu:0", "a": "gpu:0"}))
-    step = microbatch_step(one, box(1), Seconds(), pipeline, optimizer="sgd")
+    step = step_graph(one, box(1), Seconds(), optimizer="sgd", microbatches=4)
+    there = dict.fromkeys("xa", "gpu:0")
+    step = in_schedule(step, pipeline_of(one, there, Execution(4)))
     [held] = memory_of(step, [0] * step.count, run_step(step, [0] * step.count))
 
     assert held.held[:, 1].max() == 2 * 4 * (10 + 2)
@@ -241,7 +246,8 @@ def test_gradients_of_a_part_arise_one_after_the_other():
     step = step_graph(graph(calls, "a-b b-c", weight_bytes=1000), box(1), Seconds())
     [held] = memory_of(step, [0], run_step(step, [0]))
 
-    assert (step.learned_bytes, step.backward_workspace) == ((2000,), (2010,))
+    inside = step.units[0].memory
+    assert (inside.learned, inside.backward) == (2000, 2010)
     assert held.held[:, 1].max() == 3000
 
 

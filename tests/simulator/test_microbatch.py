@@ -5,16 +5,13 @@ import pytest
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import DeclarationError
 from splitnet.core.graph import Part
+from splitnet.core.timeline import Execution
 from splitnet.planner.evaluate import score
 from splitnet.planner.what_if import simulate
-from splitnet.simulator.microbatch import (
-    Pipeline,
-    microbatch_step,
-    scaled_graph,
-    stage_count,
-    stages_of,
-)
+from splitnet.simulator.batch import scaled_graph
+from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.simulate import outcome_of
+from splitnet.simulator.step_graph import step_graph
 from tests import zoo
 from tests.simulator.small import Seconds, box, dense, graph, view
 
@@ -27,20 +24,13 @@ def stages():
     return graph(calls, "a-b", batch=4)
 
 
-def played(
-    one, devices: str, count: int, *, bounded: bool = False, recompute: bool = False
-):
+def played(one, devices: str, count: int, *, bounded: bool = False):
     """A step of micro-batches of parts on the GPUs whose digits are listed."""
     cluster = box(2)
     device_of = {p.name: f"gpu:{d}" for p, d in zip(one.parts, devices, strict=True)}
-    step = microbatch_step(
-        one,
-        cluster,
-        Seconds(),
-        Pipeline(count, bounded, stages_of(one, device_of)),
-        optimizer="sgd",
-        recompute=recompute,
-    )
+    step = step_graph(one, cluster, Seconds(), optimizer="sgd", microbatches=count)
+    how = Execution(count, "1f1b" if bounded else "gpipe")
+    step = in_schedule(step, pipeline_of(one, device_of, how))
     return outcome_of(cluster, step, device_of)
 
 
@@ -89,7 +79,7 @@ def test_a_stage_that_waits_for_another_device_lets_the_next_begin():
     one = graph(calls, "a-m m-b", batch=4)
     there = {"a": "gpu:0", "m": "gpu:1", "b": "gpu:0"}
 
-    assert stage_count(one, there) == 1
+    assert pipeline_of(one, there, Execution()).depth == 1
     assert order(played(one, "010", 4), "gpu:0")[:4] == ["F0", "F1", "F2", "F0"]
 
 
@@ -155,8 +145,9 @@ def test_stage_count_counts_devices_that_compute_one_after_another():
     """There and back again is three stages."""
     one = graph([dense("a"), dense("b"), dense("c")], "a-b b-c")
 
-    assert stage_count(one, {"a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}) == 3
-    assert stage_count(one, dict.fromkeys("abc", "gpu:0")) == 1
+    back = {"a": "gpu:0", "b": "gpu:1", "c": "gpu:0"}
+    assert pipeline_of(one, back, Execution()).depth == 3
+    assert pipeline_of(one, dict.fromkeys("abc", "gpu:0"), Execution()).depth == 1
 
 
 def test_shares_of_an_odd_batch_differ_by_one_sample():

@@ -3,16 +3,15 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
-from splitnet.core.costs import Roofline
 from splitnet.core.graph import Graph, Part
-from splitnet.simulator.event_loop import Traffic, run_step
+from splitnet.core.timeline import SCHEDULES, Execution
+from splitnet.simulator.event_loop import run_step
 from splitnet.simulator.memory import memory_of
-from splitnet.simulator.microbatch import Pipeline, microbatch_step, stages_of
+from splitnet.simulator.microbatch import in_schedule, pipeline_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
 from tests.zoo import call, graph_of, source
 
@@ -52,12 +51,13 @@ def step_and_devices(seed: int) -> tuple[StepGraph, list[int]]:
     graph, draw = random_graph(seed), random.Random(seed)
     number = {part.name: draw.randrange(4) for part in graph.parts}
     if draw.random() < 0.5:
-        step = step_graph(graph, BOX, recompute=draw.random() < 0.3)
+        step = step_graph(graph, BOX, recompute=number if draw.random() < 0.3 else ())
     else:
         names = [device.name for device in BOX]
-        stages = stages_of(graph, {part: names[i] for part, i in number.items()})
-        pipeline = Pipeline(draw.choice([2, 3, 5]), draw.random() < 0.5, stages)
-        step = microbatch_step(graph, BOX, Roofline(), pipeline)
+        where = {part: names[i] for part, i in number.items()}
+        how = Execution(draw.choice([2, 3, 5]), draw.choice(SCHEDULES))
+        step = step_graph(graph, BOX, microbatches=how.microbatches)
+        step = in_schedule(step, pipeline_of(graph, where, how))
     return step, [number[part] for part in step.parts]
 
 
@@ -67,22 +67,22 @@ def test_every_task_runs_once_after_all_that_it_depends_on(seed):
     """Readers start after their inputs, backward tasks after gradients and forward."""
     step, device = step_and_devices(seed)
     run, n = run_step(step, device), step.count
-    arrived = {(c.kind, c.item, c.target): c.stop for c in run.copies}
+    arrived = {(c.item, c.target): c.stop for c in run.copies if not c.is_gradient}
 
     assert all(run.ran[:n])
-    assert run.ran[n : 2 * n] == list(step.has_backward)
-    assert run.ran[2 * n :] == list(step.has_update)
+    assert run.ran[n : 2 * n] == [unit.has_backward for unit in step.units]
+    assert run.ran[2 * n :] == [bool(unit.trained) for unit in step.units]
     for number, edge in enumerate(step.edges):
         for reader in edge.readers:
             here = device[reader] == device[edge.source]
-            there = arrived.get((0, number, device[reader]), 0.0)
+            there = arrived.get((number, device[reader]), 0.0)
             assert run.start[reader] >= (run.stop[edge.source] if here else there)
         for reader in edge.gradients_from:
             assert run.start[n + edge.source] >= run.stop[n + reader]
-    for unit, flows in enumerate(step.has_backward):
-        assert not flows or run.start[n + unit] >= run.stop[unit]
-        if step.has_update[unit] and flows:
-            assert run.start[2 * n + unit] >= run.stop[n + unit]
+    for u, unit in enumerate(step.units):
+        assert not unit.has_backward or run.start[n + u] >= run.stop[u]
+        if unit.trained and unit.has_backward:
+            assert run.start[2 * n + u] >= run.stop[n + u]
 
 
 @every
@@ -118,21 +118,6 @@ def test_no_copy_is_shorter_than_its_link_allows(seed):
 
 @every
 @given(seeds)
-def test_traffic_is_the_sum_of_all_copies(seed):
-    """Bytes are known from the placement alone, rows of shared tables included."""
-    step, device = step_and_devices(seed)
-    weights = [
-        replace(w, row_bytes=tuple(n * seed % 3 for n in w.gradients_from))
-        for w in step.all_weights
-    ]
-    step = replace(step, all_weights=tuple(weights))
-    copied = sum(copy.bytes for copy in run_step(step, device).copies)
-
-    assert Traffic(step).bytes(np.array(device), len(BOX)) == copied
-
-
-@every
-@given(seeds)
 def test_the_step_is_no_shorter_than_its_critical_path_and_its_work(seed):
     """Tails are what must follow; a device works for the sum of its tasks."""
     step, device = step_and_devices(seed)
@@ -154,10 +139,10 @@ def test_the_peak_is_no_less_than_what_stands(seed):
     step, device = step_and_devices(seed)
     for where, one in enumerate(memory_of(step, device, run_step(step, device))):
         memory, curve = one.peak, one.curve
-        units = [u for u in range(step.count) if device[u] == where]
-        trained = sum(step.trained_bytes[u] for u in units) * step.training
-        held = sum(step.weight_bytes[u] for u in units) + step.slot_copies * trained
-        saved = sum(step.saved_floor[u] for u in units)
+        units = [one for one, place in zip(step.units, device) if place == where]
+        trained = sum(one.trained_bytes for one in units)
+        held = sum(one.weight_bytes for one in units) + step.slot_copies * trained
+        saved = sum(one.saved_floor for one in units)
         assert held + saved <= memory.total
         assert memory.total == max((count for _, count in curve), default=0)
         assert all(count >= 0 for _, count in curve)

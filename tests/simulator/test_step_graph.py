@@ -13,8 +13,8 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
     calls += [dense("r1", "r"), dense("r2", "r")]
     step = step_graph(graph(calls, "p1-q q-p2 p2-r1 r1-r2"), box(), Seconds())
 
-    assert step.names == ("p1", "q", "p2", "r1")
-    assert step.parts == ("p", "q", "p", "r")
+    assert [unit.name for unit in step.units] == ["p1", "q", "p2", "r1"]
+    assert step.parts == ["p", "q", "p", "r"]
 
 
 def test_gradients_flow_between_trained_weights_and_outputs():
@@ -23,8 +23,8 @@ def test_gradients_flow_between_trained_weights_and_outputs():
     one = replace(graph(calls, "x-a a-b a-side"), outputs=("b",))
     step = step_graph(one, box(), Seconds())
 
-    assert step.has_backward == (False, True, True, False)
-    assert step.has_update == (False, True, False, False)
+    assert [unit.name for unit in step.units if unit.has_backward] == ["a", "b"]
+    assert [unit.name for unit in step.units if unit.trained] == ["a"]
 
 
 def test_frozen_weights_get_neither_gradient_nor_update():
@@ -33,8 +33,7 @@ def test_frozen_weights_get_neither_gradient_nor_update():
     frozen = replace(one, weights=(replace(one.weights[0], trainable=False),))
     step = step_graph(frozen, box(), Seconds())
 
-    assert (step.weight_bytes, step.trained_bytes) == ((8,), (0,))
-    assert not step.has_update[0]
+    assert (step.units[0].weight_bytes, step.units[0].trained) == (8, ())
 
 
 def test_a_shared_embedding_sends_rows_where_all_of_a_unit_look_up():
@@ -48,11 +47,11 @@ def test_a_shared_embedding_sends_rows_where_all_of_a_unit_look_up():
     calls.append(dense("c", weights=("table",)))
     one = graph(calls, "i-a i-b a-c", weight_bytes=100)
     step = step_graph(one, box(), Seconds())
-    [reduction] = [r for r in step.tasks.reductions if r.kind == 3]
+    [table] = [item for item in step.items if item.is_weight]
 
-    assert step.weights[0].row_bytes == (4, 4, 0)
-    assert reduction.bytes_from([True, True, False]) == 8
-    assert reduction.bytes_from([False, True, True]) == 104
+    assert table.row_bytes == (4, 4, 0)
+    assert table.sum_bytes([True, True, False]) == 8
+    assert table.sum_bytes([False, True, True]) == 104
 
 
 def test_a_graph_with_backward_calls_of_its_own_gets_no_other_backward_pass():
@@ -60,8 +59,8 @@ def test_a_graph_with_backward_calls_of_its_own_gets_no_other_backward_pass():
     calls = [dense("f", "p"), dense("loss"), dense("g", "p", backward=True)]
     step = step_graph(graph(calls, "f-loss loss-g"), box(), Seconds())
 
-    assert step.explicit_backward == (False, False, True)
-    assert not any(step.has_backward)
+    assert [unit.explicit_backward for unit in step.units] == [False, False, True]
+    assert not any(unit.has_backward for unit in step.units)
 
 
 def test_devices_of_equal_cost_share_their_rows():
@@ -70,6 +69,6 @@ def test_devices_of_equal_cost_share_their_rows():
     alike = step_graph(one, box(3), Measured())
     told = step_graph(one, box(3), Measured((CallSeconds("a", "gpu:1", 9.0),)))
 
-    assert alike.forward[0] is alike.forward[2]
-    assert told.forward[0] is told.forward[2]
-    assert told.forward[1][0] - box()["gpu:1"].part_seconds == 9.0
+    assert alike.task_seconds[0] is alike.task_seconds[2]
+    assert told.task_seconds[0] is told.task_seconds[2]
+    assert told.task_seconds[1][0] - box()["gpu:1"].part_seconds == 9.0

@@ -11,7 +11,7 @@ from keras import layers
 import splitnet as sn
 from splitnet.core.net import Towers
 from splitnet.core.replication import collapse
-from splitnet.simulator.microbatch import scaled_graph
+from splitnet.simulator.batch import scaled_graph
 from splitnet.tf.parallel.data_parallel import towers_of
 from tests.tf.check import numbers
 from tests.tf.zoo.ways import FOUR, towered

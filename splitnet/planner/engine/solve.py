@@ -81,8 +81,8 @@ def value_of(
     return problem.step_seconds(assignment)
 
 
-def step_seconds(problem: Problem) -> tuple[Callable[[Ints], float], bool]:
-    """The makespan as a function of the assignment, and whether it is compiled.
+def step_costs(problem: Problem) -> tuple[Callable[[Ints], tuple[float, int]], bool]:
+    """Makespan and copied bytes as a function of the assignment; if it is compiled.
 
     It is if the compiled search is at hand: compiling it takes longer than 500 runs of
     the interpreted event loop.
@@ -90,12 +90,17 @@ def step_seconds(problem: Problem) -> tuple[Callable[[Ints], float], bool]:
     import splitnet.planner.engine.compiler as compiler
 
     if compiler.INTERPRETED or not compiler.is_compiled():
-        return problem.step_seconds, False
+        return problem.step_costs, False
     from splitnet.planner.engine.makespan import makespan
-    from splitnet.planner.engine.tasks import tasks_of
+    from splitnet.planner.engine.tasks import SENT, tasks_of
 
     tasks = tasks_of(problem)
-    return lambda place: float(makespan(tasks, place, inf)), True
+
+    def costs(place: Ints) -> tuple[float, int]:
+        seconds = float(makespan(tasks, place, inf))
+        return seconds, int(tasks.copies.bytes[: tasks.counted[SENT]].sum())
+
+    return costs, True
 
 
 def solve(

@@ -1,7 +1,7 @@
 """A step as flat arrays, for any placement: units, items and what runs of them.
 
 Items are the edges of the step, then its shared weights: a weight is read by its users
-and comes from `users[0]`. Tasks are numbered as in `simulator.task_graph`.
+and comes from its `source`. Tasks are numbered as in `simulator.step_graph`.
 
 Arrays of records hold what belongs together, and scratch of one run of the event loop
 beside it. A field that names a list holds where the list of its record begins; it ends
@@ -15,7 +15,6 @@ import numpy as np
 from splitnet.planner.engine.compiler import compiled
 from splitnet.planner.engine.load_graph import Floats, Ints, rows_of
 from splitnet.planner.problem import Problem
-from splitnet.simulator.task_graph import GRADIENT
 
 EVENTS, SENT, STAMP, EDGES = range(4)
 """Numbers of `Tasks.counted`."""
@@ -138,46 +137,41 @@ def tasks_of(problem: Problem) -> Tasks:
     """Flat arrays of a problem's step."""
     step, rule = problem.step, problem.functions
     assert step is not None, "a makespan is that of a step"
-    edges, weights, count = step.edges, step.weights, step.count
+    edges, items, count = step.edges, step.items, step.count
     read = {reader for edge in edges for reader in edge.readers}
     reads: list[list[int]] = [[] for _ in range(count)]
     for number, edge in enumerate(edges):
-        if edge.source in read or step.forward[0][edge.source]:
+        if edge.source in read or step.task_seconds[0][edge.source]:
             for reader in edge.readers:
                 reads[reader].append(number)
-    contributors: list[list[int]] = [[] for _ in (*edges, *weights)]
-    row_bytes = list[int]()
-    for one in step.tasks.reductions:
-        item = one.item if one.kind == GRADIENT else len(edges) + one.item
-        contributors[item] = [2 * count - 1 - task for task in one.contributors]
-        row_bytes += one.row_bytes or [0] * len(one.contributors)
-    start, users = rows_of(contributors)
+    start, users = rows_of([one.gradients_from for one in items])
+    row_bytes = [
+        size for one in items for size in one.row_bytes or [0] * len(one.gradients_from)
+    ]
     read_start, read_edges = rows_of(reads)
-    output_start, outputs = rows_of(step.tasks.outputs)
-    lists = [*(e.readers for e in edges), *(w.users for w in weights)]
-    reader_start, readers = rows_of(lists)
-    tails, seconds = np.array(step.tails), [edge.seconds for edge in edges]
+    output_start, outputs = rows_of(step.outputs)
+    reader_start, readers = rows_of([one.readers for one in items])
+    tails = np.array(step.tails)
     return made(
         rule is None,
         {
             "group": problem.group_of_unit,
             "key": np.zeros(count) if rule is None else rule.key,
-            "calls": step.calls,
-            "has_backward": step.has_backward,
-            "has_update": step.has_update,
+            "calls": [unit.calls for unit in step.units],
+            "has_backward": [unit.has_backward for unit in step.units],
+            "has_update": [bool(unit.trained) for unit in step.units],
             "reads": read_start,
             "outputs": output_start,
             "forward_tail": tails[:count],
             "backward_tail": tails[count : 2 * count][::-1],
         },
         {
-            "source": [e.source for e in edges] + [w.users[0] for w in weights],
+            "source": [one.source for one in items],
             "view_of": [-1 if e.view_of is None else e.view_of for e in edges],
             "readers": reader_start,
             "contributions": start,
-            "bytes": [e.bytes for e in edges] + [w.bytes for w in weights],
-            "fixed": [np.nan if one is None else one for one in seconds]
-            + [np.nan] * len(weights),
+            "bytes": [one.bytes for one in items],
+            "fixed": [np.nan if o.seconds is None else o.seconds for o in items],
         },
         {
             "unit": users,

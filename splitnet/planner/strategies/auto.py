@@ -26,7 +26,7 @@ from splitnet.planner.strategies.space import (
     obstacles_of,
     workers_of,
 )
-from splitnet.simulator.microbatch import scaled_graph
+from splitnet.simulator.batch import scaled_graph
 
 _STAGES_SHARE = 0.2
 """Of the time limit, in addition to it, twice: for devices with equal work."""

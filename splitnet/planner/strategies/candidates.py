@@ -30,7 +30,7 @@ from splitnet.planner.strategies.space import (
     obstacles_of,
     workers_of,
 )
-from splitnet.simulator.microbatch import recomputed_parts, stage_count
+from splitnet.simulator.microbatch import pipeline_of, recomputed_parts
 
 _MICROBATCHES = 8
 """Of stages these are tried first; more, or fewer, as long as that is better."""
@@ -289,7 +289,7 @@ class Trial:
                 key = (evaluator.graph.parts, *device_of.values())
                 if (key, at_once) in done or evaluator.busiest(device_of) > limit:
                     continue
-                depth = stage_count(evaluator.graph, device_of)
+                depth = pipeline_of(evaluator.graph, device_of, Execution()).depth
                 if depth < 2 and done.get((key, True)):
                     continue  # pieces of what fits gain nothing on one device
                 tried = self._executions(placed, row.counts, depth)

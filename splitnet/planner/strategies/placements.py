@@ -28,7 +28,7 @@ from splitnet.planner.constraints import Group
 from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.partitioning import running_order
 from splitnet.planner.strategies.space import Placed, Space, sees_batch
-from splitnet.simulator.microbatch import scaled_graph
+from splitnet.simulator.batch import scaled_graph
 
 
 def stages(

@@ -95,7 +95,7 @@ def step_problem(
         for others in apart
     ]
     step = step_graph(graph, cluster, units="calls", training=seed % 4 != 3)
-    total = sum(step.weight_bytes) * (4 if seed % 4 != 3 else 1)
+    total = sum(unit.weight_bytes for unit in step.units) * (4 if seed % 4 != 3 else 1)
     share = draw.choice((0.5, 0.8, 3.0))
     return problem_of(
         step,

@@ -1,0 +1,371 @@
+"""Tensors of a step: those between units, and the memory of what stays inside them.
+
+A tensor that no other unit reads lives in its unit: either it is saved for the backward
+task, or it is freed after its last reader.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import add
+from typing import NamedTuple
+
+from splitnet.core.costs import VIEWS
+from splitnet.core.graph import Graph
+from splitnet.core.replication import tower_part, towers_in
+from splitnet.simulator.units import Grouping
+
+_Key = tuple[int, ...]
+"""An output tensor: the number of its call and its index among the call's outputs.
+
+That of a share of the batch that a tower reads: also how many shares there are, and
+which it is.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is copied: an output tensor of a unit, or a weight.
+
+    Attributes:
+        source: The unit that computes the tensor, or at which the weight is at home.
+        readers: The other units that read the tensor, none for an output of the model;
+            or all units that use the weight.
+        bytes: Its size.
+        gradients_from: The readers whose backward task makes a gradient.
+        row_bytes: If given, per such reader: above 0, the gradient is that many bytes
+            of rows of an embedding table instead of the whole.
+        saved_by: The units, `source` among them, whose backward task reads the tensor.
+        seconds: Time of a copy if the graph knows it, whatever the link.
+        view_of: The edge that is copied instead if both tensors leave one function,
+            because this one only renames its bytes. Known of a single batch.
+        is_weight: Whether it is a weight.
+    """
+
+    source: int
+    readers: tuple[int, ...]
+    bytes: int
+    gradients_from: tuple[int, ...] = ()
+    row_bytes: tuple[int, ...] = ()
+    saved_by: tuple[int, ...] = ()
+    seconds: float | None = None
+    view_of: int | None = None
+    is_weight: bool = False
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its gradient is rows alone, side by side."""
+        return bool(self.row_bytes) and all(self.row_bytes)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The size of its whole gradient; 0 if it has none."""
+        if self.has_rows:
+            return sum(self.row_bytes)
+        return self.bytes if self.gradients_from else 0
+
+    def sum_bytes(self, present: Sequence[bool]) -> int:
+        """Bytes of the sum of the gradients that are `present`.
+
+        Rows are sent side by side; a whole gradient is sent once.
+        """
+        if not self.row_bytes:
+            return self.bytes
+        rows = [size for size, here in zip(self.row_bytes, present) if here]
+        return sum(rows) + (0 if all(rows) else self.bytes)
+
+    def shifted(self, by: int) -> "Item":
+        """The same tensor between units whose numbers are higher by so many."""
+        return replace(
+            self,
+            source=self.source + by,
+            readers=tuple(unit + by for unit in self.readers),
+            gradients_from=tuple(unit + by for unit in self.gradients_from),
+            saved_by=tuple(unit + by for unit in self.saved_by),
+            view_of=None,
+        )
+
+
+class UnitMemory(NamedTuple):
+    """Bytes that a unit needs beside its weights and the tensors of its edges.
+
+    `saved` is kept from the forward to the backward task; `forward` and `backward` are
+    needed while those tasks run. Gradients of weights are made one after the other:
+    `learned` of their bytes exist at the peak of the backward task. `waiting` is added
+    if two backward tasks run side by side, because then the gradients of weights are
+    made last, and their inputs are kept until then. `early` is computed from saved
+    tensors alone, when the backward pass of the function begins.
+    """
+
+    saved: int
+    forward: int
+    backward: int
+    learned: int
+    waiting: int
+    early: int
+
+
+@dataclass(slots=True)
+class _Output:
+    """One output tensor of a call, while the units are made.
+
+    `last` is the last call of its own unit that reads it; `leaves` says that something
+    else reads it, `saved` that its own unit does so backward, `gradient` that a reader
+    in the unit returns one. The lists are of other units.
+    """
+
+    bytes: int
+    unit: int
+    last: int
+    leaves: bool = False
+    saved: bool = False
+    gradient: bool = False
+    readers: dict[int, None] = field(default_factory=dict)
+    gradients_from: dict[int, None] = field(default_factory=dict)
+    saved_by: dict[int, None] = field(default_factory=dict)
+
+
+def edges_and_memory(
+    graph: Graph,
+    grouping: Grouping,
+    has_backward: Sequence[bool],
+    recompute: Sequence[bool],
+) -> tuple[tuple[Item, ...], list[UnitMemory]]:
+    """Tensors between units, and the memory of what stays inside them.
+
+    `has_backward` says of each call whether it has a backward pass, `recompute` of each
+    unit whether that runs forward again, so that only the unit's inputs are saved.
+    """
+    unit = grouping.unit_of_call
+    index = {call.name: i for i, call in enumerate(graph.calls)}
+    keys = _keys(graph, index)
+    outputs = _outputs(graph, keys, unit, has_backward)
+    buffer = _buffers(graph, keys, unit)
+    made = [0] * len(graph.calls)  # bytes of input gradients of a call
+    returned: set[tuple[int, _Key]] = set()
+    for tensor, key in zip(graph.tensors, keys):
+        source, target = key[0], index[tensor.target]
+        call, held = graph.calls[target], buffer.get(key, key)
+        both = has_backward[source] and has_backward[target]
+        returns = tensor.differentiable and both
+        # If nobody says what a backward pass reads, it may read every input.
+        guessed = call.inner_bytes is None and call.kind not in VIEWS
+        saves = (tensor.kept or guessed) and has_backward[target]
+        if returns and (target, key) not in returned:
+            returned.add((target, key))
+            made[target] += tensor.bytes
+        one = outputs[held]
+        if unit[source] != unit[target]:
+            one = one if one.unit == unit[source] else outputs[key]
+            one.leaves = True
+            one.readers[unit[target]] = None
+            if returns:
+                one.gradients_from[unit[target]] = None
+        if one.unit == unit[target]:
+            one.last = max(one.last, target)
+            one.gradient |= returns
+            one.saved |= saves
+        elif saves or (recompute[unit[target]] and has_backward[target]):
+            one.saved_by[unit[target]] = None
+    for key in [view for view in buffer if not outputs[view].leaves]:
+        del outputs[key]
+    number = {key: i for i, key in enumerate(k for k in outputs if outputs[k].leaves)}
+    view_of = {key: number[held] for key, held in buffer.items() if held in number}
+    edges = tuple(
+        Item(
+            source=one.unit,
+            readers=tuple(one.readers),
+            bytes=one.bytes,
+            gradients_from=tuple(one.gradients_from),
+            saved_by=(
+                *([one.unit] if one.saved and not recompute[one.unit] else []),
+                *one.saved_by,
+            ),
+            seconds=graph.calls[key[0]].transfer_seconds,
+            view_of=view_of.get(key),
+        )
+        for key, one in outputs.items()
+        if one.leaves
+    )
+    return edges, _memory(graph, grouping, outputs, made, has_backward, recompute)
+
+
+def _keys(graph: Graph, index: Mapping[str, int]) -> list[_Key]:
+    """Which output each tensor is, or which share of one."""
+    towers = {
+        tower_part(name, i): (one, i)
+        for name, one in towers_in(graph).items()
+        for i in range(one.count)
+    }
+    found = list[_Key]()
+    for tensor in graph.tensors:
+        key: _Key = index[tensor.source], tensor.index
+        source, reader = graph.call[tensor.source], graph.call[tensor.target].part
+        if reader in towers and source.part not in towers:
+            one, number = towers[reader]
+            shapes = source.output_shapes[tensor.index : tensor.index + 1]
+            is_batch = any(shape[:1] == (graph.batch,) for shape in shapes)
+            if is_batch and source.part not in one.broadcast:
+                key = *key, one.count, number
+        found.append(key)
+    return found
+
+
+def _outputs(
+    graph: Graph,
+    keys: Sequence[_Key],
+    unit: Sequence[int],
+    has_backward: Sequence[bool],
+) -> dict[_Key, _Output]:
+    """Every output tensor; those that no call reads, or that leave the model, leave.
+
+    The loss reads outputs of the model again in the backward pass. A share of the batch
+    is a tensor of its own, cut where the whole is made.
+    """
+    outputs: dict[_Key, _Output] = {}
+    cut: dict[_Key, _Output] = {}
+    for tensor, key in zip(graph.tensors, keys):
+        i, size = key[0], tensor.bytes
+        if key[2:]:
+            cut[key] = _Output(size, unit[i], i)
+            size = min(size * key[2], graph.calls[i].output_bytes)
+        one = outputs.setdefault(key[:2], _Output(size, unit[i], i))
+        one.bytes = max(one.bytes, size)
+    read, ends = {i for i, _ in outputs}, set(graph.outputs)
+    for i, call in enumerate(graph.calls):
+        if i not in read:
+            outputs[i, 0] = _Output(call.output_bytes, unit[i], i)
+    for (i, _), one in outputs.items():
+        call = graph.calls[i]
+        # If nobody says whether its backward pass reads them, they are what it saves.
+        guessed = call.inner_bytes is None and call.activation_bytes > 0
+        keeps = call.kind not in VIEWS and (call.keeps_output or guessed)
+        one.leaves = i not in read or call.name in ends
+        one.saved = has_backward[i] and (one.leaves or keeps)
+    return outputs | cut
+
+
+def _buffers(
+    graph: Graph, keys: Sequence[_Key], unit: Sequence[int]
+) -> dict[_Key, _Key]:
+    """For each view, the tensor whose memory it shares inside its unit."""
+    read: dict[str, _Key] = {}
+    for tensor, key in zip(graph.tensors, keys):
+        read.setdefault(tensor.target, key[:2])
+    found: dict[_Key, _Key] = {}
+    for i, call in enumerate(graph.calls):
+        if call.kind in VIEWS and call.name in read:
+            key = read[call.name]
+            found[i, 0] = found.get(key, key) if unit[key[0]] == unit[i] else key
+    return found
+
+
+def _memory(
+    graph: Graph,
+    grouping: Grouping,
+    outputs: Mapping[_Key, _Output],
+    made: Sequence[int],
+    has_backward: Sequence[bool],
+    recompute: Sequence[bool],
+) -> list[UnitMemory]:
+    """Saved and passing bytes of every unit, from the tensors inside of it."""
+    inside: list[list[tuple[int, _Output]]] = [[] for _ in grouping.calls]
+    kept = [  # that is no input and no output of the call
+        has_backward[i]
+        * (
+            max(call.activation_bytes - call.output_bytes, 0)
+            if call.inner_bytes is None
+            else call.inner_bytes
+        )
+        for i, call in enumerate(graph.calls)
+    ]
+    learned = _learned(graph, grouping, has_backward)
+    again = list(kept)  # what a backward task has to make again of each call
+    for (call, *_), one in outputs.items():
+        again[call] += one.bytes * one.saved
+        if not one.leaves:
+            inside[one.unit].append((call, one))
+    found = list[UnitMemory]()
+    for u, (own, numbers) in enumerate(zip(inside, grouping.calls)):
+        calls = [graph.calls[i] for i in numbers]
+        flows = [has_backward[i] for i in numbers]
+        position = {call: i for i, call in enumerate(numbers)}
+        passing, gradients, late = [], [], []
+        for call, one in own:
+            start, stop = position[call], position[one.last]
+            if recompute[u] or not one.saved:
+                passing.append((start, stop, one.bytes))
+            if one.gradient:
+                # Gradients of weights are made beside the next call's pass.
+                learns = calls[start].weights and start > 0
+                late.append((0 if learns else start, stop, one.bytes))
+                start -= bool(learns and calls[start].sequential_steps == 1)
+                gradients.append((start, stop, one.bytes))
+        room = [call.workspace_bytes for call in calls]
+        # A table whose rows are updated is copied when it is read.
+        copied = [
+            flow * sum(graph.weight[name].bytes for name in call.lookups)
+            for call, flow in zip(calls, flows)
+        ]
+        forward, _ = _peak(passing, list(map(add, room, copied)), room)
+        # What a call needs while it runs backward includes the gradients it makes.
+        rest = [
+            flow * max(size - made[i], 0) for i, size, flow in zip(numbers, room, flows)
+        ]
+        if recompute[u]:
+            # What is made again is freed as the backward task passes the calls.
+            held = list(accumulate(again[i] for i in numbers))
+            saved, early = 0, held[-1]
+        else:
+            ahead = [call.early_bytes * flow for call, flow in zip(calls, flows)]
+            held = list(accumulate(ahead, initial=0))
+            saved = sum(one.bytes for _, one in own if one.saved)
+            saved += sum(kept[i] for i in numbers)
+            early = held[-1]
+        behind = list(map(add, rest, held))
+        there = list(accumulate(learned[i] for i in reversed(numbers)))[::-1]
+        most, learning = _peak(gradients, list(map(add, behind, there)), there)
+        waiting = max(_peak(late, behind, there)[0] - (most - learning), 0)
+        if recompute[u] and forward > most:
+            most, learning = forward, 0
+        found.append(
+            UnitMemory(saved, forward, most - learning, learning, waiting, early)
+        )
+    return found
+
+
+def _learned(
+    graph: Graph, grouping: Grouping, has_backward: Sequence[bool]
+) -> list[int]:
+    """Bytes of the gradients of weights that the backward pass of each call makes.
+
+    A weight of several calls counts at the last of them. Weights of several units are
+    left out, and so are tables: the gradient of their rows is an input of the call.
+    """
+    users: dict[str, list[int]] = {w.name: [] for w in graph.weights if w.trainable}
+    for i, call in enumerate(graph.calls):
+        for name in call.weights:
+            users.get(name, []).append(i)
+    found = [0] * len(graph.calls)
+    for name, calls in users.items():
+        last = max((i for i in calls if has_backward[i]), default=-1)
+        alone = len({grouping.unit_of_call[i] for i in calls}) == 1
+        if last >= 0 and alone and name not in graph.calls[last].lookups:
+            found[last] += graph.weight[name].bytes
+    return found
+
+
+def _peak(
+    tensors: Sequence[tuple[int, int, int]], room: Sequence[int], of: Sequence[int]
+) -> tuple[int, int]:
+    """The most bytes at any call, of tensors from one to another and its own.
+
+    With them comes the value of `of` at that call.
+    """
+    change = [0] * (len(room) + 1)
+    for start, stop, size in tensors:
+        change[start] += size
+        change[stop + 1] -= size
+    held = list(map(add, accumulate(change), room))
+    most = max(range(len(held)), key=held.__getitem__)
+    return held[most], of[most]
