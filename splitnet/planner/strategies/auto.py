@@ -1,7 +1,7 @@
 """Choose a strategy: search placements, try each in several ways, take the simplest."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,6 @@ from splitnet.planner.strategies.candidates import Candidate, Trial, choose, com
 from splitnet.planner.strategies.space import (
     Limits,
     Placed,
-    Slices,
     Space,
     device_counts,
     obstacles_of,
@@ -50,10 +49,22 @@ def plan_strategy(
     made = choices(graph, cluster, options, limits)
     found = [one for choice in made for one in choice.found]
     best = choose(found)
-    if best is None:
-        raise _refusal(made[0].refused, graph, options, limits, cluster)
-    [mine] = (choice for choice in made if choice.space is best.space)
-    return mine.plan(best, compared(found, best))
+    if best is not None:
+        [mine] = (choice for choice in made if choice.space is best.space)
+        return mine.plan(best, compared(found, best))
+    fixed = {n: v for n in FIXED if (v := getattr(options, n)) is not None}
+    head = f"no strategy with {', '.join(f'{n}={v!r}' for n, v in fixed.items())} fits"
+    refused = made[0].refused
+    if refused is None:
+        raise InfeasibleError(f"{head}, and plan(source, cluster) does.")
+    if not fixed:
+        raise refused.explained()
+    free: dict[str, Any] = dict.fromkeys(fixed)
+    if remedies := _remedies(graph, cluster, replace(options, **free), limits):
+        raise InfeasibleError(f"{head}, and without does {remedies[0]}.")
+    raise InfeasibleError(
+        f"{head}, nor does any other. Without them: {refused.explained()}"
+    )
 
 
 def strategies_of(
@@ -79,12 +90,11 @@ def plan_placement(
     try:
         return with_verdict(plan_of(_fitting(graph, cluster, options), options))
     except NothingFitsError as fault:
-        found: list[Candidate] = []
+        remedies: list[str] = []
         if options.training and options.objective == "latency":
             chosen = replace(options, strategy="auto", missing="fallback")
-            made = choices(graph, cluster, chosen, limits(), searched=False)
-            found = [one for choice in made for one in choice.found]
-        raise fault.explained(*_remedy(found)) from None
+            remedies = _remedies(graph, cluster, chosen, limits())
+        raise fault.explained(*remedies) from None
 
 
 def _fitting(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
@@ -103,34 +113,12 @@ def _fitting(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
         raise
 
 
-def _refusal(
-    refused: NothingFitsError | None,
-    graph: Graph,
-    options: PlanOptions,
-    limits: Limits,
-    cluster: Cluster,
-) -> InfeasibleError:
-    """Why no strategy fits: the memory, or what is fixed; and what does."""
-    given = {name: getattr(options, name) for name in FIXED}
-    fixed = {name: value for name, value in given.items() if value is not None}
-    if not fixed:
-        assert refused is not None, "a placement that fits is a strategy"
-        return refused.explained()
-    head = "no strategy with " + ", ".join(f"{n}={v!r}" for n, v in fixed.items())
-    if refused is None:
-        return InfeasibleError(f"{head} fits, and plan(source, cluster) does.")
-    free: dict[str, Any] = dict.fromkeys(fixed)
-    made = choices(graph, cluster, replace(options, **free), limits, searched=False)
-    remedies = _remedy([one for choice in made for one in choice.found])
-    if remedies:
-        return InfeasibleError(f"{head} fits, and without does {remedies[0]}.")
-    return InfeasibleError(
-        f"{head} fits, nor does any other. Without them: {refused.explained()}"
-    )
-
-
-def _remedy(found: Sequence[Candidate]) -> list[str]:
+def _remedies(
+    graph: Graph, cluster: Cluster, options: PlanOptions, limits: Limits
+) -> list[str]:
     """A strategy that fits, and what it costs against the fastest that does not."""
+    made = choices(graph, cluster, options, limits, searched=False)
+    found = [one for choice in made for one in choice.found]
     one = choose(found)
     if one is None:
         return []
@@ -155,64 +143,73 @@ def choices(
     Layers are cut only where a worker has no room for them, into more slices as long as
     that gains. The first choice is that of the whole model, if it is not fixed.
     """
+    workers = workers_of(cluster)  # for slices, those with the most memory first
+    workers.sort(key=lambda name: -cluster[name].memory_bytes)
 
-    def tried(split: dict[str, int]) -> Choice:
-        known = replace(options, split=split) if split else options
-        cut = graph
+    def tried(split: Mapping[str, int]) -> Choice:
+        for name, count in split.items():
+            if not 2 <= count <= len(workers):
+                raise DeclarationError(
+                    f"split={{{name!r}: {count}}}: the slices must be at least 2 and "
+                    f"at most the devices for them, {len(workers)}."
+                )
+        known, cut = options, graph
         if split and limits.sliced is not None:
-            cut = limits.sliced(_slices(split, cluster))
+            known = replace(options, split=split)
+            cut = limits.sliced({name: workers[:n] for name, n in split.items()})
         return Choice(cut, cluster, known, limits.obstacles, searched=searched)
 
-    if options.split is not None:
-        if options.split and limits.sliced is None:
-            raise DeclarationError(
-                f"split={dict(options.split)}: a Graph has no layers to cut. Give the "
-                "net or the Keras model that it was read from."
-            )
-        return [tried(dict(options.split))]
-    held = _held(graph, options) if limits.sliced is not None else {}
-    large = any(size > _room(cluster) for size in held.values())
-    most = max(device.memory_bytes for device in cluster)
-    splits = _splits(held, cluster, limits)
-    made: list[Choice] = []
-    if not any(size > most for size in held.values()):
-        made.append(tried({}))
-    best = choose(one for choice in made for one in choice.found)
+    if options.split and limits.sliced is None:
+        raise DeclarationError(
+            f"split={dict(options.split)}: a Graph has no layers to cut. Give the net "
+            "or the Keras model that it was read from."
+        )
+    made = [tried(options.split or {})]
+    if options.split is not None or limits.sliced is None:
+        return made
+    best = choose(made[0].found)
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
-    for split in splits if large or best is None else ():
+    for split in _splits(graph, cluster, workers, options, limits, best is not None):
         made.append(tried(split))
         own = choose(made[-1].found)
-        if own is None:
-            continue
-        before, best = best, own if best is None else choose([best, own])
-        if best is before or time.monotonic() > until:
-            break
-    if best is None and (not made or made[0].space.options.split):
-        made.insert(0, tried({}))
+        if own is not None:
+            before, best = best, choose([own] if best is None else [best, own])
+            if best is before or time.monotonic() > until:
+                break
     return made
 
 
-def _slices(split: dict[str, int], cluster: Cluster) -> Slices:
-    """The devices of the slices that are asked for: those with the most memory."""
-    workers = _workers(cluster)
-    for name, count in split.items():
-        if not 2 <= count <= len(workers):
-            raise DeclarationError(
-                f"split={{{name!r}: {count}}}: the slices must be at least 2 and at "
-                f"most the devices for them, {len(workers)}."
-            )
-    return {name: workers[:count] for name, count in split.items()}
-
-
 def _splits(
-    held: dict[str, int], cluster: Cluster, limits: Limits
+    graph: Graph,
+    cluster: Cluster,
+    workers: Sequence[str],
+    options: PlanOptions,
+    limits: Limits,
+    fits: bool,
 ) -> Iterator[dict[str, int]]:
-    """Layers to cut and their numbers of slices: few layers, few slices first."""
-    workers = _workers(cluster)
-    tried: list[list[str]] = []
+    """Layers to cut and their numbers of slices: few layers, few slices first.
+
+    If the whole model `fits`, only where a layer is too large for every worker.
+    """
+    if isinstance(options.pins, Plan) or not workers:
+        return
+    graph = with_pins(graph, options.pins)
+    size = {weight.name: weight.bytes for weight in graph.weights}
+    if options.training:  # with gradients and slots
+        times = 2 + slots_of(optimizer_name(options.optimizer))
+        size |= {w.name: w.bytes * times for w in graph.weights if w.trainable}
+    held = {
+        call.layer: sum(size[name] for name in call.weights)
+        for call in graph.calls
+        if call.layer and call.weights and graph.part[call.part].on == ("auto",)
+    }
+    room = cluster[workers[0]].memory_bytes
+    tried: list[list[str]] = [[]]
     for share in _SHARES:
-        large = [name for name, size in held.items() if size > share * _room(cluster)]
-        if not large or large in tried:
+        large = [name for name, need in held.items() if need > share * room]
+        if fits and not tried[1:] and not large:
+            return
+        if large in tried:
             continue
         tried.append(large)
         for count in device_counts(len(workers)):
@@ -222,41 +219,19 @@ def _splits(
                 yield dict.fromkeys(names, count)
 
 
-def _workers(cluster: Cluster) -> list[str]:
-    """The devices for slices, those with the most memory first."""
-    return sorted(workers_of(cluster), key=lambda name: -cluster[name].memory_bytes)
-
-
-def _room(cluster: Cluster) -> int:
-    """The memory of the largest worker."""
-    return max((cluster[name].memory_bytes for name in workers_of(cluster)), default=0)
-
-
-def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
-    """Bytes of weights, gradients and slots of each layer that asks for no device."""
-    if isinstance(options.pins, Plan):
-        return {}
-    graph = with_pins(graph, options.pins)
-    size = {weight.name: weight.bytes for weight in graph.weights}
-    if options.training:
-        times = 2 + slots_of(optimizer_name(options.optimizer))
-        size |= {w.name: w.bytes * times for w in graph.weights if w.trainable}
-    return {
-        call.layer: sum(size[name] for name in call.weights)
-        for call in graph.calls
-        if call.layer and call.weights and graph.part[call.part].on == ("auto",)
-    }
-
-
 class Choice:
-    """The strategies that were tried for a graph; without search only simple ones."""
+    """The strategies that were tried for a graph; without search only simple ones.
+
+    Raises:
+        DeclarationError: what is fixed cannot be.
+    """
 
     def __init__(
         self,
         graph: Graph,
         cluster: Cluster,
         options: PlanOptions,
-        obstacles: Any,
+        obstacles: Mapping[str, str],
         *,
         searched: bool = True,
     ) -> None:
@@ -267,89 +242,70 @@ class Choice:
         _, groups = resolve(whole, cluster, evaluator.load, missing=options.missing)
         known = obstacles_of(graph) | dict(obstacles)
         self.space = Space(evaluator, groups, known, options)
-        _check(self.space)
+        if faults := self.space.faults:
+            raise DeclarationError(listed("such a strategy cannot be.", faults))
         self.refused: NothingFitsError | None = None
         more = self._searched(graph) if searched else []
         until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
-        trial = Trial(self.space, until)
-        self.found: list[Candidate] = list(trial.candidates(more))
-        self._ended_by_clock = trial.ended_by_clock
+        self._trial = Trial(self.space, until)
+        self.found = self._trial.run(more)
 
     def _searched(self, graph: Graph) -> list[Placed]:
         """The placements with the shortest step, and with the least maximum load."""
         evaluator, cluster = self.space.evaluator, self.space.evaluator.cluster
+        known: list[Found] = []
         try:
             self._best = _fitting(graph, cluster, self._plain)
-            known = [self._of_whole_batch(self._best)]
+            known.append(self._best)
         except NothingFitsError as fault:
-            self._best, self.refused, known = fault.found, fault, []
-        if tuple(self.space.counts) == (1,):
-            return known
-        even = replace(
-            self._plain,
-            objective="throughput",
-            time_limit=_STAGES_SHARE * self._plain.time_limit,
-        )
-        tries = [(graph, replace(even, contiguity=c)) for c in ("pipeline", "free")]
-        workers = workers_of(cluster)
-        if not any(
-            evaluator.evaluate(device_of).fits
-            for name, device_of in evaluator.single_devices()
-            if name in workers
-        ):
-            share = scaled_graph(graph, max(1, graph.batch // _PIECES))
-            tries.insert(0, (share, self._plain))
+            self._best, self.refused = fault.found, fault
+        tries: list[tuple[Graph, PlanOptions]] = []
+        if tuple(self.space.counts) != (1,):
+            workers = workers_of(cluster)
+            if not any(
+                evaluator.evaluate(device_of).fits
+                for name, device_of in evaluator.single_devices()
+                if name in workers
+            ):
+                share = scaled_graph(graph, max(1, graph.batch // _PIECES))
+                tries.append((share, self._plain))
+            even = replace(
+                self._plain,
+                objective="throughput",
+                time_limit=_STAGES_SHARE * self._plain.time_limit,
+            )
+            ways = "pipeline", "free"
+            tries += [(graph, replace(even, contiguity=way)) for way in ways]
         for one, options in tries:
             with suppress(NothingFitsError):
-                known.append(self._of_whole_batch(search(one, cluster, options)))
-        return known
-
-    def _of_whole_batch(self, found: Found) -> Placed:
-        """A placement that was searched, maybe for a share of the batch."""
-        evaluator = self.space.evaluator
+                known.append(search(one, cluster, options))
         if not evaluator.regroup:
-            return evaluator, found.device_of
-        calls = zip(evaluator.graph.calls, found.evaluator.graph.calls)
-        return evaluator.as_run({a.part: found.device_of[b.part] for a, b in calls})
+            return [(evaluator, found.device_of) for found in known]
+        # Parts of a share of the batch may have other names than those of the whole.
+        return [
+            evaluator.as_run(
+                {
+                    call.part: found.device_of[other.part]
+                    for call, other in zip(
+                        evaluator.graph.calls, found.evaluator.graph.calls
+                    )
+                }
+            )
+            for found in known
+        ]
 
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""
-        graph, plain = one.evaluator.graph, one.execution.microbatches == 1
-        load = one.evaluator.load
-        constraints, groups = resolve(graph, one.evaluator.cluster, load)
-        known = self._best.solution
-        bound = known.bound if plain and one.towers == 1 else 0.0
+        evaluator, known = one.evaluator, self._best.solution
+        constraints, groups = resolve(
+            evaluator.graph, evaluator.cluster, evaluator.load
+        )
+        plain = one.execution.microbatches == one.towers == 1
         solution = replace(
             known,
-            bound=bound,
+            bound=known.bound if plain else 0.0,
             algorithm="comparison_of_strategies",
-            ended_by_clock=known.ended_by_clock or self._ended_by_clock,
+            ended_by_clock=known.ended_by_clock or self._trial.ended_by_clock,
         )
-        found = Found(one.evaluator, constraints, groups, one.device_of, solution)
+        found = Found(evaluator, constraints, groups, one.device_of, solution)
         return with_verdict(plan_of(found, self.space.options), comparison)
-
-
-def _check(space: Space) -> None:
-    """Refuse what is fixed and cannot be."""
-    evaluator, faults = space.evaluator, []
-    batch, workers = evaluator.graph.batch, workers_of(evaluator.cluster)
-    for name, count, most in (
-        ("microbatches", space.options.microbatches, f"the batch, {batch}"),
-        ("towers", space.options.towers, f"the devices for them, {len(workers)}"),
-    ):
-        if count is None or count == 1:
-            continue
-        if count > (batch if name == "microbatches" else len(workers)):
-            faults.append(f"{name}={count} is more than {most}")
-        if name in space.obstacles:
-            faults.append(f"{name}={count} would not be exact: {space.obstacles[name]}")
-    if not evaluator.training and (
-        space.options.recompute or (space.options.microbatches or 1) > 1
-    ):
-        faults.append("microbatches= and recompute= are for training")
-    if space.options.schedule is not None and tuple(space.counts) == (1,):
-        faults.append(
-            f"schedule={space.options.schedule!r} is an order of micro-batches"
-        )
-    if faults:
-        raise DeclarationError(listed("such a strategy cannot be.", faults))

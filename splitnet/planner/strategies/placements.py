@@ -9,12 +9,13 @@ towers of a part     x --+-- table 1 --+--+-- the other calls, samples 0-3 --+--
                          +-- table 2 --+  +-- the other calls, samples 4-6 --+
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from splitnet.core.graph import Graph
 from splitnet.core.net import BATCH_NORMS, Towers
 from splitnet.core.replication import (
     batch_shares,
@@ -25,7 +26,6 @@ from splitnet.core.replication import (
     weights_part,
 )
 from splitnet.planner.constraints import Group
-from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.partitioning import running_order
 from splitnet.planner.strategies.space import Placed, Space, sees_batch
 from splitnet.simulator.batch import scaled_graph
@@ -41,20 +41,20 @@ def stages(
     because copies overlap with work (Harlap et al., PipeDream, 2018).
     """
     evaluator, step = space.evaluator, space.evaluator.step
-    after: list[dict[int, None]] = [{} for _ in step.parts]
-    before: list[set[int]] = [set() for _ in step.parts]
+    after: list[dict[int, None]] = [{} for _ in step.units]
+    before: list[set[int]] = [set() for _ in step.units]
     for edge in step.edges:
+        after[edge.source] |= dict.fromkeys(edge.readers)
         for reader in edge.readers:
-            after[edge.source][reader] = None
             before[reader].add(edge.source)
     running = dict.fromkeys(step.parts[u] for u in running_order(before, after))
     order = {part: i for i, part in enumerate(running)}
-    first = {
-        i: min(order[part] for part in group.parts if part in order)
-        for i, group in enumerate(space.groups)
-        if any(part in order for part in group.parts)
-        and any(evaluator.graph.part[part].kind != "input" for part in group.parts)
-    }
+    first: dict[int, int] = {}
+    for i, group in enumerate(space.groups):
+        its = [order[part] for part in group.parts if part in order]
+        kinds = {evaluator.graph.part[part].kind for part in group.parts}
+        if its and kinds != {"input"}:
+            first[i] = min(its)
     line = sorted(first, key=first.__getitem__)
     if len(line) < 2:
         return
@@ -122,7 +122,7 @@ def towers_of_a_part(
     for group in space.groups:
         if any(graph.part[part].kind == "slice" for part in group.parts):
             kept |= dict.fromkeys(group.parts, group.allowed[0])
-        elif not whole and (size := _lasting_bytes(space, group)):
+        elif not whole and (size := _lasting_bytes(graph, set(group.parts))):
             large.append((size, group))
     for size, group in sorted(large, key=lambda one: -one[0]):
         emptiest = min(held, key=held.__getitem__)
@@ -133,15 +133,11 @@ def towers_of_a_part(
         one = replace(evaluator, graph=pieces, regroup=False)
         there = dict.fromkeys(pieces.part, evaluator.cluster.home.name) | kept
         groups = [(worker,) for worker in workers]
-        yield copied((one, there), dict.fromkeys(names, 0), groups, home)
+        yield _copied((one, there), dict.fromkeys(names, 0), groups, home)
 
 
-def _lasting_bytes(space: Space, group: Group) -> int:
-    """Bytes of a group's weights if they are more than the tensors that cross its ends.
-
-    Else 0.
-    """
-    graph, parts = space.evaluator.graph, set(group.parts)
+def _lasting_bytes(graph: Graph, parts: Set[str]) -> int:
+    """Bytes of the weights of parts; 0 if more bytes of tensors cross their ends."""
     names = {
         name for part in parts for call in graph.calls_of[part] for name in call.weights
     }
@@ -155,7 +151,21 @@ def _lasting_bytes(space: Space, group: Group) -> int:
     return size if size > sum(crossing.values()) else 0
 
 
-def copied(
+def towers_of_stages(
+    space: Space, groups: Sequence[Sequence[str]], home: str | None
+) -> Iterator[Placed | None]:
+    """Stages on the first group of devices, copied to the others."""
+    index = {device: i for i, device in enumerate(groups[0])}
+    for one, device_of in stages(space, groups[0], (0.0, 0.5, 1.0)):
+        parts = {
+            part.name: index[device_of[part.name]]
+            for part in one.graph.parts
+            if part.kind != "input" and device_of[part.name] in index
+        }
+        yield _copied((one, device_of), parts, groups, home)
+
+
+def _copied(
     placed: Placed,
     index: Mapping[str, int],
     groups: Sequence[Sequence[str]],
@@ -178,34 +188,24 @@ def copied(
     if home != default and any(call.lookups for call in calls):
         return None
     graph = named_for(one.graph, index)
-    sizes = batch_shares(batch, len(groups))
-    norms = any(map(sees_batch, graph.calls))
+    norm = BATCH_NORMS[any(map(sees_batch, graph.calls))]
     homes = {name: home or groups[0][i] for name, i in index.items()}
     towers = {
-        name: Towers(
-            tuple((group[i],) for group in groups), (homes[name],), BATCH_NORMS[norms]
-        )
+        name: Towers(tuple((group[i],) for group in groups), (homes[name],), norm)
         for name, i in index.items()
     }
-    smaller = {size: scaled_graph(graph, size) for size in set(sizes) | {1}}
-    made = expand(graph, smaller, towers)
+    sizes = {*batch_shares(batch, len(groups)), 1}
+    made = expand(graph, {n: scaled_graph(graph, n) for n in sizes}, towers)
     device_of = {p.name: at.get(p.name, default) for p in made.parts}
+    reader = {  # the device of the first other part that reads what towers give
+        graph.call[tensor.source].part: at[target]
+        for tensor in reversed(graph.tensors)
+        if (target := graph.call[tensor.target].part) not in index
+    }
     for name, i in index.items():
-        device_of[name] = _reader(one, at, index, name) or default
+        device_of[name] = reader.get(name, default)
         if weights_part(name) in device_of:
             device_of[weights_part(name)] = homes[name]
         for k, group in enumerate(groups):
             device_of[tower_part(name, k)] = group[i]
     return replace(one, graph=made), device_of
-
-
-def _reader(
-    one: Evaluator, at: Mapping[str, str], index: Mapping[str, int], part: str
-) -> str:
-    """The device of the first other part that reads what some towers give, or ""."""
-    graph = one.graph
-    for tensor in graph.tensors:
-        target = graph.call[tensor.target].part
-        if graph.call[tensor.source].part == part and target not in index:
-            return at[target]
-    return ""

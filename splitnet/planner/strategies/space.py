@@ -55,6 +55,38 @@ class Space:
             return (1,)
         return [n for n in _MICROBATCHES if n <= self.evaluator.graph.batch]
 
+    @property
+    def faults(self) -> list[str]:
+        """What is fixed and cannot be."""
+        options, batch = self.options, self.evaluator.graph.batch
+        devices, found = len(workers_of(self.evaluator.cluster)), list[str]()
+        for name, count, most, what in (
+            ("microbatches", options.microbatches or 1, batch, "the batch"),
+            ("towers", options.towers or 1, devices, "the devices for them"),
+        ):
+            if count > max(most, 1):
+                found.append(f"{name}={count} is more than {what}, {most}")
+            if count > 1 and name in self.obstacles:
+                why = self.obstacles[name]
+                found.append(f"{name}={count} would not be exact: {why}")
+        several = (options.microbatches or 1) > 1
+        if not self.evaluator.training and (options.recompute or several):
+            found.append("microbatches= and recompute= are for training")
+        if options.schedule is not None and tuple(self.counts) == (1,):
+            found.append(f"schedule={options.schedule!r} is an order of micro-batches")
+        return found
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing but inputs and slices asks for a device."""
+        graph, workers = self.evaluator.graph, {*workers_of(self.evaluator.cluster)}
+        return bool(workers) and all(
+            may_move(graph, part) or graph.part[part].kind == "slice"
+            for group in self.groups
+            if group.apart or not workers <= set(group.allowed)
+            for part in group.parts
+        )
+
     def placed(self, wanted: Iterable[str]) -> Placed | None:
         """The groups on the wanted devices where they may be there, else on others.
 
