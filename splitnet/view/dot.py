@@ -149,15 +149,12 @@ def _box_rows(box: Box, shown: Diagram) -> list[Row]:
     small: list[str] = []
     if not times:
         small.append(counted(len(members), "branch"))
-        if len(members) <= 6 and max(map(len, members)) <= 13:
-            threes = (members[at : at + 3] for at in range(0, len(members), 3))
-            small += [", ".join(map(clean, three)) for three in threes]
     if facts.layers and not is_input:
         small.append(layers_text(facts.layers))
     plain: list[str] = []
-    if shapes := list(dict.fromkeys(map(shape_text, facts.shapes))):
-        more = f" + {len(shapes) - 2} more" if len(shapes) > 2 else ""
-        plain.append(shortened(", ".join(shapes[:2]), 40) + more)
+    if facts.shapes:
+        shapes = dict.fromkeys(map(shape_text, facts.shapes))
+        plain.append(shortened(", ".join(shapes), 40))
     costs = [format_bytes(facts.total_bytes)] * (bool(facts.total_bytes) > is_input)
     costs += [format_seconds(facts.total_seconds)] * bool(facts.total_seconds)
     if costs:

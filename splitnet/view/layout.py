@@ -12,8 +12,7 @@ _STACK = 18.0  # between boxes of one lane and column
 _COLUMN = 46.0  # between columns
 _LANE = 12.0  # between lanes
 _HOST = 22.0  # above the lanes of a host, for its name
-_PAGE = 1050.0, 1000.0  # points
-_COLUMNS = 9, 6, 4  # at most
+_COLUMNS = 6  # at most
 _CARDS = 4  # in a row
 
 
@@ -46,63 +45,21 @@ def place_boxes(
     lanes: Mapping[str, Sequence[str]],
     links: Sequence[tuple[str, str]],
 ) -> Layout:
-    """The first arrangement that fits a page, or else the one that comes nearest.
+    """Lanes of equal columns below one another; nothing overlaps.
 
-    More lanes than `MOST_LANES` are cards in rows, each host's in rows of its own.
+    More lanes than `MOST_LANES` are cards of one column in rows, each host's in rows of
+    its own. Boxes of one lane and column are stacked in their order.
 
     Args:
         sizes: width and height of boxes and titles, boxes in running order.
         lanes: what each lane holds, its title first; lanes of a host are neighbours.
         links: pairs of boxes; the target stands in a later column.
     """
+    cards = len(lanes) > MOST_LANES
     titles = dict.fromkeys((names[0] for names in lanes.values()), -1)
     boxes = [name for name in sizes if name not in titles]
-    cards = len(lanes) > MOST_LANES
-    layouts = [
-        _arranged(
-            sizes,
-            lanes,
-            titles | _columns_of(boxes, links, most),
-            in_a_row=_CARDS if cards else 1,
-        )
-        for most in ((1,) if cards else _COLUMNS)
-    ]
-
-    def too_large(layout: Layout) -> float:
-        whole = around(layout.lanes.values())
-        return round(max(whole.right / _PAGE[0], whole.bottom / _PAGE[1], 1.0), 1)
-
-    return min(layouts, key=too_large)
-
-
-def _columns_of(
-    boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
-) -> dict[str, int]:
-    """The column of each box: its depth in the graph, from 0.
-
-    Links against the running order of the boxes do not count. In a graph deeper than
-    `most`, several depths share a column.
-    """
-    number = {box: at for at, box in enumerate(boxes)}
-    depth = dict.fromkeys(boxes, 0)
-    for source, target in sorted(links, key=lambda ends: number[ends[0]]):
-        if number[source] < number[target]:
-            depth[target] = max(depth[target], depth[source] + 1)
-    deepest = max(depth.values(), default=0) + 1
-    return {box: at * min(most, deepest) // deepest for box, at in depth.items()}
-
-
-def _arranged(
-    sizes: Mapping[str, tuple[float, float]],
-    lanes: Mapping[str, Sequence[str]],
-    column_of: Mapping[str, int],
-    *,
-    in_a_row: int,
-) -> Layout:
-    """Lanes of equal columns, below one another or several in a row; nothing overlaps.
-
-    Titles are in column -1. Boxes of one lane and column are stacked in their order.
-    """
+    column_of = titles | _columns_of(boxes, links, 1 if cards else _COLUMNS)
+    in_a_row = _CARDS if cards else 1
     widths: dict[int, float] = {}
     for name, column in column_of.items():
         widths[column] = max(widths.get(column, 0.0), sizes[name][0])
@@ -143,3 +100,20 @@ def _arranged(
             edges = left - _PADDING, top - _HOST, right + _PADDING, bottom + _PADDING
             layout.hosts[host] = Rect(*edges)
     return layout
+
+
+def _columns_of(
+    boxes: Sequence[str], links: Iterable[tuple[str, str]], most: int
+) -> dict[str, int]:
+    """The column of each box: its depth in the graph, from 0.
+
+    Links against the running order of the boxes do not count. In a graph deeper than
+    `most`, several depths share a column.
+    """
+    number = {box: at for at, box in enumerate(boxes)}
+    depth = dict.fromkeys(boxes, 0)
+    for source, target in sorted(links, key=lambda ends: number[ends[0]]):
+        if number[source] < number[target]:
+            depth[target] = max(depth[target], depth[source] + 1)
+    deepest = max(depth.values(), default=0) + 1
+    return {box: at * min(most, deepest) // deepest for box, at in depth.items()}

@@ -45,7 +45,6 @@ Place = tuple[float, float, float, float]
 
 _LEFT, _WIDE = 196.0, 860.0
 _LANE, _LINK_LANE, _GAP = 34.0, 14.0, 8.0
-_MOST_LINK_ROWS = 4
 _MOST_LINKS = 12
 _NARROW = 2.0  # points; narrower neighbours become one bar
 _SHORTEST_NAME = 7
@@ -165,18 +164,17 @@ class _Chart:
 
     def legend(self, copies: bool) -> None:
         """The shades, in grey: the hues are the devices'."""
-        looks = {phase: (*_look(_GREY, phase), 0.0) for phase in PHASES}
-        idle = {"idle": (_IDLE, "", 0.0)}
-        waiting = {
-            "waiting for a copy": (_WAIT, "", 0.0),
-            "waiting for other devices": (_IDLE, "", 0.0),
-            "transfer (thin lanes)": (_GREY, "", 3.0),
-            "critical path": (_PATH, "", 4.0),
-        }
-        looks |= waiting if copies else idle
+        looks = [(phase, *_look(_GREY, phase), 10.0) for phase in PHASES]
+        looks.append(
+            ("waiting for other devices" if copies else "idle", _IDLE, "", 10.0)
+        )
+        if copies:
+            looks.append(("waiting for a copy", _WAIT, "", 10.0))
+            looks.append(("transfer (thin lanes)", _GREY, "", 4.0))
+            looks.append(("critical path", _PATH, "", 2.0))
         x = 16.0
-        for word, (fill, outline, thin) in looks.items():
-            self.mark((x, self.y - 5 + thin, 26, 10 - 2 * thin), fill, outline)
+        for word, fill, outline, tall in looks:
+            self.mark((x, self.y - tall / 2, 26, tall), fill, outline)
             self.say(x + 32, 0, Line(word, 10, QUIET))
             x += 50 + text_width(word, 10)
         self.y += 24
@@ -242,8 +240,7 @@ class _Chart:
         names = {f"#{task.microbatch}" if pipelined else task.part for task in group}
         if len(names) > 1 or (pipelined and longest.phase == "update"):
             return
-        (name,) = names
-        room = right - x - 6
+        name, room = names.pop(), right - x - 6
         letters = len(name) if text_width(name, 9) <= room else int(room / 5.6)
         if letters >= min(len(name), _SHORTEST_NAME):
             text = Line(shortened(name, letters), 9, readable_on(fill))
@@ -271,9 +268,6 @@ class _Chart:
         self.say(16, 7, Line(shortened(f"{source} → {target}", 24)))
         self.mark((_LEFT, self.y, _WIDE, _LINK_LANE), _PALE)
         rows = stacked(copies)
-        if len(rows) > _MOST_LINK_ROWS:
-            rest = [copy for row in rows[_MOST_LINK_ROWS - 1 :] for copy in row]
-            rows[_MOST_LINK_ROWS - 1 :] = [rest]
         high = 8.0 / len(rows)
         for row, members in enumerate(rows):
             for group in self._merged(members, lambda c: "gradient" in c.kind, id):
