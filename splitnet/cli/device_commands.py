@@ -53,22 +53,19 @@ def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
         return 0
     lines = []
     for row in rows:
-        model = row["model"] or row["target"]
-        if row["stand_in"]:
-            model = f"stand-in: {row['target']}"
-        if row["capability"]:
-            model += f" (cc {row['capability']})"
+        model = row["model"] or "stand-in: " * row["stand_in"] + row["target"]
+        card = f" (cc {row['capability']})" if row["capability"] else ""
         total, busy = row["memory_bytes"], row["busy"]
-        figures = (
-            format_bytes(row["free_bytes"]),
+        users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
+        links = (f"gpu:{other}" for other in row["links"])
+        cells = (
+            *(row["name"], model + card, format_bytes(row["free_bytes"])),
             "-" if total is None else format_bytes(total),
             "-" if busy is None else f"{busy:.0%}",
             f"{format_count(row['flops_per_second'])}FLOP/s",
+            *(", ".join(users), ", ".join(links)),
         )
-        users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
-        links = (f"gpu:{other}" for other in row["links"])
-        others = (", ".join(its) or "-" for its in (users, links))
-        lines.append((row["name"], model, *figures, *others))
+        lines.append([cell or "-" for cell in cells])
     heads = "device,model,free,total,utilization,speed,used by,links"
     show_rows(heads.split(","), lines)
     return 0
@@ -173,10 +170,9 @@ def measure(
     check_target(target)
     cluster = local_devices(stand_ins)
     source = load_source(target)
+    how = {"optimizer": optimizer}
     with progress("measuring", total=1.0) as advance:
-        found = sn.measure(
-            source, cluster, batch, optimizer=optimizer, on_progress=advance
-        )
+        found = sn.measure(source, cluster, batch, on_progress=advance, **how)
     sn.save_costs(found, out)
     print(f"{len(found.calls)} rows of costs are in {out}")
     print(f"plan with them: splitnet plan TARGET --costs {out}")
@@ -276,21 +272,14 @@ def bench(
     ratios = [one / other for one, other in zip(*seconds)][1:]  # the first is traced
     low, ratio, high = statistics.quantiles(ratios, n=4, method="inclusive")
     alone, taken = (statistics.median(times[1:]) for times in seconds)
+    times = {"one_device_seconds": alone, "plan_seconds": taken}
     if json_:
-        show_json(
-            {
-                "one_device_seconds": alone,
-                "plan_seconds": taken,
-                "predicted_seconds": made.seconds,
-                "times_faster": ratio,
-                "middle_half": [low, high],
-            }
-        )
+        times |= {"predicted_seconds": made.seconds, "times_faster": ratio}
+        show_json(times | {"middle_half": [low, high]})
         return 0
-    predicted = format_seconds(made.seconds)
+    one, planned, said = map(format_seconds, (alone, taken, made.seconds))
     print(f"{source.name}: batch {made.batch}, median of {steps} training steps")
-    print(f"one device  {format_seconds(alone)}")
-    print(f"as planned  {format_seconds(taken)}, predicted {predicted}")
+    print(f"one device  {one}\nas planned  {planned}, predicted {said}")
     print(f"{ratio:.2f} times as fast; middle half of pairs {low:.2f} to {high:.2f}")
     if any(device.stand_in for device in made.cluster):
         print("stand-ins share one thread pool: they show placement, not speed")

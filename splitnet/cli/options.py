@@ -264,22 +264,17 @@ def load_source(target: str, *, empty: bool = False) -> Any:
             if target.endswith(_MODELS):
                 return keras.models.load_model(target)
             module = _module(place)
-            if not hasattr(module, name):
-                raise DeclarationError(f"{place!r} has no name {name!r}.")
             value = getattr(module, name)
             if callable(value) and not isinstance(value, kinds):
                 value = without_memory(value) if empty else value()
     except SplitnetError:
         raise
     except Exception as error:  # the program of the user may raise anything
-        where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-        remedy = ""
+        more = "".join(traceback.format_tb(error.__traceback__)[-3:])
         if target.endswith(_MODELS):
-            remedy = (
-                "For a model with layers of its own, name its program: file.py:name."
-            )
+            more = "For a model with layers of its own, name its program: file.py:name."
         raise DeclarationError(
-            f"{target!r} raised {type(error).__name__}: {error}\n{remedy or where}"
+            f"{target!r} raised {type(error).__name__}: {error}\n{more}"
         ) from None
     if not isinstance(value, kinds):
         raise DeclarationError(

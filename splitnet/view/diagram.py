@@ -45,12 +45,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box of the diagram: a part, or folded parts.
+    """One box of the diagram: a part, or folded parts with the sums of their facts.
 
-    `name` is short, but long enough that no other box has the same. `facts` are sums
-    over all members. `moved_from` is the device of the compared plan, "" where it is
-    the same; `shares` names the layers whose weights other parts use too; `strayed`
-    says what an audit saw on another device.
+    `moved_from` is the device of the compared plan, "" where it is the same; `shares`
+    names the layers whose weights other parts use too; `strayed` says what an audit saw
+    on another device.
     """
 
     id: str
@@ -68,10 +67,9 @@ class DiagramEdge:
     """What passes from box to box in a step.
 
     `bytes` is the size of the tensors; `sent_bytes` and `returned_bytes` are what the
-    plan copies between devices for them: activations forward, gradients back. A tensor
-    that is already on the target's device is not copied again. Folded boxes may feed
-    each other: `both_ways` links count both directions. A link of `weights` goes from
-    where they are stored to where they are read.
+    plan copies between devices for them: activations forward, gradients back. Folded
+    boxes may feed each other, `both_ways`. A link of `weights` goes from where they are
+    stored to where they are read.
     """
 
     source: str
@@ -90,16 +88,13 @@ class DiagramEdge:
 
     @property
     def reuses(self) -> bool:
-        """Whether the target reads only copies that are already on its device."""
+        """Whether the target reads only copies that are already there."""
         return self.crosses and not self.moved_bytes
 
 
 @dataclass(frozen=True)
 class Diagram:
-    """Everything that a placement diagram shows, without its layout.
-
-    `lanes` are the devices of each lane, by the first of them.
-    """
+    """What a placement diagram shows; `lanes` are devices, by the first of each."""
 
     boxes: Sequence[Box]
     links: Sequence[DiagramEdge]
@@ -119,10 +114,7 @@ class Diagram:
         return [link for link in self.links if link in largest]
 
     def moved(self, box: Box, *, weights: bool) -> tuple[int, int]:
-        """Bytes that a box receives from and sends to other devices.
-
-        Of `weights`, those that it reads, and their gradients.
-        """
+        """Bytes that a box receives and sends: tensors, or weights that it reads."""
         its = [link for link in self.links if link.weights == weights]
         into = [link for link in its if link.target == box.id]
         out = [] if weights else [link for link in its if link.source == box.id]

@@ -6,6 +6,7 @@ and places their labels.
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -26,9 +27,7 @@ from splitnet.view.style import (
     ALARM,
     INK,
     QUIET,
-    THIN,
     Line,
-    Row,
     clean,
     colors_of,
     counted,
@@ -82,7 +81,7 @@ def dot_of(plan: Plan, *, other: Plan | None = None, audit: Audit | None = None)
     for number, (host, rect) in enumerate(placed.hosts.items()):
         name = f"host-{number}"
         frame = _frame(name, rect, style="rounded,dashed", color=QUIET)
-        words = [(Line(clean(host) or "this machine", 11, INK),)]
+        words = [Line(clean(host) or "this machine", 11)]
         text_node(frame, name, words, rect.left + 14, rect.top + 4)
         dot.subgraph(frame)
     for lane, title in titles.items():
@@ -119,7 +118,7 @@ def _frame(name: str, rect: Rect, **look: str) -> graphviz.Digraph:
     return frame
 
 
-def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Row]:
+def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Line]:
     """A lane's device, its memory peak against its limit, its utilization.
 
     Of several devices the highest figures.
@@ -138,10 +137,10 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Row]:
         target = "CPUs" if names[1:] else fullest.target.removeprefix("/device:")
         lines.append(Line(f"stand-in on {target}", 9, QUIET))
     lines.append(Line(f"utilization {percent(used)}", 9, QUIET))
-    return [(line,) for line in lines]
+    return lines
 
 
-def _box_rows(box: Box, shown: Diagram) -> list[Row]:
+def _box_rows(box: Box, shown: Diagram) -> list[Line]:
     """Name, layers, shape, memory and time; what is unusual in red."""
     members, facts, times = box.group.members, box.facts, box.group.times
     many, is_input = len(members) > 1, facts.kind == "input"
@@ -170,11 +169,11 @@ def _box_rows(box: Box, shown: Diagram) -> list[Row]:
     alarms += [f"was on {box.moved_from}"] if box.moved_from else []
     alarms += box.strayed
     return [
-        (Line(title, 10, bold=True),),
-        *((Line(text, 8.5, QUIET),) for text in small),
-        *((Line(text),) for text in plain),
-        *((Line(text, 8.5, QUIET),) for text in last),
-        *((Line(shortened(text, 34), 9, ALARM, bold=True),) for text in alarms),
+        Line(title, 10, bold=True),
+        *(Line(text, 8.5, QUIET) for text in small),
+        *(Line(text) for text in plain),
+        *(Line(text, 8.5, QUIET) for text in last),
+        *(Line(shortened(text, 34), 9, ALARM, bold=True) for text in alarms),
     ]
 
 
@@ -235,7 +234,7 @@ def _link_look(
         if shown.labelled:
             both = f"{format_bytes(link.moved_bytes)} both ways"
             line = Line(both if link.both_ways else said, 8.5, bold=True)
-            look["xlabel"] = html_label([(line,)], back="#ffffffd0")
+            look["xlabel"] = html_label([line], back="#ffffffd0")
     tip = f"{source.name} → {target.name}\n{said}"
     return look | {"tooltip": graphviz.escape(tip)}
 
@@ -249,7 +248,7 @@ def _there_and_back(sent: int, returned: int) -> str:
 
 def _header_rows(
     plan: Plan, shown: Diagram, width: float, other: Plan | None, audit: Audit | None
-) -> list[Row]:
+) -> list[Line]:
     """The title, the totals and the verdict, then the legend."""
     moved = format_bytes(plan.transfer_bytes)
     transfers = counted(len(plan.transfers), "transfer")
@@ -282,36 +281,33 @@ def _header_rows(
     if len(shown.drawn) < len(shown.links):
         drawn = f"the {len(shown.drawn)} largest of {len(shown.links)} lines are drawn"
         lines.append(Line(drawn, 9, QUIET))
-    return [(line,) for line in lines] + _legend(
-        shown, width, compared=other is not None
-    )
+    legend = _legend(shown, width / 4.6, compared=other is not None)
+    return [*lines, *(Line(text, 9, QUIET) for text in (" ", *legend))]
 
 
-def _legend(shown: Diagram, width: float, *, compared: bool) -> list[Row]:
+def _legend(shown: Diagram, columns: float, *, compared: bool) -> list[str]:
     """Explain the signs that this picture holds, and no others."""
     boxes, links = shown.boxes, shown.drawn
     where = "bytes per step" if shown.labelled else "in, out: bytes per step"
     kinds = {box.facts.kind for box in boxes}
-    signs = [
-        (any(x.moved_bytes for x in links), "▬▬", INK, f"between devices ({where})"),
-        (any(x.both_ways for x in links), "◄►", INK, "both ways"),
-        (any(not x.crosses for x in links), "──", THIN, "within a device"),
-        (any(x.reuses for x in links), "- - -", THIN, "reuses a copy"),
-        (any(x.weights for x in links), "····", INK, "weights, and gradients back"),
-        (any(b.shares for b in boxes), "shares", INK, "weights stored once"),
-        ("weights" in kinds, "cylinder", INK, "weights of towers"),
-        ("merge" in kinds, "cut corners", INK, "merge"),
-        ("input" in kinds, "square corners", INK, "input"),
-        (any(b.facts.is_output for b in boxes), "double edge", INK, "output"),
-        (any(b.facts.fallback for b in boxes), "dashed edge", ALARM, "fallback"),
-        (any(b.group.times > 1 for b in boxes), "×n", INK, "n equal branches"),
-        (any(b.strayed for b in boxes), "thick edge", ALARM, "ran elsewhere"),
-        (compared, "thick edge", ALARM, "moved"),
-    ]
-    rows: list[Row] = [(Line(" ", 4),), ()]
-    for holds, sign, color, text in signs:
-        entry = Line(sign, 9, color, bold=True), Line(f"  {text}      ", 9, QUIET)
-        if holds and size_of([(*rows[-1], *entry)])[0] > width:
-            rows.append(())
-        rows[-1] += entry if holds else ()
-    return [row for row in rows if row]
+    signs = {
+        f"▬▬ between devices ({where})": any(x.moved_bytes for x in links),
+        "◄► both ways": any(x.both_ways for x in links),
+        "── within a device": any(not x.crosses for x in links),
+        "- - - reuses a copy": any(x.reuses for x in links),
+        "···· weights, and gradients back": any(x.weights for x in links),
+        "shares: weights stored once": any(box.shares for box in boxes),
+        "cylinder: weights of towers": "weights" in kinds,
+        "cut corners: merge": "merge" in kinds,
+        "square corners: input": "input" in kinds,
+        "double edge: output": any(box.facts.is_output for box in boxes),
+        "red dashed edge: fallback": any(box.facts.fallback for box in boxes),
+        "×n: n equal branches": any(box.group.times > 1 for box in boxes),
+        "thick red edge: ran elsewhere": any(box.strayed for box in boxes),
+        "thick red edge: moved": compared,
+    }
+    shown_signs = (
+        sign.replace(" ", "\u00a0") for sign, holds in signs.items() if holds
+    )
+    rows = textwrap.wrap("\u00a0\u00a0\u00a0 ".join(shown_signs), int(columns))
+    return [row.replace("\u00a0", " ") for row in rows]

@@ -54,15 +54,15 @@ def _dot_of_devices(cluster: Cluster) -> str:
     colors = colors_of(device.name for device in cluster)
     dot = page(graphviz.Digraph(), fixed=False, pack="12")
     for host in dict.fromkeys(device.host for device in cluster):
-        name = html_label([(Line(host or "this machine", 11),)])
+        name = html_label([Line(host or "this machine", 11)])
         frame = graphviz.Digraph(f"cluster_{host}")
         frame.attr(label=name, style="rounded", color=THIN, pack="12")
         for one in (device for device in cluster if device.host == host):
             stand_in = " (stand-in)" if one.stand_in else ""
             rows = [
-                (Line(one.name.rpartition("/")[2] + stand_in, 10, bold=True),),
-                (Line(format_bytes(one.memory_bytes)),),
-                (Line(f"{format_count(one.flops_per_second)}FLOP/s"),),
+                Line(one.name.rpartition("/")[2] + stand_in, 10, bold=True),
+                Line(format_bytes(one.memory_bytes)),
+                Line(f"{format_count(one.flops_per_second)}FLOP/s"),
             ]
             look = {"fillcolor": mixed(colors[one.name], "#ffffff", 0.72)}
             look["color"] = colors[one.name]
@@ -81,13 +81,13 @@ def svg_of_net(net: Net) -> str:
     box: dict[str, str] = {}
     for block in fold(list(branch), requested, look, most=_MOST_BOXES):
         first, count = branch[block.members[0]], len(block.members)
-        rows = [(Line(ranged(block.members, 34), 10, bold=True),)]
+        rows = [Line(ranged(block.members, 34), 10, bold=True)]
         if count > 1:
-            rows.append((Line(counted(count, "branch"), 8.5, QUIET),))
+            rows.append(Line(counted(count, "branch"), 8.5, QUIET))
         if layers[first.name]:
-            rows.append((Line(layers_text(layers[first.name]), 8.5, QUIET),))
+            rows.append(Line(layers_text(layers[first.name]), 8.5, QUIET))
         if first.on != ("auto",) and first.kind != "input":
-            rows.append((Line(f"on {requested[first.name]}", 9),))
+            rows.append(Line(f"on {requested[first.name]}", 9))
         fill = "white" if first.kind == "input" else mixed("#034793", "#ffffff", 0.9)
         number = str(len(dot.body))
         dot.node(number, label=html_label(rows), fillcolor=fill)

@@ -1,9 +1,8 @@
 """Draw plans, audits and timelines into files: SVG, PNG, PDF, DOT, Chrome traces.
 
-Graphviz runs in a child process, by way of pygraphviz. A fault in its C code then costs
-a picture and not the training that runs in this process. The child uses the bundled
-font, so that a machine without fonts still draws words, and the same plan is laid out
-alike everywhere.
+Graphviz runs in a child process: a fault in its C code costs a picture, and not the
+training that runs in this one. The child uses the bundled font, so that a machine
+without fonts draws words too, and the same plan is laid out alike everywhere.
 """
 
 import json
@@ -167,9 +166,8 @@ def render_dot(text: str, kind: str, *, dpi: int = 96, program: str = "") -> byt
 def _environment(folder: Path) -> dict[str, str]:
     """The child's variables; on Linux with fontconfig settings that know our font.
 
-    fontconfig writes files into the folders that it reads, so that it reads a copy of
-    the font in the user's cache, or in the temporary `folder`. Elsewhere there is
-    always a font, and Graphviz finds it without fontconfig.
+    fontconfig writes into the folders that it reads: it gets a copy of the font in the
+    user's cache, or in the temporary `folder`.
     """
     variables = dict(os.environ)
     if sys.platform != "linux":
@@ -191,10 +189,9 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _warn_of_missing_letters(text: str, kind: str) -> None:
-    """Warn if a png or pdf of this text would show boxes instead of letters.
+    """Warn if a png or pdf would show boxes for letters; an svg has the viewer's fonts.
 
-    An svg is drawn by its viewer, with the viewer's fonts. Only on Linux can a machine
-    be without fonts; fontconfig's `fc-list` knows them.
+    Only on Linux can a machine be without fonts; fontconfig's `fc-list` knows them.
     """
     foreign: dict[str, str] = {}  # a letter of each script that the bundled font lacks
     for character in dict.fromkeys(text):

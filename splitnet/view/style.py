@@ -42,9 +42,6 @@ def colors_of(devices: Iterable[str]) -> Mapping[str, str]:
 
     After the seventh GPU the colours repeat, darker; every picture also writes the
     device's name beside its colour.
-
-    >>> dict(colors_of(["gpu:0", "gpu:1", "cpu:0"]))
-    {'gpu:0': '#034793', 'gpu:1': '#de5c00', 'cpu:0': '#60596b'}
     """
     found: dict[str, str] = {}
     seen = {"gpu": count(), "cpu": count()}
@@ -57,32 +54,20 @@ def colors_of(devices: Iterable[str]) -> Mapping[str, str]:
 
 
 def mixed(color: str, other: str, share: float) -> str:
-    """Mix `share` (0 to 1) of `other` into `color`; both "#rrggbb".
-
-    >>> mixed("#000000", "#ffffff", 0.5)
-    '#7f7f7f'
-    """
+    """Mix `share` (0 to 1) of `other` into `color`; both "#rrggbb"."""
     ends = parse_rgb_hex(color[1:]), parse_rgb_hex(other[1:])
     return blend_rgb(*ends, cross_fade=share).hex
 
 
 def readable_on(color: str) -> str:
-    """Choose black or white text, whichever has more contrast on `color`.
-
-    >>> readable_on("#ffffff"), readable_on("#034793")
-    ('#000000', '#ffffff')
-    """
+    """Choose black or white text, whichever has more contrast on `color`."""
     shares = zip(parse_rgb_hex(color[1:]).normalized, (0.2126, 0.7152, 0.0722))
     light = sum(share * value**2.2 for value, share in shares)  # relative luminance
     return "#000000" if light > 0.18 else "#ffffff"
 
 
 def clean(text: str) -> str:
-    r"""Replace what XML cannot hold, line ends, and marks that reverse the text.
-
-    >>> ascii(clean("a" + chr(10) + "b" + chr(0) + "c"))
-    "'a b\\ufffdc'"
-    """
+    """Replace what XML cannot hold, line ends, and marks that reverse the text."""
     return "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _NOT_TEXT else c
         for c in _LINE_ENDS.sub(" ", text)
@@ -90,40 +75,28 @@ def clean(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Clean a text and write it so that XML reads it literally.
-
-    >>> escaped("a<b & 'c'")
-    'a&lt;b &amp; &#x27;c&#x27;'
-    """
+    """Clean a text and write it so that XML reads it literally."""
     return clean(html.escape(text))
 
 
 class Line(NamedTuple):
-    """A piece of text in a label; pieces of one row stand beside each other."""
+    """A line of a label."""
 
     text: str
     size: float = 9.0
     color: str = INK
     bold: bool = False
 
-    @property
-    def html(self) -> str:
-        """As Graphviz writes it."""
-        shown = _ESCAPES.sub(r"\\&#8204;", escaped(self.text))
-        shown = f"<B>{shown}</B>" if self.bold else shown
-        return f'<FONT POINT-SIZE="{self.size:g}" COLOR="{self.color}">{shown}</FONT>'
 
-
-Row = tuple[Line, ...]
-
-
-def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> str:
-    """Write rows as a Graphviz label: centered, or flush left in `width` points."""
+def html_label(lines: Iterable[Line], *, width: float = 0.0, back: str = "") -> str:
+    """Write lines as a Graphviz label: centered, or flush left in `width` points."""
     align = "LEFT" if width else "CENTER"
-    cells = [
-        f'<TR><TD ALIGN="{align}">{"".join(line.html for line in row)}</TD></TR>'
-        for row in rows
-    ]
+    cells = []
+    for text, size, color, bold in lines:
+        shown = _ESCAPES.sub(r"\\&#8204;", escaped(text))
+        shown = f"<B>{shown}</B>" if bold else shown
+        shown = f'<FONT POINT-SIZE="{size:g}" COLOR="{color}">{shown}</FONT>'
+        cells.append(f'<TR><TD ALIGN="{align}">{shown}</TD></TR>')
     padding = 2 if back else 0  # labels of lines keep clear of each other
     look = f'BORDER="0" CELLBORDER="0" CELLSPACING="0" CELLPADDING="{padding}"'
     look += f' BGCOLOR="{back}"' if back else ""
@@ -131,22 +104,14 @@ def html_label(rows: Iterable[Row], *, width: float = 0.0, back: str = "") -> st
     return f"<<TABLE {look}>{''.join(cells)}</TABLE>>" if cells else ""
 
 
-def size_of(rows: Sequence[Row]) -> tuple[float, float]:
-    """The width and height that rows take, in points."""
-    widths = (
-        sum(text_width(line.text, line.size) * (1 + 0.08 * line.bold) for line in row)
-        for row in rows
-    )
-    tall = sum(1.25 * max(line.size for line in row) for row in rows)
-    return max(widths, default=0.0), tall
+def size_of(lines: Sequence[Line]) -> tuple[float, float]:
+    """The width and height that lines take, in points."""
+    widths = (text_width(x.text, x.size) * (1 + 0.08 * x.bold) for x in lines)
+    return max(widths, default=0.0), sum(1.25 * line.size for line in lines)
 
 
 def text_width(text: str, size: float) -> float:
-    """The width of a text in the bundled font, in points; wide for other scripts.
-
-    >>> round(text_width("gpu:0", 10), 1)
-    25.2
-    """
+    """The width of a text in the bundled font, in points; wide for other scripts."""
     shares = (
         _WIDTHS[ord(c) - 32] if " " <= c <= "~" else 90 * max(cell_len(c), 0)
         for c in clean(text)
@@ -165,13 +130,13 @@ def page(dot: Graph, *, fixed: bool = True, **look: str) -> Graph:
 
 
 def text_node(
-    dot: Graph, name: str, rows: Sequence[Row], left: float, top: float
+    dot: Graph, name: str, lines: Sequence[Line], left: float, top: float
 ) -> None:
     """Add text flush left from a corner, as a node: lines keep clear of nodes."""
-    wide, tall = size_of(rows)
+    wide, tall = size_of(lines)
     look = {"shape": "plain", "fixedsize": "false", "tooltip": " ", "style": ""}
     place = place_of(left, top, left + wide, top + tall)
-    dot.node(name, html_label(rows, width=wide), **look | place)
+    dot.node(name, html_label(lines, width=wide), **look | place)
 
 
 def place_of(left: float, top: float, right: float, bottom: float) -> dict[str, str]:
@@ -218,21 +183,13 @@ def ranged(names: Sequence[str], most: int) -> str:
 
 
 def shape_text(shape: Shape) -> str:
-    """Write a shape; a size that varies is a question mark.
-
-    >>> shape_text((None, 28, 28)), shape_text(())
-    ('? × 28 × 28', 'scalar')
-    """
+    """Write a shape; a size that varies is a question mark."""
     sizes = ["?" if size is None else str(size) for size in shape]
     return " × ".join(sizes) if sizes else "scalar"
 
 
 def counted(count: int, noun: str) -> str:
-    """Write a number with its noun; takes nouns that add an s, es after ch.
-
-    >>> counted(1, "branch"), counted(3, "device")
-    ('1 branch', '3 devices')
-    """
+    """Write a number with its noun; takes nouns that add an s, es after ch."""
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"

@@ -1,7 +1,6 @@
-"""Plain text for terminals: tables of plans, clusters and audits, timelines as text.
+"""Tables of plans, clusters and audits as text; timelines as text.
 
-Tables fit the terminal's width, and 80 columns where there is no terminal, so that the
-same value gives the same text. The report shows the same grids.
+They fit the terminal's width, or 80 columns in a pipe. The report shows the same grids.
 """
 
 import io
@@ -153,7 +152,7 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
 
 
 def _bytes(count: float) -> str:
-    """An amount of memory; zero is a dash, so that columns stay readable."""
+    """An amount of memory; zero is a dash."""
     return format_bytes(count) if count else "-"
 
 

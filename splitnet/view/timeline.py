@@ -55,10 +55,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def dot_of_steps(timelines: Mapping[str, Timeline]) -> str:
-    """Set timelines of the same machine below each other, on one scale.
-
-    They have headings, such as "planned" and "measured", or "".
-    """
+    """Set timelines of a machine below each other, under headings, on one scale."""
     chart = _Chart(timelines.values())
     chart.legend(any(timeline.copies for timeline in timelines.values()))
     for heading, timeline in timelines.items():
@@ -80,11 +77,7 @@ def path_text(path: Sequence[Span]) -> str:
 
 
 def tick_seconds(seconds: float, most: int = 9) -> list[float]:
-    """Choose round times from 0 to `seconds`, at most `most` and the zero.
-
-    >>> tick_seconds(0.0316, most=4)
-    [0.0, 0.01, 0.02, 0.03]
-    """
+    """Choose round times from 0 to `seconds`, at most `most` and the zero."""
     if seconds <= 0:
         return [0.0]
     rough = seconds / most * (1 - 1e-9)
@@ -127,9 +120,9 @@ class _Chart:
 
     def say(self, x: float, down: float, line: Line, *, centered: bool = False) -> None:
         """Write words into the lane, from their left end or around their middle."""
-        wide, tall = size_of([(line,)])
+        wide, tall = size_of([line])
         corner = x - centered * wide / 2, self.y + down - tall / 2
-        text_node(self.dot, f"text-{len(self.dot.body)}", [(line,)], *corner)
+        text_node(self.dot, f"text-{len(self.dot.body)}", [line], *corner)
 
     def x(self, moment: float) -> float:
         """Where a time lies, in points."""

@@ -17,11 +17,12 @@ from tests.zoo import chain
 
 
 def test_plan_of_a_saved_plan_shows_its_table_or_figures(
-    plan_file: str, capsys: pytest.CaptureFixture[str]
+    plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A machine that is not here; --json is one value with every figure."""
+    """A machine that is not here; --json is one value; what is saved is a target."""
+    saved = str(tmp_path / "saved.json")
     words = ["plan", plan_file, "--cluster", "2*gpu,cpu"]
-    assert main(words) == 0
+    assert main([*words, "-o", saved]) == 0
     printed = capsys.readouterr().out
     assert "left" in printed
     assert "gpu:1" in printed
@@ -31,19 +32,14 @@ def test_plan_of_a_saved_plan_shows_its_table_or_figures(
     assert figures["value"] >= figures["bound"] > 0
     assert figures["fallbacks"] == []
     assert figures["largest_batch"] > 32
-
-
-def test_plan_saves_and_plans_again(
-    plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A saved plan is a target of its own, on its machine or on another."""
-    saved = str(tmp_path / "saved.json")
-    assert main(["plan", plan_file, "--cluster", "2*gpu,cpu", "-o", saved]) == 0
     assert load_plan(saved).device_of["left"] == "gpu:0"
-    capsys.readouterr()
-
     assert main(["plan", saved, "--cluster", "gpu,cpu", "--json"]) == 0
     assert [f["requested"] for f in answer(capsys)["fallbacks"]] == ["gpu:1"]
+    assert (
+        main([*words, "--json", "--pin", "left=gpu:1", "--pin", "join=gpu:0,cpu"]) == 0
+    )
+    device_of = answer(capsys)["device_of"]
+    assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
 
 
 def test_plan_chooses_a_strategy_that_simulate_keeps(
@@ -60,14 +56,6 @@ def test_plan_chooses_a_strategy_that_simulate_keeps(
     assert plan.execution.microbatches > 1
     assert main(["simulate", saved, "--json"]) == 0
     assert answer(capsys)["seconds"] == plan.seconds
-
-
-def test_plan_takes_pins(plan_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """--pin beats the declaration."""
-    words = ["plan", plan_file, "--cluster", "2*gpu,cpu", "--json"]
-    assert main([*words, "--pin", "left=gpu:1", "--pin", "join=gpu:0,cpu"]) == 0
-    device_of = answer(capsys)["device_of"]
-    assert (device_of["left"], device_of["join"]) == ("gpu:1", "gpu:0")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ def test_simulate_shows_a_chart_writes_a_trace_and_answers_programs(
     for device, busy in figures["compute_seconds"].items():
         its = [task for task in figures["tasks"] if task["device"] == device]
         assert sum(t["stop"] - t["start"] for t in its) == pytest.approx(busy)
+    words = ["simulate", plan_file, "--microbatches", "4", "--schedule", "1f1b"]
+    assert main([*words, "--json"]) == 0
+    assert {task["microbatch"] for task in answer(capsys)["tasks"]} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(
@@ -57,16 +60,6 @@ def test_config_shows_every_option_and_its_origin(
     for word in ("0,1", "SPLITNET_VISIBLE", "4.00 GiB", "splitnet.toml", "which GPUs"):
         assert word in printed
     assert re.search(r"cpu_threads +3 +SPLITNET_CPU_THREADS", printed)
-
-
-def test_simulate_takes_micro_batches(
-    plan_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A pipeline of four shares of the batch runs each part four times."""
-    words = ["simulate", plan_file, "--microbatches", "4", "--schedule", "1f1b"]
-    assert main([*words, "--json"]) == 0
-    tasks = answer(capsys)["tasks"]
-    assert {task["microbatch"] for task in tasks} == {0, 1, 2, 3}
 
 
 def test_estimate_says_what_fits_and_how(

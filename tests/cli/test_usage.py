@@ -99,37 +99,25 @@ def test_tensorflow_is_loaded_only_where_it_is_needed(
     assert done.stderr.count("there is no") == 3
 
 
-def test_nothing_but_answers_when_piped(plan_file: str) -> None:
-    """No colour, no progress and no noise where no terminal is."""
-    done = child("simulate", plan_file)
-
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout
-    assert done.stderr == ""
-
-
-def test_an_ascii_terminal_gets_an_answer(plan_file: str) -> None:
-    """What it cannot show is replaced; JSON escapes it."""
+def test_a_pipe_gets_nothing_but_answers(plan_file: str) -> None:
+    """No colour, progress or noise; what its encoding lacks is replaced, or escaped."""
     path = Path(plan_file)
     path.write_text(path.read_text().replace("left", "l\u00efnks"), encoding="utf-8")
+    shown = child("simulate", plan_file)
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    assert shown.stderr == ""
     words = ("plan", plan_file, "--gpus", "2", "--time-limit", "0.5")
-
     shown = child(*words, PYTHONIOENCODING="ascii")
-    assert shown.returncode == 0, shown.stderr
     assert "l?nks" in shown.stdout
     figures = child(*words, "--json", PYTHONIOENCODING="ascii")
-    assert figures.returncode == 0, figures.stderr
     assert json.loads(figures.stdout)["device_of"]["l\u00efnks"] == "gpu:0"
 
 
-def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """`splitnet` is not an error."""
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """`splitnet` alone is no error; help of each command ends with lines to copy."""
     assert main([]) == 0
     assert "Commands:" in capsys.readouterr().out
-
-
-def test_every_command_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help of each command ends with command lines to copy."""
     for name in ("plan", "draw", "audit", "run", "cluster up"):
         assert main([*name.split(), "--help"]) == 0
         assert f"splitnet {name} " in capsys.readouterr().out.partition("Examples:")[2]
@@ -157,8 +145,8 @@ def test_ctrl_c_while_planning_keeps_the_old_file(
     assert out.read_text() == "yesterday's"
 
 
-def test_completion_knows_commands_options_and_choices() -> None:
-    """The shell's completion offers what there is."""
+def test_completion_and_version_know_what_there_is() -> None:
+    """Commands, options and choices; `--version` is the package's."""
 
     def offered(words: str, current: int) -> list[str]:
         asked = {
@@ -172,10 +160,4 @@ def test_completion_knows_commands_options_and_choices() -> None:
     assert offered("splitnet cluster h", 2) == ["health"]
     assert offered("splitnet plan --mis", 2) == ["--missing"]
     assert offered("splitnet plan --missing e", 3) == ["error"]
-
-
-def test_version_is_the_packages() -> None:
-    """`python -m splitnet --version` is the command, and tells the version."""
-    from splitnet import __version__
-
-    assert child("--version").stdout.strip() == f"splitnet {__version__}"
+    assert child("--version").stdout.strip() == f"splitnet {sn.__version__}"

@@ -147,7 +147,7 @@ def test_plan_of_a_module_takes_pins(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("program.py:absent", "has no name 'absent'"),
+        ("program.py:absent", "has no attribute 'absent'"),
         ("program.py:nothing", "neither a Net, a Keras model nor a Graph"),
         ("program.py:broken", "raised ZeroDivisionError: division by zero"),
         ("none.py:net", "there is no file 'none.py'"),
