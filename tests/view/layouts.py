@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import combinations
 from typing import Any
 
 from splitnet.core.cluster import Cluster
@@ -30,15 +31,13 @@ def random_plan(seed: int) -> Plan:
     alike = draw.random() < 0.3
     for number in range(count):
         reach = draw.choice([1, 3, 12, 60])
-        sources = draw.sample(
-            before[-reach:], min(draw.randint(1, 3), len(before), reach)
-        )
+        most = min(draw.randint(1, 3), len(before), reach)
+        sources = draw.sample(before[-reach:], most)
         name = f"part_{number}"
         kinds = ["Dense"] * (1 if alike else draw.randint(1, 3))
         kind = "merge" if len(sources) > 1 and draw.random() < 0.3 else "branch"
-        net.part(
-            name, sources, kinds, kind=kind, shape=(32 + (0 if alike else number % 7),)
-        )
+        shape = (32 + (0 if alike else number % 7),)
+        net.part(name, sources, kinds, kind=kind, shape=shape)
         places[name] = draw.choice([*names, "cpu:0"])
         before.append(name)
     cluster = Cluster.of(*names, "cpu", memory="16 GiB", link="25 GB/s")
@@ -52,34 +51,25 @@ def layout_of(plan: Plan) -> dict[str, Any]:
 
 def layout_faults(layout: dict[str, Any]) -> list[str]:
     """Texts and boxes that overlap, or are not in their lane, in words."""
-    things = layout["objects"]
-    boxes = {o["_gvid"]: _box(o) for o in things if o["name"].startswith(_TEXTS)}
-    name = {o["_gvid"]: o["name"] for o in things}
-    lanes = {
-        o["name"]: (_rect(o["bb"]), set(o.get("nodes", ())))
-        for o in things
-        if o["name"].startswith("cluster_lane-")
-    }
-    faults = []
-    ordered = list(boxes.items())
-    for at, (one, rect) in enumerate(ordered):
-        faults += [
-            f"{name[one]} lies on {name[other]}"
-            for other, second in ordered[at + 1 :]
-            if _overlap(rect, second)
-        ]
-    for lane, (frame, members) in lanes.items():
-        for one, rect in ordered:
-            inside = (
-                frame[0] <= rect[0]
-                and rect[2] <= frame[2]
-                and (frame[1] <= rect[1] and rect[3] <= frame[3])
-            )
-            if one in members and not inside:
-                faults.append(f"{name[one]} is outside {lane}")
-            label = name[one].startswith("label-")  # stands where its line is
-            if one not in members and not label and _overlap(frame, rect):
-                faults.append(f"{name[one]} is in {lane}")
+    things = {thing["_gvid"]: thing for thing in layout["objects"]}
+    boxes = {n: _box(o) for n, o in things.items() if o["name"].startswith(_TEXTS)}
+    name = {number: thing["name"] for number, thing in things.items()}
+    faults = [
+        f"{name[one]} lies on {name[other]}"
+        for (one, rect), (other, second) in combinations(boxes.items(), 2)
+        if _overlap(rect, second)
+    ]
+    for lane in things.values():
+        if not lane["name"].startswith("cluster_lane-"):
+            continue
+        left, low, right, high = frame = tuple(map(float, lane["bb"].split(",")))
+        for one, rect in boxes.items():
+            inside = left <= rect[0] and rect[2] <= right
+            inside = inside and low <= rect[1] and rect[3] <= high
+            if one in lane.get("nodes", ()):
+                faults += [] if inside else [f"{name[one]} is outside {lane['name']}"]
+            elif not name[one].startswith("label-") and _overlap(frame, rect):
+                faults.append(f"{name[one]} is in {lane['name']}")
     return faults
 
 
@@ -89,13 +79,7 @@ def _box(thing: dict[str, str]) -> Rect:
     return x - wide, y - tall, x + wide, y + tall
 
 
-def _rect(text: str) -> Rect:
-    left, bottom, right, top = (float(n) for n in text.split(","))
-    return left, bottom, right, top
-
-
 def _overlap(one: Rect, other: Rect) -> bool:
-    slack = 0.5
     wide = min(one[2], other[2]) - max(one[0], other[0])
     tall = min(one[3], other[3]) - max(one[1], other[1])
-    return wide > slack and tall > slack
+    return min(wide, tall) > 0.5

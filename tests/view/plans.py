@@ -92,38 +92,28 @@ def plan_by_hand(
 ) -> Plan:
     """Put parts where the caller says; the verdict is made up."""
     plan = score(graph, cluster, device_of)
-    fell = {fallback.part: fallback for fallback in fallbacks}
     seconds = plan.timeline.seconds
     verdict = Verdict(
-        seconds,
-        "gpu:0",
-        1.5 * seconds,
-        0.9 * seconds,
+        *(seconds, "gpu:0", 1.5 * seconds, 0.9 * seconds),
         sum(transfer.bytes for transfer in plan.transfers),
         0.25,
         ("the CPU merge 'join' costs 12%: on='gpu:0' would save it",),
     )
-    placements = tuple(
-        replace(
-            one, reason="fallback" if one.part in fell else _reason(graph, one.part)
-        )
-        for one in plan.placements
-    )
-    return replace(
-        plan, placements=placements, fallbacks=tuple(fallbacks), verdict=verdict
-    )
+    reasons = {part.name: part.kind for part in graph.parts}
+    reasons |= {
+        part.name: "cost" if part.on == ("auto",) else "pin"
+        for part in graph.parts
+        if part.kind == "branch"
+    }
+    reasons |= {fallback.part: "fallback" for fallback in fallbacks}
+    placements = tuple(replace(p, reason=reasons[p.part]) for p in plan.placements)
+    made = {"placements": placements, "fallbacks": tuple(fallbacks)}
+    return replace(plan, **made, verdict=verdict)
 
 
 def machine(gpus: int) -> Cluster:
     """So many GPUs of 16 GiB and a CPU."""
     return Cluster.of(f"{gpus}*gpu", "cpu", memory="16 GiB", link="25 GB/s")
-
-
-def _reason(graph: Graph, name: str) -> str:
-    part = graph.part[name]
-    if part.kind != "branch":
-        return part.kind
-    return "cost" if part.on == ("auto",) else "pin"
 
 
 @cache
@@ -142,24 +132,11 @@ def siamese() -> Plan:
     draft = Draft("siamese")
     draft.part("tweet_a", kind="input", shape=(140, 256), on="cpu:0")
     draft.part("tweet_b", kind="input", shape=(140, 256), on="cpu:0")
-    for branch, tweet, device in (("left", "a", "gpu:0"), ("right", "b", "gpu:3")):
-        draft.part(
-            branch,
-            [f"tweet_{tweet}"],
-            ["LSTM"],
-            on=device,
-            weight="encoder",
-            weight_bytes=330_000,
-        )
-    draft.part(
-        "join",
-        ["left", "right"],
-        ["Concatenate"],
-        kind="merge",
-        shape=(128,),
-        on="cpu:0",
-        weight_bytes=0,
-    )
+    encoder = {"weight": "encoder", "weight_bytes": 330_000}
+    draft.part("left", ["tweet_a"], ["LSTM"], on="gpu:0", **encoder)
+    draft.part("right", ["tweet_b"], ["LSTM"], on="gpu:3", **encoder)
+    both, merge = ["left", "right"], {"kind": "merge", "on": "cpu:0", "weight_bytes": 0}
+    draft.part("join", both, ["Concatenate"], shape=(128,), **merge)
     draft.part("verdict", ["join"], ["Dense"], shape=(1,), on="cpu:0", weight_bytes=516)
     places = dict.fromkeys(draft.last, "cpu:0") | {"left": "gpu:0", "right": "gpu:1"}
     fell = Fallback("right", "gpu:3", "gpu:1", "there is no gpu:3 here; gpu:1 is free")
@@ -176,13 +153,8 @@ def towers(count: int, gpus: int = 4, names: str = "tower") -> Plan:
         name = f"{names}_{number}"
         draft.part(name, ["pixels"], ["Conv2D", "Pool", "Dense"], shape=(64,))
         places[name] = f"gpu:{number % gpus}"
-    draft.part(
-        "average",
-        [f"{names}_{i}" for i in range(count)],
-        ["Average"],
-        kind="merge",
-        weight_bytes=0,
-    )
+    its, merge = list(places)[1:], {"kind": "merge", "weight_bytes": 0}
+    draft.part("average", its, ["Average"], **merge)
     draft.part("head", ["average"], ["Dense"], shape=(10,))
     places |= {"average": "cpu:0", "head": "gpu:0"}
     return plan_by_hand(draft.graph("head"), machine(gpus), places)

@@ -22,31 +22,6 @@ def blocks(count: int, *inside: str) -> list[str]:
     return [f"block_{n}/{part}" for n in range(count) for part in inside]
 
 
-@pytest.mark.parametrize(
-    ("names", "look", "times", "inside"),
-    [
-        ([f"tower_{n}" for n in range(8)], lambda n: 0, 8, [1] * 8),
-        (
-            [f"{kind}_{n}" for n in range(5) for kind in ("conv", "act")],
-            lambda n: n.split("_")[0],
-            *(5, [2] * 5),
-        ),
-        (["stem", *blocks(2, "attention", "dense")], lambda n: n, 0, [1, 4]),
-        (["a/b", "a.b"], lambda n: n, 0, [1, 1]),
-    ],
-    ids=["equal", "a pattern without common names", "begin alike", "separators"],
-)
-def test_block_of_joins_repeats_and_what_begins_alike(
-    names: list[str], look: Key, times: int, inside: list[int]
-) -> None:
-    """How often the pattern repeats, and the sizes of the blocks inside."""
-    one = block_of(names, {name: look(name) for name in names})
-    assert (one.times, [len(child.members) for child in one.children]) == (
-        times,
-        inside,
-    )
-
-
 def test_block_of_sets_many_children_in_ranges() -> None:
     """1,000 unlike parts without a common beginning: at most twelve in each block."""
     names = [f"part_{n}" for n in range(1000)]
@@ -59,9 +34,9 @@ def test_block_of_sets_many_children_in_ranges() -> None:
 def test_fold_keeps_every_name_once_and_its_place(seed: int) -> None:
     """Any names: each is in one block, and all members of a block have one place."""
     draw = random.Random(seed)
-    names = [
-        f"{draw.choice(['a/b', 'a/c', 'd'])}_{n}" for n in range(draw.randint(2, 99))
-    ]
+    begins = [draw.choice(["a/b", "a.b", "d"]) for _ in range(draw.randint(2, 99))]
+    names = [f"{begin}_{n // 2}" for n, begin in enumerate(begins)]
+    names = list(dict.fromkeys(names))
     place = {name: draw.randrange(4) for name in names}
     look = {name: draw.randrange(3) for name in names}
     shown = fold(names, place, look, most=20)
@@ -77,18 +52,25 @@ def test_fold_keeps_every_name_once_and_its_place(seed: int) -> None:
         (blocks(12, "x"), 3, lambda n: 0, "block_0/x 12 12"),
         (blocks(30, "x", "y"), 9, lambda n: n[-1], "block_0/x 30 30; block_0/y 30 30"),
         (
+            [f"{kind}_{n}" for n in range(5) for kind in ("convx", "acty")],
+            *(2, lambda n: 0, "convx_0 10 5"),
+        ),
+        (
             ["in", *blocks(3, "x", "y"), "end/x", "end/z", "out"],
             *(8, lambda n: 0),
             "in 1 1; block_0/x 6 3; end/x 1 1; end/z 1 1; out 1 1",
         ),
     ],
-    ids=["few names", "equal blocks", "two devices", "unlike blocks are opened"],
+    ids=["few", "equal", "two devices", "a pattern", "unlike are opened"],
 )
 def test_fold_opens_what_there_is_room_for(
     names: list[str], most: int, place: Key, shown: str
 ) -> None:
     """From the top, in running order: first member, members and repeats of each."""
-    places, looks = {n: place(n) for n in names}, {n: n[-1] for n in names}
+    places = {n: place(n) for n in names}
+    looks = {
+        n: n.partition("_")[0] if "_" in n and "/" not in n else n[-1] for n in names
+    }
     found = fold(names, places, looks, most=most)
     words = (f"{one.members[0]} {len(one.members)} {one.times}" for one in found)
     assert "; ".join(words) == shown

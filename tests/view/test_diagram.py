@@ -35,15 +35,12 @@ def moved_to(plan: Plan, cluster: Cluster) -> Plan:
 
 def with_weights(count: int) -> Plan:
     """Towers whose weights a part of its own holds on the CPU."""
-    draft = plans.Draft("towers", 8)
+    draft, enc = plans.Draft("towers", 8), {"weight": "enc"}
     draft.part("x", kind="input", on="cpu:0")
-    draft.part("enc/weights", (), ["Weights"], kind="weights", weight="enc", on="cpu:0")
-    names = [
-        draft.part(
-            f"enc/{n}", ["x"], ["Dense"], kind="tower", weight="enc", on=f"gpu:{n}"
-        )
-        for n in range(count)
-    ]
+    draft.part("enc/weights", (), ["Weights"], kind="weights", on="cpu:0", **enc)
+    names = [f"enc/{n}" for n in range(count)]
+    for n, name in enumerate(names):
+        draft.part(name, ["x"], ["Dense"], kind="tower", on=f"gpu:{n}", **enc)
     draft.part("enc", names, ["Concatenate"], kind="merge", weight_bytes=0, on="cpu:0")
     return plan_graph(draft.graph("enc"), Cluster.of(f"{count}*gpu", "cpu"))
 
@@ -183,13 +180,12 @@ def test_dot_of_tells_long_names_apart() -> None:
     """Names that differ in their middle are not shortened to the same words."""
     draft = plans.Draft("deep", 8)
     draft.part("x", kind="input")
-    names = [
-        draft.part(f"resnet/stage_3/block_{n}/residual/normalization_of_path", ["x"])
-        for n in range(6)
-    ]
+    names = [f"resnet/stage_3/block_{n}/residual/normalization_of" for n in range(6)]
+    for name in names:
+        draft.part(name, ["x"])
     plan = plan_graph(draft.graph(*names), Cluster.of("gpu", "cpu"))
-    titles = [box.name for box in diagram_of(plan).boxes]
-    assert len(set(titles)) == 7
+    titles = {box.name for box in diagram_of(plan).boxes}
+    assert len(titles) == 7
     assert all(f"block_{n}/" in "".join(titles) for n in range(6))
 
 
@@ -236,9 +232,9 @@ def test_dot_of_marks_what_an_audit_found_elsewhere() -> None:
 def test_dot_of_frames_hosts_when_there_are_several() -> None:
     """Devices of two workers stand in two outer frames."""
     plan = plans.siamese()
-    cluster = Cluster.of("worker:0/gpu:0", "worker:1/gpu:0", "worker:0/cpu:0")
-    new = {"gpu:0": "worker:0/gpu:0", "gpu:1": "worker:1/gpu:0"}
-    places = {p: new.get(d, "worker:0/cpu:0") for p, d in plan.device_of.items()}
+    names = ("worker:0/gpu:0", "worker:1/gpu:0", "worker:0/cpu:0")
+    cluster, new = Cluster.of(*names), dict(zip(("gpu:0", "gpu:1", "cpu:0"), names))
+    places = {part: new[device] for part, device in plan.device_of.items()}
     text = dot_of(plans.plan_by_hand(plan.graph, cluster, places))
     assert text.count('subgraph "cluster_host-') == 2
     assert text.index(">worker:0<") < text.index(">worker:1<")
