@@ -37,25 +37,19 @@ _EXAMPLES = """
 demo --gpus 1 --epochs 3 --out /tmp/demo
 devices --stand-ins 2
 estimate model.py:build --gpus 4 --preset A100
-estimate model.keras --gpus 8 --memory '24 GiB' --batch 256
 plan net.py:declare --stand-ins 2 -o plan.json
-plan model.keras --gpus 4 --preset A100 --batch 256
-plan model.keras --gpus 4 --preset A100 --strategy auto
+plan model.keras --gpus 4 --preset A100 --batch 256 --strategy auto
 plan plan.json --pin 'block_*=gpu:1' --json
 draw plan.json -o placement.png
 draw plan.json --timeline -o step.svg
 draw new.json --other old.json -o moved.svg
 report plan.json -o report.html
-audit net.py:declare --stand-ins 2
 audit model.keras --plan plan.json --loss sparse_categorical_crossentropy
-bench net.py:declare --steps 50
-bench model.keras --plan plan.json --loss sparse_categorical_crossentropy
-simulate plan.json --trace trace.json
-simulate plan.json --microbatches 8 --schedule 1f1b
+bench net.py:declare --stand-ins 2 --steps 50
+simulate plan.json --microbatches 8 --schedule 1f1b --trace trace.json
 score net.py:declare mine.json --gpus 2
 measure model.keras -o costs.json
 config --check
-run train.py
 run --gpus 0 --memory-fraction 0.5 train.py --lr 0.1
 run --workers 2 --max-restarts 3 -- python train.py
 worker --cluster cluster.toml --index 0

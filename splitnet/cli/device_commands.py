@@ -98,14 +98,16 @@ def config(
         notes = check_settings(settings)
     rows = []
     for one in settings:
-        value = "TensorFlow's own" if one.value is None else str(one.value)
-        if isinstance(one.value, tuple):  # visible GPUs
-            value = ",".join(map(str, one.value)) or "none"
-        elif one.name == "memory_limit" and one.value is not None:
-            value = format_bytes(one.value)
+        value = one.value
+        if value is None:
+            value = "TensorFlow's own"
+        elif isinstance(value, tuple):  # visible GPUs
+            value = ",".join(map(str, value)) or "none"
+        elif one.name == "memory_limit":
+            value = format_bytes(value)
         origin = "default" if one.origin == "default" else one.source
         origin += f", set aside: {one.set_aside}" if one.set_aside else ""
-        rows.append((one.name, value, origin, OPTIONS[one.name].about))
+        rows.append((one.name, str(value), origin, OPTIONS[one.name].about))
     show_rows(("option", "value", "origin", "meaning"), rows)
     path = config_file(os.environ, Path.cwd())
     print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")

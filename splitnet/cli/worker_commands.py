@@ -92,8 +92,8 @@ def up(
     """
     if allow_remote:
         say(_EXPOSED)
-    options = {"pin": pin, "threads": threads, "allow_remote": allow_remote}
-    return run_with_workers(program, workers, memory_limit=memory, **options)
+    options = {"pin": pin, "threads": threads, "memory_limit": memory}
+    return run_with_workers(program, workers, allow_remote=allow_remote, **options)
 
 
 def run_with_workers(
@@ -141,24 +141,20 @@ def run_program(
     """
     from splitnet.tf.workers.network_namespace import end_with_parent
 
-    running: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
-        if not running:
-            raise KeyboardInterrupt
         signals.append(number)
         if number != signal.SIGINT or not _in_foreground():
-            running[0].send_signal(number)
+            running.send_signal(number)
 
-    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        running.append(
-            subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
-        )
-        code = running[0].wait()
+        running = subprocess.Popen(program, env=environ, preexec_fn=end_with_parent)
     except OSError as error:
         raise ConfigError(f"cannot run {program[0]!r}: {error.strerror}.") from None
+    before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = running.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -218,19 +214,15 @@ def launch(
         faults.append("a Kubernetes manifest needs --image")
     if faults:
         raise ConfigError(listed("a job cannot be written.", faults))
-    variables = {
-        "SPLITNET_ALLOW_REMOTE": "1",
-        "SPLITNET_GPUS_PER_HOST": str(gpus_per_node),
-    }
-    if preset:
-        variables["SPLITNET_GPU_PRESET"] = preset
+    variables = {"ALLOW_REMOTE": "1", "GPUS_PER_HOST": str(gpus_per_node)}
+    variables |= {"GPU_PRESET": preset} if preset else {}
     if engine == "kubernetes":
         variables |= {
-            "SPLITNET_PORT": "2222",
-            "SPLITNET_STATEFUL_SET": f"{name}-worker",
-            "SPLITNET_SERVICE": name,
-            "SPLITNET_WORKERS": str(nodes),
-            "SPLITNET_CLIENT": f"{name}-client.{name}:2222",
+            "PORT": "2222",
+            "STATEFUL_SET": f"{name}-worker",
+            "SERVICE": name,
+            "WORKERS": str(nodes),
+            "CLIENT": f"{name}-client.{name}:2222",
         }
     template, start = _ENGINES[engine]
     environment = Environment(
@@ -248,7 +240,7 @@ def launch(
         max_restarts=max_restarts,
         program=program,
         image=image,
-        variables=variables,
+        variables={f"SPLITNET_{key}": value for key, value in variables.items()},
     )
     if out is None:
         print(text, end="")
