@@ -1,7 +1,7 @@
 """Choose a strategy: search placements, try each in several ways, take the simplest."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -33,8 +33,6 @@ _TRIAL_SECONDS = 20.0
 """So long, or the time limit if that is longer, strategies are tried once one fits."""
 _PIECES = 8
 """Where no worker has room for the batch, placements are searched for a share of it."""
-_SHARES = (1.0, 0.5, 0.25)
-"""Of the largest memory: layers that hold more are cut, the largest alone first."""
 
 
 def plan_strategy(
@@ -165,12 +163,18 @@ def choices(
             "or the Keras model that it was read from."
         )
     made = [tried(options.split or {})]
-    if options.split is not None or limits.sliced is None:
+    if options.split is not None or limits.sliced is None or not workers:
         return made
     best = choose(made[0].found)
     until = time.monotonic() + max(options.time_limit, _TRIAL_SECONDS)
-    for split in _splits(graph, cluster, workers, options, limits, best is not None):
-        made.append(tried(split))
+    held = _held(graph, options)
+    large = [n for n, size in held.items() if size > cluster[workers[0]].memory_bytes]
+    for count in device_counts(len(workers)):
+        names = [name for name in large if not limits.obstacle(name, count)]
+        least = cluster[workers[count - 1]].memory_bytes
+        if not names or sum(held[name] for name in names) > count * least:
+            continue
+        made.append(tried(dict.fromkeys(names, count)))
         own = choose(made[-1].found)
         if own is not None:
             before, best = best, choose([own] if best is None else [best, own])
@@ -179,44 +183,20 @@ def choices(
     return made
 
 
-def _splits(
-    graph: Graph,
-    cluster: Cluster,
-    workers: Sequence[str],
-    options: PlanOptions,
-    limits: Limits,
-    fits: bool,
-) -> Iterator[dict[str, int]]:
-    """Layers to cut and their numbers of slices: few layers, few slices first.
-
-    If the whole model `fits`, only where a layer is too large for every worker.
-    """
-    if isinstance(options.pins, Plan) or not workers:
-        return
+def _held(graph: Graph, options: PlanOptions) -> dict[str, int]:
+    """Bytes of weights, gradients and slots of each layer that asks for no device."""
+    if isinstance(options.pins, Plan):
+        return {}
     graph = with_pins(graph, options.pins)
     size = {weight.name: weight.bytes for weight in graph.weights}
-    if options.training:  # with gradients and slots
+    if options.training:
         times = 2 + slots_of(optimizer_name(options.optimizer))
         size |= {w.name: w.bytes * times for w in graph.weights if w.trainable}
-    held = {
+    return {
         call.layer: sum(size[name] for name in call.weights)
         for call in graph.calls
         if call.layer and call.weights and graph.part[call.part].on == ("auto",)
     }
-    room = cluster[workers[0]].memory_bytes
-    tried: list[list[str]] = [[]]
-    for share in _SHARES:
-        large = [name for name, need in held.items() if need > share * room]
-        if fits and not tried[1:] and not large:
-            return
-        if large in tried:
-            continue
-        tried.append(large)
-        for count in device_counts(len(workers)):
-            names = [name for name in large if not limits.obstacle(name, count)]
-            least = cluster[workers[count - 1]].memory_bytes
-            if names and sum(held[name] for name in names) <= count * least:
-                yield dict.fromkeys(names, count)
 
 
 class Choice:
