@@ -125,13 +125,16 @@ def outcome(
 
 
 def spans(found: Outcome) -> dict[str, tuple[float, float]]:
-    """Start and end of tasks, as "a forward", and of copies, as "a>b activation"."""
+    """Start and end: of tasks as "a", "a'" and "a*", of copies as "a>b weights'"."""
+    marks = {"forward": "", "backward": "'", "update": "*"}
     tasks = {
-        f"{task.part} {task.phase}": (task.start, task.stop)
+        f"{task.part}{marks[task.phase]}": (task.start, task.stop)
         for task in found.timeline.tasks
     }
+    kinds = {"activation": "", "gradient": "'"}
+    kinds |= {"weights": " weights", "weights gradient": " weights'"}
     copies = {
-        f"{copy.source}>{copy.target} {copy.kind}": (copy.start, copy.stop)
+        f"{copy.source}>{copy.target}{kinds[copy.kind]}": (copy.start, copy.stop)
         for copy in found.timeline.copies
     }
     return tasks | copies
