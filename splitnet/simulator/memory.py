@@ -17,6 +17,7 @@ of its fullest moment, so it is the peak of its curve. TensorFlow's allocator ho
 than its tensors need; that is not counted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -58,43 +59,34 @@ class DeviceMemory:
     @property
     def peak(self) -> Memory:
         """Bytes of each kind at the fullest moment."""
-        return Memory(*self.held[int(self.held.sum(axis=1).argmax())].tolist())
+        return Memory(*self.held[self.held.sum(axis=1).argmax()].tolist())
 
     def largest(self, parts: Sequence[str], most: int) -> list[tuple[int, str, int]]:
         """What is largest at the fullest moment, as (kind, part, bytes).
 
         `parts` names the part of every unit.
         """
-        peak = self.times[int(self.held.sum(axis=1).argmax())]
-        sizes: dict[tuple[int, str], int] = {}
+        peak = self.times[self.held.sum(axis=1).argmax()]
+        sizes = Counter[tuple[int, str]]()
         for kind, unit, start, stop, size in self.intervals:
             if start <= peak < stop:
-                key = kind, parts[unit]
-                sizes[key] = sizes.get(key, 0) + size
-        ranked = sorted(sizes, key=lambda key: -sizes[key])[:most]
-        return [(*key, sizes[key]) for key in ranked]
+                sizes[kind, parts[unit]] += size
+        return [(*key, size) for key, size in sizes.most_common(most)]
 
 
 def memory_of(
     step: StepGraph, device: Sequence[int], run: StepRun
 ) -> list[DeviceMemory]:
     """Each device's memory. O((units + edges) log units)."""
-    return [_added_up(intervals) for intervals in _Held(step, device, run).intervals]
-
-
-def _added_up(intervals: Sequence[_Interval]) -> DeviceMemory:
-    if not intervals:
-        return DeviceMemory(np.zeros(1), np.zeros((1, 6), dtype=np.int64), intervals)
-    kinds, _, starts, stops, sizes = zip(*intervals)
-    count = len(intervals)
-    times = np.array([*starts, *stops])
-    changes = np.zeros((2 * count, 6), dtype=np.int64)
-    changes[np.arange(count), kinds] = sizes
-    changes[np.arange(count, 2 * count), kinds] = -np.array(sizes, dtype=np.int64)
-    order = np.argsort(times, kind="stable")
-    times, held = times[order], np.cumsum(changes[order], axis=0)
-    last = np.append(times[1:] != times[:-1], True)  # of the changes at one moment
-    return DeviceMemory(times[last], held[last], intervals)
+    found = []
+    for intervals in _Held(step, device, run).intervals:
+        kinds, _, starts, stops, sizes = zip(*(intervals or [(0, 0, 0.0, 0.0, 0)]))
+        times, at = np.unique([*starts, *stops], return_inverse=True)
+        held = np.zeros((len(times), 6), np.int64)
+        np.add.at(held, (at[: len(sizes)], kinds), sizes)
+        np.subtract.at(held, (at[len(sizes) :], kinds), sizes)
+        found.append(DeviceMemory(times, held.cumsum(axis=0), intervals))
+    return found
 
 
 def functions_of(step: StepGraph, device: Sequence[int]) -> list[list[int]]:
