@@ -21,31 +21,51 @@ def two_stages() -> Plan:
 
 
 def test_the_fastest_of_a_heavy_chain_is_named():
-    """A chain gains nothing from its own plan; towers and a pipeline do."""
-    found = compare_plan(two_stages())
+    """A chain gains nothing from its own plan; towers and a pipeline do.
+
+    The verdict names what is faster and how to get it, in the figures of the rows: each
+    with its step, bytes, fullest device, and what to type.
+    """
+    plan = two_stages()
+    found, said = compare_plan(plan), str(plan.verdict)
 
     assert found.best.kind == "towers"
     assert found["pipeline"].seconds < found["one device"].seconds
     assert "times as fast as one device" in str(found)
+    assert "strategies: towers " in said
+    assert "faster than this plan: plan(source, cluster, strategy='auto'" in said
+    strategies = plan.verdict.strategies
+    assert plan.verdict.single_device_value == strategies["one device"].seconds
+    for row in found.all:
+        assert row.peak_bytes > 0
+        assert row.devices
+        assert f"{row.how}: {row.reason}" in str(found)
 
 
 def test_a_losing_plan_is_not_called_a_win():
-    """Where a model is small, one device is the answer."""
+    """Where a model is small, one device is the answer; inference compares nothing."""
     pins = {"c[02]": "gpu:0", "c[13]": "gpu:1"}
     slow = Cluster.of("2*gpu", "cpu", link="0.1 GB/s")
     found = compare_plan(find_plan(chain(4, flops=1e3), slow, pins=pins))
 
     assert found.best.kind == "one device"
     assert "not worth distributing" in str(found)
+    assert plan_graph(chain(4), BOX, training=False).verdict.strategies is None
 
 
 def test_a_chain_on_one_device_is_cut_into_stages():
-    """A pipeline needs stages; where the plan has none, they are of equal work."""
+    """A pipeline needs stages; where the plan has none, they are of equal work.
+
+    One call makes no pipeline.
+    """
     plan = find_plan(chain(4, flops=4e11), BOX, pins={"*": "gpu:0"})
     found = compare_plan(plan)
+    single = find_plan(chain(1), Cluster.of("gpu", "cpu"))
 
     assert "strategy='auto', microbatches=" in found["pipeline"].how
     assert found["pipeline"].seconds < 0.6 * found["one device"].seconds
+    with pytest.raises(KeyError, match="pipeline"):
+        compare_plan(single)["pipeline"]
 
 
 def test_cpus_are_used_where_there_are_no_gpus():
@@ -69,48 +89,11 @@ def test_the_client_of_workers_computes_nothing_that_does_not_ask_for_it():
     assert pinned.device_of["c0"] == "cpu:0"
 
 
-def test_the_verdict_compares_strategies():
-    """A chain's plan is no win: the verdict names what is, and how to get it."""
-    said = str(two_stages().verdict)
-
-    assert "strategies: towers " in said
-    assert "faster than this plan: plan(source, cluster, strategy='auto'" in said
-
-
-def test_the_verdict_has_one_figure_for_one_device():
-    """The headline's single device is the one of the comparison."""
-    verdict = two_stages().verdict
-
-    assert verdict.single_device_value == verdict.strategies["one device"].seconds
-
-
-def test_the_verdict_of_inference_compares_no_strategies():
-    """Micro-batches and gradients belong to training."""
-    plan = plan_graph(chain(4), BOX, training=False)
-
-    assert plan.verdict.strategies is None
-
-
-def test_a_strategy_that_cannot_be_is_a_key_error():
-    """One call makes no pipeline."""
-    single = find_plan(chain(1), Cluster.of("gpu", "cpu"))
-
-    with pytest.raises(KeyError, match="pipeline"):
-        compare_plan(single)["pipeline"]
-
-
-def test_a_row_says_what_moves_and_what_is_held():
-    """A line for each: its step, bytes, fullest device, and what to type."""
-    found = compare_plan(two_stages())
-
-    for row in found.all:
-        assert row.peak_bytes > 0
-        assert row.devices
-        assert f"{row.how}: {row.reason}" in str(found)
-
-
 def test_a_plan_that_runs_another_way_is_simulated_so():
-    """Timeline, memory and value are those of the execution; no bound is known."""
+    """Timeline, memory and value are those of the execution; no bound is known.
+
+    Recomputing on one device changes that device alone.
+    """
     plan, how = two_stages(), Execution(4, "1f1b", ("gpu:0",))
     piped = executed(plan, how)
 
@@ -123,13 +106,8 @@ def test_a_plan_that_runs_another_way_is_simulated_so():
     assert "runs in 4 micro-batches (1f1b), recomputing on gpu:0" in said
     assert "in 4 micro-batches" in repr(piped)
 
-
-def test_recomputing_on_one_device_changes_that_device_alone():
-    """Only parts there run forward again and save less."""
-    plan = two_stages()
     again = executed(plan, Execution(recompute=("gpu:1",)))
     spent = [one.timeline.compute_seconds for one in (plan, again)]
-
     assert spent[0]["gpu:0"] == pytest.approx(spent[1]["gpu:0"])
     assert spent[0]["gpu:1"] < spent[1]["gpu:1"]
     assert plan.memory["gpu:0"] == again.memory["gpu:0"]
