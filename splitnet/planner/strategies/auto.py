@@ -261,18 +261,13 @@ class Choice:
                 known.append(search(one, cluster, options))
         if not evaluator.regroup:
             return [(evaluator, found.device_of) for found in known]
-        # Parts of a share of the batch may have other names than those of the whole.
-        return [
-            evaluator.as_run(
-                {
-                    call.part: found.device_of[other.part]
-                    for call, other in zip(
-                        evaluator.graph.calls, found.evaluator.graph.calls
-                    )
-                }
-            )
-            for found in known
-        ]
+        # Functions of a share of the batch may have other names than of the whole.
+        placed = []
+        for found in known:
+            calls = zip(evaluator.graph.calls, found.evaluator.graph.calls)
+            where = {call.part: found.device_of[other.part] for call, other in calls}
+            placed.append(evaluator.as_run(where))
+        return placed
 
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""
