@@ -89,15 +89,12 @@ def test_critical_path_of_a_random_step_is_as_long_as_the_step(seed: int) -> Non
             assert all(s.event for s in spans if s.stop < timeline.seconds)
 
 
-def test_critical_path_of_a_chain_in_a_pipeline_has_every_stage() -> None:
-    """Each stage waits for the one before it, so the path passes through all."""
+def test_critical_path_of_a_pipeline_has_every_stage_and_a_measured_step_none() -> None:
+    """Each stage waits for the one before it; a gap without a reason gives no path."""
     step = simulate(chain(8), microbatches=4, schedule="1f1b")
     on_path = {s.event.device for s in critical_path(step) if isinstance(s.event, Task)}
     assert on_path >= {f"gpu:{n}" for n in range(4)}
 
-
-def test_critical_path_of_a_measured_step_is_unknown() -> None:
-    """A gap without a reason gives no path, and waits without events."""
     tasks = tuple(Task("a", "gpu:0", "forward", n, n + 0.5) for n in range(3))
     measured = Timeline(tasks, (), ("gpu:0",), {})
     assert critical_path(measured) == []
