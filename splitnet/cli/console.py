@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -21,12 +21,12 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def show_rows(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show_rows(rows: Sequence[Mapping[str, str]]) -> None:
     """Print a table that fits the terminal; one line a row into a pipe."""
     from splitnet.view.tables import Grid, grid_text
 
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else 300
-    print(grid_text(Grid(heads, rows), wide))
+    print(grid_text(Grid(rows, left=99), wide))
 
 
 @contextmanager

@@ -58,16 +58,18 @@ def devices(stand_ins: StandIns = 0, json_: Json = False) -> int:
         total, busy = row["memory_bytes"], row["busy"]
         users = (f"{pid} ({format_bytes(used)})" for pid, used in row["used_by"])
         links = (f"gpu:{other}" for other in row["links"])
-        cells = (
-            *(row["name"], model + card, format_bytes(row["free_bytes"])),
-            "-" if total is None else format_bytes(total),
-            "-" if busy is None else f"{busy:.0%}",
-            f"{format_count(row['flops_per_second'])}FLOP/s",
-            *(", ".join(users), ", ".join(links)),
-        )
-        lines.append([cell or "-" for cell in cells])
-    heads = "device,model,free,total,utilization,speed,used by,links"
-    show_rows(heads.split(","), lines)
+        cells = {
+            "device": row["name"],
+            "model": model + card,
+            "free": format_bytes(row["free_bytes"]),
+            "total": total and format_bytes(total),
+            "utilization": "" if busy is None else f"{busy:.0%}",
+            "speed": f"{format_count(row['flops_per_second'])}FLOP/s",
+            "used by": ", ".join(users),
+            "links": ", ".join(links),
+        }
+        lines.append({head: cell or "-" for head, cell in cells.items()})
+    show_rows(lines)
     return 0
 
 
@@ -107,8 +109,9 @@ def config(
             value = format_bytes(value)
         origin = "default" if one.origin == "default" else one.source
         origin += f", set aside: {one.set_aside}" if one.set_aside else ""
-        rows.append((one.name, str(value), origin, OPTIONS[one.name].about))
-    show_rows(("option", "value", "origin", "meaning"), rows)
+        row = {"option": one.name, "value": str(value), "origin": origin}
+        rows.append(row | {"meaning": OPTIONS[one.name].about})
+    show_rows(rows)
     path = config_file(os.environ, Path.cwd())
     print(f"\nsettings file: {path or 'none (splitnet.toml, or [tool.splitnet])'}")
     for note in notes:

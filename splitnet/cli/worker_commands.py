@@ -177,8 +177,9 @@ def health(
     from splitnet.tf.workers.health import probe, workers_of
 
     found = probe(workers_of(Cluster.load(cluster)))
-    lines = [(one.host.name, one.host.address, one.state) for one in found]
-    show_rows(("worker", "address", "state"), lines)
+    heads = ("worker", "address", "state")
+    lines = ((one.host.name, one.host.address, one.state) for one in found)
+    show_rows([dict(zip(heads, line)) for line in lines])
     return 0 if found and all(one.state == "healthy" for one in found) else 1
 
 

@@ -8,8 +8,8 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -49,18 +49,25 @@ _MOST_TRANSFERS = 5
 _MOST_LINKS = 12
 
 
+Cells = Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows under their heads; `right` columns are flush right, by number.
+    """Rows by their heads; columns after the first `left` are flush right.
 
     `total` is a last row under a rule, `notes` are lines below.
     """
 
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: range = range(0)
-    total: Sequence[str] = ()
+    rows: Sequence[Cells] = ()
+    left: int = 1
+    total: Cells = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+    @property
+    def heads(self) -> list[str]:
+        """The heads of the columns."""
+        return list(self.rows[0]) if self.rows else []
 
 
 def table(thing: Plan | Audit | Cluster, *, width: Width | None = None) -> str:
@@ -108,7 +115,7 @@ def grid_text(grid: Grid, width: int) -> str:
         box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
     )
     for number, head in enumerate(grid.heads):
-        right = number in grid.right
+        right = number >= grid.left
         shown.add_column(
             head,
             justify="right" if right else "left",
@@ -116,14 +123,14 @@ def grid_text(grid: Grid, width: int) -> str:
             overflow="fold",
         )
     for row in grid.rows:
-        first, *others = (clean(cell) for cell in row)
+        first, *others = map(clean, row.values())
         shown.add_row(Text(shortened(first, width // 3)), *map(Text, others))
     if grid.total:
         shown.add_section()
-        shown.add_row(*map(Text, grid.total))
+        shown.add_row(*(Text(grid.total.get(head, "")) for head in grid.heads))
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, legacy_windows=False)
-    if grid.heads:
+    if grid.rows:
         console.print(shown)
     lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
     return "\n".join([*lines, *grid.notes])
@@ -141,13 +148,13 @@ def plan_grids(plan: Plan, detail: int) -> dict[str, Grid]:
         "transfers": _transfers_grid(plan, detail),
     }
     if plan.fallbacks:
-        grids["fallbacks"] = Grid(
-            ("fallback", "requested", "assigned", "reason"),
-            [(f.part, f.requested, f.assigned, f.reason) for f in plan.fallbacks],
-        )
+        rows = [asdict(fallback) for fallback in plan.fallbacks]
+        fallbacks = [{"fallback": row.pop("part")} | row for row in rows]
+        grids["fallbacks"] = Grid(fallbacks, left=4)
     if plan.reused:
-        heads = ("the source's own layer", "why it cannot be rebuilt")
-        grids["reused"] = Grid(heads, list(plan.reused.items()))
+        heads = "the source's own layer", "why it cannot be rebuilt"
+        reused = [dict(zip(heads, item)) for item in plan.reused.items()]
+        grids["reused"] = Grid(reused, left=2)
     return grids
 
 
@@ -161,24 +168,22 @@ def _seconds(seconds: float) -> str:
 
 
 def _devices_grid(plan: Plan, detail: int) -> Grid:
-    kinds = _MEMORY if detail else {}
     counts = Counter(plan.device_of.values())
-    held = {name: memory.total for name, memory in plan.memory.items()}
-    over = [one.name for one in plan.cluster if held[one.name] > one.memory_bytes]
-    rows = [
-        (
-            one.name + "*" * one.stand_in,
-            str(counts[one.name]),
-            *(_bytes(getattr(plan.memory[one.name], kind)) for kind in kinds),
-            _bytes(held[one.name]) + "!" * (one.name in over),
-            format_bytes(one.memory_bytes),
-            percent(plan.timeline.utilization[one.name]),
+    rows, notes = [], dict.fromkeys(_stand_in_note(plan.cluster))
+    for one in plan.cluster:
+        memory, kinds = plan.memory[one.name], _MEMORY if detail else {}
+        over = memory.total > one.memory_bytes
+        notes |= {"! exceeds the limit": None} if over else {}
+        rows.append(
+            {"device": one.name + "*" * one.stand_in, "parts": str(counts[one.name])}
+            | {word: _bytes(getattr(memory, kind)) for kind, word in kinds.items()}
+            | {
+                "memory peak": _bytes(memory.total) + "!" * over,
+                "limit": format_bytes(one.memory_bytes),
+                "utilization": percent(plan.timeline.utilization[one.name]),
+            }
         )
-        for one in plan.cluster
-    ]
-    heads = ("device", "parts", *kinds.values(), "memory peak", "limit", "utilization")
-    notes = [*_stand_in_note(plan.cluster), *(["! exceeds the limit"] if over else [])]
-    return Grid(heads, rows, range(1, len(heads)), notes=notes)
+    return Grid(rows, notes=list(notes))
 
 
 def _stand_in_note(cluster: Cluster) -> list[str]:
@@ -190,81 +195,74 @@ def _parts_grid(plan: Plan, detail: int) -> Grid:
     facts = list(part_facts(plan).values())
     phases = PHASES if plan.training else PHASES[:1]
 
-    def costs(its: Sequence[PartFacts]) -> list[str]:
+    def costs(its: Sequence[PartFacts]) -> dict[str, str]:
         weights = sum(one.weight_bytes for one in its)
         saved = sum(one.activation_bytes for one in its)
-        times = [sum(one.seconds.get(phase, 0.0) for one in its) for phase in phases]
-        if detail:
-            return [_bytes(weights), _bytes(saved), *map(_seconds, times)]
-        return [_bytes(weights + saved), _seconds(sum(times))]
+        times = {p: sum(one.seconds.get(p, 0.0) for one in its) for p in phases}
+        if not detail:
+            whole = _seconds(sum(times.values()))
+            return {"memory": _bytes(weights + saved), "time": whole}
+        spent = {phase: _seconds(seconds) for phase, seconds in times.items()}
+        return {"weights": _bytes(weights), "activations": _bytes(saved)} | spent
 
     rows = []
     for one in facts:
-        fell = f"requested {one.fallback.requested}" if one.fallback else ""
-        words = [one.name, one.device, fell or one.reason]
+        reason = f"requested {one.fallback.requested}" if one.fallback else one.reason
+        row = {"branch": one.name, "device": one.device, "reason": reason}
         if detail == PAGE:
-            words.append(", ".join(dict.fromkeys(one.layers)))
-            words.append(", ".join(dict.fromkeys(map(shape_text, one.shapes))))
-        rows.append((*words, *costs([one])))
-    more = ("layers", "outputs") if detail == PAGE else ()
-    costly = ("weights", "activations", *phases) if detail else ("memory", "time")
-    heads = ("branch", "device", "reason", *more, *costly)
+            row["layers"] = ", ".join(dict.fromkeys(one.layers))
+            row["outputs"] = ", ".join(dict.fromkeys(map(shape_text, one.shapes)))
+        rows.append(row | costs([one]))
     used = counted(len({one.device for one in facts}), "device")
-    total = (counted(len(facts), "part"), used, "", *[""] * len(more), *costs(facts))
-    return Grid(heads, rows, range(3 + len(more), len(heads)), total)
+    total = {"branch": counted(len(facts), "part"), "device": used} | costs(facts)
+    return Grid(rows, 5 if detail == PAGE else 3, total)
 
 
 def _transfers_grid(plan: Plan, detail: int) -> Grid:
     """The largest transfers by pair of devices and kind."""
     if not plan.transfers:
-        return Grid((), (), notes=["No transfers between devices."])
+        return Grid(notes=["No transfers between devices."])
     sums = transfer_sums(plan, "source_device", "target_device", "kind")
     rows = [
-        (
-            *(f"{source} -> {target}", kind, str(count)),
-            *(format_bytes(size), format_seconds(seconds)),
-        )
-        for (source, target, kind), (count, size, seconds) in sums.items()
+        {"transfer": f"{source} -> {target}", "kind": kind} | _transferred(*figures)
+        for (source, target, kind), figures in sums.items()
     ]
     more = 0 if detail == PAGE else max(len(rows) - _MOST_TRANSFERS, 0)
-    total = (
-        "all in a step" + (f" ({more} more)" if more else ""),
-        "",
-        str(len(plan.transfers)),
-        format_bytes(plan.transfer_bytes),
-        format_seconds(sum(seconds for _, _, seconds in sums.values())),
-    )
-    heads = ("transfer", "kind", "count", "bytes", "time")
-    return Grid(heads, rows[: len(rows) - more], range(2, 5), total)
+    words = {"transfer": "all in a step" + (f" ({more} more)" if more else "")}
+    total = words | _transferred(*map(sum, zip(*sums.values())))
+    return Grid(rows[: len(rows) - more], 2, total)
+
+
+def _transferred(count: int, size: int, seconds: float) -> dict[str, str]:
+    figures = format_bytes(size), format_seconds(seconds)
+    return {"count": str(count), "bytes": figures[0], "time": figures[1]}
 
 
 def _cluster_grids(cluster: Cluster) -> dict[str, Grid]:
-    heads = ("device", "memory", "speed", "bandwidth", "per call", "TensorFlow's name")
-    rows = [
-        (
-            device.name + "*" * device.stand_in,
-            format_bytes(device.memory_bytes),
-            f"{format_count(device.flops_per_second)}FLOP/s",
-            f"{format_count(device.bytes_per_second)}B/s",
-            format_seconds(device.call_seconds),
-            device.target,
-        )
+    devices = [
+        {
+            "device": device.name + "*" * device.stand_in,
+            "TensorFlow's name": device.target,
+            "memory": format_bytes(device.memory_bytes),
+            "speed": f"{format_count(device.flops_per_second)}FLOP/s",
+            "bandwidth": f"{format_count(device.bytes_per_second)}B/s",
+            "per call": format_seconds(device.call_seconds),
+        }
         for device in cluster
     ]
     links = [
-        (
-            f"{link.source} -> {link.target}".replace("* -> *", "all"),
-            f"{format_count(link.bytes_per_second)}B/s",
-            format_seconds(link.latency_seconds),
-        )
+        {
+            "link": f"{link.source} -> {link.target}".replace("* -> *", "all"),
+            "bandwidth": f"{format_count(link.bytes_per_second)}B/s",
+            "latency": format_seconds(link.latency_seconds),
+        }
         for link in cluster.links
     ]
-    grids = {"devices": Grid(heads, rows, range(1, 5), notes=_stand_in_note(cluster))}
+    grids = {"devices": Grid(devices, 2, notes=_stand_in_note(cluster))}
     if links:
         more = len(links) - _MOST_LINKS
         notes = [f"and {counted(more, 'more link')}"] if more > 0 else []
-        columns = ("link", "bandwidth", "latency")
-        grids["links"] = Grid(columns, links[:_MOST_LINKS], range(1, 3), notes=notes)
+        grids["links"] = Grid(links[:_MOST_LINKS], notes=notes)
     return grids
 
 
@@ -272,19 +270,17 @@ def audit_grids(audit: Audit) -> dict[str, Grid]:
     """Where each part ran, "ok" where it was planned, and what was copied."""
     rows = []
     for row in audit.rows:
-        seen = (getattr(row, aspect) for aspect in _ASPECTS)
-        cells = ("ok" if one == row.planned else one or "-" for one in seen)
-        rows.append((row.part, row.planned, *cells, str(row.ops)))
-    heads = ("branch", "planned", *_ASPECTS, "ops")
-    grids = {"rows": Grid(heads, rows, range(7, 8))}
-    if audit.moved:
-        copies = [
-            (f"{a} -> {b}", kind, format_bytes(planned), format_bytes(actual))
-            for (a, b, kind), (planned, actual) in audit.moved.items()
-        ]
-        columns = ("transfer", "kind", "planned", "actual")
-        grids["copies"] = Grid(columns, copies, range(2, 4))
-    return grids
+        seen = {aspect: getattr(row, aspect) for aspect in _ASPECTS}
+        cells = {a: "ok" if d == row.planned else d or "-" for a, d in seen.items()}
+        words = {"branch": row.part, "planned": row.planned}
+        rows.append(words | cells | {"ops": str(row.ops)})
+    copies = [
+        {"transfer": f"{a} -> {b}", "kind": kind}
+        | {"planned": format_bytes(planned), "actual": format_bytes(actual)}
+        for (a, b, kind), (planned, actual) in audit.moved.items()
+    ]
+    grids = {"rows": Grid(rows, 7), "copies": Grid(copies, 2)}
+    return {name: grid for name, grid in grids.items() if grid.rows}
 
 
 def chart(timeline: Timeline, *, width: Width | None = None) -> str:

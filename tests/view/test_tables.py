@@ -103,7 +103,7 @@ def test_table_marks_a_device_that_holds_too_much() -> None:
 
 def test_grid_text_takes_markup_as_text() -> None:
     """Brackets in names are no styles."""
-    text = grid_text(Grid(("a",), [("[bold]x[/bold]",)]), width=60)
+    text = grid_text(Grid([{"a": "[bold]x[/bold]"}]), width=60)
     assert "[bold]x[/bold]" in text
 
 
