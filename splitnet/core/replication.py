@@ -16,7 +16,7 @@ from math import prod
 from splitnet.core.graph import Call, Graph, Part, Tensor
 from splitnet.core.net import BATCH_NORMS, Towers
 
-JOINS = ("HeadSum", "SideBySide")
+JOINS = ("SliceJoin",)
 """Kinds of calls that make one layer's output of its slices'."""
 MOMENTS = "Moments"
 """Kind of the calls that compute the moments of a batch that towers share."""

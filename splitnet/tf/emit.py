@@ -123,14 +123,13 @@ def _settle(placed: Placed) -> None:
         with tf.device(home):
             return type(layer).add_weight(layer, *args, **kwargs)
 
-    plan = placed.plan
     for node in placed.flow.nodes:
         for layer in keras_api.sublayers(node.operation):
             home = device_of(layer.variables[0]) if layer.variables else ""
             made = functools.partial(add_weight, layer, home or placed.target(node))
             vars(layer)["add_weight"] = made
-        devices = [plan.device_of[placed.part_of[key]] for key in placed.keys(node)]
-        if any(plan.cluster[device].kind == "cpu" for device in devices):
+        devices = (placed.device_of[key] for key in placed.keys(node))
+        if any(placed.plan.cluster[device].kind == "cpu" for device in devices):
             _without_cudnn(node.operation)
 
 

@@ -8,7 +8,6 @@ drawings are tests of their own.
 import functools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,8 @@ from tests.tf.check import assert_near
 
 pytestmark = pytest.mark.slow
 
-Feature = Callable[[Any, Path], Any]
-FEATURES: dict[str, Feature] = {}
 PINS = {"left": "gpu:0", "norm": "gpu:0", "right": "gpu:1", "drop": "gpu:1"}
 BATCH, STEPS = 4, 3
-
-
-def feature(run: Feature) -> Feature:
-    """Register a feature under its function's name."""
-    FEATURES[run.__name__] = run
-    return run
 
 
 def source() -> Any:
@@ -87,32 +78,22 @@ def state(model: Any) -> list[Any]:
     return found
 
 
-# --- where data comes from ------------------------------------------------------------
-
-
-@feature
 def numpy_arrays(model: Any, folder: Path) -> Any:
     """Arrays, a share of them for validation."""
     return fit(compiled(model), validation_split=0.33), state(model)
 
 
-@feature
 def steps_per_execution(model: Any, folder: Path) -> Any:
     """Two steps in one call of TensorFlow, and one over."""
     found = fit(compiled(model, steps_per_execution=2, run_eagerly=False))
     return found, state(model), model.evaluate(*data(), BATCH, verbose=0)
 
 
-@feature
 def run_eagerly(model: Any, folder: Path) -> Any:
     """Step by step, without a graph."""
     return fit(compiled(model, run_eagerly=True)), state(model)
 
 
-# --- weights of samples and classes, losses, metrics ----------------------------------
-
-
-@feature
 def weights_and_losses(model: Any, folder: Path) -> Any:
     """A weight per sample and output; a loss and a metric that are functions."""
 
@@ -133,7 +114,6 @@ def weights_and_losses(model: Any, folder: Path) -> Any:
     return fit(model, sample_weight=weights), state(model)
 
 
-@feature
 def mixed_precision(model: Any, folder: Path) -> Any:
     """Loss scaling that overflows at first: the step is skipped, the scale halved."""
     inner = keras.optimizers.SGD(0.01, momentum=0.9)
@@ -141,10 +121,6 @@ def mixed_precision(model: Any, folder: Path) -> Any:
     return fit(compiled(model, optimizer=scaled)), state(model)
 
 
-# --- callbacks ------------------------------------------------------------------------
-
-
-@feature
 def many_callbacks(model: Any, folder: Path) -> Any:
     """Files of the best and the last, rates, a board, and an early end."""
     stop = callbacks.EarlyStopping(
@@ -166,7 +142,6 @@ def many_callbacks(model: Any, folder: Path) -> Any:
     return found, ended, state(best), model.get_weights()
 
 
-@feature
 def backup_and_restore(model: Any, folder: Path) -> Any:
     """Training that breaks off in its second epoch goes on where it was."""
 
@@ -186,7 +161,6 @@ def backup_and_restore(model: Any, folder: Path) -> Any:
     return found, state(model)
 
 
-@feature
 def swapped_averages(model: Any, folder: Path) -> Any:
     """Averages of the weights are evaluated and saved in their place."""
     optimizer = keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.5)
@@ -195,17 +169,12 @@ def swapped_averages(model: Any, folder: Path) -> Any:
     return found, state(model)
 
 
-# --- the model as a thing to change and to carry --------------------------------------
-
-
-@feature
 def quantized(model: Any, folder: Path) -> Any:
     """int8 weights predict the same."""
     model.quantize("int8", filters="left|right|kind|size")
     return model.predict(data()[0], verbose=0)
 
 
-@feature
 def batch_by_batch(model: Any, folder: Path) -> Any:
     """train_on_batch, test_on_batch and predict_on_batch."""
     x, y = keras.tree.map_structure(lambda t: t[:BATCH], data())
@@ -214,9 +183,14 @@ def batch_by_batch(model: Any, folder: Path) -> Any:
     return steps, model.test_on_batch(x, y), model.predict_on_batch(x), state(model)
 
 
-@pytest.mark.parametrize("name", FEATURES)
+FEATURES = [numpy_arrays, steps_per_execution, run_eagerly, weights_and_losses]
+FEATURES += [mixed_precision, many_callbacks, backup_and_restore, swapped_averages]
+FEATURES += [quantized, batch_by_batch]
+
+
+@pytest.mark.parametrize("run", FEATURES)
 def test_feature_gives_the_numbers_of_the_plain_model(
-    name: str, cluster: sn.Cluster, tmp_path: Path
+    run: Any, cluster: sn.Cluster, tmp_path: Path
 ) -> None:
     """Placed and plain return the same to rounding; the audit of a step is clean."""
     plain = source()
@@ -227,14 +201,14 @@ def test_feature_gives_the_numbers_of_the_plain_model(
     for model, folder in ((placed, "placed"), (plain, "plain")):
         (tmp_path / folder).mkdir()
         keras.utils.set_random_seed(1)
-        found.append(FEATURES[name](model, tmp_path / folder))
+        found.append(run(model, tmp_path / folder))
 
     assert_near(*found)
     batch = keras.tree.map_structure(lambda t: t[:BATCH], data())
     if not placed.compiled:
         compiled(placed)
     audit = sn.audit(placed, plan, batch).check()
-    assert any(row.backward for row in audit.rows) is (name != "run_eagerly")
+    assert any(row.backward for row in audit.rows) is (run is not run_eagerly)
 
 
 DOT = f"""#!{sys.executable}

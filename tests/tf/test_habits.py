@@ -5,17 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
+from tests.tf.check import numbers
 
 LONG = "a_layer_whose_name_is_far_too_long_for_any_column_of_a_table"
+DATA = [numbers(8, count=32), numbers(8, count=32, seed=1)], numbers(2, count=32)
 
 
-def siamese() -> Any:
+@pytest.fixture(scope="module")
+def model(cluster: sn.Cluster) -> Any:
     """A compiled model on two stand-ins, one layer shared, one model nested."""
     net = sn.Net("habits")
     one, two = net.input("one", (8,)), net.input("two", (8,))
@@ -25,23 +27,9 @@ def siamese() -> Any:
     joined = net.merge("joined", [left, right], layers.Concatenate(name="join"))
     nested = keras.Sequential([layers.Dense(2, name="in_it")], name="nested")
     net.output(net.branch("head", joined, nested, on="gpu:1"))
-    plan = sn.plan(net, sn.local_cluster(stand_in_gpus=2), batch=16)
-    model = sn.emit(net, plan)
-    model.compile("adam", "mse")
-    return model
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    """One model for all tests here."""
-    return siamese()
-
-
-def batch(samples: int = 32) -> tuple[list[np.ndarray], np.ndarray]:
-    """Inputs and targets."""
-    draw = np.random.default_rng(0)
-    rows = draw.normal(size=(2, samples, 8)).astype("float32")
-    return list(rows), draw.normal(size=(samples, 2)).astype("float32")
+    made = sn.emit(net, sn.plan(net, sn.local_cluster(stand_in_gpus=2), batch=16))
+    made.compile("adam", "mse")
+    return made
 
 
 def device_of(text: str, layer: str) -> str:
@@ -52,23 +40,19 @@ def device_of(text: str, layer: str) -> str:
 
 
 def test_summary_has_a_device_for_every_layer(model: Any) -> None:
-    """Inputs, shared layers, long names, and what is nested in a layer."""
-    text = sn.summary(model, expand_nested=True)
+    """Inputs, shared layers, long names, what is nested; the table stays straight."""
+    text = sn.summary(model, expand_nested=True, show_trainable=True)
 
     assert device_of(text, "one") == "cpu:0"
     assert sorted(device_of(text, LONG[:8]).split(", ")) == ["gpu:0", "gpu:1"]
     assert device_of(text, "join") == "cpu:0"
-    assert device_of(text, "nested") == "gpu:1"
-    assert device_of(text, "in_it") == "gpu:1"
-
-
-def test_summary_keeps_the_table_straight(model: Any) -> None:
-    """All lines of the table are of one width, and the totals are Keras' own."""
-    text = sn.summary(model, show_trainable=True)
+    assert device_of(text, "nested") == device_of(text, "in_it") == "gpu:1"
     table = [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│├└")]
-
     assert len({len(line) for line in table}) == 1
     assert f"Total params: {model.count_params()}" in text
+    some = sn.summary(model, layer_range=("join", "nested"))
+    assert device_of(some, "join") == "cpu:0"
+    assert device_of(some, "nested") == "gpu:1"
 
 
 def test_model_summary_of_an_emitted_model_shows_devices(
@@ -82,12 +66,7 @@ def test_model_summary_of_an_emitted_model_shows_devices(
 
     assert device_of(shown, "join") == "cpu:0"
     assert said[0] in shown
-
-
-def test_summary_refuses_a_plain_model(model: Any) -> None:
-    """A model that has no devices says what to do."""
     plain = sn.unplace(model)
-
     assert "Device" not in str(plain.summary(print_fn=str))
     with pytest.raises(
         sn.PlanFileError, match=r"was not emitted .* model\.summary\(\)"
@@ -114,10 +93,9 @@ def test_callback_writes_diagram_audit_memory_and_time(
     model: Any, tmp_path: Path
 ) -> None:
     """TensorBoard's plugins get pictures, texts and curves, and the audit is clean."""
-    inputs, targets = batch()
     callback = sn.PlacementCallback(tmp_path)
 
-    model.fit(inputs, targets, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
+    model.fit(*DATA, batch_size=16, epochs=2, verbose=0, callbacks=[callback])
 
     written = events(tmp_path)
     assert callback.audit is not None
@@ -143,10 +121,9 @@ def test_callback_says_what_an_eager_step_hides(model: Any, tmp_path: Path) -> N
     """An audit that could watch nothing says so instead of passing without a word."""
     eager = sn.place(sn.unplace(model), sn.plan_of(model).cluster, batch=16)
     eager.compile("sgd", "mse", run_eagerly=True)
-    inputs, targets = batch()
     callback = sn.PlacementCallback(tmp_path)
 
-    eager.fit(inputs, targets, batch_size=16, verbose=0, callbacks=[callback])
+    eager.fit(*DATA, batch_size=16, verbose=0, callbacks=[callback])
 
     assert callback.audit is not None
     assert any("run_eagerly=True" in note for note in callback.audit.notes)

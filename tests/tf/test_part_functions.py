@@ -9,52 +9,52 @@ import tensorflow as tf
 from keras import layers
 
 import splitnet as sn
-from splitnet.tf.placement.device_function import function_of, key_of_function
+from splitnet.tf.placement.device_function import (
+    ancestors,
+    function_of,
+    key_of_function,
+)
 from splitnet.tf.placement.placed import placed_of
-from tests.tf.check import assert_near
+from tests.tf.check import assert_near, emitted, numbers
 
 
-def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal numbers, the same for the same seed."""
-    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
-
-
-def emitted(model: Any, cluster: sn.Cluster, **pins: str) -> tuple[Any, Any]:
-    """A Keras model placed, and its plain copy."""
-    plan = sn.plan(model, cluster, batch=4, pins=pins, time_limit=0.1)
-    placed = sn.emit(model, plan)
-    return placed, sn.unplace(placed)
-
-
-def compiled(*models: Any) -> None:
-    """Compile with SGD; the second, which is plain, to run eagerly."""
-    for number, model in enumerate(models):
+def pair(model: Any, cluster: sn.Cluster, **pins: str) -> tuple[Any, Any]:
+    """A Keras model placed, and its plain copy, which runs eagerly; compiled."""
+    placed = emitted(model, cluster, batch=4, pins=pins)
+    plain = sn.unplace(placed)
+    for one in (placed, plain):
         sgd = keras.optimizers.SGD(0.05, momentum=0.9)
-        model.compile(sgd, "mse", run_eagerly=number > 0)
+        one.compile(sgd, "mse", run_eagerly=one is plain)
+    return placed, plain
 
 
-def step_graph(model: Any) -> Any:
-    """The graph of the training step that was traced last."""
+def fit(
+    models: Any, x: Any, y: Any, batch_size: int = 4, tolerance: float = 1e-6
+) -> None:
+    """Train models alike; they have the same variables afterwards."""
+    for one in models:
+        one.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0)
+    ours, theirs = ([v.value for v in one.variables] for one in models)
+    assert_near(ours, theirs, tolerance)
+
+
+def data(width: int = 6, count: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs, and a target for each."""
+    return numbers(width, count=count), numbers(1, count=count, seed=1)
+
+
+def chain(*body: Any, width: int = 6) -> Any:
+    """A Keras model of layers one after the other."""
+    return keras.Sequential([keras.Input((width,)), *body])
+
+
+def calls(model: Any, device: str = "") -> tuple[list[Any], list[Any]]:
+    """The calls of part functions in the step that was traced last, and backward."""
     [graph] = [g for ref in placed_of(model).graphs if (g := ref()) is not None][-1:]
-    return graph
-
-
-def calls(graph: Any) -> list[Any]:
-    """The calls of part functions in a graph, forward and backward."""
-    return [op for op in graph.get_operations() if key_of_function(function_of(op))]
-
-
-def waits_for(op: Any, other: Any) -> bool:
-    """Whether an op reads, or waits for, what another made."""
-    seen, ahead = set(), [op]
-    while ahead:
-        one = ahead.pop()
-        if one is other:
-            return True
-        if one not in seen:
-            seen.add(one)
-            ahead += [*(t.op for t in one.inputs), *one.control_inputs]
-    return False
+    found = [op for op in graph.get_operations() if key_of_function(function_of(op))]
+    found = [op for op in found if op.device.endswith(device)]
+    back = ["backward" in function_of(op) for op in found]
+    return tuple([op for op, b in zip(found, back) if b == wanted] for wanted in (0, 1))
 
 
 def test_two_calls_of_one_layer_with_state_do_not_wait_for_each_other(
@@ -74,48 +74,27 @@ def test_two_calls_of_one_layer_with_state_do_not_wait_for_each_other(
     model = keras.Model([a, b], layers.Dense(1, name="head")(sides[0] - sides[1]))
     pins = {layer.name: "gpu:0" for layer in shared}
     pins |= {f"{layer.name}@2": "gpu:1" for layer in shared}
-    placed, plain = emitted(model, cluster, **pins, head="cpu:0")
-    compiled(placed, plain)
-    x, y = [numbers(8, 6), numbers(8, 6, seed=1)], numbers(8, 1, seed=2)
-    for one in (placed, plain):
-        one.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    models = pair(model, cluster, **pins, head="cpu:0")
+    x, y = data()
+    fit(models, [x, numbers(6, count=8, seed=2)], y)
 
-    assert_near(placed.get_weights(), plain.get_weights())
-    assert_near(
-        [v.value for v in placed.non_trainable_variables],
-        [v.value for v in plain.non_trainable_variables],
-    )
-    forward = [
-        op for op in calls(step_graph(placed)) if "backward" not in function_of(op)
-    ]
-    first = next(op for op in forward if op.device.endswith("CPU:1"))
-    second = next(op for op in forward if op.device.endswith("CPU:2"))
-    assert not waits_for(second, first)
-    assert not waits_for(first, second)
+    first, second = (calls(models[0], at)[0][0] for at in ("CPU:1", "CPU:2"))
+    assert first not in ancestors([second])
+    assert second not in ancestors([first])
 
 
 def test_gradients_run_where_the_forward_call_ran(cluster: sn.Cluster) -> None:
     """Also of parts without weights, with an unknown batch and integer inputs."""
     ids = keras.Input((3,), dtype="int32", name="ids")
-    rows = layers.Embedding(7, 4, name="rows")(ids)
-    flat = layers.Flatten(name="flat")(rows)
+    flat = layers.Flatten(name="flat")(layers.Embedding(7, 4, name="rows")(ids))
     twice = layers.Add(name="twice")([flat, flat])
     model = keras.Model(ids, layers.Dense(1, name="head")(twice))
-    placed, plain = emitted(
-        model, cluster, rows="gpu:0", flat="gpu:1", twice="gpu:2", head="cpu:0"
-    )
-    compiled(placed, plain)
-    x = np.random.default_rng(0).integers(0, 7, (8, 3))
-    for one in (placed, plain):
-        one.fit(x, numbers(8, 1), batch_size=4, shuffle=False, verbose=0)
+    pins = {"rows": "gpu:0", "flat": "gpu:1", "twice": "gpu:2", "head": "cpu:0"}
+    models = pair(model, cluster, **pins)
+    fit(models, np.random.default_rng(0).integers(0, 7, (8, 3)), data()[1])
 
-    assert_near(placed.get_weights(), plain.get_weights())
-    device_of: dict[str, set[str]] = {}
-    for op in calls(step_graph(placed)):
-        key = key_of_function(function_of(op))
-        device_of.setdefault(key, set()).add(op.device.rpartition(":")[2])
-    assert sorted(device_of.values(), key=str) == [{"0"}, {"1"}, {"2"}, {"3"}]
-    assert len(calls(step_graph(placed))) == 8
+    for device in ("CPU:0", "CPU:1", "CPU:2", "CPU:3"):
+        assert [len(found) for found in calls(models[0], device)] == [1, 1]
 
 
 def change(model: Any, how: str) -> None:
@@ -133,12 +112,10 @@ def change(model: Any, how: str) -> None:
 def test_no_trace_is_stale_after_a_change(cluster: sn.Cluster) -> None:
     """What plain Keras sees after compile() is seen by parts as well."""
     keras.utils.set_random_seed(1)
-    x = keras.Input((6,), name="x")
-    y = layers.Dense(5, "relu", name="dense")(x)
-    y = layers.Dropout(0.5, seed=2, name="drop")(y)
-    model = keras.Model(x, layers.Dense(1, name="head")(y))
-    placed, plain = emitted(model, cluster, dense="gpu:0", drop="gpu:0", head="gpu:1")
-    x, y = numbers(8, 6), numbers(8, 1)
+    body = [layers.Dense(5, "relu", name="dense")]
+    body += [layers.Dropout(0.5, seed=2, name="drop"), layers.Dense(1, name="head")]
+    pins = {"dense": "gpu:0", "drop": "gpu:0", "head": "gpu:1"}
+    placed, plain = pair(chain(*body), cluster, **pins)
     for how in ("nothing", "rate", "trainable", "lora", "dtype"):
         for one in (placed, plain):
             keras.utils.set_random_seed(1)
@@ -146,11 +123,7 @@ def test_no_trace_is_stale_after_a_change(cluster: sn.Cluster) -> None:
             # Half precision is rounded at other places eagerly.
             eager = one is plain and how != "dtype"
             one.compile(keras.optimizers.SGD(0.05), "mse", run_eagerly=eager)
-            one.fit(
-                numbers(8, 6), numbers(8, 1), batch_size=4, shuffle=False, verbose=0
-            )
-
-        assert_near(placed.get_weights(), plain.get_weights())
+        fit((placed, plain), *data())
 
 
 class KeepsScores(layers.Layer):
@@ -169,10 +142,9 @@ def test_a_tensor_that_a_layer_keeps_can_be_read_in_the_step(
 ) -> None:
     """A step of one's own adds what a layer keeps to the loss: as in plain Keras."""
     keras.utils.set_random_seed(1)
-    x = keras.Input((4,), name="x")
-    kept = KeepsScores(name="keeps")(layers.Dense(4, name="dense")(x))
-    model = keras.Model(x, layers.Dense(1, name="head")(kept))
-    placed, plain = emitted(model, cluster, dense="gpu:0", keeps="gpu:0", head="gpu:1")
+    body = layers.Dense(4, name="dense"), KeepsScores(name="keeps")
+    pins = {"dense": "gpu:0", "keeps": "gpu:0", "head": "gpu:1"}
+    models = pair(chain(*body, layers.Dense(1, name="head")), cluster, **pins)
 
     def gradients(one: Any) -> Any:
         @tf.function
@@ -183,9 +155,9 @@ def test_a_tensor_that_a_layer_keeps_can_be_read_in_the_step(
                     loss += tf.reduce_mean(one.get_layer("keeps").scores ** 2)
                 return tape.gradient(loss, [v.value for v in one.trainable_variables])
 
-        return step(tf.constant(numbers(4, 4)))
+        return step(tf.constant(data()[0]))
 
-    assert_near(gradients(placed), gradients(plain))
+    assert_near(*map(gradients, models))
 
 
 def test_a_part_that_leaves_its_device_and_comes_back_is_cut(
@@ -194,43 +166,31 @@ def test_a_part_that_leaves_its_device_and_comes_back_is_cut(
     """A function starts where something arrives, and ends where something leaves."""
     x = keras.Input((4,), name="x")
     a = layers.Dense(4, name="a")(x)
-    b = layers.Dense(4, name="b")(a)
     away = layers.Dense(4, name="away")(a)
-    back = layers.Add(name="back")([b, away])
+    back = layers.Add(name="back")([layers.Dense(4, name="b")(a), away])
     model = keras.Model(x, layers.Dense(1, name="head")(back))
-    placed, _ = emitted(
-        model, cluster, a="gpu:0", b="gpu:0", away="gpu:1", back="gpu:0", head="gpu:0"
-    )
+    placed, _ = pair(model, cluster, away="gpu:1", **{"*": "gpu:0"})
 
-    found = [
-        [node.operation.name for node in runner.segment.nodes]
-        for runner in placed_of(placed).runners
-    ]
+    runs = [runner.segment.nodes for runner in placed_of(placed).runners]
+    found = [[node.operation.name for node in nodes] for nodes in runs]
     assert sorted(found) == [["a"], ["away"], ["b"], ["back", "head"]]
 
 
 def test_a_long_part_runs_as_several_functions(cluster: sn.Cluster) -> None:
     """Cut where one tensor passes: what a function saved is freed when it has run."""
-    x = entry = keras.Input((8,))
+    x = entry = keras.Input((6,))
     for _ in range(12):
-        x = layers.Add()([x, layers.Dense(8)(layers.LayerNormalization()(x))])
-    model = keras.Model(entry, layers.Dense(1)(x))
-    placed, plain = emitted(model, cluster, **{"*": "gpu:0"})
-    runs = [runner.segment for runner in placed_of(placed).runners]
-    compiled(placed, plain)
-    data = numbers(4, 8), numbers(4, 1, seed=1)
+        x = layers.Add()([x, layers.Dense(6)(layers.LayerNormalization()(x))])
+    models = pair(keras.Model(entry, layers.Dense(1)(x)), cluster, **{"*": "gpu:0"})
+    runs = [runner.segment for runner in placed_of(models[0]).runners]
 
     assert [len(run.nodes) for run in runs] == [9, 9, 9, 10]
     assert all(len(run.reads) == len(run.gives) == 1 for run in runs)
-    for _ in range(2):
-        assert_near(placed.train_on_batch(*data), plain.train_on_batch(*data))
+    fit(models, *data(), tolerance=1e-5)  # many layers
 
 
-@pytest.mark.parametrize("option", [{}, {"recompute": True}])
-def test_weights_of_another_device_are_read_once_a_step(
-    option: dict[str, Any], cluster: sn.Cluster
-) -> None:
-    """A shared layer's weights cross once; micro-batches share the copy."""
+def test_weights_of_another_device_are_read_once_a_step(cluster: sn.Cluster) -> None:
+    """A shared layer's weights cross once for all micro-batches, which recompute."""
     keras.utils.set_random_seed(1)
     net = sn.Net("shared")
     x = net.input("x", (6,))
@@ -239,89 +199,55 @@ def test_weights_of_another_device_are_read_once_a_step(
     there = net.branch("there", here, dense, on="gpu:1")
     net.output(net.branch("head", there, layers.Dense(1, name="out"), on="gpu:1"))
     plan = sn.plan(net, cluster, batch=8)
-    placed = sn.emit(net, plan, microbatches=4, **option)
+    placed = sn.emit(net, plan, microbatches=4, recompute=True)
     plain = sn.unplace(placed)
-    compiled(placed, plain)
     for one in (placed, plain):
-        one.fit(numbers(8, 6), numbers(8, 1), batch_size=8, shuffle=False, verbose=0)
+        one.compile("sgd", "mse", run_eagerly=one is plain)
+    fit((placed, plain), *data(), batch_size=8)
 
-    assert_near(placed.get_weights(), plain.get_weights())
-    audit = sn.audit(placed, None, (numbers(8, 6), numbers(8, 1))).check()
+    audit = sn.audit(placed, None, data()).check()
     assert audit.moved["gpu:0", "gpu:1", "weights"][1] == 4 * (6 * 6 + 6)
 
 
-def test_each_stage_is_traced_once_for_all_micro_batches(cluster: sn.Cluster) -> None:
-    """Eight pieces call two traces, forward and backward, in their order."""
-    net = sn.Net("chain")
-    x = net.input("x", (6,))
-    first = net.branch("first", x, [layers.Dense(6, "relu")] * 1, on="gpu:0")
-    net.output(net.branch("second", first, layers.Dense(1), on="gpu:1"))
-    placed = sn.emit(net, sn.plan(net, cluster, batch=16), microbatches=8)
-    compiled(placed)
-    placed.fit(numbers(16, 6), numbers(16, 1), batch_size=16, verbose=0)
-
-    found = calls(step_graph(placed))
-    assert len(found) == 2 * 2 * 8
-    assert len({function_of(op) for op in found}) == 4
-
-
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_1f1b_bounds_the_micro_batches_in_flight(
+def test_micro_batches_are_called_in_their_order(
     schedule: str, cluster: sn.Cluster
 ) -> None:
-    """The third micro-batch starts when the first has come back to the first stage."""
-    made = piped_calls([layers.Dense(5, "tanh")], schedule, cluster)
-    window = 2 if schedule == "1f1b" else 3
-    for forward, backward in made.values():
-        assert [len(forward), len(backward)] == [3, 3]
-        for m, one in enumerate(forward):
-            done = [waits_for(one, other) for other in backward]
-            assert done == [i <= m - window for i in range(3)]
+    """Each function is traced once. A stage of two passes one piece after the other.
 
-
-def test_a_stage_of_several_functions_runs_one_micro_batch_after_the_other(
-    cluster: sn.Cluster,
-) -> None:
-    """Its first function waits for its last; a stage of one function waits for none."""
-    made = piped_calls([layers.Dense(5) for _ in range(20)], "gpipe", cluster)
-    forward, _ = made["CPU:1"]
-    first, last = forward[::2], forward[1::2]
-
-    assert len(forward) == 6
-    assert all(waits_for(b, a) for a, b in zip(last, first[1:]))
-    forward, _ = made["CPU:2"]
-    assert not any(waits_for(b, a) for a, b in zip(forward, forward[1:]))
-
-
-def piped_calls(body: list[Any], schedule: str, cluster: sn.Cluster) -> Any:
-    """Forward and backward calls by device, of three micro-batches."""
+    With 1f1b the third begins when the first has come back to the first stage.
+    """
     net = sn.Net("stages")
+    body = [layers.Dense(5, "tanh") for _ in range(20)]
     a = net.branch("a", net.input("x", (6,)), body, on="gpu:0")
     net.output(net.branch("b", a, layers.Dense(1), on="gpu:1"))
-    plan = sn.plan(net, cluster, batch=6)
-    placed = sn.emit(net, plan, microbatches=3, schedule=schedule)
-    compiled(placed)
-    placed.fit(numbers(6, 6), numbers(6, 1), batch_size=6, verbose=0)
+    placed = sn.emit(
+        net, sn.plan(net, cluster, batch=6), microbatches=3, schedule=schedule
+    )
+    placed.compile("sgd", "mse")
+    placed.fit(*data(count=6), batch_size=6, verbose=0)
 
-    made = calls(step_graph(placed))
-    found = {}
-    for device in ("CPU:1", "CPU:2"):
-        here = [op for op in made if op.device.endswith(device)]
-        forward = [op for op in here if "backward" not in function_of(op)]
-        found[device] = (forward, [op for op in here if op not in forward])
-    return found
+    window = 2 if schedule == "1f1b" else 3
+    forward, backward = calls(placed, "CPU:1")
+    assert len(forward) == len(backward) == 2 * 3
+    assert len(set(map(function_of, forward + backward))) == 4
+    firsts, lasts = forward[::2], forward[1::2]
+    ends = [op for op in backward if function_of(op) == function_of(backward[1])]
+    for m, first in enumerate(firsts):
+        before = ancestors([first])
+        assert [last in before for last in lasts] == [i < m for i in range(3)]
+        assert [end in before for end in ends] == [i <= m - window for i in range(3)]
+    forward, _ = calls(placed, "CPU:2")
+    assert not any(a in ancestors([b]) for a, b in zip(forward, forward[1:]))
 
 
 def test_a_placed_model_runs_inside_a_dataset(cluster: sn.Cluster) -> None:
     """`dataset.map` of a placed model gives the outputs of the plain one."""
-    x = keras.Input((6,), name="x")
-    y = layers.Dense(5, "relu", name="dense")(x)
-    model = keras.Model(x, layers.Dense(1, name="head")(y))
-    placed, plain = emitted(model, cluster, dense="gpu:0", head="gpu:1")
-    data = tf.data.Dataset.from_tensor_slices(numbers(8, 6)).batch(4)
+    body = layers.Dense(5, "relu", name="dense"), layers.Dense(1, name="head")
+    models = pair(chain(*body), cluster, dense="gpu:0", head="gpu:1")
+    rows = tf.data.Dataset.from_tensor_slices(data()[0]).batch(4)
 
-    ours, theirs = (list(data.map(one)) for one in (placed, plain))
-    assert_near(ours, theirs)
+    assert_near(*(list(rows.map(one)) for one in models))
 
 
 def test_sums_of_gradients_meet_where_their_tensor_was_made(
@@ -337,12 +263,10 @@ def test_sums_of_gradients_meet_where_their_tensor_was_made(
     model = keras.Model(first, layers.Dense(2, name="head")(found))
     names = [call.part for call in sn.read(model, batch=13).calls][1:]
     pins = {name: f"gpu:{at}" for name, at in zip(names, map(int, "02012001012"))}
-    plan = sn.plan(model, cluster, batch=13, pins=pins)
-    placed = sn.emit(model, plan)
+    placed = emitted(model, cluster, batch=13, pins=pins)
     placed.compile("adam", "mse")
-    x, y = (tf.random.stateless_normal((13, 5, n), (n, 1)) for n in (16, 2))
 
-    audit = sn.audit(placed, plan, (x, y)).check()
+    audit = sn.audit(placed, None, (numbers(5, 16), numbers(5, 2))).check()
     sent = {key: moved for key, moved in audit.moved.items() if key[2] == "gradient"}
     assert sent["gpu:1", "gpu:0", "gradient"][1] >= 13 * 5 * 16 * 4
     assert sent.get(("gpu:1", "gpu:2", "gradient"), (0, 0)) == (0, 0)
@@ -350,23 +274,22 @@ def test_sums_of_gradients_meet_where_their_tensor_was_made(
 
 def test_uneven_batches_are_traced_as_often_as_by_keras(cluster: sn.Cluster) -> None:
     """1,000 samples by 32 for three epochs, then a prediction by another batch."""
-    traced: list[str] = []
+    traced: list[bool] = []
 
     @keras.saving.register_keras_serializable("traces")
     class Counted(layers.Dense):
         def call(self, inputs: Any, training: Any = None) -> Any:
-            traced.append("symbolic" if tf.executing_eagerly() else "graph")
+            traced.append(not tf.executing_eagerly())
             return super().call(inputs)
 
-    x = keras.Input((6,))
-    model = keras.Model(x, Counted(1)(x))
+    model = chain(Counted(1))
     counts = []
     for one in (model, sn.emit(model, sn.plan(model, cluster, batch=32))):
-        compiled(one)
+        one.compile("sgd", "mse")
         traced.clear()
-        one.fit(numbers(1000, 6), numbers(1000, 1), batch_size=32, epochs=3, verbose=0)
-        one.predict(numbers(50, 6), batch_size=25, verbose=0)
-        counts.append(traced.count("graph"))
+        one.fit(*data(count=1000), batch_size=32, epochs=3, verbose=0)
+        one.predict(data(count=50)[0], batch_size=25, verbose=0)
+        counts.append(sum(traced))
 
     plain, placed = counts
     assert 0 < placed <= plain + 1

@@ -29,7 +29,8 @@ model.fit(x, np.zeros((13, 2), "float32"), verbose=0)
 """
 
 
-def declare() -> Case:
+@pytest.fixture(scope="module")
+def case(cluster: sn.Cluster) -> Case:
     """Two branches with weights, state and chance, and a merge."""
     net = sn.Net("kept")
     a, b = net.input("a", (5, 3)), net.input("b", (4,))
@@ -44,12 +45,6 @@ def declare() -> Case:
     both = net.merge("both", [read, seen], layers.Concatenate(name="both"))
     net.output(net.branch("head", both, layers.Dense(2, name="head"), on="gpu:2"))
     return Case(net, [numbers(5, 3), numbers(4)], numbers(2, seed=1))
-
-
-@pytest.fixture(scope="module")
-def case(cluster: sn.Cluster) -> Case:
-    """Declared once TensorFlow has its devices: a Dropout makes a seed."""
-    return declare()
 
 
 def fit(model: Any, case: Case) -> float:
@@ -134,8 +129,16 @@ def test_training_goes_on_elsewhere_as_if_never_moved(
 
 
 def test_weights_go_both_ways(trained: Any, case: Case, tmp_path: Path) -> None:
-    """A .weights.h5 file of a placed model fits the plain one, and the other way."""
+    """A .weights.h5 file of a placed model fits the plain one, and the other way.
+
+    The plain one has weights, seeds and optimizer state on the default device.
+    """
     plain = sn.unplace(trained)
+    assert "_splitnet" not in vars(plain)
+    assert {v.value.device.rpartition(":")[2] for v in plain.variables} == {"0"}
+    mine, its = trained.optimizer.variables, plain.optimizer.variables
+    for one, other in zip([*trained.variables, *mine], [*plain.variables, *its]):
+        np.testing.assert_array_equal(one, other)
     other = sn.emit(case.source, sn.plan_of(trained))
     trained.save_weights(tmp_path / "placed.weights.h5")
     plain.set_weights([np.zeros_like(w) for w in plain.get_weights()])
@@ -146,17 +149,6 @@ def test_weights_go_both_ways(trained: Any, case: Case, tmp_path: Path) -> None:
     for mine, its in zip(trained.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, its)
     assert other.get_layer("see").kernel.value.device.endswith("CPU:2")
-
-
-def test_unplaced_model_is_plain_with_equal_values(trained: Any) -> None:
-    """Weights, seeds and optimizer state are on the default device."""
-    plain = sn.unplace(trained)
-
-    assert "_splitnet" not in vars(plain)
-    assert {v.value.device.rpartition(":")[2] for v in plain.variables} == {"0"}
-    mine, its = trained.optimizer.variables, plain.optimizer.variables
-    for one, other in zip([*trained.variables, *mine], [*plain.variables, *its]):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_export_names_no_device_and_leaves_the_model_placed(

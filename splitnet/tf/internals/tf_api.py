@@ -7,7 +7,6 @@ from types import FrameType
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.python.eager import context as tf_context
 from tensorflow.python.eager import record as tf_record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -32,7 +31,7 @@ _NEEDED: Needed = (
     ),
     (tf_context, ("FunctionCallOptions",)),
     (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
-    (tf.Graph, ("_get_function", "_attr_scope", "_add_function_recursive")),
+    (tf.Graph, ("_get_function", "_add_function_recursive")),
     (tf_ops, ("add_exit_callback_to_default_func_graph",)),
     (polymorphic_function, ("Function",)),
     (polymorphic_function.Function, ("_clone", "__get__")),
@@ -167,18 +166,6 @@ def note_reads(variables: Iterable[Any]) -> None:
     """Let tapes and the graph know that a function reads variables."""
     for variable in variables:
         resource_variable_ops.variable_accessed(variable)
-
-
-def sum_as_written(one: Any, other: Any) -> Any:
-    """The sum of two tensors, in an op that TensorFlow's graph optimizer leaves.
-
-    It makes one AddN of a chain of sums, which holds all of its terms at once.
-    """
-    if tf.executing_eagerly():
-        return one + other
-    kept = {"_grappler_do_not_remove": AttrValue(b=True)}
-    with tf.compat.v1.get_default_graph()._attr_scope(kept):
-        return one + other
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Data parallelism of a whole Keras model: its calls as one branch of towers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from splitnet.core.costs import costs_of
 from splitnet.core.errors import DeclarationError, DeviceError
 from splitnet.core.graph import Graph, Part
 from splitnet.core.net import BATCH_NORMS, Towers, preferences
-from splitnet.core.plan import Plan, PlanOptions
-from splitnet.core.replication import split_layers, towers_in
+from splitnet.core.plan import PlanOptions
+from splitnet.core.replication import split_layers
 from splitnet.planner.evaluate import executed
 from splitnet.planner.planner import plan_graph
 from splitnet.planner.strategies.space import groups_of, workers_of
@@ -63,38 +63,91 @@ def data_parallel(
         DeviceError: fewer than two devices, or one of them twice.
         DeclarationError: the model cannot be split by samples.
     """
+    if not isinstance(model, keras.Model):
+        raise DeclarationError(
+            "data_parallel takes a keras.Model; in a Net, use net.towers. Received: "
+            f"{model!r} ({type(model).__name__})."
+        )
     cluster = local_cluster() if cluster is None else cluster
-    placed = placed_of(model) if isinstance(model, keras.Model) else None
+    placed = placed_of(model)
     if placed is not None and split_layers(placed.plan.graph):
         model, placed = unplace(model), None
-    if not _devices_of(placed):
-        placed = None
+    used = _spread(placed)
     towers = Towers((), preferences(weights_on), batch_norm, tuple(broadcast))
-    graph = towers_of(model, placed, cluster, devices, towers, batch)
+    graph = towers_of(model, placed if used else None, cluster, devices, towers, batch)
     options = PlanOptions(missing=missing, costs=costs_of(costs), optimizer=optimizer)
     plan = plan_graph(graph, cluster, options)
-    if placed is not None:
+    if placed is not None and used:
         plan = executed(plan, replace(placed.plan.execution, recompute=()))
     return emit(model, plan)
 
 
-def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
-    """The devices of the towers.
+def towers_of(
+    model: Any,
+    placed: Placed | None,
+    cluster: Cluster,
+    devices: Sequence[str] | int | None,
+    towers: Towers,
+    batch: int,
+) -> Graph:
+    """Read a Keras model as towers of itself; nothing is run.
 
-    Raises:
-        DeviceError: fewer than two, more than there are, or one of them twice.
+    Each part of a placed one becomes towers, unless all of them would be on one device.
     """
+    names = _devices(cluster, devices)
+    blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
+    _check(blueprint, towers)
+    inputs = [site.part for site in blueprint.sites if site.node.is_input]
+    nodes = blueprint.flow.nodes
+    if placed is None:
+        part_of = {id(node): blueprint.name for node in nodes}
+        homes = {blueprint.name: names}
+    else:
+        part_of, homes = {}, {}
+        maps = _device_maps(placed, cluster, names)
+        for mine, its in zip(nodes, placed.flow.nodes, strict=True):
+            key = placed.key_of[id(its)]
+            part_of[id(mine)] = part = placed.part_of[key]
+            homes[part] = [mapped(placed.device_of[key]) for mapped in maps]
+    parts, each = [Part(name, "input", ("cpu",)) for name in inputs], {}
+    for name, where in homes.items():
+        if placed is None or len(set(where)) > 1:
+            each[name] = replace(towers, on=tuple(map(preferences, where)))
+            parts.append(Part(name, "towers", (cluster.home.name,)))
+        else:
+            parts.append(Part(name, on=preferences(where[0])))
+    sites = []
+    for site in blueprint.sites:
+        part = part_of.get(id(site.node), site.part)
+        call = f"{part}/{site.call}" if part in each else site.call
+        sites.append(replace(site, part=part, call=call))
+    made = replace(blueprint, parts=tuple(parts), sites=tuple(sites), towers=each)
+    return graph_of(made, batch)
+
+
+def _spread(placed: Placed | None) -> list[str]:
+    """The devices over which a placed model computes; none if one, or of towers."""
+    if placed is None or placed.replicas:
+        return []
+    busy = {placed.device_of[key] for key in placed.computing}
+    found = [name for name in workers_of(placed.plan.cluster) if name in busy]
+    return found if len(found) > 1 else []
+
+
+def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
+    """The devices of the towers: two or more, each once."""
     gpus = [device.name for device in cluster if device.kind == "gpu"]
     if isinstance(asked, str):
         asked = [asked]
-    if asked is None:
-        asked = gpus
-    found = gpus[: max(asked, 0)] if isinstance(asked, int) else list(asked)
     if isinstance(asked, int) and asked > len(gpus):
         raise DeviceError(
             f"data_parallel over {asked} GPUs: there are {len(gpus)} here "
             f"({', '.join(gpus) or 'none'}). Name devices=[...], or ask for fewer."
         )
+    if asked is None or isinstance(asked, int):
+        found = gpus[: len(gpus) if asked is None else max(asked, 0)]
+    else:
+        found = list(asked)
     if len(found) < 2:
         raise DeviceError(
             f"data_parallel needs two or more devices, and has {len(found)} "
@@ -112,120 +165,40 @@ def _devices(cluster: Cluster, asked: Sequence[str] | int | None) -> list[str]:
     return found
 
 
-def _devices_of(placed: Placed | None) -> list[str]:
-    """The devices over which each tower of a placed model goes; none if it is whole."""
-    if placed is None or towers_in(placed.plan.graph):
-        return []
-    plan = placed.plan
-    busy = {plan.device_of[c.part] for c in plan.graph.calls if c.forward_flops}
-    found = [name for name in workers_of(plan.cluster) if name in busy]
-    return found if len(found) > 1 else []
+def _device_maps(
+    placed: Placed, cluster: Cluster, names: Sequence[str]
+) -> list[Callable[[str], str]]:
+    """For each tower of a placed model, what each device of its plan becomes.
 
-
-def _groups(
-    names: Sequence[str], used: Sequence[str], *, given: bool
-) -> list[tuple[str, ...]]:
-    """The devices of each tower of a placed model; in the order that was given.
-
-    Raises:
-        DeviceError: too few devices for two towers.
+    A CPU becomes that of the tower's host.
     """
+    used = _spread(placed)
     size = len(used)
-    if given and len(names) % size == 0:
-        found = [tuple(names[i : i + size]) for i in range(0, len(names), size)]
-    else:
-        found = groups_of(names, size)
-    if len(found) < 2:
+    groups = groups_of(names, size)
+    if len(groups) < 2:
         raise DeviceError(
             f"the model is placed over {size} devices ({', '.join(used)}), so two "
             f"towers of it need {2 * size}. Received: {', '.join(names)}. Give "
             "data_parallel(sn.unplace(model)) to copy the whole model to each device."
         )
-    return found
 
+    def map_of(group: Sequence[str]) -> Callable[[str], str]:
+        pairs, hosts = dict(zip(used, group)), {n.rpartition("/")[0] for n in group}
 
-def _device_map(
-    plan: Plan, cluster: Cluster, pairs: Mapping[str, str]
-) -> Callable[[str], str]:
-    """What each device of the plan is in a tower; a CPU is that of the tower's host."""
-    [*hosts] = dict.fromkeys(name.rpartition("/")[0] for name in pairs.values())
+        def mapped(name: str) -> str:
+            if name in pairs:
+                return pairs[name]
+            kind = placed.plan.cluster[name].kind
+            near = [d.name for d in cluster.of_kind(kind) if {d.host} == hosts]
+            return near[0] if near else cluster.home.name
 
-    def mapped(name: str) -> str:
-        if name in pairs:
-            return pairs[name]
-        kind = plan.cluster[name].kind
-        near = [d.name for d in cluster.of_kind(kind) if d.host == hosts[0]]
-        return near[0] if near and len(hosts) == 1 else cluster.home.name
+        return mapped
 
-    return mapped
-
-
-def towers_of(
-    model: Any,
-    placed: Placed | None,
-    cluster: Cluster,
-    devices: Sequence[str] | int | None,
-    towers: Towers,
-    batch: int,
-) -> Graph:
-    """Read a Keras model as towers of itself; nothing is run.
-
-    Each part of a placed one becomes towers, unless all of them would be on one device.
-
-    Raises:
-        DeviceError: as in `data_parallel`.
-        DeclarationError: the model cannot be split by samples.
-    """
-    if not isinstance(model, keras.Model):
-        raise DeclarationError(
-            "data_parallel takes a keras.Model; in a Net, use net.towers. Received: "
-            f"{model!r} ({type(model).__name__})."
-        )
-    names = _devices(cluster, devices)
-    blueprint = blueprint_of(model, placed.flow.nested if placed else "keep")
-    _check(blueprint, towers)
-    inputs = [site.part for site in blueprint.sites if site.node.is_input]
-    if placed is None:
-        name = blueprint.name
-        while name in inputs:
-            name += "_towers"
-        part_of = {id(node): name for node in blueprint.flow.nodes}
-        homes = {name: names}
-    else:
-        used = _devices_of(placed)
-        groups = _groups(names, used, given=isinstance(devices, Sequence))
-        maps = [_device_map(placed.plan, cluster, dict(zip(used, g))) for g in groups]
-        part_of = {
-            id(mine): placed.part_of[placed.key_of[id(its)]]
-            for mine, its in zip(blueprint.flow.nodes, placed.flow.nodes, strict=True)
-        }
-        device_of = placed.plan.device_of
-        homes = {
-            part: [mapped(device_of[part]) for mapped in maps]
-            for part in dict.fromkeys(part_of.values())
-        }
-    parts, each = [Part(name, "input", ("cpu",)) for name in inputs], {}
-    for name, where in homes.items():
-        if placed is None or len(set(where)) > 1:
-            each[name] = replace(towers, on=tuple(map(preferences, where)))
-            parts.append(Part(name, "towers", (cluster.home.name,)))
-        else:
-            parts.append(Part(name, on=preferences(where[0])))
-    sites = []
-    for site in blueprint.sites:
-        part = part_of.get(id(site.node), site.part)
-        call = f"{part}/{site.call}" if part in each else site.call
-        sites.append(replace(site, part=part, call=call))
-    made = replace(blueprint, parts=tuple(parts), sites=tuple(sites), towers=each)
-    return graph_of(made, batch)
+    return list(map(map_of, groups))
 
 
 def _check(blueprint: Blueprint, towers: Towers) -> None:
-    """Refuse what cannot be split by samples.
-
-    Raises:
-        DeclarationError: with every fault.
-    """
+    """Refuse what cannot be split by samples, with every fault."""
     names = [site.call for site in blueprint.sites if site.node.is_input]
     faults = [
         f"broadcast= names {one!r}, which is not an input ({', '.join(names)})."

@@ -1,6 +1,5 @@
 """What micro-batches would make other than the whole batch: refused, or warned of."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -8,7 +7,6 @@ import keras
 from splitnet.core.errors import DeclarationError, warn
 from splitnet.simulator.microbatch import Pipeline
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.keras_api import CARRIED
 from splitnet.tf.reading.flatten import is_sparse
 from splitnet.tf.reading.source import blueprint_of
 from splitnet.tf.reading.variables import states_of
@@ -18,12 +16,7 @@ _MEANS = ("sum_over_batch_size", "mean", "auto")
 
 
 def check_pipeline(model: Any, pipeline: Pipeline) -> None:
-    """Refuse a model that micro-batches would change, and warn of what they do change.
-
-    Raises:
-        DeclarationError: the model has a training step of its own, or a recurrent
-            layer whose state is that of a whole batch.
-    """
+    """Refuse a model that cannot be cut, and warn of what micro-batches change."""
     if pipeline.microbatches == 1:
         return
     head = f"microbatches={pipeline.microbatches}:"
@@ -53,7 +46,7 @@ def warn_of_masks(model: Any, pipeline: Pipeline, made: Any) -> None:
     masked = [
         name
         for name, tensor in zip(model.output_names, keras.tree.flatten(made))
-        if getattr(tensor, CARRIED[0], None) is not None
+        if keras_api.mask_of(tensor) is not None
     ]
     if masked:
         warn(
@@ -65,11 +58,7 @@ def warn_of_masks(model: Any, pipeline: Pipeline, made: Any) -> None:
 
 
 def check_losses(model: Any, pipeline: Pipeline) -> None:
-    """Refuse a loss that is not a mean over samples.
-
-    Raises:
-        DeclarationError: names the loss and its reduction.
-    """
+    """Refuse a loss that is not a mean over samples."""
     for loss in _other_losses(model):
         raise DeclarationError(
             f"microbatches={pipeline.microbatches}: loss {loss.name!r} has "
@@ -90,35 +79,34 @@ def obstacles_of(source: Any) -> dict[str, str]:
     Only what makes training other than that of the whole batch, noise left out.
     """
     found: dict[str, str] = {}
-    for which, why in _obstacles(source):
-        for name in ("microbatches", "towers") if which == "both" else (which,):
+
+    def note(why: str, *names: str) -> None:
+        for name in names or ("microbatches", "towers"):
             found.setdefault(name, why)
-    return found
 
-
-def _obstacles(source: Any) -> Iterator[tuple[str, str]]:
     blueprint = blueprint_of(source)
     model = blueprint.model
     for tensor in (*model.inputs, *model.outputs):
         if tuple(tensor.shape[:1]) != (None,):
-            yield "both", f"the first axis of {tensor.name!r} is no batch of any size"
+            note(f"the first axis of {tensor.name!r} is no batch of any size")
     for site in blueprint.sites:
         if any(map(is_sparse, site.node.input_tensors)):
-            yield "both", f"{site.call!r} reads a sparse tensor"
+            note(f"{site.call!r} reads a sparse tensor")
         for layer in keras_api.sublayers(site.node.operation):
             if isinstance(layer, _OF_BATCH):
-                yield "microbatches", f"{layer.name!r} would see each by itself"
+                note(f"{layer.name!r} would see each by itself", "microbatches")
                 if layer is not site.node.operation:
-                    yield "towers", f"{layer.name!r} is inside of another layer"
-            elif not type(layer).__module__.startswith("keras.") and any(
+                    note(f"{layer.name!r} is inside of another layer", "towers")
+            elif not keras_api.from_keras(layer) and any(
                 "seed" not in variable.name for variable in states_of(layer)
             ):
-                yield "both", f"{layer.name!r} has a state that its calls may change"
+                note(f"{layer.name!r} has a state that its calls may change")
     for tensor in model.outputs:
-        if getattr(tensor, CARRIED[0], None) is not None:
-            yield "microbatches", f"{tensor.name!r} hands a mask to its loss"
+        if keras_api.mask_of(tensor) is not None:
+            note(f"{tensor.name!r} hands a mask to its loss", "microbatches")
     if isinstance(source, keras.Model):
         if type(source).train_step is not keras.Model.train_step:
-            yield "microbatches", "the model has a train_step of its own"
+            note("the model has a train_step of its own", "microbatches")
         for loss in _other_losses(source):
-            yield "microbatches", f"loss {loss.name!r} is no mean over samples"
+            note(f"loss {loss.name!r} is no mean over samples", "microbatches")
+    return found

@@ -20,20 +20,16 @@ from splitnet.tf.reading.flatten import flow_of
 from splitnet.tf.reading.source import Blueprint, Site, named, sized
 from splitnet.tf.reading.variables import variables_of
 from splitnet.tf.sharding.cut import cut_layer
-from splitnet.tf.sharding.heads import HEAD_SLICES, HeadSum, SideBySide
+from splitnet.tf.sharding.heads import HEAD_SLICES, SliceJoin
 
 Slices = Mapping[str, Sequence[str]]
 """The devices of a layer's slices, by its name."""
 
 
-def joined_layers(model: Any) -> dict[str, int]:
-    """The name of each layer of a model that is in slices, and in how many."""
-    names = [layer.name for layer in model.layers]
-    ends = [x.name for x in model.layers if isinstance(x, HeadSum | SideBySide)]
-    return {
-        name: sum(other.startswith(f"{name}_slice") for other in names)
-        for name in (end.removesuffix("_join") for end in ends)
-    }
+def joined_layers(model: Any) -> list[str]:
+    """The name of each layer of a model that is in slices."""
+    ends = [layer.name for layer in model.layers if isinstance(layer, SliceJoin)]
+    return [name.removesuffix("_join") for name in ends]
 
 
 def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
@@ -66,17 +62,26 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
         for name, layer in layers.items()
         for tensor, device in zip(cloner.slices[id(layer)], slices[name])
     }
+    parts = list[Part]()
     if blueprint.declared:
-        parts, sites = _declared(blueprint, nodes, running, on)
+        part_of = {id(nodes[id(site.node)]): site.part for site in blueprint.sites}
+        branch = {id(site.node.operation): site.part for site in blueprint.sites}
+        count = Counter[int]()
+        for key, (layer, device) in on.items():  # of branch "a": "a/slice0" and on
+            part_of[key] = f"{branch[layer]}/slice{count[layer]}"
+            parts.append(Part(part_of[key], "slice", (device,)))
+            count[layer] += 1
+        parts = [*blueprint.parts, *parts]
+        sites = named([(part_of[id(node)], node) for node in running], prefix=True)
     else:
-        sites, parts = named([(None, node) for node in running], prefix=False), []
+        sites = named([(None, node) for node in running], prefix=False)
         for site in sites:
+            kind, device = (
+                ("input", "cpu") if site.node.is_input else ("branch", "auto")
+            )
             if id(site.node) in on:
-                parts.append(Part(site.part, "slice", (on[id(site.node)][1],)))
-            elif site.node.is_input:
-                parts.append(Part(site.part, "input", ("cpu",)))
-            else:
-                parts.append(Part(site.part, "branch", ("auto",)))
+                kind, device = "slice", on[id(site.node)][1]
+            parts.append(Part(site.part, kind, (device,)))
     originals = {id(copy): old for old, copy in cloner.layers()}
     known = blueprint.originals
     return replace(
@@ -87,36 +92,6 @@ def with_slices(blueprint: Blueprint, slices: Slices) -> Blueprint:
         sites=sites,
         originals={key: known.get(id(old), old) for key, old in originals.items()},
     )
-
-
-def _declared(
-    blueprint: Blueprint,
-    nodes: Mapping[int, Any],
-    running: Sequence[Any],
-    on: Mapping[int, tuple[int, str]],
-) -> tuple[list[Part], tuple[Site, ...]]:
-    """The parts and calls of a net; the slices of branch "a" are "a/slice0" and on."""
-    branch = {id(nodes[id(site.node)]): site.part for site in blueprint.sites}
-    cut = {
-        key: branch[id(nodes[id(site.node)])]
-        for site in blueprint.sites
-        for key, (layer, _) in on.items()
-        if layer == id(site.node.operation)
-    }
-    parts, count = list(blueprint.parts), Counter[str]()
-    pairs = []
-    for node in running:
-        part = branch.get(id(node))
-        if id(node) in on:
-            part = f"{cut[id(node)]}/slice{count[cut[id(node)]]}"
-            count[cut[id(node)]] += 1
-            parts.append(Part(part, "slice", (on[id(node)][1],)))
-        elif part is None:  # a join, whose activation has the place of the layer
-            made = node.outputs[0]
-            reader = next(n for n in running if any(t is made for t in n.input_tensors))
-            part = branch[id(reader)]
-        pairs.append((part, node))
-    return parts, named(pairs, prefix=True)
 
 
 def obstacle_of(blueprint: Blueprint, name: str, count: int) -> str:

@@ -18,9 +18,8 @@ from splitnet.tf.parallel.batch_shards import Shards
 from splitnet.tf.placement.device_function import scope_of
 from splitnet.tf.placement.part_function import PartFunction, run_node
 from splitnet.tf.placement.placed import Placed, Replicas
-from splitnet.tf.placement.run import Run
+from splitnet.tf.placement.run import Run, StateScope
 from splitnet.tf.placement.segments import Segment
-from splitnet.tf.placement.states import StateScope
 from splitnet.tf.reading.variables import states_of, weights_of
 
 
@@ -32,12 +31,11 @@ def is_synchronised(node: Any, replicas: Replicas) -> bool:
 
 def leaving(placed: Placed) -> frozenset[int]:
     """The tensors of towers, by id, that others read or that the model returns."""
-    replicas = placed.replicas
     found = {id(t) for t in placed.flow.outputs}
     for node in placed.flow.nodes:
-        mine = replicas.get(id(node))
+        mine = placed.replicas.get(id(node))
         for tensor in node.input_tensors:
-            theirs = replicas.get(id(keras_api.producer(tensor)))
+            theirs = placed.replicas.get(id(keras_api.producer(tensor)))
             if theirs is not None and (mine is None or not theirs.feeds(mine)):
                 found.add(id(tensor))
     return frozenset(found)
@@ -56,18 +54,21 @@ class TowerRunner:
     leaving: frozenset[int]
 
     def run(self, run: Run) -> None:
-        """Run the segment on every tower, in a graph; else once, on the whole batch."""
-        function = PartFunction(self.segment, self._on(self.replicas.join))
-        if tf.executing_eagerly() or keras_api.in_stateless_scope():
-            function.run(run)
-            return
-        shards = self.shards(run)
-        inputs = [self.inputs(run, tensor, shards) for tensor in self.segment.reads]
+        """Run the segment on every tower, in the graph of a step."""
+        shards = self._shards(run)
+        read = [self._share(run, old, shards) for old in self.segment.reads]
+        each = [[of[i] for of in read] for i in range(shards.count)]
+        with tf.device(self._on(self.replicas.home)):
+            self._run(run, shards, each)
+
+    def _run(self, run: Run, shards: Shards, each: list[list[Any]]) -> None:
+        """Run the segment on every tower; `each` has what each of them reads."""
+        function = PartFunction(self.segment, "")
         values: list[dict[int, Any]] = []
         losses, outputs = [], []
-        for key, *given in zip(self.replicas.keys, *inputs):
-            trace, made = function.call(run, given, self._on(key), key, captures=False)
-            outputs.append(trace.outputs(made))
+        for key, given in zip(self.replicas.keys, each):
+            trace, made = function.call(run, given, self._on(key), key)
+            outputs.append(made["outputs"])
             losses.append(made["losses"])
             values.append({})
             for variable, value in trace.new_states(run, made):
@@ -75,36 +76,31 @@ class TowerRunner:
                     run.assign(variable, value)
                 else:
                     values[-1][id(variable)] = variable, value
-        self.settle(run, shards, values)
-        with tf.device(self._on(self.replicas.home)):
-            for operation, each in zip(trace.owners, zip(*losses)):
-                operation.add_loss(shards.mean(list(each)))  # a mean over samples
-        self.give(run, shards, self.segment.gives, outputs)
+        for operation, of_towers in zip(trace.owners, zip(*losses)):
+            operation.add_loss(shards.mean(list(of_towers)))  # a mean over samples
+        self._give(run, shards, values, outputs)
 
     def _on(self, key: str) -> str:
         return self.placed.target_of[key]
 
-    def shards(self, run: Run) -> Shards:
+    def _shards(self, run: Run) -> Shards:
         """How the samples are cut: as those of the towers before, or by an input."""
-        known = run.extra.setdefault("shards", {})
+        known: dict[str, Shards] = run.extra.setdefault("shards", {})
         mine = self.replicas
-        if mine.join in known:
-            found: Shards = known[mine.join]
-            return found
-        batched = None
-        for old in self.segment.reads:
+        batched = next(t for t in run.tensors.values() if t is not None)
+        for old in () if mine.join in known else self.segment.reads:
             theirs = self.placed.replicas.get(id(keras_api.producer(old)))
             if theirs is not None and theirs.feeds(mine):
                 return known.setdefault(mine.join, known[theirs.join])
             if self._is_split(old):
                 batched = run.tensors[id(old)]
                 break
-        if batched is None:
-            batched = next(t for t in run.tensors.values() if t is not None)
-        with tf.device(self._on(mine.join)):
-            return known.setdefault(mine.join, Shards.of(batched, len(mine.keys)))
+        if mine.join not in known:
+            with tf.device(self._on(mine.join)):
+                known[mine.join] = Shards.of(batched, len(mine.keys))
+        return known[mine.join]
 
-    def inputs(self, run: Run, old: Any, shards: Shards) -> list[Any]:
+    def _share(self, run: Run, old: Any, shards: Shards) -> list[Any]:
         """What each tower reads of a tensor: its own, its share, or the whole."""
         source = keras_api.producer(old)
         targets = list(map(self._on, self.replicas.keys))
@@ -128,30 +124,30 @@ class TowerRunner:
         whole = source in self.replicas.broadcast
         return not whole and len(old.shape) > 0 and old.shape[0] is None
 
-    def settle(
-        self, run: Run, shards: Shards, values: list[dict[int, tuple[Any, Any]]]
+    def _give(
+        self,
+        run: Run,
+        shards: Shards,
+        values: list[dict[int, tuple[Any, Any]]],
+        outputs: list[list[Any]],
     ) -> None:
-        """Give each state its new value: a float the mean, else the first tower's."""
-        for variable, _ in values[0].values():
-            each = [one[id(variable)][1] for one in values if id(variable) in one]
-            if len(each) == len(values):
-                with tf.device(self._on(self.replicas.home)):
-                    floating = tf.as_dtype(variable.dtype).is_floating
-                    run.assign(variable, shards.mean(each) if floating else each[0])
+        """Note what the towers made: new states, and tensors, joined if that is needed.
 
-    def give(
-        self, run: Run, shards: Shards, gives: Any, outputs: list[list[Any]]
-    ) -> None:
-        """Note what each tower made of tensors, and all together if it is needed."""
-        join = self._on(self.replicas.join)
-        for old, values in zip(gives, zip(*outputs)):
-            run.extra.setdefault("local", {})[id(old)] = values
+        A state that is a float becomes the mean, any other that of the first tower.
+        """
+        for number, (variable, value) in values[0].items():
+            each = [one[number][1] for one in values if number in one]
+            if len(each) == len(values):
+                floating = tf.as_dtype(variable.dtype).is_floating
+                run.assign(variable, shards.mean(each) if floating else value)
+        scope, join = scope_of(self.replicas.join), self._on(self.replicas.join)
+        for old, made in zip(self.segment.gives, zip(*outputs)):
+            run.extra.setdefault("local", {})[id(old)] = made
             run.tensors[id(old)] = None
             if id(old) in self.leaving:
-                scope = scope_of(self.replicas.join)
                 with tf.name_scope(scope), tf.device(join):
                     homes = map(self._on, self.replicas.keys)
-                    pieces = [run.moved(v, h, join) for v, h in zip(values, homes)]
+                    pieces = [run.moved(v, home, join) for v, home in zip(made, homes)]
                     run.give(old, shards.join(pieces), join)
 
 
@@ -162,68 +158,54 @@ class SynchronisedNorm(TowerRunner):
     step's own graph, each on its tower's device.
     """
 
-    def run(self, run: Run) -> None:
+    def _run(self, run: Run, shards: Shards, each: list[list[Any]]) -> None:
         """Run the layer on every tower with the moments of all.
 
         They are worked out when the first tower asks for them, at the weights' home.
         """
         [node] = self.segment.nodes
-        if tf.executing_eagerly() or keras_api.in_stateless_scope():
-            super().run(run)
-            return
-        shards, layer = self.shards(run), node.operation
+        layer, keys = node.operation, self.replicas.keys
         home = self._on(self.replicas.home)
-        inputs = [self.inputs(run, tensor, shards) for tensor in self.segment.reads]
         plainly = keras_api.moments_of(layer)
         found: list[Any] = []
         outputs, values = [], []
 
         def moments(asked: Any, mask: Any) -> tuple[Any, ...]:
             if not found:
-                each = self._each(run, plainly, inputs, asked.dtype, mask is not None)
+                own = []
+                for key, (value, *masks) in zip(keys, each):
+                    with tf.name_scope(scope_of(key)), tf.device(self._on(key)):
+                        kept = masks[0] if masks else keras_api.mask_of(value)
+                        kept = None if mask is None else kept
+                        made = [*plainly(tf.cast(value, asked.dtype), kept)]
+                        if kept is not None:
+                            made.append(tf.reduce_sum(tf.cast(kept, asked.dtype)))
+                    own.append([run.moved(one, self._on(key), home) for one in made])
                 with tf.name_scope(scope_of(self.replicas.home)), tf.device(home):
-                    found.extend(_combined(each, shards))
-            target = self._on(self.replicas.keys[len(outputs)])
+                    found.extend(_combined(own, shards))
+            target = self._on(keys[len(outputs)])
             return tuple(run.moved(one, home, target) for one in found)
 
         with keras_api.with_moments(layer, moments):
-            for key, *given in zip(self.replicas.keys, *inputs):
+            for key, given in zip(keys, each):
                 device = self._on(key)
                 mapping = [(v, run.weight(v, device)) for v in weights_of(layer)]
                 mapping += [(v, run.state(v, first=True)) for v in states_of(layer)]
-                seen = dict(zip(map(id, self.segment.reads), given))
+                seen: dict[int, Any] = dict(zip(map(id, self.segment.reads), given))
                 with (
                     tf.name_scope(scope_of(key)),
                     tf.device(device),
                     StateScope(mapping) as scope,
                 ):
                     run_node(node, seen, run.context)
-                outputs.append([seen[id(old)] for old in node.outputs])
+                outputs.append([seen[id(old)] for old in self.segment.gives])
                 new = scope.get_current_value
                 values.append({i: (v, new(v)) for i, v in scope.assigned.items()})
-        self.settle(run, shards, values)
-        self.give(run, shards, node.outputs, outputs)
-
-    def _each(
-        self, run: Run, plainly: Any, inputs: list[list[Any]], dtype: Any, masked: bool
-    ) -> list[list[Any]]:
-        """The moments of each tower, copied home.
-
-        They are mean and variance of its samples; how many, if there is a mask.
-        """
-        each, home = [], self._on(self.replicas.home)
-        for key, value, *masks in zip(self.replicas.keys, *inputs):
-            kept = masks[0] if masks else keras_api.mask_of(value)
-            with tf.name_scope(scope_of(key)), tf.device(self._on(key)):
-                found = [*plainly(tf.cast(value, dtype), kept if masked else None)]
-                if masked and kept is not None:
-                    found.append(tf.reduce_sum(tf.cast(kept, dtype)))
-            each.append([run.moved(one, self._on(key), home) for one in found])
-        return each
+        self._give(run, shards, values, outputs)
 
 
 def _combined(each: list[list[Any]], shards: Shards) -> tuple[Any, Any]:
-    """Mean and variance of the whole batch from each tower's.
+    """Mean and variance of the whole batch from each tower's; counts, if masked.
 
     The variance of a union is the mean variance plus the variance of the means.
     """

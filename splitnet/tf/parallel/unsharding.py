@@ -5,8 +5,7 @@ file of the whole model is loaded into the slices.
 """
 
 import functools
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
@@ -16,143 +15,55 @@ from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api
 from splitnet.tf.placement.optimizer import all_optimizers, slots_of
 from splitnet.tf.reading.cloner import Cloner, functional, input_like
-from splitnet.tf.sharding.cut import COUNTED, cut_axis, matched
+from splitnet.tf.reading.variables import variables_of
+from splitnet.tf.sharding.cut import cut_axis, matched
 
 Pairs = list[tuple[Any, list[Any]]]  # a whole variable, and what it was cut into
 _WHOLE_MATRICES = ("Adafactor", "Lamb", "Muon")
 
 
-def join_slices(model: Any, names: Mapping[str, int], device: str) -> Any:
-    """A copy of a plain model with whole layers in the place of slices.
+def join_slices(model: Any, names: Collection[str], device: str) -> Any:
+    """A copy of a plain model with whole layers in the place of slices, on a device.
 
-    Values, compilation and the optimizer's state are the model's own, put together.
-
-    Args:
-        model: a model without a placement.
-        names: the name of each layer that was cut, and into how many.
-        device: where the values are born.
+    `names` are the layers that were cut. Values, compilation and the optimizer's state
+    are the model's own, put together.
     """
     layers = {layer.name: layer for layer in model.layers}
-    slices = {n: [layers[f"{n}_slice{i}"] for i in range(k)] for n, k in names.items()}
-    with keras_api.random_states_kept():
-        wholes = {n: _whole(n, found, layers) for n, found in slices.items()}
-        stand_in: dict[int, Any] = {}
-        for name, found in slices.items():
-            gone = [*found[1:], layers[f"{name}_join"], layers.get(f"{name}_act")]
-            stand_in |= {id(layer): _first_of for layer in gone if layer is not None}
-            stand_in[id(found[0])] = wholes[name]
+    stand_in: dict[int, Any] = {}
+    with keras_api.random_states_kept(), tf.device(device):
+        for name in names:
+            first, *others = _slices(layers, name)
+            whole = layers[f"{name}_join"].whole_layer()
+            whole.trainable = first.trainable
+            gone = [*others, layers[f"{name}_join"]]
+            stand_in |= {id(first): whole} | {id(one): _first_of for one in gone}
         cloner = Cloner(lambda layer: device)
 
         def call(operation: Any, args: Any, kwargs: Any) -> Any:
             if id(operation) in stand_in:
-                with tf.device(device):
-                    return stand_in[id(operation)](*args, **kwargs)
+                return stand_in[id(operation)](*args, **kwargs)
             return cloner.call(operation, args, kwargs)
 
-        structure = model.input
-        inputs = keras.tree.map_structure(input_like, structure)
+        inputs = keras.tree.map_structure(input_like, model.input)
         outputs, _ = cloner.replay(model, inputs, call)
         made = functional(model, inputs, outputs)
-    pairs = [(its, [mine]) for mine, its in cloner.pairs()]
-    for name, found in slices.items():
-        pairs += _cut_pairs(wholes[name], found)
-    _put_together(pairs)
+    pairs = _pairs(made, model, names)
+    _gather(pairs)
     cloner.carry_assets()
     if model.compiled:
         made.compile(**keras_api.compile_arguments(model))
         if model.optimizer is not None and model.optimizer.built:
             made.optimizer.build(made.trainable_variables)
-            _put_together(_slot_pairs(made, model, pairs))
+            _gather(_slot_pairs(made, model, pairs))
     return made
 
 
-def _whole(name: str, slices: list[Any], layers: Mapping[str, Any]) -> Any:
-    """The whole layer that slices came from, not yet built."""
-    first = slices[0]
-    kind = next(cls for cls in type(first).__mro__ if cls.__name__ in COUNTED)
-    configs = [one.get_config() for one in slices]
-    config = configs[0]
-    for key in COUNTED[kind.__name__]:
-        sizes = [one[key] for one in configs]
-        if isinstance(sizes[0], list | tuple):
-            axis = layers[f"{name}_join"].axis
-            config[key] = list(sizes[0])
-            config[key][axis] = sum(size[axis] for size in sizes)
-        else:
-            config[key] = sum(sizes)
-    activation = layers.get(f"{name}_act")
-    if activation is not None:
-        config["activation"] = activation.get_config()["activation"]
-    config["name"] = name
-    for key in ("build_config", "slice_number", "slice_count"):
-        config.pop(key, None)
-    whole = kind.from_config(config)
-    whole.trainable = first.trainable
-    return whole
-
-
-def _first_of(*given: Any, **named: Any) -> Any:
-    """What stands where other slices and their join were: it hands a tensor on."""
-    flat = keras.tree.flatten((given, named))
-    return next(one for one in flat if isinstance(one, keras.KerasTensor))
-
-
-def _cut_pairs(whole: Any, slices: list[Any]) -> Pairs:
-    """The variables of a whole layer with those of its slices, in their order.
-
-    Seeds, and what only the first slice has, are its own.
-    """
-    parts: dict[int, list[Any]] = {id(v): [] for v in whole.variables}
-    for one in slices:
-        for mine, its in matched(whole, one):
-            parts[id(mine)].append(its)
-    return [
-        (v, found if cut_axis(v, found[0]) is not None else found[:1])
-        for v in whole.variables
-        for found in [parts[id(v)]]
-    ]
-
-
-def _put_together(pairs: Pairs) -> None:
-    """Give each whole variable the values of its slices, side by side."""
-    for variable, parts in pairs:
-        axis = cut_axis(variable, parts[0])
-        values = [tf.convert_to_tensor(part.value) for part in parts]
-        variable.assign(values[0] if len(parts) == 1 else tf.concat(values, axis))
-
-
-def _slot_pairs(whole: Any, sliced: Any, pairs: Pairs) -> Pairs:
-    """Each variable of the whole model's optimizer, and what it is in the sliced's."""
-    parts = {id(variable): found for variable, found in pairs}
-    theirs, mine = all_optimizers(sliced.optimizer), all_optimizers(whole.optimizer)
-    found: Pairs = []
-    for old, new in zip(theirs, mine, strict=True):
-        of_part: dict[int, list[Any]] = {}
-        for slot, variable in slots_of(old):
-            of_part.setdefault(id(variable), []).append(slot)
-        turns: Counter[int] = Counter()
-        for slot, variable in slots_of(new):
-            kind, turns[id(variable)] = turns[id(variable)], turns[id(variable)] + 1
-            own = [of_part[id(part)][kind] for part in parts[id(variable)]]
-            found.append((slot, own if slot.shape == variable.shape else own[:1]))
-        slots = [{id(slot) for slot, _ in slots_of(one)} for one in (old, new)]
-        rest = [
-            [v for v in one.variables if id(v) not in known]
-            for one, known in zip((old, new), slots)
-        ]
-        found += [(its, [own]) for own, its in zip(*rest, strict=True)]
-    return found
-
-
 def files_of_the_whole(
-    model: Any, names: Mapping[str, int], whole_of: Callable[[Any], Any]
+    model: Any, names: Collection[str], whole_of: Callable[[Any], Any]
 ) -> None:
-    """Let one model's `save`, `save_weights` and `load_weights` speak of whole layers.
+    """Let `save`, `save_weights` and `load_weights` of a model speak of whole layers.
 
-    Args:
-        model: an emitted model with slices.
-        names: the name of each layer that was cut, and into how many.
-        whole_of: makes the plain model with whole layers of it.
+    `names` are the layers that were cut; `whole_of` makes the plain model of this one.
     """
     compile_plainly = model.compile
 
@@ -160,7 +71,11 @@ def files_of_the_whole(
     def load_weights(*args: Any, **kwargs: Any) -> None:
         whole = whole_of(model)
         whole.load_weights(*args, **kwargs)
-        _scatter(whole, model, names)
+        pairs = _pairs(whole, model, names)
+        _scatter(pairs)
+        if whole.optimizer is not None and whole.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+            _scatter(_slot_pairs(whole, model, pairs))
 
     @functools.wraps(compile_plainly)
     def compile_warned(*args: Any, **kwargs: Any) -> None:
@@ -186,27 +101,71 @@ def files_of_the_whole(
     vars(model).update(own, compile=compile_warned, load_weights=load_weights)
 
 
-def _scatter(whole: Any, sliced: Any, names: Mapping[str, int]) -> None:
-    """Give slices, and all that is not cut, the values of a whole model."""
-    theirs = {layer.name: layer for layer in sliced.layers}
-    pairs: Pairs = []
+def _first_of(*given: Any, **named: Any) -> Any:
+    """What stands where other slices and their join were: it hands a tensor on."""
+    flat = keras.tree.flatten((given, named))
+    return next(one for one in flat if isinstance(one, keras.KerasTensor))
+
+
+def _slices(layers: dict[str, Any], name: str) -> list[Any]:
+    found = (layers.get(f"{name}_slice{number}") for number in range(len(layers)))
+    return [one for one in found if one is not None]
+
+
+def _pairs(whole: Any, sliced: Any, names: Collection[str]) -> Pairs:
+    """The variables of a whole model with those of its sliced one.
+
+    Seeds of slices, and what only the first slice has, are its own.
+    """
+    layers = {layer.name: layer for layer in sliced.layers}
+    found: Pairs = []
     for layer in whole.layers:
-        if layer.name in names:
-            count = names[layer.name]
-            slices = [theirs[f"{layer.name}_slice{i}"] for i in range(count)]
-            pairs += _cut_pairs(layer, slices)
-        elif layer.name in theirs:
-            mine = zip(layer.variables, theirs[layer.name].variables, strict=True)
-            pairs += [(one, [other]) for one, other in mine]
-    if whole.optimizer is not None and whole.optimizer.built:
-        sliced.optimizer.build(sliced.trainable_variables)
-        pairs += _slot_pairs(whole, sliced, pairs)
+        if layer.name not in names:
+            its = variables_of(layers[layer.name])
+            found += [(a, [b]) for a, b in zip(variables_of(layer), its, strict=True)]
+            continue
+        parts: dict[int, list[Any]] = {id(v): [] for v in layer.variables}
+        for one in _slices(layers, layer.name):
+            for mine, its in matched(layer, one):
+                parts[id(mine)].append(its)
+        for v in layer.variables:
+            each = parts[id(v)]
+            found.append((v, each if cut_axis(v, each[0]) is not None else each[:1]))
+    return found
+
+
+def _slot_pairs(whole: Any, sliced: Any, pairs: Pairs) -> Pairs:
+    """Each variable of the whole model's optimizer, and what it is in the sliced's."""
+    found: Pairs = []
+    both = (all_optimizers(one.optimizer) for one in (whole, sliced))
+    for optimizers in zip(*both, strict=True):
+        mine, theirs = dict[int, list[Any]](), dict[int, list[Any]]()
+        for slots, one in zip((mine, theirs), optimizers):
+            for slot, variable in slots_of(one):  # a slot of each kind, in their order
+                slots.setdefault(id(variable), []).append(slot)
+        for variable, parts in pairs:
+            for kind, slot in enumerate(mine.get(id(variable), ())):
+                own = [theirs[id(part)][kind] for part in parts]
+                found.append((slot, own if slot.shape == variable.shape else own[:1]))
+        known = {id(s) for each in (*mine.values(), *theirs.values()) for s in each}
+        rest = ([v for v in one.variables if id(v) not in known] for one in optimizers)
+        found += [(its, [own]) for its, own in zip(*rest, strict=True)]
+    return found
+
+
+def _gather(pairs: Pairs) -> None:
+    """Give each whole variable the values of its slices, side by side."""
     for variable, parts in pairs:
-        axis, start = cut_axis(variable, parts[0]), 0
-        for part in parts:
-            rows: list[slice] = []
-            if axis is not None:
-                size = part.shape[axis]
-                rows = [slice(None)] * axis + [slice(start, start + size)]
-                start += size
-            part.assign(variable.value[tuple(rows)] if rows else variable.value)
+        axis = cut_axis(variable, parts[0])
+        values = [tf.convert_to_tensor(part.value) for part in parts]
+        variable.assign(values[0] if len(parts) == 1 else tf.concat(values, axis))
+
+
+def _scatter(pairs: Pairs) -> None:
+    """Give slices their share of the values of each whole variable."""
+    for variable, parts in pairs:
+        axis, values = cut_axis(variable, parts[0]), [variable.value]
+        if axis is not None:
+            values = tf.split(variable.value, [p.shape[axis] for p in parts], axis)
+        for part, value in zip(parts, values):
+            part.assign(value)

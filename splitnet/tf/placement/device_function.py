@@ -1,8 +1,7 @@
 """Devices of what Keras and TensorFlow add to a step around the parts.
 
-The calls of parts say their device themselves. Their gradients, which TensorFlow makes
-without one, run where the forward call ran; the loss, sums of gradients, clipping and
-averages run where most of their data is.
+The calls of parts say their device themselves; the loss, sums of gradients, clipping
+and averages run where most of their data is.
 """
 
 import re
@@ -19,7 +18,6 @@ _BODY = re.compile(r"(?:^|_)sn_(k\d+)_")
 _BACKWARD = "gradient_tape/"
 _UNKNOWN_EXTENT = 32
 _ANYWHERE = ("Placeholder", "Const", "NoOp", "IteratorGetNext")
-_JOINING = ("AddN", "ConcatV2")
 _LOOK_THROUGH = ("ReadVariableOp", "Identity", "Cast")
 
 
@@ -30,8 +28,7 @@ def scope_of(key: str) -> str:
 
 def key_in(name: str) -> str | None:
     """The key of the innermost part in an op's name; None if there is none."""
-    found = _MARK.findall(name)
-    return found[-1] if found else None
+    return next(reversed(_MARK.findall(name)), None)
 
 
 def body_name(key: str) -> str:
@@ -63,20 +60,14 @@ def ancestors(ops: Iterable[Any]) -> set[Any]:
 
 
 def update_scope(device: str, number: str = "all") -> str:
-    """The name scope of update arithmetic: of a variable, on a device.
-
-    `number` is the variable's; "all" stands for what the variables there share.
-    """
+    """The name scope of updates: of the variable of a number, or of all on a device."""
     spec = tf.DeviceSpec.from_string(canonical(device))
     slug = f"{spec.job}_{spec.task}_{spec.device_type}_{spec.device_index}"
     return scope_of(f"update_{number}_{slug}")
 
 
 def update_target(name: str) -> tuple[str, str]:
-    """The variable's number ("all" if shared) and device of an update op.
-
-    The device is canonical; both are empty for any other op.
-    """
+    """The variable's number and the canonical device of an update op; "" for others."""
     key = key_in(name) or ""
     if not key.startswith("update_"):
         return "", ""
@@ -117,8 +108,7 @@ class DeviceFunction:
     """A device function for `tf.Graph.device`, of the graph of one step.
 
     1. A device that was asked for explicitly stays.
-    2. The gradient of a part runs where its forward call ran; what runs in the scope
-       of a part without a function, on the part's device.
+    2. What is in the scope of a part runs on the part's device.
     3. Gradient ops run where the ops of their forward scope were asked to.
     4. Any other op runs where most bytes of its known inputs are; a gradient op that
        knows none, where its forward scope ran, or on `default`, the device of the
@@ -126,7 +116,7 @@ class DeviceFunction:
     """
 
     def __init__(self, device_of_key: Mapping[str, str], default: str = "") -> None:
-        self._device_of_key = dict(device_of_key)
+        self._device_of_key = device_of_key
         self._default = default
         self._asked: dict[str, str] = {}  # scope -> the device of all its named ops
         self._followed: dict[str, str] = {}  # scope -> where its first op's data was
@@ -141,15 +131,8 @@ class DeviceFunction:
             return str(op.device)
         if op.type in _ANYWHERE:
             return ""
-        key = key_of_function(function_of(op))
-        if key is not None:
-            for tensor in op.inputs:
-                made_by = key_of_function(function_of(tensor.op))
-                if tensor.op.device and made_by == key:
-                    return canonical(tensor.op.device)
-        for known in (key, key_in(op.name)):
-            if found := self._device_of_key.get(known or ""):
-                return found
+        if found := self._device_of_key.get(key_in(op.name) or ""):
+            return found
         if not op.name.startswith(_BACKWARD):
             return self._of_data(op, scope)
         forward = near = op.name.removeprefix(_BACKWARD).rpartition("/")[0]
@@ -163,18 +146,11 @@ class DeviceFunction:
         )
 
     def _of_data(self, op: Any, scope: str) -> str:
-        """The device of most inputs; of a weight, if its gradients are joined."""
         votes: Counter[str] = Counter()
         for tensor in op.inputs:
             device = "" if tensor.op.type == "Const" else where(tensor)
             if device:
                 votes[device] += _elements(tensor)
-        if op.type in _JOINING and len(votes) > 1:
-            # A weight lives where the first part that reads it runs.
-            keys = [key_of_function(function_of(tensor.op)) for tensor in op.inputs]
-            homes = [d for key, d in self._device_of_key.items() if key in keys]
-            if homes and (op.type != "AddN" or None not in keys):
-                return homes[0]
         best = [device for device, n in votes.items() if n == max(votes.values())]
         if len(best) != 1:
             return ""
@@ -193,11 +169,7 @@ def _elements(tensor: Any) -> int:
 
 
 def where(tensor: Any) -> str:
-    """The canonical device of a tensor, through captures and reads of variables.
-
-    Reads of a variable are made with the device stack cleared, and a function's
-    captured inputs are placeholders: both say nothing of where the data is.
-    """
+    """The canonical device of a tensor, also of a capture or a variable's value."""
     while not hasattr(tensor, "numpy"):
         op = tensor.op
         if op.device:

@@ -1,9 +1,8 @@
 """Optimizers: slots, clipping and updates where the variable lives.
 
-Keras' TensorFlow optimizer sums gradients over replicas even where there is one, which
-takes every gradient of every device through the default device, and makes its slots
-there as well. Methods of the instance are replaced; its class, configuration,
-variables and arithmetic stay as they are.
+Keras' TensorFlow optimizer takes every gradient through the default device, to sum
+over replicas even where there is one, and makes its slots there as well. Methods of the
+instance are replaced; its class, configuration and arithmetic stay as they are.
 """
 
 import functools
@@ -29,10 +28,8 @@ def place_optimizer(optimizer: Any) -> None:
 
     @functools.wraps(plainly)
     def apply(grads: Any, trainable_variables: Any = None) -> Any:
-        variables = trainable_variables
-        if variables is None:
-            variables = keras_api.trained_by(optimizer)
-        variables = list(variables)
+        given = trainable_variables
+        variables = list(keras_api.trained_by(optimizer) if given is None else given)
         return plainly(list(map(_home, grads, variables)), variables)
 
     optimizer.apply = apply
@@ -41,18 +38,17 @@ def place_optimizer(optimizer: Any) -> None:
 def _home(gradient: Any, variable: Any) -> Any:
     """A gradient on the device of its variable, by an op that is not pruned.
 
-    A gradient that reaches `tf.cond`, as those of an optimizer that accumulates or
-    scales do, from another device would be copied by each branch, and what the branches
-    compute of it would run there.
+    From another device, each branch of a `tf.cond`, with which optimizers accumulate
+    and scale, would copy it, and compute with it there.
     """
+    if gradient is None or tf.executing_eagerly():
+        return gradient
+    device = device_of(variable)
 
     def moved(one: Any) -> Any:
         made_here = one.op.type != "Identity" and where(one) == device
         return one if made_here else tf.raw_ops.Snapshot(input=one)
 
-    if gradient is None or tf.executing_eagerly():
-        return gradient
-    device = device_of(variable)
     with tf.device(device):
         return tf.nest.map_structure(moved, gradient, expand_composites=True)
 
@@ -68,21 +64,12 @@ def all_optimizers(optimizer: Any) -> list[Any]:
 
 def _place(inner: Any) -> None:
     """Replace the methods of one optimizer that make slots and update variables."""
-    add, update, build = (
-        inner.add_variable_from_reference,
-        inner.update_step,
-        inner.build,
-    )
+    add, build = inner.add_variable_from_reference, inner.build
 
     @functools.wraps(add)
     def add_beside(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
         with tf.init_scope(), tf.device(device_of(reference_variable)):
             return add(reference_variable, *args, **kwargs)
-
-    @functools.wraps(update)
-    def update_there(gradient: Any, variable: Any, learning_rate: Any) -> Any:
-        with tf.device(device_of(variable)):
-            return update(gradient, variable, learning_rate)
 
     @functools.wraps(build)
     def build_beside(*args: Any, **kwargs: Any) -> None:
@@ -108,14 +95,13 @@ def _place(inner: Any) -> None:
                     for gradient, variable in pairs:
                         number = keras_api.number_of(variable)
                         with tf.name_scope(update_scope(device, number)):
-                            update_there(gradient, variable, rate)
+                            inner.update_step(gradient, variable, rate)
 
     def reset_there(accumulator: Any) -> None:
         with tf.device(device_of(accumulator)):  # zeros are not shared over devices
             accumulator.assign(tf.zeros(accumulator.shape, accumulator.dtype))
 
     inner.add_variable_from_reference = add_beside
-    inner.update_step = update_there
     inner.build = build_beside
     keras_api.update_each_device(inner, update_all)
     keras_api.reset_accumulators_by(inner, reset_there)
@@ -123,12 +109,15 @@ def _place(inner: Any) -> None:
     _move_slots(inner)
 
 
-def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of a slot and its variable, over all kinds of slots of one optimizer.
+def _move_slots(optimizer: Any) -> None:
+    """Move slots that were made elsewhere: before, or without a reference variable."""
+    for slot, variable in slots_of(optimizer):
+        if device_of(slot) != device_of(variable):
+            keras_api.move_value(slot, device_of(variable))
 
-    An optimizer keeps a list per kind, in the order of its variables. What a list holds
-    for a variable without such a slot is left out.
-    """
+
+def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    """Pairs of a slot and its variable: an optimizer keeps a list per kind of slot."""
     trainable = keras_api.trained_by(optimizer)
     for name, value in vars(optimizer).items():
         if name == "_trainable_variables" or not isinstance(value, list):
@@ -137,14 +126,6 @@ def slots_of(optimizer: Any) -> Iterator[tuple[Any, Any]]:
             for slot, variable in zip(value, trainable):
                 if isinstance(slot, keras.Variable) and slot is not variable:
                     yield slot, variable
-
-
-def _move_slots(optimizer: Any) -> None:
-    """Move slots that were made elsewhere: before, or without a reference variable."""
-    for slot, variable in slots_of(optimizer):
-        device = device_of(variable)
-        if device_of(slot) != device:
-            keras_api.move_value(slot, device)
 
 
 def copy_state(source: Any, target: Any) -> None:

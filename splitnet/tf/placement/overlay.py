@@ -18,19 +18,17 @@ from splitnet.core.errors import warn
 from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.placement.device_function import (
     DeviceFunction,
-    function_of,
-    key_of_function,
     scope_of,
     update_target,
 )
 from splitnet.tf.placement.optimizer import place_optimizer
-from splitnet.tf.placement.part_function import run_node, running
+from splitnet.tf.placement.part_function import run_node
 from splitnet.tf.placement.placed import ATTRIBUTE, Placed, placed_of
 from splitnet.tf.placement.run import Run, device_of
 from splitnet.tf.workers.connect import add_barrier
 
-# The numbers of the ops of a step's graph that were made in scopes of placed models.
-_spans: weakref.WeakKeyDictionary[Any, list[range]] = weakref.WeakKeyDictionary()
+# Steps whose ops are being placed: graph, model, whether it is Keras' training step.
+_steps: list[tuple[Any, Placed, bool]] = []
 
 
 def lay_over(model: Any, placed: Placed) -> None:
@@ -77,22 +75,20 @@ def lay_over(model: Any, placed: Placed) -> None:
     )
     for node in placed.flow.nodes:
         if isinstance(node.operation, keras.layers.Layer):
-            call = _call_of_layer(node.operation, model.name, placed.warned)
+            call = _call_of_layer(node.operation, model.name, placed)
             vars(node.operation)["call"] = call
     add_barrier(model, placed.plan)
     model.supports_jit = False  # XLA drops device scopes: Keras must not turn it on
 
 
 def _call(model: Any, placed: Placed) -> Callable[..., Any]:
-    """As `Functional.call`, by the model's part functions.
+    """As `Functional.call`, by the model's part functions in the graph of a step.
 
-    A model that is not placed runs each call in the scope of its part.
+    Elsewhere each call runs in the scope of its part; on its device if it is placed.
     """
 
     @functools.wraps(model.call)
     def call(inputs: Any, training: Any = None, mask: Any = None, **kwargs: Any) -> Any:
-        if placed.runners:
-            _watch_step(model, placed)
         flat = keras_api.standardized_inputs(model, inputs)
         if mask is not None:
             for tensor, one in zip(flat, keras.tree.flatten(mask)):
@@ -101,12 +97,21 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
         tensors = {id(old): new for old, new in zip(model.inputs, flat)}
         context = {"training": training, **kwargs}
         run = Run(tensors, context, placed.shared[-1] if placed.shared else None)
-        run.trains = bool(placed.scopes and placed.scopes[-1])
-        for runner in placed.runners:
-            runner.run(run)
-        for node in () if placed.runners else placed.flow.nodes:
-            with tf.name_scope(scope_of(placed.key_of[id(node)])):
-                run_node(node, run.tensors, run.context)
+        run.trains = [t for _, one, t in _steps if one is placed][-1:] == [True]
+        eager = tf.executing_eagerly() or keras_api.in_stateless_scope()
+        placed.running.append(run)
+        try:
+            if placed.runners:
+                _watch_step(model, placed, run)
+            for runner in () if eager else placed.runners:
+                runner.run(run)
+            for node in placed.flow.nodes if eager or not placed.runners else ():
+                device = placed.target(node) if placed.runners else ""
+                scope = scope_of(placed.key_of[id(node)])
+                with tf.name_scope(scope), tf.device(device):
+                    run_node(node, run.tensors, run.context)
+        finally:
+            placed.running.pop()
         outputs = [run.tensors[id(tensor)] for tensor in placed.flow.outputs]
         packed = keras.tree.pack_sequence_as(model.output, outputs)
         single = isinstance(packed, list | tuple) and len(packed) == 1
@@ -115,14 +120,18 @@ def _call(model: Any, placed: Placed) -> Callable[..., Any]:
     return call
 
 
-def _call_of_layer(layer: Any, model: str, warned: set[str]) -> Callable[..., Any]:
+# Steps that are not placed: one warning with the remedy -----------------------------
+
+
+def _call_of_layer(layer: Any, model: str, placed: Placed) -> Callable[..., Any]:
     """As a layer's `call`, with one warning where no run of its model calls it."""
     plainly = getattr(layer.call, "splitnet_plain", layer.call)
 
     @functools.wraps(plainly)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not (running() or warned or keras_api.in_stateless_scope()):
-            warned.add("layer")
+        inside = placed.running or keras_api.in_stateless_scope()
+        if not (inside or placed.warned):
+            placed.warned.add("layer")
             warn(
                 f"layer {layer.name!r} of the placed model {model!r} is called outside "
                 "of it, alone or in another model: it runs where TensorFlow puts it. "
@@ -135,46 +144,47 @@ def _call_of_layer(layer: Any, model: str, warned: set[str]) -> Callable[..., An
     return call
 
 
-def _watch_step(model: Any, placed: Placed) -> None:
+def _watch_step(model: Any, placed: Placed, run: Run) -> None:
     """Warn once of gradients and updates that a step leaves where TensorFlow puts them.
 
     A step that is traced is looked at when it has been, because an optimizer may be
     applied after a scope has closed.
     """
-    if placed.warned or (placed.scopes and placed.scopes[-1]):
-        return
-    graph = tf.compat.v1.get_default_graph()
+    graph, late = tf.compat.v1.get_default_graph(), list[bool]()
     if tf.executing_eagerly():
-        if not placed.scopes and tf_api.recording():
-            _warn_of_step(model, placed)
-    elif isinstance(graph, tf_api.FuncGraph):
-        tf_api.when_traced(functools.partial(_check_step, model, placed, graph))
+        if tf_api.recording() and not (_steps or placed.warned):
+            _warn_of_gradient(model, placed)
+    elif isinstance(graph, tf_api.FuncGraph) and not run.trains:
+        run.on_gradient = lambda: late.append(all(g is not graph for g, *_ in _steps))
+        tf_api.when_traced(
+            lambda: placed.warned or _check_step(model, placed, graph, late)
+        )
 
 
-def _check_step(model: Any, placed: Placed, graph: Any) -> None:
-    """Look at a traced step for backward calls and updates outside of any scope."""
-    if placed.warned:
-        return
-    ops, spans = graph.get_operations(), _spans.get(graph, ())
-    late = (
-        function_of(op)
-        for number, op in enumerate(ops)
-        if not any(number in span for span in spans)
+def _warn_of_gradient(model: Any, placed: Placed) -> None:
+    placed.warned.add("step")
+    warn(
+        f"model {model.name!r} is placed, and a step that is not its own records its "
+        "gradients: updates and sums of gradients run where TensorFlow puts them. Open "
+        "`with splitnet.placement_scope(model, optimizer):` inside the tf.function "
+        "around tape, gradients and update, or place the whole model."
     )
-    keys = {key_of_function(name) for name in late if "backward" in name}
-    if keys & placed.part_of.keys():
-        _warn_of_step(model, placed)
+
+
+def _check_step(model: Any, placed: Placed, graph: Any, late: list[bool]) -> None:
+    """Look at a traced step; `late` says of its gradients that no scope was open."""
+    if any(late):
+        _warn_of_gradient(model, placed)
         return
     handle_of = {id(inside): id(outside) for outside, inside in graph.captures}
     weights = {id(v.value.handle): v.path for v in model.trainable_variables}
     updated: dict[str, bool] = {}
-    for op in ops:
+    for op in graph.get_operations():
         if op.type.startswith(("Assign", "ResourceScatter")) and "/" in op.name:
             path = weights.get(handle_of.get(id(op.inputs[0]), 0))
             if path is not None:
-                mine = bool(update_target(op.name)[0])
-                updated[path] = updated.get(path, False) or mine
-    strays = [path for path, mine in updated.items() if not mine]
+                updated[path] = updated.get(path) or bool(update_target(op.name)[0])
+    strays = [path for path, placed_there in updated.items() if not placed_there]
     if strays:
         placed.warned.add("optimizer")
         warn(
@@ -184,14 +194,7 @@ def _check_step(model: Any, placed: Placed, graph: Any) -> None:
         )
 
 
-def _warn_of_step(model: Any, placed: Placed) -> None:
-    placed.warned.add("step")
-    warn(
-        f"model {model.name!r} is placed, and a step that is not its own records its "
-        "gradients: updates and sums of gradients run where TensorFlow puts them. Open "
-        "`with splitnet.placement_scope(model, optimizer):` inside the tf.function "
-        "around tape, gradients and update, or place the whole model."
-    )
+# Steps that are placed ----------------------------------------------------------------
 
 
 def _step(
@@ -224,27 +227,41 @@ def _step(
 @contextlib.contextmanager
 def _graph_scope(placed: Placed, *, trains: bool = False) -> Iterator[None]:
     """Place what is added to the graph of a step in this block; note the step."""
-    placed.scopes.append(trains)
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    graph = tf.compat.v1.get_default_graph()
+    step = (graph, placed, trains)
+    _steps.append(step)
     try:
-        if graph is None:
+        if tf.executing_eagerly():
             yield
             return
         placed.graphs[:] = [ref for ref in placed.graphs if ref() is not None][-31:]
         placed.graphs.append(weakref.ref(graph))
-        first = len(graph.get_operations())
         makers = map(keras_api.producer, placed.flow.outputs)
         found = {placed.target_of.get(placed.key_of[id(one)], "") for one in makers}
         of_outputs = found.pop() if len(found) == 1 else ""
-        try:
-            with graph.device(DeviceFunction(placed.target_of, of_outputs)):
-                yield
-        finally:
-            if not trains:
-                span = range(first, len(graph.get_operations()))
-                _spans.setdefault(graph, []).append(span)
+        with graph.device(DeviceFunction(placed.target_of, of_outputs)):
+            yield
     finally:
-        placed.scopes.pop()
+        _steps.remove(step)
+
+
+@contextlib.contextmanager
+def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
+    """Place what runs in this block as `fit` would: for a training step of your own.
+
+    Inside a `tf.function`, the gradient ops of an emitted model follow its branches,
+    and so do the updates of an optimizer that the model was compiled with or that
+    `optimizers` names. Elsewhere it does nothing.
+
+    Args:
+        model: an emitted model; around any other the block runs as it would anyway.
+        optimizers: optimizers of your own, to be placed as well.
+    """
+    for optimizer in optimizers:
+        place_optimizer(optimizer)
+    placed = placed_of(model)
+    with contextlib.nullcontext() if placed is None else _graph_scope(placed):
+        yield
 
 
 @contextlib.contextmanager
@@ -267,25 +284,3 @@ def marked(model: Any, marks: Placed) -> Iterator[None]:
             del vars(model)[name]
             if value is not None:
                 vars(model)[name] = value
-
-
-@contextlib.contextmanager
-def placement_scope(model: keras.Model, *optimizers: Any) -> Iterator[None]:
-    """Place what runs in this block as `fit` would: for a training step of your own.
-
-    Inside a `tf.function`, the gradient ops of an emitted model follow its branches,
-    and so do the updates of an optimizer that the model was compiled with or that
-    `optimizers` names. Elsewhere it does nothing.
-
-    Args:
-        model: an emitted model; around any other the block runs as it would anyway.
-        optimizers: optimizers of your own, to be placed as well.
-    """
-    for optimizer in optimizers:
-        place_optimizer(optimizer)
-    placed = placed_of(model)
-    if placed is None or tf.executing_eagerly():
-        yield
-        return
-    with _graph_scope(placed):
-        yield

@@ -1,12 +1,12 @@
 """Part functions: each part of a plan runs as one TensorFlow function on its device.
 
 A function that is not inlined and is called under `tf.device(d)` runs forward and
-backward on d, because ops without a device run where their function is called. The body
-uses its own weights as they are; weights that live on another device and states come in
-as arguments. Outputs, Keras masks, losses and new states go out.
+backward on d, because ops without a device run where their function is called. Weights
+and states come in as arguments, so that one trace serves several devices; outputs,
+Keras masks, losses and new states go out. Only tables of which a layer reads rows, and
+weights that a function of a layer's own reads, are captured as variables.
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,20 +15,12 @@ import keras
 import tensorflow as tf
 
 from splitnet.tf.internals import keras_api, tf_api
-from splitnet.tf.internals.keras_api import CARRIED
+from splitnet.tf.internals.keras_api import CARRIED, mask_of
 from splitnet.tf.placement.device_function import ancestors, body_name, scope_of
 from splitnet.tf.placement.part_gradient import PartGradient, part_gradient
-from splitnet.tf.placement.run import Run, device_of
+from splitnet.tf.placement.run import Run, StateScope, device_of
 from splitnet.tf.placement.segments import Segment
-from splitnet.tf.placement.states import StateScope
 from splitnet.tf.reading.variables import states_of, tables_of, weights_of
-
-_here = threading.local()
-
-
-def running() -> bool:
-    """Whether this thread runs a call of a model by `run_node`."""
-    return getattr(_here, "running", False)
 
 
 def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> None:
@@ -36,11 +28,7 @@ def run_node(node: Any, tensors: dict[int, Any], context: Mapping[str, Any]) -> 
     if any(id(tensor) not in tensors for tensor in node.input_tensors):
         return
     args, kwargs = node.arguments.fill_in(tensors)
-    outer, _here.running = running(), True
-    try:
-        made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
-    finally:
-        _here.running = outer
+    made = keras_api.operation_fn(node.operation, **context)(*args, **kwargs)
     for old, new in zip(node.outputs, keras.tree.flatten(made)):
         tensors[id(old)] = new
 
@@ -58,100 +46,78 @@ class PartFunction:
     how: str = ""
 
     def run(self, run: Run) -> None:
-        """Run the part on its device, as a function where a graph is being made."""
+        """Run the part on its device, in the graph of a step."""
         segment = self.segment
-        if tf.executing_eagerly() or keras_api.in_stateless_scope():
-            for key, node in zip(segment.keys, segment.nodes):
-                with tf.name_scope(scope_of(key)), tf.device(self.device):
-                    run_node(node, run.tensors, run.context)
-            return
         if any(id(tensor) not in run.tensors for tensor in segment.reads):
             return
         given = [run.arrive(tensor, self.device) for tensor in segment.reads]
         trace, made = self.call(run, given, self.device, segment.key)
         for number in trace.unmasked:
-            _set(run.tensors.get(id(segment.reads[number])), CARRIED[0], None)
+            _attach(run.tensors.get(id(segment.reads[number])), CARRIED[0], None)
         for variable, value in trace.new_states(run, made):
             run.assign(variable, value)
         for operation, loss in zip(trace.owners, made["losses"]):
             operation.add_loss(loss)
         for (layer, name), value in zip(trace.kept, made["kept"]):
             vars(layer)[name] = value
-        for old, value in zip(segment.gives, trace.outputs(made)):
+        for old, value in zip(segment.gives, made["outputs"]):
             run.give(old, value, self.device)
 
     def call(
-        self,
-        run: Run,
-        given: list[Any],
-        device: str,
-        key: str,
-        *,
-        captures: bool = True,
+        self, run: Run, given: list[Any], device: str, key: str
     ) -> tuple["Trace", Any]:
-        """Call the function on a device: its trace, and the structure it returns.
+        """Call the function as a part on a device, where the values are that it reads.
 
-        Args:
-            run: the run that it is part of; its step traces once per signature.
-            given: the values that it reads, on the device.
-            device: where to run it.
-            key: the key of the part that it runs as.
-            captures: use weights that live on the device as they are; else they are
-                arguments, so that one trace serves several devices.
+        It is traced once per signature and step. Returns its trace, and what it made.
         """
-        masks = [keras_api.mask_of(value) for value in given]
+        masks = [mask_of(value) for value in given]
         signature = ([_spec(v) for v in given], [_spec(v) for v in masks])
-        known = (id(self), *map(repr, tf.nest.flatten(signature)))
-        if known not in run.shared.traces:
-            home = device if captures else ""
-            run.shared.traces[known] = Trace(self, run.context, signature, home)
-        trace = run.shared.traces[known]
-        weights = [run.weight(v, device) for v in trace.weights]
-        states = [run.state(v, first=id(v) in trace.early) for v in trace.states]
-        idle = set()  # inputs whose gradients nobody asks for
-        if run.trains:
-            copies = {id(v): one for v, one in zip(trace.weights, weights)}
-            frozen = (v for v in trace.trained if not v.trainable)
-            idle = {id(copies.get(id(v), v.value.handle)) for v in frozen}
-        turns = run.shared.turns
-        before = turns.before(self.segment, key) if turns else []
-        scope = scope_of(key)
-        with tf.name_scope(scope), tf.device(device), tf.control_dependencies(before):
-            made = trace.run([given, masks, weights, states], device, scope, idle)
+        known = (id(self.segment), *map(repr, tf.nest.flatten(signature)))
+        traces, turns = run.shared.traces, run.shared.turns
+        if known not in traces:
+            traces[known] = Trace(self, run.context, signature)
+        trace: Trace = traces[known]
+        before = turns.before((id(self.segment), key)) if turns else []
+        with (
+            tf.name_scope(scope_of(key)),
+            tf.device(device),
+            tf.control_dependencies(before),
+        ):
+            made = trace.run(run, given, masks, device, key)
         if turns:
-            turns.ran(self.segment, key, made)
+            turns.ran((id(self.segment), key), made)
+        for name, kind in zip(CARRIED, ("masks", "logits")):
+            for value, one in zip(made["outputs"], made[kind]):
+                if one is not None:
+                    _attach(value, name, one)
         return trace, made
 
 
 class Trace:
     """A part's body, traced for one signature.
 
-    `trained` are the weights of its calls, `weights` those that are arguments: not at
-    `home`, read whole, and not read by a function of a layer's own. `early` has the ids
-    of `states` that the body may read as they were at the start of the step, `unmasked`
-    the numbers of the reads whose mask a call took off; `owners` are the operations
-    that made the losses, `kept` the layers and attributes that keep tensors.
+    `trained` are the weights of its calls, `weights` those that are arguments. `early`
+    has the ids of `states` that the body may read as they were at the start of the
+    step, `unmasked` the numbers of the reads whose mask a call took off; `owners` are
+    the operations that made the losses, `kept` the layers and attributes that keep
+    tensors.
     """
 
     def __init__(
-        self,
-        part: PartFunction,
-        context: Mapping[str, Any],
-        signature: tuple[Any, Any],
-        home: str,
+        self, part: PartFunction, context: Mapping[str, Any], signature: tuple[Any, Any]
     ) -> None:
         self._part, self._context = part, context
         self._gradients: dict[Any, PartGradient | None] = {}
         operations = [node.operation for node in part.segment.nodes]
-        tables = {id(v) for one in operations for v in tables_of(one)}
+        left_out = {id(v) for one in operations for v in tables_of(one)}
         self.trained = _unique(v for one in operations for v in weights_of(one))
         self.states = _unique(v for one in operations for v in states_of(one))
-        self._whole = [v for v in self.trained if id(v) not in tables]
-        self.weights = [v for v in self._whole if device_of(v) != home]
-        captured = self._trace(signature)
-        if captured & set(map(id, self.weights)):
-            self.weights = [v for v in self.weights if id(v) not in captured]
-            self._trace(signature)
+        while True:
+            self.weights = [v for v in self.trained if id(v) not in left_out]
+            captured = self._trace(signature) - left_out
+            if not captured:
+                break
+            left_out |= captured
 
     def _trace(self, signature: tuple[Any, Any]) -> set[int]:
         """Trace the body; the ids of weights that functions of a layer's own read."""
@@ -175,55 +141,96 @@ class Trace:
         self._ops = self.function.graph.get_operations()
         return captured
 
-    def run(self, arguments: list[Any], device: str, scope: str, idle: set[int]) -> Any:
-        """Call the function; its gradient runs on the same device.
-
-        `idle` holds the ids of inputs whose gradients nobody asks for.
-        """
-        flat = tf.nest.flatten(arguments, expand_composites=True)
-        flat = [one for one in flat if isinstance(one, tf.Tensor)]
-        function, part = self.function, self._part
+    def run(
+        self, run: Run, given: list[Any], masks: list[Any], device: str, key: str
+    ) -> Any:
+        """Call the function; its gradient runs on the same device."""
+        function, turns = self.function, run.shared.turns
+        weights = [run.weight(v, device) for v in self.weights]
+        states = [run.state(v, first=id(v) in self.early) for v in self.states]
+        arguments = [given, masks, weights, states]
         tf_api.note_reads(function.variables)
-        flat += [outside for outside, _ in function.graph.captures]
-        if tf_api.gradient_order(flat) != 1:
+        flat = tf.nest.flatten(arguments, expand_composites=True)
+        inputs = [one for one in flat if isinstance(one, tf.Tensor)]
+        inputs += [outside for outside, _ in function.graph.captures]
+        if tf_api.gradient_order(inputs) != 1:
             return function(*arguments)
+        of_weight = {id(one): v for v, one in zip(self.weights, weights)}
+        values = of_weight | {id(v.value.handle): v for v in self.trained}
+        frozen = {i for i, v in values.items() if run.trains and not v.trainable}
         wanted = tuple(
             i
-            for i, one in enumerate(flat)
-            if id(one) not in idle and tf_api.gradient_order([one])
+            for i, one in enumerate(inputs)
+            if id(one) not in frozen and tf_api.gradient_order([one])
         )
-        cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
-        if (wanted, cpu) not in self._gradients:
-            name, how = body_name(part.segment.key), part.how
-            flags = {"cpu": cpu, "xla": how == "xla", "again": how == "recompute"}
-            made = part_gradient(function, self._ops, wanted, name, **flags)
-            self._gradients[wanted, cpu] = made
-        gradient = self._gradients[wanted, cpu]
+        on_cpu = tf.DeviceSpec.from_string(device).device_type == "CPU"
+        if (wanted, on_cpu) not in self._gradients:
+            self._gradients[wanted, on_cpu] = part_gradient(
+                function,
+                self._ops,
+                wanted,
+                body_name(self._part.segment.key),
+                [i for i in wanted if turns and id(inputs[i]) in of_weight],
+                how=self._part.how,
+                on_cpu=on_cpu,
+            )
+        gradient = self._gradients[wanted, on_cpu]
         if gradient is None:
             return function(*arguments)
-        return gradient.run(function.structured_outputs, flat, device, scope)
+        with tf_api.stop_recording():
+            made = gradient.forward(*inputs[: gradient.arguments])
+        outputs = function.structured_outputs
+        leaves = tf.nest.flatten(outputs, expand_composites=True)
+        count = sum(one is not None for one in leaves)
+        kept = [*(inputs[i] for i in gradient.reused), *made[count:]]
+        sums = {i: (id(of_weight[id(inputs[i])]), device) for i in gradient.summed}
+
+        def backward(*flows: Any) -> list[Any]:
+            run.on_gradient()
+            flows = tuple(map(tf.convert_to_tensor, flows))
+            with tf.name_scope(scope_of(key)), tf.device(device):
+                before = [
+                    turns.sum_of(one, inputs[i], flows) for i, one in sums.items()
+                ]
+                found = gradient.backward(*kept, *before, *flows)
+            packed = tf.nest.pack_sequence_as(
+                gradient.structure, found, expand_composites=True
+            )
+            if turns:
+                turns.came_back((id(self._part.segment), key), found)
+            for place, i in enumerate(gradient.reached):
+                if i in sums:
+                    turns.sums[sums[i]], packed[place] = packed[place], None
+                elif inputs[i].dtype == tf.resource:  # summed where the variable is
+                    with tf.device(inputs[i].device):
+                        packed[place] = _copied(packed[place])
+            return list(packed)
+
+        tf_api.record_gradient(
+            [made[i] for i in gradient.flows],
+            [inputs[i] for i in gradient.reached],
+            backward,
+        )
+        there = iter(made)
+        return tf.nest.pack_sequence_as(
+            outputs,
+            [one if one is None else next(there) for one in leaves],
+            expand_composites=True,
+        )
 
     def _body(
         self, given: Any, masks: Any, weights: Any, states: Any
     ) -> tuple[Any, StateScope]:
-        """What the body returns, and the scope in which its calls ran.
-
-        Weights are read before the calls: a loop would pass a variable on to its
-        gradient, and TensorFlow places what surrounds a call that returns a variable by
-        other rules.
-        """
+        """What the body returns, and the scope in which its calls ran."""
         part = self._part.segment
         local = {}
         for old, value, mask in zip(part.reads, given, masks):
             if mask is not None:
-                _set(value, CARRIED[0], mask)
+                _attach(value, CARRIED[0], mask)
             local[id(old)] = value
-        arguments = set(map(id, self.weights))
-        own = [v for v in self._whole if id(v) not in arguments]
-        read = [(v, tf.convert_to_tensor(v.value)) for v in own]
-        given_weights = [*read, *zip(self.weights, weights)]
         owners: list[Any] = []
-        with StateScope(zip(self.states, states), given_weights) as scope:
+        pairs = list(zip(self.states, states))
+        with StateScope(pairs, list(zip(self.weights, weights))) as scope:
             for key, node in zip(part.keys, part.nodes):
                 with tf.name_scope(scope_of(key)):
                     run_node(node, local, self._context)
@@ -232,7 +239,7 @@ class Trace:
         self.unmasked = [
             number
             for number, (old, mask) in enumerate(zip(part.reads, masks))
-            if mask is not None and getattr(local[id(old)], CARRIED[0], None) is None
+            if mask is not None and mask_of(local[id(old)]) is None
         ]
         graph = tf.compat.v1.get_default_graph()
         self.kept = [
@@ -242,7 +249,7 @@ class Trace:
             for name, value in vars(layer).items()
             if isinstance(value, tf.Tensor) and getattr(value, "graph", None) is graph
         ]
-        self.updates, offsets = scope.updates(zip(self.states, states))
+        self.updates, offsets = scope.updates(pairs)
         outputs = [local.get(id(old)) for old in part.gives]
         made = {
             "outputs": outputs,
@@ -254,17 +261,8 @@ class Trace:
         }
         leaves = tf.nest.flatten(made, expand_composites=True)
         needed = ancestors(one.op for one in leaves if one is not None)
-        pairs = zip(self.states, states)
         self.early = {id(v) for v, old in pairs if old.op not in needed}
         return made, scope
-
-    def outputs(self, made: Any) -> list[Any]:
-        """The values of what the part gives, with masks and logits attached."""
-        for name, attached in zip(CARRIED, (made["masks"], made["logits"])):
-            for value, one in zip(made["outputs"], attached):
-                if one is not None:
-                    _set(value, name, one)
-        return list(made["outputs"])
 
     def new_states(self, run: Run, made: Any) -> Iterator[tuple[Any, Any]]:
         """Each variable that the calls changed, with its new value, at its home."""
@@ -280,9 +278,13 @@ def _unique(variables: Iterable[Any]) -> list[Any]:
     return list({id(v): v for v in variables}.values())
 
 
-def _set(value: Any, name: str, attached: Any) -> None:
+def _attach(value: Any, name: str, attached: Any) -> None:
     if isinstance(value, tf.Tensor):
         setattr(value, name, attached)
+
+
+def _copied(value: Any) -> Any:
+    return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
 def _spec(value: Any) -> Any:

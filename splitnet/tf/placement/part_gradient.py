@@ -1,11 +1,10 @@
 """The forward and the backward function of a part, cut from one graph.
 
-TensorFlow's own gradient of a function keeps every tensor that a gradient op mentions:
-also those whose shape alone it needs, and the operands of gradients that nobody asks
-for. It also computes the gradients of all inputs, of data and frozen weights too. Here
-the gradient ops are made in the graph of the body, those that nothing needs are left
-out, shapes are taken in the forward function and transposes again in the backward one,
-so that a part keeps what the plain model keeps.
+TensorFlow's own gradient of a function computes the gradients of all inputs, of data
+and frozen weights too, and keeps every tensor that a gradient op mentions. Here the
+gradient ops are made in the graph of the body, those that nothing needs are left out,
+shapes are taken in the forward function and transposes again in the backward one, so
+that a part keeps what the plain model keeps.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,51 +26,19 @@ class PartGradient:
     """Two functions of a traced body.
 
     `forward` takes the `arguments` of the body, and returns its outputs and what is
-    kept. `backward` takes the inputs whose numbers are `reused`, what is kept, and the
-    gradients of the outputs whose numbers are `flows`. It returns the gradients of the
-    inputs whose numbers are `reached`, each as `structure` says.
+    kept. `backward` takes the inputs whose numbers are `reused`, what is kept, sums of
+    earlier gradients of the inputs `summed`, and the gradients of the outputs `flows`.
+    It returns the gradients of the inputs `reached`, each as `structure` says.
     """
 
     forward: Any
     backward: Any
     arguments: int
     reused: tuple[int, ...]
+    summed: tuple[int, ...]
     flows: tuple[int, ...]
     reached: tuple[int, ...]
     structure: Any
-
-    def run(self, outputs: Any, inputs: Sequence[Any], device: str, scope: str) -> Any:
-        """Call the forward function, and record how the backward function is called.
-
-        Args:
-            outputs: the structure of the body's outputs.
-            inputs: all inputs, captured ones last.
-            device: where the backward function runs.
-            scope: the name scope of its call.
-        """
-        with tf_api.stop_recording():
-            made = self.forward(*inputs[: self.arguments])
-        leaves = tf.nest.flatten(outputs, expand_composites=True)
-        count = sum(one is not None for one in leaves)
-        kept = [*(inputs[i] for i in self.reused), *made[count:]]
-
-        def backward(*given: Any) -> list[Any]:
-            with tf.name_scope(scope), tf.device(device):
-                found = self.backward(*kept, *map(tf.convert_to_tensor, given))
-            packed = tf.nest.pack_sequence_as(
-                self.structure, found, expand_composites=True
-            )
-            return list(packed)
-
-        tf_api.record_gradient(
-            [made[i] for i in self.flows], [inputs[i] for i in self.reached], backward
-        )
-        flat = iter(made)
-        return tf.nest.pack_sequence_as(
-            outputs,
-            [one if one is None else next(flat) for one in leaves],
-            expand_composites=True,
-        )
 
 
 def part_gradient(
@@ -79,23 +46,23 @@ def part_gradient(
     ops: Iterable[Any],
     wanted: Sequence[int],
     name: str,
+    summed: Sequence[int] = (),
     *,
-    cpu: bool = False,
-    xla: bool = False,
-    again: bool = False,
+    how: str = "",
+    on_cpu: bool = False,
 ) -> PartGradient | None:
     """The functions of a body and of its gradients; None if no gradient flows.
 
     Args:
         body: a concrete function.
         ops: its ops as it was traced.
-        wanted: the numbers of its inputs, captured ones last, whose gradients are
-            needed.
+        wanted: the numbers of inputs, captured ones last, that need a gradient.
         name: the name of both functions, after "_forward_" and "_backward_".
-        cpu: they run on a CPU, where the gradient of a maximum pooling takes ten times
-            as long if the pooling itself is not in the same function.
-        xla: compile both with XLA.
-        again: keep inputs alone; the backward function has the body's ops as well.
+        summed: those of `wanted` whose gradient is added to one that is given.
+        how: "xla" to compile both, "recompute" to keep inputs alone; the backward
+            function has the body's ops as well then.
+        on_cpu: they run on a CPU, where the gradient of a maximum pooling takes ten
+            times as long if the pooling itself is not in the same function.
     """
     graph = body.graph
     outputs = [one for one in graph.outputs if one is not None]
@@ -107,40 +74,47 @@ def part_gradient(
         if one.dtype.is_floating or one.dtype.is_complex
         if sources & ancestors([one.op])
     ]
-    with graph.as_default(), tf.name_scope("gradients"):
+    before: dict[int, Any] = {}
+    # Not on the device of the call: TensorFlow would write it into the function.
+    with graph.as_default(), tf.device(None), tf.name_scope("gradients"):
         given = [
             tf.compat.v1.placeholder(outputs[i].dtype, outputs[i].shape) for i in flows
         ]
         gradients = tf.gradients(
             [outputs[i] for i in flows], [graph.inputs[i] for i in wanted], given
         )
-    reached = [i for i, one in zip(wanted, gradients) if one is not None]
-    if not reached:
+        found = {i: one for i, one in zip(wanted, gradients) if one is not None}
+        for i in found.keys() & set(summed):
+            like = graph.inputs[i]
+            before[i] = tf.compat.v1.placeholder(like.dtype, like.shape)
+            found[i] = tf.convert_to_tensor(found[i]) + before[i]
+    if not found:
         return None
-    structure = [one for one in gradients if one is not None]
+    structure = list(found.values())
     flat = tf.nest.flatten(structure, expand_composites=True)
     early = ancestors(ops)
-    both = (*_AGAIN, *_POOLS) if cpu else _AGAIN
-    known = {one.op for one in graph.inputs} if again else early
-    late, read = _late(flat, known, {one.op for one in given}, both)
+    both = (*_AGAIN, *_POOLS) if on_cpu else _AGAIN
+    known = {one.op for one in graph.inputs} if how == "recompute" else early
+    late, read = _late(
+        flat, known, {one.op for one in (*given, *before.values())}, both
+    )
     early |= known
     captured = {inside.ref() for _, inside in graph.captures}
     numbers = {one.ref(): number for number, one in enumerate(graph.inputs)}
     reused = [one for one in read if one.ref() in numbers.keys() - captured]
     kept = [one for one in read if one.ref() not in numbers]
     arguments = [one for one in graph.inputs if one.ref() not in captured]
-    inputs = [*reused, *kept, *given]
-    nodes = graph.as_graph_def().node
+    inputs = [*reused, *kept, *before.values(), *given]
+    ahead = [*outputs, *kept]
     return PartGradient(
-        _cut(
-            graph, nodes, f"_forward_{name}", early, arguments, [*outputs, *kept], xla
-        ),
-        _cut(graph, nodes, f"_backward_{name}", late, inputs, flat, xla),
-        len(arguments),
-        tuple(numbers[one.ref()] for one in reused),
-        tuple(flows),
-        tuple(reached),
-        structure,
+        forward=_cut(graph, f"_forward_{name}", early, arguments, ahead, how),
+        backward=_cut(graph, f"_backward_{name}", late, inputs, flat, how),
+        arguments=len(arguments),
+        reused=tuple(numbers[one.ref()] for one in reused),
+        summed=tuple(before),
+        flows=tuple(flows),
+        reached=tuple(found),
+        structure=structure,
     )
 
 
@@ -149,8 +123,8 @@ def _late(
 ) -> tuple[set[Any], list[Any]]:
     """The ops of the backward function, and the tensors that it reads of the forward.
 
-    Ops that only look at the shape of a tensor of the forward function are added to
-    `early`. Ops of the types `both` are in both functions.
+    Ops that take the shape of such a tensor are added to `early`; ops of the types
+    `both` are in both functions.
     """
     late: set[Any] = set()
     read: dict[Any, Any] = {}
@@ -174,12 +148,11 @@ def _late(
 
 def _cut(
     graph: Any,
-    nodes: Any,
     name: str,
     ops: set[Any],
     inputs: Sequence[Any],
     outputs: Sequence[Any],
-    xla: bool,
+    how: str,
 ) -> Any:
     """A concrete function of some ops of a graph, which keep their names."""
     captures = {inside.name: outside for outside, inside in graph.captures}
@@ -189,14 +162,17 @@ def _cut(
     }
     part = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
     read = set()  # the names of the tensors that they read
-    for node in nodes:
-        if node.name in names:
-            kept = [one for one in node.input if one[0] != "^" or one[1:] in names]
-            part.node.append(node)
-            del part.node[-1].input[:]
-            part.node[-1].input.extend(kept)
-            part.node[-1].attr.pop("_class", None)  # colocation; all is on one device
-            read.update(one if ":" in one else f"{one}:0" for one in kept)
+    for op in graph.get_operations():
+        if op.name in names:
+            node = part.node.add()
+            node.CopyFrom(op.node_def)
+            node.attr.pop("_class", None)  # colocation; all is on one device
+            del node.input[:]
+            node.input.extend(one.name for one in op.inputs)
+            read |= {*node.input}
+            node.input.extend(
+                f"^{one.name}" for one in op.control_inputs if one.name in names
+            )
     used = read | {one.name for one in outputs}
 
     def body(*given: Any) -> list[Any]:
@@ -222,7 +198,7 @@ def _cut(
     function = tf.function(
         body,
         autograph=False,
-        jit_compile=xla or None,
+        jit_compile=how == "xla" or None,
         experimental_attributes={"_noinline": True},
     )
     with tf.init_scope():  # without the devices of the step that is being made

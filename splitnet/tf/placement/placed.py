@@ -46,29 +46,31 @@ class Placed:
     """What an emitted model remembers: its plan, and where its parts really are.
 
     `flow` lists the calls; each of `runners` runs some of them by `run(run)`, in order.
-    `key_of` maps a node's id to the key of its part, `replicas` to the towers that run
-    it if it is in some, `target_of` a key to a canonical device, `part_of` a key to the
-    part's name, `weight_of` a variable's id to the plan's name of it, `first_weight` a
-    node's id to the name of the first weight of its call. `whole` names the inputs that
-    every tower reads whole.
-    `graphs` has weak references to the step graphs made last, `scopes` the steps
-    whose ops are being placed (True for Keras' training step), `warned` what was warned
-    of, `shared` what the runs of the step that is being made have in common.
+    By the id of a node, `key_of` is the key of its part, `replicas` the towers that run
+    it, if some do, and `first_weight` the plan's name of its first weight. By a key,
+    `part_of` is the part's name, `device_of` that of its device, and `target_of` the
+    device's canonical name; parts of `computing` have FLOPs. `weight_of` is the plan's
+    name of a variable, by its id. `whole` names the inputs that all towers read whole.
+    `graphs` has weak references to the step graphs made last, `running` the runs that
+    are going on, `shared` what those of a step have in common, `warned` what was warned
+    of.
     """
 
     plan: Plan
     flow: Flow
     key_of: Mapping[int, str]
     replicas: Mapping[int, Replicas]
-    target_of: Mapping[str, str]
-    part_of: Mapping[str, str]
-    weight_of: Mapping[int, str]
     first_weight: Mapping[int, str]
+    part_of: Mapping[str, str]
+    device_of: Mapping[str, str]
+    target_of: Mapping[str, str]
+    computing: Set[str]
+    weight_of: Mapping[int, str]
     whole: Set[str]
     runners: tuple[Any, ...] = ()
     pipeline: Pipeline = field(default_factory=Pipeline)
     graphs: list[weakref.ref[Any]] = field(default_factory=list)
-    scopes: list[bool] = field(default_factory=list)
+    running: list[Any] = field(default_factory=list)
     warned: set[str] = field(default_factory=set)
     shared: list[Shared] = field(default_factory=list)
 
@@ -89,14 +91,9 @@ def placed_of(model: Any) -> Placed | None:
 
 
 def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
-    """What a model remembers of its plan; its runners come later.
-
-    Args:
-        plan: what the model was made by, or is held against.
-        flow: what the model runs.
-        sites: the model's calls under the names and parts of the plan.
-    """
-    keys = {part.name: f"k{next(_numbers)}" for part in plan.graph.parts}
+    """What a model with these calls remembers of its plan; its runners come later."""
+    graph = plan.graph
+    keys = {part.name: f"k{next(_numbers)}" for part in graph.parts}
     towers = {
         name: Replicas(
             tuple(keys[tower_part(name, i)] for i in range(one.count)),
@@ -105,12 +102,12 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
             one.batch_norm == "synchronised",
             frozenset(keys[source] for source in one.broadcast if source in keys),
         )
-        for name, one in towers_in(plan.graph).items()
+        for name, one in towers_in(graph).items()
     }
     weights = {
         call.name: call.weights
         for bare in (True, False)
-        for call in fold(plan.graph, bare=bare)
+        for call in fold(graph, bare=bare)
     }
     # An id goes with its variable, as another one may get it: `quantize` makes new.
     names: dict[int, str] = {}
@@ -120,23 +117,23 @@ def placement(plan: Plan, flow: Flow, sites: Sequence[Site]) -> Placed:
             if id(variable) not in names:
                 weakref.finalize(variable, names.pop, id(variable), None).atexit = False
             names[id(variable)] = name
-    nodes = {id(site.node): site for site in sites}
-    part_of = {node: site.part for node, site in nodes.items()}
+    part_of = {id(site.node): site.part for site in sites}
+    device_of = {key: plan.device_of[part] for part, key in keys.items()}
     return Placed(
         plan=plan,
         flow=flow,
         key_of={node: keys[part] for node, part in part_of.items()},
         replicas={n: towers[part] for n, part in part_of.items() if part in towers},
-        target_of={
-            key: canonical(plan.cluster[plan.device_of[part]].target)
-            for part, key in keys.items()
+        first_weight={
+            id(site.node): weights[site.call][0] for site in sites if weights[site.call]
         },
         part_of={key: part for part, key in keys.items()},
-        weight_of=names,
-        first_weight={
-            node: weights[site.call][0]
-            for node, site in nodes.items()
-            if weights[site.call]
+        device_of=device_of,
+        target_of={
+            key: canonical(plan.cluster[device].target)
+            for key, device in device_of.items()
         },
-        whole=broadcast_inputs(plan.graph),
+        computing={keys[call.part] for call in graph.calls if call.forward_flops},
+        weight_of=names,
+        whole=broadcast_inputs(graph),
     )

@@ -2,49 +2,48 @@
 
 A tensor is copied once to each device that reads it. The gradient of the copy is summed
 there and crosses back once, to the device where the tensor was made.
+
+A call may change variables that are not trained: a dropout layer counts its seed on, a
+BatchNormalization moves its averages. The body of a part returns the new values. Where
+a new value is `scale * old + offset`, only the offset is returned, so that a second
+call of the same layer waits for the small update and not for the whole first call.
 """
 
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from splitnet.tf.internals import tf_api
 from splitnet.tf.internals.keras_api import CARRIED
-from splitnet.tf.placement.device_function import canonical
+from splitnet.tf.placement.device_function import ancestors, canonical
 
 
 class Shared:
-    """What several runs in one step have in common: traces, weights, states.
+    """What several runs in one step have in common.
 
-    `weights` maps (id of a variable, device) to its copy there, `states` the id of a
-    variable to (first value, latest value) of the step. Where each run has a gradient
-    tape of its own, `tape` is that of the present one, which watches the weights, and
-    `turns` (`tf/parallel/pipeline.py`) the order of their calls on each device.
+    `weights` maps (id of a variable, device) to its value there, `states` the id of a
+    variable to (first value, latest value). Micro-batches have `turns`: their order,
+    gradient tapes and sums of gradients (`tf/parallel/pipeline.py`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Any = None) -> None:
+        self.turns = turns
         self.traces: dict[Any, Any] = {}
         self.weights: dict[tuple[int, str], Any] = {}
         self.states: dict[int, tuple[Any, Any]] = {}
-        self.tape: tf.GradientTape | None = None
-        self.turns: Any = None
-
-    def copied(self, value: Any, source: str, target: str) -> Any:
-        """A copy of a weight that all runs of the step use."""
-        if self.tape is None:
-            return transfer(value, source, target)
-        with self.tape.stop_recording():
-            copy = transfer(value, source, target)
-        self.tape.watch(copy)
-        return copy
 
 
 class Run:
     """The values of one run by the ids of symbolic tensors.
 
     `made_on` holds their devices; `extra` what runners keep for the rest of the run.
-    `trains` says that only the gradients of trainable weights are asked for.
+    `trains` says that only the gradients of trainable weights are asked for;
+    `on_gradient` is called when the gradient of a part is.
     """
 
     def __init__(
@@ -54,6 +53,7 @@ class Run:
         self.context = context
         self.shared = shared or Shared()
         self.trains = False
+        self.on_gradient: Callable[[], None] = lambda: None
         self.made_on: dict[int, str] = {}
         self.extra: dict[str, Any] = {}
         self._copies: dict[tuple[int, str], tuple[Any, Any]] = {}
@@ -83,14 +83,21 @@ class Run:
         self.made_on[id(tensor)] = device
 
     def weight(self, variable: Any, device: str) -> Any:
-        """The value of a variable that lives on another device."""
-        key = (id(variable), device)
-        if key not in self.shared.weights:
+        """The value of a variable on a device, read once a step."""
+        key, known, turns = (
+            (id(variable), device),
+            self.shared.weights,
+            self.shared.turns,
+        )
+        if key not in known:
             home = device_of(variable)
-            with tf.device(home):
-                value = tf.convert_to_tensor(variable.value)
-            self.shared.weights[key] = self.shared.copied(value, home, device)
-        return self.shared.weights[key]
+            with turns.tape.stop_recording() if turns else contextlib.nullcontext():
+                with tf.device(home):
+                    value = tf.convert_to_tensor(variable.value)
+                known[key] = transfer(value, home, device)
+            if turns:
+                turns.tape.watch(known[key])
+        return known[key]
 
     def state(self, variable: Any, *, first: bool = False) -> Any:
         """The value of a state variable at this point of the step, or at its start."""
@@ -115,8 +122,8 @@ def device_of(variable: Any) -> str:
 
 
 def transfer(value: Any, source: str, target: str) -> Any:
-    """A copy of a value on a device, whose gradient goes back to where it was made."""
-    if not tf.is_tensor(value):
+    """A value on a device, whose gradient goes back to where it was made."""
+    if source == target or not tf.is_tensor(value):
         return value
     with tf.device(target):
         if not isinstance(value, tf.Tensor):
@@ -131,3 +138,98 @@ def transfer(value: Any, source: str, target: str) -> Any:
                 )
 
         return tf_api.with_gradient(value, tf.identity, back)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A state's new value: `scale * old + offset`, or the offset if `scale` is None.
+
+    A `constant` offset is known at tracing, and then the body does not return it.
+    """
+
+    variable: Any
+    scale: Any
+    constant: Any
+
+    def value(self, old: Any, offset: Any) -> Any:
+        """The new value outside of the body, from the old one."""
+        if self.scale is None:
+            return offset
+        scaled = old if np.all(self.scale == 1) else old * self.scale
+        return scaled + tf.cast(offset, old.dtype)
+
+
+class StateScope(keras.StatelessScope):
+    """A stateless scope that lists the variables that calls assign.
+
+    Inside a `tf.function`, `tf.custom_gradient` or `tf.recompute_grad` of a layer's
+    own, `weights` are the variables themselves: TensorFlow would give no gradient to a
+    value that such a function captures. The ids of those are `captured`.
+    """
+
+    def __init__(self, states: Any, weights: Any = ()) -> None:
+        mapping = [*states, *weights]
+        super().__init__(mapping, collect_losses=True, initialize_variables=False)
+        self.assigned: dict[int, Any] = {}
+        self.captured: set[int] = set()
+        self._weights = {id(variable) for variable, _ in weights}
+        self._entered = tf_api.functions_entered()
+
+    def get_current_value(self, variable: Any) -> Any:
+        """The value of a variable in this scope; None for that of the variable."""
+        own = id(variable) in self._weights
+        if own and tf_api.functions_entered() > self._entered:
+            self.captured.add(id(variable))
+            return None
+        return super().get_current_value(variable)
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Note what a variable is assigned."""
+        variable, value = update
+        self.assigned[id(variable)] = variable
+        value = tf.cast(tf.convert_to_tensor(value), variable.dtype)
+        # A variable that is assigned and read again has no gradient either.
+        super().add_update((variable, tf.stop_gradient(value)))
+
+    def updates(
+        self, states: Iterable[tuple[Any, Any]]
+    ) -> tuple[list[Update], list[Any]]:
+        """The updates of assigned variables, and the offsets that are tensors.
+
+        `states` are variables with the tensors that are their values before.
+        """
+        before = {id(variable): old for variable, old in states}
+        updates, offsets = [], []
+        for variable in self.assigned.values():
+            old, new = before.get(id(variable)), self.get_current_value(variable)
+            scale, offset = (old is not None and _affine(new, old)) or (None, new)
+            constant = 0 if offset is None else tf.get_static_value(offset)
+            updates.append(Update(variable, scale, constant))
+            if constant is None:
+                offsets.append(offset)
+        return updates, offsets
+
+
+def _affine(new: Any, old: Any) -> tuple[Any, Any] | None:
+    """The scale and the offset of a traced sum or product of a tensor, or None."""
+    if new is old:
+        return np.ones((), old.dtype.as_numpy_dtype), None
+    op = new.op
+    if op.type in ("Identity", "StopGradient"):
+        return _affine(op.inputs[0], old)
+    if op.type not in ("Add", "AddV2", "Mul"):
+        return None
+    for mine, other in (tuple(op.inputs), tuple(op.inputs)[::-1]):
+        inner = _affine(mine, old)
+        if inner is None:
+            continue
+        scale, offset = inner
+        if op.type == "Mul":
+            factor = tf.get_static_value(other)
+            if factor is None:
+                return None
+            return scale * factor, None if offset is None else offset * other
+        if old.op in ancestors([other.op]):
+            return None
+        return scale, other if offset is None else offset + other
+    return None

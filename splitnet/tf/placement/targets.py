@@ -36,24 +36,22 @@ def planned_here(plan: Plan) -> Plan:
         return plan
     taken = {canonical(d.target) for d in plan.cluster} & logical
     local = {d.name: d for d in _devices_here() if canonical(d.target) not in taken}
-    devices = [
-        replace(d, target=local[d.name].target, stand_in=local[d.name].stand_in)
-        if d.name in local and canonical(d.target) not in logical
-        else d
-        for d in plan.cluster
-    ]
-    here = {d.name for d in devices if canonical(d.target) in logical}
-    if used <= here:
-        return replace(plan, cluster=replace(plan.cluster, devices=tuple(devices)))
-    names = {d.name for d in devices}
-    devices += [d for name, d in local.items() if name not in names]
-    cluster = replace(plan.cluster, devices=tuple(devices))
-    missing = [d.name for d in devices if canonical(d.target) not in logical]
-    found = relocate(plan, cluster.without(*missing))
+    found = {d.name: d for d in plan.cluster}
+    for name, device in local.items():
+        known = found.get(name, device)
+        if canonical(known.target) not in logical:
+            known = replace(known, target=device.target, stand_in=device.stand_in)
+        found[name] = known
+    missing = [n for n, d in found.items() if canonical(d.target) not in logical]
+    if not used & {*missing}:
+        same = tuple(found[d.name] for d in plan.cluster)
+        return replace(plan, cluster=replace(plan.cluster, devices=same))
+    cluster = replace(plan.cluster, devices=tuple(found.values()))
+    made = relocate(plan, cluster.without(*missing))
     moved = [
-        f"{part} ({device} -> {found.device_of[part]})"
+        f"{part} ({device} -> {made.device_of[part]})"
         for part, device in plan.device_of.items()
-        if found.device_of[part] != device
+        if made.device_of[part] != device
     ]
     warn(
         f"not on this machine: {', '.join(n for n in missing if n in used)}. "
@@ -61,7 +59,7 @@ def planned_here(plan: Plan) -> Plan:
         f"elsewhere than planned: {', '.join(moved)}. plan_of(model) has the plan with "
         "these fallbacks."
     )
-    return found
+    return made
 
 
 def _devices_here() -> Cluster:
@@ -73,19 +71,9 @@ def _devices_here() -> Cluster:
 def pins_as_built(source: Any, graph: Graph, cluster: Cluster, nested: str) -> Any:
     """A device for each call: that of its layer's variables, else of its inputs.
 
-    `with tf.device("/gpu:1")` around a layer places its variables, not its
-    computation; the variables say what the author asked for. A layer whose variables
-    are on several devices goes where most of their bytes are. A call without variables
-    goes where most bytes of its inputs come from.
-
-    Args:
-        source: a built Keras model.
-        graph: what `read` made of it.
-        cluster: the devices; variables on others are not pinned.
-        nested: as in `read`.
-
-    Returns:
-        Pins for `plan`: call -> device name.
+    `with tf.device("/gpu:1")` around a layer places its variables, not its computation;
+    the variables say what the author asked for. Most bytes decide. `graph` is what
+    `read` made of the source. Variables on devices outside the cluster are not pinned.
     """
     known = {device.name for device in cluster}
     devices = [*_devices_here(), *cluster]  # gpu:0 may be the stand-in of that name

@@ -7,26 +7,21 @@ gradients and slots, and what is placed, planned and audited are ordinary layers
 `tf/parallel/unsharding.py` makes one layer of them again.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from splitnet.core.errors import SplitnetError
 from splitnet.core.replication import batch_shares
 from splitnet.tf.internals import keras_api
-from splitnet.tf.sharding.heads import ATTENTION, HEAD_SLICES, HeadSum, SideBySide
+from splitnet.tf.sharding.heads import ATTENTION, HEAD_SLICES, SliceJoin
 
 # What says how wide a layer is: the first is cut, the others by the same proportion.
 COUNTED = {
-    "Conv1D": ("filters",),
-    "Conv2D": ("filters",),
-    "Conv3D": ("filters",),
-    "Conv1DTranspose": ("filters",),
-    "Conv2DTranspose": ("filters",),
-    "Conv3DTranspose": ("filters",),
+    **{f"Conv{n}D{t}": ("filters",) for n in (1, 2, 3) for t in ("", "Transpose")},
     "Dense": ("units",),
     "EinsumDense": ("output_shape",),
     "Embedding": ("output_dim",),
@@ -39,6 +34,8 @@ _ELEMENTWISE = frozenset(
     | {"leaky_relu", "linear", "log_sigmoid", "mish", "relu", "relu6", "selu"}
     | {"sigmoid", "silu", "softplus", "softsign", "tanh"}
 )
+# Regularizers and constraints that look at one number at a time.
+_BY_NUMBER = ("L1", "L2", "L1L2", "NoneType", "NonNeg")
 
 
 class _SliceOf:
@@ -55,11 +52,8 @@ class _SliceOf:
         """
         with tf.device(None), tf.device("/device:CPU:0"):
             whole = tf.convert_to_tensor(self._whole.value)
-            begin = [0] * len(whole.shape)
-            begin[self._axis] = self._start
-            size = [-1] * len(whole.shape)
-            size[self._axis] = self._size
-            return tf.slice(whole, begin, size)
+            rows = slice(self._start, self._start + self._size)
+            return whole[(*[slice(None)] * self._axis, rows)]
 
 
 def cut_layer(
@@ -72,35 +66,27 @@ def cut_layer(
     """Cut a layer into slices without values, call them, and join what they give.
 
     The slices begin with the values that the whole layer has or would be initialized
-    with. To be called where layers are built without values.
-
-    Args:
-        layer: the whole layer.
-        count: how many slices.
-        inputs: what it reads, symbolic.
-        copies: the cloner that makes its copy.
-        call: calls a layer with the inputs.
-
-    Returns:
-        The outputs of the slices, and what the whole layer would give.
+    with. To be called where layers are built without values: `copies` is the cloner
+    there, and `call` calls a layer with the inputs. Returns the outputs of the slices,
+    and what the whole layer would give.
 
     Raises:
         SplitnetError: a layer that cannot be cut so.
     """
-    kind = type(layer)
+    kind = type(layer).__name__
     config = _checked_config(layer)
     axis = _axis_of(layer, config, count)
-    width = _extent(config[COUNTED[kind.__name__][0]], axis)
+    width = _extent(config[COUNTED[kind][0]], axis)
     if width < count:
-        what = "heads" if kind.__name__ in ATTENTION else "outputs"
+        what = "heads" if kind in ATTENTION else "outputs"
         raise SplitnetError(
-            f"{kind.__name__} {layer.name!r} has {width} {what}, which cannot be cut "
+            f"{kind} {layer.name!r} has {width} {what}, which cannot be cut "
             f"over {count} devices."
         )
     whole = copies.of(layer)
     if not isinstance(call(whole, inputs), keras.KerasTensor):
         raise SplitnetError(
-            f"{kind.__name__} {layer.name!r} gives several outputs here, and slices "
+            f"{kind} {layer.name!r} gives several outputs here, and slices "
             "are joined to one; use net.branch."
         )
     source = layer if layer.built else whole
@@ -112,34 +98,32 @@ def cut_layer(
         changed = _config(layer, config, (number, count, size), axis)
         if activation is not None:
             changed["activation"] = "linear"
-        clone = HEAD_SLICES.get(kind.__name__, kind).from_config(changed)
+        clone = HEAD_SLICES.get(kind, type(layer)).from_config(changed)
         clone.trainable = layer.trainable
         parts.append(call(clone, inputs))
         _give_slices(layer, source, clone, (start, size, width))
         start += size
-    common = {"dtype": layer.dtype_policy}
-    if kind.__name__ in ATTENTION:
-        return parts, HeadSum(name=f"{layer.name}_join", **common)(parts)
-    joined = SideBySide(axis=axis, name=f"{layer.name}_join", **common)(parts)
-    if activation is not None:
-        act = keras.layers.Activation(activation, name=f"{layer.name}_act", **common)
-        joined = act(joined)
-    return parts, joined
+    saved = keras.saving.serialize_keras_object(layer)
+    saved.pop("build_config", None)
+    del saved["config"]["name"]
+    joined = SliceJoin(
+        whole=json.dumps(saved),
+        axis=None if kind in ATTENTION else axis,
+        activation=activation,
+        name=f"{layer.name}_join",
+        dtype=layer.dtype_policy,
+    )
+    return parts, joined(parts)
 
 
 def _checked_config(layer: Any) -> dict[str, Any]:
-    """A layer's configuration.
-
-    Raises:
-        SplitnetError: it cannot be cut; the reason.
-    """
     kind = type(layer).__name__
-    if kind not in COUNTED or not type(layer).__module__.startswith("keras."):
+    if kind not in COUNTED or not keras_api.from_keras(layer):
         raise SplitnetError(
             f"its body is {layer!r}, which cannot be cut along its outputs. net.split "
             f"takes one layer of {', '.join(sorted(COUNTED))}."
         )
-    config = layer.get_config()
+    config: dict[str, Any] = layer.get_config()
     activation = getattr(layer, "activation", None)
     trained = isinstance(activation, keras.layers.Layer) and (
         type(activation).build is not keras.layers.Layer.build
@@ -165,13 +149,10 @@ def _checked_config(layer: Any) -> dict[str, Any]:
 
 
 def _axis_of(layer: Any, config: dict[str, Any], count: int) -> int:
-    """The axis of the output that is cut, from its end.
+    """The axis of the output that is cut.
 
     That of an einsum must come from the kernel alone, and the bias must have it: the
     last such axis that is wide enough.
-
-    Raises:
-        SplitnetError: there is none.
     """
     if type(layer).__name__ != "EinsumDense":
         return 1 if getattr(layer, "data_format", None) == "channels_first" else -1
@@ -192,7 +173,6 @@ def _axis_of(layer: Any, config: dict[str, Any], count: int) -> int:
 
 
 def _extent(value: Any, axis: int) -> int:
-    """How wide a layer is, by the first figure that counts it."""
     return int(value[axis] if isinstance(value, list | tuple) else value)
 
 
@@ -204,14 +184,12 @@ def _config(
     kind = type(layer).__name__
     changed = {**config, "name": f"{layer.name}_slice{number}"}
     changed.pop("build_config", None)
-    first = config[COUNTED[kind][0]]
     for key in COUNTED[kind]:
         if isinstance(config[key], list | tuple):
             changed[key] = list(config[key])
             changed[key][axis] = size
         else:  # in proportion to the first
-            counted = isinstance(first, list | tuple)
-            changed[key] = size if counted else config[key] * size // first
+            changed[key] = config[key] * size // _extent(config[COUNTED[kind][0]], axis)
     if isinstance(changed.get("seed"), int):
         changed["seed"] += number  # else all slices would drop the same
     if kind in ATTENTION:
@@ -233,7 +211,7 @@ def _give_slices(
             each = mine.shape[axis] // width
             own = _SliceOf(mine, axis, start * each, size * each)
             keras_api.borrow_value(its, own)
-        elif clone.name.endswith("_slice0") and type(layer).__name__ in ATTENTION:
+        elif not start and type(layer).__name__ in ATTENTION:
             keras_api.borrow_value(its, mine)
         else:
             raise SplitnetError(
@@ -258,29 +236,11 @@ def cut_axis(whole: Any, part: Any) -> int | None:
 
 
 def _check_rules(layer: Any, variable: Any, axis: int) -> None:
-    """Refuse a regularizer or constraint that looks from one slice into another.
-
-    Tried on large and small numbers of the variable's rank: the parts' penalties must
-    sum up to the whole's, the parts' constraint values must be those of the whole.
-
-    Raises:
-        SplitnetError: names the rule.
-    """
-    rules: list[tuple[Any, Callable[..., Any]]] = [
-        (variable.regularizer, sum),
-        (variable.constraint, lambda made: np.concatenate(list(made), axis)),
-    ]
-    shape = [min(4, extent) for extent in variable.shape]
-    shape[axis] = 4
-    for scale in (1e-3, 1.0, 1e3):
-        value = scale * np.random.default_rng(0).standard_normal(shape)
-        value = value.astype("float32")
-        halves = np.split(value, 2, axis)
-        for rule, joined in rules:
-            if rule is None or np.allclose(
-                rule(value), joined(map(rule, halves)), rtol=1e-4
-            ):
-                continue
+    """Refuse a regularizer or constraint that may look from one slice into another."""
+    for rule in (variable.regularizer, variable.constraint):
+        along = keras.tree.flatten(getattr(rule, "axis", axis))
+        across = axis in (one % len(variable.shape) for one in along)
+        if across and type(rule).__name__ not in _BY_NUMBER:
             raise SplitnetError(
                 f"{type(layer).__name__} {layer.name!r}: {type(rule).__name__} of "
                 f"{variable.name!r} looks along axis {axis}, which is cut, so no slice "

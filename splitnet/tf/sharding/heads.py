@@ -8,6 +8,7 @@ The output's bias belongs to no head: the first slice has it.
 """
 
 import functools
+import json
 from typing import Any
 
 import keras
@@ -25,11 +26,7 @@ def _slice_class(whole: Any) -> Any:
 
     class HeadSlice(whole):
         def __init__(
-            self,
-            *args: Any,
-            slice_number: int = 0,
-            slice_count: int = 1,
-            **kwargs: Any,
+            self, *args: Any, slice_number: int = 0, slice_count: int = 1, **kwargs: Any
         ) -> None:
             super().__init__(*args, **kwargs)
             self.slice_number, self.slice_count = slice_number, slice_count
@@ -65,35 +62,40 @@ HEAD_SLICES = {name: _slice_class(kind) for name, kind in ATTENTION.items()}
 
 
 @keras.saving.register_keras_serializable("splitnet")
-class SideBySide(keras.layers.Concatenate):
-    """The slices' outputs next to each other, with the mask that each hands on."""
+class SliceJoin(keras.layers.Layer):
+    """What joins the slices of a layer, with the mask that each of them hands on.
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """The mask of the first slice: they all have the same."""
-        return mask[0] if isinstance(mask, list | tuple) else mask
+    They are put side by side along an axis, or summed without one. `whole` is the layer
+    as Keras saves it, without its name, for plans are matched with models of other
+    names. Its `activation` is here if it looks at several outputs at once.
+    """
 
-
-@keras.saving.register_keras_serializable("splitnet")
-class HeadSum(keras.layers.Layer):
-    """The sum of what the slices give, with the mask that each of them hands on."""
-
-    def __init__(self, *, name: str | None = None, dtype: Any = None) -> None:
-        super().__init__(name=name, dtype=dtype)
+    def __init__(
+        self, *, whole: str, axis: int | None, activation: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.whole, self.axis = whole, axis
+        self.activation = keras.activations.get(activation)
         self.supports_masking = True
 
+    def whole_layer(self) -> Any:
+        """The layer that was cut, not yet built."""
+        whole = keras.saving.deserialize_keras_object(json.loads(self.whole))
+        whole.name = self.name.removesuffix("_join")
+        return whole
+
     def call(self, inputs: Any) -> Any:
-        """Sum the slices in their order, as tensors of one shape."""
-        return functools.reduce(keras.ops.add, inputs)
+        """Join the slices in their order."""
+        if self.axis is None:
+            return functools.reduce(keras.ops.add, inputs)
+        return self.activation(keras.ops.concatenate(inputs, self.axis))
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The mask of the first slice: they all have the same."""
         return mask[0] if isinstance(mask, list | tuple) else mask
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shape of each slice's output."""
-        return tuple(input_shape[0])
-
     def get_config(self) -> dict[str, Any]:
-        """Its name and number format."""
-        policy = keras.dtype_policies.serialize(self.dtype_policy)
-        return {"name": self.name, "dtype": policy}
+        """Its arguments."""
+        activation = keras.activations.serialize(self.activation)
+        own = {"whole": self.whole, "axis": self.axis, "activation": activation}
+        return super().get_config() | own
