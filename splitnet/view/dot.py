@@ -131,8 +131,9 @@ def _lane_rows(plan: Plan, devices: Sequence[str], color: str) -> list[Line]:
     if names[1:]:
         lines.append(Line(f"{len(devices)} devices, each at most", 9, QUIET))
     words = f"{format_bytes(held)} of {format_bytes(limit)}"
-    fits = Line(words, 9, QUIET), Line(f"{words}: too much", 9, ALARM, bold=True)
-    lines.append(fits[held > limit])
+    over = held > limit
+    words += ": too much" if over else ""
+    lines.append(Line(words, 9, ALARM if over else QUIET, bold=over))
     if fullest.stand_in:
         target = "CPUs" if names[1:] else fullest.target.removeprefix("/device:")
         lines.append(Line(f"stand-in on {target}", 9, QUIET))
@@ -154,9 +155,11 @@ def _box_rows(box: Box, shown: Diagram) -> list[Line]:
     if facts.shapes:
         shapes = dict.fromkeys(map(shape_text, facts.shapes))
         plain.append(shortened(", ".join(shapes), 40))
-    costs = [format_bytes(facts.total_bytes)] * (bool(facts.total_bytes) > is_input)
-    costs += [format_seconds(facts.total_seconds)] * bool(facts.total_seconds)
-    if costs:
+    costs = [
+        format_bytes(facts.total_bytes) if facts.total_bytes and not is_input else "",
+        format_seconds(facts.total_seconds) if facts.total_seconds else "",
+    ]
+    if costs := list(filter(None, costs)):
         plain.append(" · ".join(costs) + (" in total" if many else ""))
     ways = zip(("in", "out"), shown.moved(box, weights=False), strict=True)
     moved = [f"{way} {format_bytes(count)}" for way, count in ways if count]
