@@ -130,18 +130,13 @@ def _strategies(plan: Plan) -> list[tuple[Strategy, list[tuple[str, float]]]]:
     """Each strategy with its time, memory and bytes, as shares of the largest."""
     compared = plan.verdict.strategies if plan.verdict is not None else None
     every = compared.all if compared is not None else ()
-    largest = [
-        max((getattr(one, name) for one in every), default=1) or 1
-        for name in ("seconds", "peak_bytes", "copied_bytes")
+    columns = [(x.seconds, x.peak_bytes, x.copied_bytes) for x in every]
+    most = [max(column) or 1 for column in zip(*columns)]
+    says = format_seconds, format_bytes, format_bytes
+    return [
+        (one, [(say(n), n / top) for say, n, top in zip(says, figures, most)])
+        for one, figures in zip(every, columns)
     ]
-
-    def bars(one: Strategy) -> list[tuple[str, float]]:
-        figures = one.seconds, one.peak_bytes, one.copied_bytes
-        shares = [figure / most for figure, most in zip(figures, largest)]
-        words = [format_seconds(one.seconds), *map(format_bytes, figures[1:])]
-        return list(zip(words, shares))
-
-    return [(one, bars(one)) for one in every]
 
 
 def _errors(planned: Timeline, measured: Timeline) -> list[tuple[str, str, str]]:
