@@ -23,14 +23,14 @@ The event loop, the memory model and the planner's search read the lists of `Ste
 none of them needs the graph of calls.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import networkx as nx
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Link
 from splitnet.core.costs import CostModel, Roofline, slots_of
 from splitnet.core.graph import Graph
 from splitnet.core.replication import batch_shares
@@ -297,14 +297,16 @@ def step_graph(
         edges=edges,
         weights=tuple(one for one in weights if len(one.readers) > 1),
         task_seconds=tuple(rows[key] for key in keys),
-        latency=tuple(tuple(one.latency_seconds for one in row) for row in links),
-        gap=tuple(tuple(one.gap for one in row) for row in links),
-        seconds_per_byte=tuple(
-            tuple(1.0 / one.bytes_per_second for one in row) for row in links
-        ),
+        latency=_table(links, lambda link: link.latency_seconds),
+        gap=_table(links, lambda link: link.gap),
+        seconds_per_byte=_table(links, lambda link: 1.0 / link.bytes_per_second),
         slot_copies=slots_of(optimizer) if training else 0,
         microbatches=microbatches,
     )
+
+
+def _table(links: list[list[Link]], figure: Callable[[Link], float]) -> Table:
+    return tuple(tuple(map(figure, row)) for row in links)
 
 
 def _gradient_flow(graph: Graph) -> list[bool]:
@@ -315,9 +317,10 @@ def _gradient_flow(graph: Graph) -> list[bool]:
     ends = graph.outputs or [name for name in flow if not flow.out_degree(name)]
     learned = {w.name for w in graph.weights if w.trainable}
     begin, end = 0, 1  # before the first calls, and behind the last
+    flow.add_nodes_from([begin, end])
     flow.add_edges_from((begin, c.name) for c in graph.calls if learned & {*c.weights})
     flow.add_edges_from((name, end) for name in ends)
-    both = nx.descendants(flow, begin) & nx.ancestors(flow, end) if learned else set()
+    both = nx.descendants(flow, begin) & nx.ancestors(flow, end)
     return [name in both for name in graph.call]
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from splitnet.core.costs import CallSeconds, Measured
+from splitnet.core.graph import Weights
 from splitnet.simulator.memory import functions_of
 from splitnet.simulator.step_graph import step_graph
 from splitnet.simulator.units import cut_run
@@ -59,12 +60,14 @@ def test_parts_that_wait_for_each_other_count_call_by_call():
 
 
 def test_gradients_flow_between_trained_weights_and_outputs():
-    """Not into what has no weight before it, no way to an output, or frozen weights."""
+    """Not into what has no weight before it, no way to an output, or frozen weights.
+
+    A weight that no call uses changes nothing.
+    """
     calls = [dense("x", weights=()), dense("a"), dense("b", weights=()), dense("side")]
     one = replace(graph(calls, "x-a a-b a-side", weight_bytes=8), outputs=("b",))
-    frozen = replace(
-        one, weights=tuple(replace(w, trainable=False) for w in one.weights)
-    )
+    still = (replace(weight, trainable=False) for weight in one.weights)
+    frozen = replace(one, weights=(*still, Weights("unused", 8)))
     for which, flows, trained in ((one, ["a", "b"], ["a"]), (frozen, [], [])):
         units = step_graph(which, box(), Seconds()).units
 
