@@ -379,7 +379,7 @@ def _saved_floor(
         flow.add_edges_from((edge.source, reader) for reader in edge.gradients_from)
         if edge.saved_by:
             own[edge.saved_by[0]] += edge.bytes
-    ends = (unit for unit in flow if not flow.out_degree(unit))
+    ends = (unit for unit in reversed(list(flow)) if not flow.out_degree(unit))
     held = [nx.ancestors(flow, end) | {end} for end in ends]
     most = max(held or [set[int]()], key=lambda units: sum(own[u] for u in units))
     return [size if unit in most else 0 for unit, size in enumerate(own)]
