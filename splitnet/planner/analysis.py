@@ -6,7 +6,6 @@ from itertools import groupby
 from math import inf
 
 from splitnet.core.costs import Roofline
-from splitnet.core.errors import format_bytes
 from splitnet.core.plan import (
     Placement,
     Plan,
@@ -204,17 +203,7 @@ class Explanation:
 
 
 def explain(plan: Plan, name: str) -> Explanation:
-    """Say why a part is on its device, and try every other device for it.
-
-    The part moves with what near= binds to it; all else stays.
-
-    Args:
-        plan: The plan.
-        name: A part, or a call or a layer of one.
-
-    Raises:
-        PlanFileError: the plan has nothing of that name.
-    """
+    """As `Plan.explain`: the part moves with what near= binds to it; all else stays."""
     one, evaluator = plan[name], evaluator_of(plan)
     found = tuple(
         alternative(plan, evaluator, one.part, device.name)
@@ -249,29 +238,25 @@ def alternative(
 class Comparison:
     """From one plan to another: `moved` holds (part, from, to); a gone part has "".
 
-    `values` are what the objective counts, where both plans have the same one.
     Where the same calls make other parts, `moved` holds runs of calls.
     """
 
+    before: Plan
+    after: Plan
     moved: tuple[tuple[str, str, str], ...]
-    seconds: tuple[float, float]
-    transfer_bytes: tuple[int, int]
-    peak_bytes: tuple[int, int]
-    objective: str = "latency"
-    values: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         """What moved, and what it changed."""
-        count = len(self.moved)
-        lines = [
-            f"{count or 'nothing'}{' part' * bool(count)}{'s' * (count > 1)} moved."
-        ]
-        if self.values and self.objective == "throughput":
-            lines.append(_row("busiest", self.objective, self.values))
+        a, b, count = self.before, self.after, len(self.moved)
+        parts = f"{count} part{'s' * (count > 1)}" if count else "nothing"
+        lines = [f"{parts} moved."]
+        if a.objective == b.objective == "throughput":
+            lines.append(_row("busiest", "throughput", a.value, b.value))
+        full = [max(held.total for held in one.memory.values()) for one in (a, b)]
         lines += [
-            _row("step", "latency", self.seconds),
-            f"{'transfers':<9} {' -> '.join(map(format_bytes, self.transfer_bytes))}",
-            _row("fullest", "memory", self.peak_bytes),
+            _row("step", "latency", a.seconds, b.seconds),
+            _row("transfers", "memory", a.transfer_bytes, b.transfer_bytes),
+            _row("fullest", "memory", *full),
         ]
         lines += [
             f"  {part}: {source or 'not there'} -> {target or 'not there'}"
@@ -282,26 +267,14 @@ class Comparison:
     __repr__ = __str__  # what a prompt or a notebook shows
 
 
-def _row(name: str, objective: str, values: tuple[float, float]) -> str:
-    a, b = (value_text(objective, value, long=False) for value in values)
-    return f"{name:<9} {a} -> {b}, {_change_text(objective, *values)}"
+def _row(name: str, objective: str, before: float, after: float) -> str:
+    a, b = (value_text(objective, value, long=False) for value in (before, after))
+    return f"{name:<9} {a} -> {b}, {_change_text(objective, before, after)}"
 
 
 def compare(plan: Plan, other: Plan) -> Comparison:
     """Say what moved from one plan to another, and what that changed."""
-    before, after = (
-        max((memory.total for memory in one.memory.values()), default=0)
-        for one in (plan, other)
-    )
-    same = plan.objective == other.objective
-    return Comparison(
-        moved=tuple(_moves(plan, other)),
-        seconds=(plan.seconds, other.seconds),
-        transfer_bytes=(plan.transfer_bytes, other.transfer_bytes),
-        peak_bytes=(before, after),
-        objective=plan.objective,
-        values=(plan.value, other.value) if same else None,
-    )
+    return Comparison(plan, other, tuple(_moves(plan, other)))
 
 
 def _moves(plan: Plan, other: Plan) -> Iterator[tuple[str, str, str]]:

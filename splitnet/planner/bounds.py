@@ -39,11 +39,7 @@ def lower_bound(
 ) -> float:
     """The best proven lower bound of "latency", "throughput" or "memory".
 
-    Args:
-        problem: What to place.
-        objective: What is minimised.
-        hard: Solve the program as well, if the problem is small enough for it.
-        time_limit: Seconds for the program.
+    If `hard`, of the program as well, where the problem is small enough for it.
     """
     graph = problem.graph
     if not problem.group_count or not graph.allowed.any(axis=1).all():
@@ -237,7 +233,6 @@ class _Program:
     def bound(self, objective: str, time_limit: float) -> float:
         """The dual bound after a limited number of nodes; 0 if there is none."""
         self._constraints()
-        self._apart_groups()
         paid = objective == "throughput"
         none: list[dict[int, Any]] = [{} for _ in range(self.problem.device_count)]
         self._loads(self._payments() if paid else none)
@@ -261,13 +256,6 @@ class _Program:
                 share = graph.size_bytes / room
                 held = model.qsum(self.on[g][d] * float(share[g]) for g in users)
                 model.addConstr(held <= 1)
-
-    def _apart_groups(self) -> None:
-        graph = self.problem.graph
-        for g in range(self.problem.group_count):
-            for other in graph.apart[graph.apart_start[g] : graph.apart_start[g + 1]]:
-                for d in self.on[g].keys() & self.on[int(other)].keys():
-                    self.model.addConstr(self.on[g][d] + self.on[int(other)][d] <= 1)
 
     def _payments(self) -> list[dict[int, Any]]:
         """Per device, what it pays for each net, 0 to 1."""

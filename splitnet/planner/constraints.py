@@ -5,7 +5,7 @@ result says for every group of parts that share a device which devices it may us
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -26,24 +26,6 @@ _MOST_UNKNOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """The devices that one part may use on a cluster, and why.
-
-    `reason` is a `Placement.reason`, or "" where the planner is free to choose.
-    `preferred` are the devices of the first request that is available; a substitute has
-    none. `unavailable` is a first request that is not, and `detail` says what is used
-    instead, and why.
-    """
-
-    part: Part
-    allowed: tuple[str, ...]
-    reason: str
-    preferred: tuple[str, ...] = ()
-    unavailable: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     """Parts bound to one device by `near=`, and the devices that they may use.
 
@@ -55,6 +37,81 @@ class Group:
     apart: tuple[int, ...] = ()
 
 
+class Request:
+    """The devices that one part requests on a cluster, and what an assigned one means.
+
+    `lists` has the devices for each name in its `on=`, `here` the names that have any,
+    and `others` the devices to use if none has. A call without a GPU kernel keeps its
+    part on a CPU.
+    """
+
+    def __init__(self, graph: Graph, cluster: Cluster, part: Part) -> None:
+        self.part, self.first = part, (part.on or ("auto",))[0]
+        self.kind = self.first.rpartition("/")[2].partition(":")[0]
+        calls, home = graph.calls_of[part.name], cluster.home.name
+        self.bound = next((call for call in calls if call.cpu_only), None)
+        usable = [d.name for d in cluster if d.kind == "cpu" or not self.bound]
+        if self.bound and not usable:
+            raise DeviceError(
+                f"part {part.name!r} has a call without a GPU kernel "
+                f"({self.bound.name}, {self.bound.kind}), and there is no CPU among "
+                f"{', '.join(d.name for d in cluster)}. Add 'cpu' to the cluster."
+            )
+
+        def devices(name: str) -> tuple[str, ...]:
+            meant = [name] if name in cluster else []
+            if name in KINDS:
+                meant = [device.name for device in cluster.of_kind(name)]
+            elif name == "auto":
+                meant = [device.name for device in cluster.free_devices]
+            return tuple(device for device in meant if device in usable)
+
+        self.lists = {name: devices(name) for name in (self.first, *part.on)}
+        if part.kind == "input":
+            self.lists = {self.first: (home,)}
+        self.here = [name for name in self.lists if self.lists[name]]
+        elsewhere = usable if self.bound else [home]
+        self.others = devices(self.kind) or tuple(elsewhere)
+        # A merge on the CPU by default yields to near=.
+        self.yields = part.kind == "merge" and part.on == ("cpu",)
+
+    def allowed(self, *, whole_lists: bool = False) -> tuple[str, ...]:
+        """The devices of the first name that has any, or of all names."""
+        names = self.here if whole_lists else self.here[:1]
+        devices = dict.fromkeys(d for name in names for d in self.lists[name])
+        return tuple(devices) or self.others
+
+    def reason(self, device: str) -> tuple[str, str]:
+        """The `Placement.reason` for a device, and that of a fallback if it is one.
+
+        The first is "" where the planner was free to choose.
+        """
+        first, devices = self.first, self.lists[self.first]
+        if self.part.kind == "input":
+            return "input", ""
+        if self.bound and self.kind != "cpu":
+            text = f"{self.bound.kind} {self.bound.name!r} has no GPU kernel"
+            return "no kernel", text if self.kind == "gpu" else ""
+        if device in devices and first not in (*KINDS, "auto"):
+            return "pin", ""
+        if device in devices:
+            usual = "merge" if self.yields else "preference"
+            return usual if len(devices) == 1 and first != "auto" else "", ""
+        if self.yields:
+            return "near", ""
+        if devices:
+            return "", f"{first} is full; {device} is next in the list"
+        for name in self.here:
+            if device in self.lists[name]:
+                return (
+                    "fallback",
+                    f"{first} is not available; {name} is next in the list",
+                )
+        if device.rpartition("/")[2].startswith(self.kind):
+            return "fallback", f"{first} is not available; another {self.kind} is used"
+        return "fallback", f"there is no {self.kind} available"
+
+
 def resolve(
     graph: Graph,
     cluster: Cluster,
@@ -62,44 +119,53 @@ def resolve(
     *,
     missing: str = "fallback",
     whole_lists: bool = False,
-) -> tuple[dict[str, Constraint], list[Group]]:
-    """Turn requests into devices of this cluster, part by part and group by group.
+) -> list[Group]:
+    """Turn the requests of parts into devices that groups of parts may use.
 
-    Args:
-        graph: Its parts carry the requests; see `with_pins`.
-        cluster: The available devices.
-        load_of: Seconds that a part takes on a device, to find the least loaded.
-        missing: What to do if no requested device is available: "fallback" (a
-            substitute, recorded) or "error".
-        whole_lists: Allow every device of a preference list, not only the first that is
-            available. Used when the first is full.
+    If no requested device is available, `missing` is "fallback" (the least loaded of
+    its kind) or "error"; `load_of` gives the seconds of a part on a device. With
+    `whole_lists` every device of a preference list is allowed, not only the first that
+    is available: for when that is full.
 
     Raises:
         DeviceError: missing devices under `missing="error"`, or constraints that
             contradict each other; all of them at once.
     """
-    found = {
-        part.name: _constraint(graph, cluster, part, whole_lists)
-        for part in graph.parts
+    requests = {part.name: Request(graph, cluster, part) for part in graph.parts}
+    allowed = {
+        name: one.allowed(whole_lists=whole_lists) for name, one in requests.items()
     }
-    substitutes = [
-        one for one in found.values() if one.reason == "fallback" and not one.preferred
-    ]
-    if substitutes and missing == "error" and not whole_lists:
-        names = ", ".join(device.name for device in cluster)
+    lacking = [one for one in requests.values() if not one.here]
+    if lacking and missing == "error":
+        available = ", ".join(device.name for device in cluster)
         headline = (
-            f"not every requested device is available (available: {names}). Change "
+            f"not every requested device is available (available: {available}). Change "
             "on=, or use missing='fallback'."
         )
-        faults = (
-            f"part {one.part.name!r} requests {', '.join(one.part.on)}"
-            for one in substitutes
+        rows = (
+            f"part {r.part.name!r} requests {', '.join(r.part.on)}" for r in lacking
         )
-        raise DeviceError(listed(headline, faults))
+        raise DeviceError(listed(headline, rows))
     members = near_groups(graph.parts)
     if not whole_lists:
-        _choose_substitutes(substitutes, found, members, load_of)
-    return found, _groups(graph, found, members)
+        _choose_substitutes(lacking, allowed, members, load_of)
+    for group in members:
+        if not in_all([allowed[name] for name in group]):
+            for name in group:
+                if requests[name].yields:
+                    del allowed[name]
+    if broken := list(conflicts(graph.parts, allowed)):
+        raise DeviceError(listed("conflicting placement constraints:", broken))
+    number = {name: i for i, parts in enumerate(members) for name in parts}
+    apart: list[dict[int, None]] = [{} for _ in members]
+    for part in graph.parts:
+        for other in part.apart:
+            a, b = number[part.name], number[other]
+            apart[a][b] = apart[b][a] = None
+    return [
+        Group(parts, in_all([allowed[p] for p in parts if p in allowed]), tuple(those))
+        for parts, those in zip(members, apart)
+    ]
 
 
 def with_pins(graph: Graph, pins: Pins | None) -> Graph:
@@ -109,8 +175,7 @@ def with_pins(graph: Graph, pins: Pins | None) -> Graph:
     devices of its parts, or of its calls if its parts are others.
 
     Raises:
-        DeclarationError: pins of another type, or as `select`.
-        DeviceError: an impossible device name.
+        SplitnetError: pins of another type, keys as in `select`, no such device name.
     """
     inputs = {part.name for part in graph.parts if part.kind == "input"}
     if isinstance(pins, DeviceOf):
@@ -204,88 +269,28 @@ def _unknown(graph: Graph, names: Mapping[str, Mapping[str, int]], key: str) -> 
     known = list(dict.fromkeys(name for each in names.values() for name in each))
     folded = {name.casefold(): name for name in reversed(known)}
     close = difflib.get_close_matches(key.casefold(), folded, n=3, cutoff=0.5)
+    hint = f"the parts are {', '.join(known[:8])}{' ...' * (len(known) > 8)}"
     if close:
         hint = f"did you mean {' or '.join(repr(folded[name]) for name in close)}?"
-    else:
-        hint = f"the parts are {', '.join(known[:8])}{' ...' * (len(known) > 8)}"
     return f"pattern {key!r} matches no part, call or layer; {hint}"
 
 
 def fallbacks_of(
-    constraints: Mapping[str, Constraint], device_of: Mapping[str, str]
+    graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
 ) -> tuple[Fallback, ...]:
     """Every part that is not on its first request, in order of declaration."""
-    fallbacks = []
-    for name, one in constraints.items():
-        assigned, first = device_of[name], one.part.on[0]
-        if one.unavailable:
-            fallbacks.append(Fallback(name, one.unavailable, assigned, one.detail))
-        elif one.preferred and assigned not in one.preferred:
-            reason = f"{first} is full; {assigned} is next in the list"
-            fallbacks.append(Fallback(name, first, assigned, reason))
-    return tuple(fallbacks)
-
-
-def _constraint(
-    graph: Graph, cluster: Cluster, part: Part, whole_lists: bool
-) -> Constraint:
-    """What the requests of one part allow, before near= is considered.
-
-    A call without a GPU kernel keeps its part on a CPU.
-    """
-    home, first = (cluster.home.name,), (part.on or ("auto",))[0]
-    if part.kind == "input":
-        return Constraint(part, home, "input")
-    bound = next((call for call in graph.calls_of[part.name] if call.cpu_only), None)
-    usable = {d.name for d in cluster if d.kind == "cpu" or not bound}
-    if bound and not usable:
-        raise DeviceError(
-            f"part {part.name!r} has a call without a GPU kernel ({bound.name}, "
-            f"{bound.kind}), and there is no CPU among "
-            f"{', '.join(d.name for d in cluster)}. Add 'cpu' to the cluster."
-        )
-    lists = {name: _devices(cluster, name, usable) for name in (first, *part.on)}
-    here = [name for name in lists if lists[name]]
-    kind = first.rpartition("/")[2].partition(":")[0]
-    if here:
-        preferred = allowed = lists[here[0]]
-        if whole_lists:
-            allowed = tuple(dict.fromkeys(d for name in here for d in lists[name]))
-        detail = f"{first} is not available; {here[0]} is next in the list"
-    else:
-        preferred = ()
-        allowed = _devices(cluster, "cpu" if bound else kind, usable) or home
-        detail = f"{first} is not available; a {kind} with enough memory is used"
-        if not _devices(cluster, kind, usable):
-            detail = f"there is no {kind} available"
-    if bound and kind != "cpu":
-        detail = f"{bound.kind} {bound.name!r} has no GPU kernel"
-        lacking = first if kind == "gpu" else ""
-        return Constraint(part, allowed, "no kernel", (), lacking, detail)
-    if first not in here:
-        return Constraint(part, allowed, "fallback", preferred, first, detail)
-    reason = ""
-    if allowed == preferred and first not in (*KINDS, "auto"):
-        reason = "pin"
-    elif allowed == preferred and len(allowed) == 1 and first in KINDS:
-        reason = "merge" if (part.kind, first) == ("merge", "cpu") else "preference"
-    return Constraint(part, allowed, reason, preferred)
-
-
-def _devices(cluster: Cluster, name: str, usable: Collection[str]) -> tuple[str, ...]:
-    """The devices that a request means, none if there are no such devices."""
-    if name == "auto":
-        meant = [device.name for device in cluster.free_devices]
-    elif name in KINDS:
-        meant = [device.name for device in cluster.of_kind(name)]
-    else:
-        meant = [name] if name in cluster else []
-    return tuple(device for device in meant if device in usable)
+    found = []
+    for part in graph.parts:
+        device = device_of[part.name]
+        _, text = Request(graph, cluster, part).reason(device)
+        if text:
+            found.append(Fallback(part.name, part.on[0], device, text))
+    return tuple(found)
 
 
 def _choose_substitutes(
-    substitutes: Iterable[Constraint],
-    found: dict[str, Constraint],
+    lacking: Sequence[Request],
+    allowed: dict[str, tuple[str, ...]],
     members: Sequence[tuple[str, ...]],
     seconds: Callable[[str, str], float],
 ) -> None:
@@ -293,51 +298,24 @@ def _choose_substitutes(
 
     Parts that requested the same device stay together, near what near= binds to them.
     """
-    load: dict[str, float] = {}
-    for one in found.values():
-        if len(one.allowed) == 1:
-            [device] = one.allowed
-            load[device] = load.get(device, 0.0) + seconds(one.part.name, device)
+    load = dict.fromkeys(
+        (device for those in allowed.values() for device in those), 0.0
+    )
+    for name, (device, *others) in allowed.items():
+        load[device] += 0.0 if others else seconds(name, device)
     near = {name: parts for parts in members for name in parts}
-    waiting: dict[str, list[Constraint]] = {}
-    for one in substitutes:
-        if len(one.allowed) > 1 and one.unavailable not in KINDS:
-            waiting.setdefault(one.unavailable, []).append(one)
-    for device, those in waiting.items():
-        allowed = those[0].allowed
-        bound = [found[name].allowed for one in those for name in near[one.part.name]]
-        fixed = [name for name, *others in bound if not others and name in allowed]
-        substitute = [*fixed, min(allowed, key=lambda name: load.get(name, 0.0))][0]
-        kind = substitute.rpartition("/")[2].partition(":")[0]
-        detail = f"{device} is not available; the least loaded {kind} is used"
-        for one in those:
-            spent = seconds(one.part.name, substitute)
-            load[substitute] = load.get(substitute, 0.0) + spent
-            found[one.part.name] = replace(one, allowed=(substitute,), detail=detail)
-
-
-def _groups(
-    graph: Graph, found: Mapping[str, Constraint], members: Sequence[tuple[str, ...]]
-) -> list[Group]:
-    """Intersect what the members of each group may use; nothing left is a conflict."""
-    allowed = {name: one.allowed for name, one in found.items()}
-    for names in members:
-        if not in_all([allowed[name] for name in names]):
-            for name in names:  # a merge's default device yields to near=
-                if graph.part[name].kind == "merge" and found[name].reason == "merge":
-                    del allowed[name]
-    if faults := list(conflicts(graph.parts, allowed)):
-        raise DeviceError(listed("conflicting placement constraints:", faults))
-    number = {name: i for i, parts in enumerate(members) for name in parts}
-    apart: list[dict[int, None]] = [{} for _ in members]
-    for part in graph.parts:
-        for other in part.apart:
-            a, b = number[part.name], number[other]
-            apart[a][b] = apart[b][a] = None
-    return [
-        Group(parts, in_all([allowed[p] for p in parts if p in allowed]), tuple(those))
-        for parts, those in zip(members, apart)
-    ]
+    waiting: dict[str, list[str]] = {}
+    for one in lacking:
+        if one.first not in KINDS:
+            waiting.setdefault(one.first, []).append(one.part.name)
+    for names in waiting.values():
+        choices = allowed[names[0]]
+        bound = [allowed[other] for name in names for other in near[name]]
+        fixed = [d for d, *others in bound if not others and d in choices]
+        device = [*fixed, min(choices, key=load.__getitem__)][0]
+        for name in names:
+            allowed[name] = (device,)
+            load[device] += seconds(name, device)
 
 
 def violations(plan: Plan) -> list[str]:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
-from typing import Any, Literal
+from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from splitnet.core.graph import Graph, near_groups
 from splitnet.core.plan import DeviceOf, Placement, Plan, PlanOptions
 from splitnet.core.timeline import Execution, Memory
 from splitnet.planner.bounds import lower_bound
-from splitnet.planner.constraints import Constraint, Group, select
+from splitnet.planner.constraints import Group, Request, resolve, select
 from splitnet.planner.engine.load_graph import loads
+from splitnet.planner.engine.solve import Solution
 from splitnet.planner.partitioning import functions, in_functions, request_keys
 from splitnet.planner.problem import (
     Functions,
@@ -31,7 +33,6 @@ from splitnet.simulator.microbatch import (
 )
 from splitnet.simulator.simulate import Outcome, outcome_of
 from splitnet.simulator.step_graph import StepGraph, step_graph
-from splitnet.simulator.units import Grouping
 
 _MOST_PLAYS = 15_000
 """Units that may be simulated to tell the reasons of placements apart."""
@@ -79,25 +80,14 @@ class Evaluator:
             regroup=options.regroup,
         )
 
+    def _step(self, units: Any = "parts", **how: Any) -> StepGraph:
+        how |= {"training": self.training, "optimizer": self.optimizer}
+        return step_graph(self.graph, self.cluster, self.costs, units=units, **how)
+
     @cached_property
     def step(self) -> StepGraph:
         """The step of the parts at once, before anything is placed."""
         return self._step("calls" if self.regroup else "parts")
-
-    def _step(
-        self,
-        units: Literal["parts", "calls"] | Grouping,
-        **how: Any,
-    ) -> StepGraph:
-        return step_graph(
-            self.graph,
-            self.cluster,
-            self.costs,
-            training=self.training,
-            optimizer=self.optimizer,
-            units=units,
-            **how,
-        )
 
     @cached_property
     def _steps(self) -> dict[frozenset[str], StepGraph]:
@@ -111,24 +101,26 @@ class Evaluator:
         pipeline = pipeline_of(self.graph, device_of, self.execution)
         again = recomputed_parts(self.graph, device_of, self.execution)
         if again not in self._steps:
-            count = self.execution.microbatches
-            self._steps[again] = self._step(
-                "parts", recompute=again, microbatches=count
-            )
+            how = {"recompute": again, "microbatches": self.execution.microbatches}
+            self._steps[again] = self._step(**how)
         return in_schedule(self._steps[again], pipeline)
 
     def as_run(
         self, device_of: Mapping[str, str]
     ) -> tuple["Evaluator", Mapping[str, str]]:
-        """The parts that run for a placement, with their devices.
-
-        They are the parts of the graph, or the functions that its calls make.
-        """
+        """What runs for a placement: the parts, or the functions that calls make."""
         if not self.regroup:
             return self, device_of
         where = {call.name: device_of[call.part] for call in self.graph.calls}
         graph, functions_on = in_functions(self.graph, self.step, where)
         return replace(self, graph=graph, regroup=False), functions_on
+
+    def resolve(
+        self, missing: str = "fallback", *, whole_lists: bool = False
+    ) -> list[Group]:
+        """As `constraints.resolve`, of this graph and cluster."""
+        how: dict[str, Any] = {"missing": missing, "whole_lists": whole_lists}
+        return resolve(self.graph, self.cluster, self.load, **how)
 
     def problem_of(self, groups: Sequence[Group]) -> Problem:
         """The placement problem of some groups of parts, without a cut penalty."""
@@ -232,36 +224,49 @@ class Evaluator:
         names = [device.name for device in self.cluster]
         return dict(zip(names, equivalent_devices(self.problem), strict=True))
 
-    def plan(self, placements: tuple[Placement, ...]) -> Plan:
-        """The plan that a placement makes, without bound, fallbacks and options."""
-        found = self.evaluate({p.part: p.device for p in placements})
+    def plan(
+        self, placements: Iterable[Placement], bound: float = inf, **known: Any
+    ) -> Plan:
+        """The plan that a placement makes, with what else is known of it."""
+        rows = tuple(placements)
+        found = self.evaluate({p.part: p.device for p in rows})
         return Plan(
             graph=self.graph,
             cluster=self.cluster,
-            placements=placements,
-            fallbacks=(),
+            placements=rows,
             memory=found.memory,
             timeline=found.timeline,
             objective=self.objective,
             optimizer=self.optimizer,
             training=self.training,
             value=found.value,
+            bound=min(bound, found.value),
             costs=self.costs,
             execution=self.execution,
+            **({"fallbacks": ()} | known),
         )
+
+
+@dataclass(frozen=True)
+class Found:
+    """A placement of the parts of a graph, and the solution that it comes from."""
+
+    evaluator: Evaluator
+    groups: Sequence[Group]
+    device_of: Mapping[str, str]
+    solution: Solution
+
+
+def options_of(plan: Plan) -> PlanOptions:
+    """The options with which to plan again; the graph carries the pins."""
+    names = "objective", "contiguity", "costs", "optimizer", "training"
+    return PlanOptions(**{name: getattr(plan, name) for name in names})
 
 
 def evaluator_of(plan: Plan) -> Evaluator:
     """The evaluator with which a plan was made."""
-    return Evaluator(
-        plan.graph,
-        plan.cluster,
-        plan.objective,
-        plan.costs,
-        plan.optimizer,
-        plan.training,
-        plan.execution,
-    )
+    made = Evaluator.of(plan.graph, plan.cluster, options_of(plan))
+    return replace(made, execution=plan.execution)
 
 
 def score(
@@ -278,54 +283,44 @@ def score(
         DeviceError: a device that is not in the cluster.
     """
     options = replace(options or PlanOptions(), **changes)
-    if isinstance(device_of, DeviceOf):
-        device_of = device_of.plan
-    table: Any = device_of
-    planned = isinstance(device_of, Plan)
-    if isinstance(device_of, Plan):
-        theirs, table = device_of.graph, dict(device_of.device_of)
-        if graph.call.keys() == theirs.call.keys():
-            calls = tuple(
-                replace(graph.call[c.name], part=c.part) for c in theirs.calls
-            )
-            graph = replace(graph, calls=calls, parts=theirs.parts)
-    full: Mapping[str, str] = _full_placement(graph, cluster, table)
-    evaluator = Evaluator.of(graph, cluster, options)
-    if not planned:  # the parts of a plan are functions already
-        evaluator, full = evaluator.as_run(full)
-    evaluator = replace(evaluator, regroup=False)
-    plan = evaluator.plan(
-        tuple(
-            Placement(p.name, full[p.name], ", ".join(p.on), "given")
-            for p in evaluator.graph.parts
-        )
+    plan = device_of.plan if isinstance(device_of, DeviceOf) else device_of
+    if isinstance(plan, Plan):  # whose parts are functions already
+        device_of, options = dict(plan.device_of), replace(options, regroup=False)
+        if graph.call.keys() == plan.graph.call.keys():
+            calls = (replace(graph.call[c.name], part=c.part) for c in plan.graph.calls)
+            graph = replace(graph, calls=tuple(calls), parts=plan.graph.parts)
+    full = _full_placement(graph, cluster, device_of)
+    evaluator, full = Evaluator.of(graph, cluster, options).as_run(full)
+    rows = (
+        Placement(p.name, full[p.name], ", ".join(p.on), "given")
+        for p in evaluator.graph.parts
     )
-    bound = lower_bound(evaluator.problem, plan.objective)
-    return replace(plan, strategy="given", bound=min(bound, plan.value))
+    bound = lower_bound(evaluator.problem, evaluator.objective)
+    return evaluator.plan(rows, bound, strategy="given")
+
+
+def decisions_of(plan: Plan) -> dict[str, Any]:
+    """What a plan keeps where its step is simulated anew."""
+    names = "fallbacks", "strategy", "contiguity", "ended_by_clock", "reused", "verdict"
+    return {name: getattr(plan, name) for name in names}
 
 
 def executed(plan: Plan, execution: Execution) -> Plan:
     """The plan run another way, simulated anew; micro-batches have no lower bound."""
     if execution == plan.execution:
         return plan
-    made = replace(evaluator_of(plan), execution=execution).plan(plan.placements)
-    return replace(
-        plan,
-        execution=execution,
-        memory=made.memory,
-        timeline=made.timeline,
-        value=made.value,
-        bound=min(plan.bound, made.value) if execution.microbatches == 1 else 0.0,
-    )
+    bound = plan.bound if execution.microbatches == 1 else 0.0
+    evaluator = replace(evaluator_of(plan), execution=execution)
+    return evaluator.plan(plan.placements, bound, **decisions_of(plan))
 
 
 def _full_placement(
-    graph: Graph, cluster: Cluster, device_of: Mapping[str, str]
-) -> dict[str, str]:
+    graph: Graph, cluster: Cluster, device_of: Any
+) -> Mapping[str, str]:
     """A device per part, from exact names, ranges and patterns; a kind is its first."""
     inputs = [part.name for part in graph.parts if part.kind == "input"]
     keys = select(graph, {k: d for k, d in device_of.items() if k not in inputs})
-    left = [p.name for p in graph.parts if p.name not in (*keys, *inputs)]
+    left = [name for name in graph.part if name not in keys and name not in inputs]
     if left:
         more = f" and {len(left) - 8} more" if len(left) > 8 else ""
         raise DeclarationError(
@@ -377,17 +372,14 @@ def moved(
     return {**device_of, **dict.fromkeys(group, device)}
 
 
-def reasons_of(
-    evaluator: Evaluator,
-    constraints: Mapping[str, Constraint],
-    groups: Sequence[Group],
-    device_of: Mapping[str, str],
-) -> dict[str, str]:
+def reasons_of(found: Found) -> dict[str, str]:
     """The `Placement.reason` of every part.
 
     Every other device is simulated for each group with a choice, which is left out of
     large graphs: there all are "cost".
     """
+    evaluator, device_of = found.evaluator, found.device_of
+    graph, cluster, groups = evaluator.graph, evaluator.cluster, found.groups
     value = evaluator.evaluate(device_of).value
     free = [group for group in groups if len(group.allowed) > 1]
     count = sum(len(group.allowed) - 1 for group in free)
@@ -415,10 +407,9 @@ def reasons_of(
                 reason = "tie"
             elif any(one.value < value * (1 - 1e-9) for one in others):
                 reason = "memory"
-        fewest = min(len(constraints[part].allowed) for part in group.parts)
         for part in group.parts:
-            one = constraints[part]
-            reasons[part] = "near" if fewest < len(one.allowed) else reason
-            if len(one.allowed) == 1 or one.reason in ("fallback", "no kernel"):
-                reasons[part] = one.reason or reason
+            one = Request(graph, cluster, graph.part[part])
+            near = not set(one.allowed()) <= set(group.allowed)
+            why, _ = one.reason(device_of[part])
+            reasons[part] = why or ("near" if near else reason)
     return reasons

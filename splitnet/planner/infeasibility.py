@@ -3,18 +3,17 @@
 Every remedy is planned before it is named.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from splitnet.core.cluster import Cluster
+from splitnet.core.cluster import Cluster, Device
 from splitnet.core.errors import InfeasibleError, format_bytes
-from splitnet.core.timeline import Memory
-from splitnet.planner.constraints import Constraint, Group, resolve, with_pins
+from splitnet.planner.constraints import Group, Request, with_pins
 from splitnet.planner.engine.solve import solve
-from splitnet.planner.evaluate import Evaluator, placed
+from splitnet.planner.evaluate import Evaluator, Found, placed
 from splitnet.simulator.batch import largest_true, scaled_graph
 
 _TRY_SECONDS = 0.5
@@ -23,19 +22,18 @@ _REMEDY_SECONDS = 6.0
 """How long each kind of remedy may be looked for."""
 _MOST_CALLS = 10_000
 """Calls of a graph for which a smaller batch is looked for."""
-_MOST_DEVICES_MORE = 64
+_MOST_MORE = 64
 _MOST_NAMED = 8
 
 
 def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
     """Whether a placement that fits is found in a moment."""
-    graph, cluster = evaluator.graph, evaluator.cluster
-    _, groups = resolve(graph, cluster, evaluator.load, whole_lists=True)
+    groups = evaluator.resolve(whole_lists=True)
     problem = evaluator.problem_of(groups)
     need = problem.graph.size_bytes
     for allowed in {group.allowed for group in groups}:
         inside = [i for i, g in enumerate(groups) if set(g.allowed) <= set(allowed)]
-        room = [cluster[name].memory_bytes for name in allowed]
+        room = [evaluator.cluster[name].memory_bytes for name in allowed]
         if need[inside].sum() > sum(room) or need[inside].max() > max(room):
             return False
     found = solve(
@@ -44,37 +42,34 @@ def fits_somewhere(evaluator: Evaluator, seconds: float = _TRY_SECONDS) -> bool:
     return found.feasible
 
 
-@dataclass(frozen=True)
 class _Case:
     """A problem without a solution, and the least broken placement that was found."""
 
-    evaluator: Evaluator
-    groups: Sequence[Group]
-    constraints: Mapping[str, Constraint]
-    device_of: Mapping[str, str]
-
-    @cached_property
-    def held(self) -> Mapping[str, Memory]:
-        """What every device would hold."""
-        return self.evaluator.evaluate(self.device_of).memory
-
-    @cached_property
-    def needs(self) -> Mapping[str, int]:
-        """The bytes of each group wherever it is, by its first part."""
-        return {g.parts[0]: self.evaluator.need(g.parts).total for g in self.groups}
+    def __init__(self, found: Found) -> None:
+        self.evaluator, self.groups = found.evaluator, found.groups
+        wanted = (found.device_of[group.parts[0]] for group in self.groups)
+        self.device_of = placed(self.groups, wanted)
+        self.held = self.evaluator.evaluate(self.device_of).memory
+        self.needs = {g.parts: self.evaluator.need(g.parts).total for g in self.groups}
 
     def need(self, *groups: Group) -> int:
-        """The bytes of some groups."""
-        return sum(self.needs[group.parts[0]] for group in groups)
+        """The bytes of some groups, wherever they are."""
+        return sum(self.needs[group.parts] for group in groups)
+
+    def reason(self, part: str) -> str:
+        """Why a part is where it is, "" where that was free."""
+        graph, cluster = self.evaluator.graph, self.evaluator.cluster
+        one = Request(graph, cluster, graph.part[part])
+        return one.reason(self.device_of[part])[0]
 
     def name(self, group: Group) -> str:
         """The part that stands for its group: the one with a request of its own."""
         firm = ("pin", "no kernel", "fallback")
-        return min(group.parts, key=lambda p: self.constraints[p].reason not in firm)
+        return min(group.parts, key=lambda part: self.reason(part) not in firm)
 
     def is_pinned(self, group: Group) -> bool:
         """Whether a person put it where it is."""
-        return self.constraints[self.name(group)].reason == "pin"
+        return self.reason(self.name(group)) == "pin"
 
     def on(self, device: str) -> list[Group]:
         """The groups on a device, the largest first."""
@@ -82,35 +77,24 @@ class _Case:
         return sorted(there, key=self.need, reverse=True)
 
 
-def infeasible_error(
-    evaluator: Evaluator,
-    groups: Sequence[Group],
-    constraints: Mapping[str, Constraint],
-    device_of: Mapping[str, str],
-    remedies: Sequence[str] = (),
-) -> InfeasibleError:
-    """The error for a problem: what does not fit, what is where, and what to try.
-
-    `device_of` is the least broken placement that was found; `remedies` are known to
-    do, and are named first.
-    """
-    there = placed(groups, (device_of[group.parts[0]] for group in groups))
-    case, cluster = _Case(evaluator, groups, constraints, there), evaluator.cluster
+def infeasible_error(found: Found, known: Sequence[str] = ()) -> InfeasibleError:
+    """What does not fit, what is where, and what to try; `known` remedies first."""
+    case, cluster = _Case(found), found.evaluator.cluster
+    groups, there = case.groups, case.device_of
     excess = {d.name: case.held[d.name].total - d.memory_bytes for d in cluster}
     full = max(excess, key=excess.__getitem__)
     culprit = case.on(full)[0]
-    found = [*remedies, *_remedies(case, culprit, full)]
-    tried = ", or ".join(found) or "nothing was found that would do; ask for less"
+    remedies = ", or ".join([*known, *_remedies(case, culprit, full)])
+    last = f"  try      {remedies or 'nothing was found that would do; ask for less'}"
     for i, one in enumerate(groups):
         for other in (groups[j] for j in one.apart if i < j):
             if there[one.parts[0]] == there[other.parts[0]]:
                 return InfeasibleError(
                     f"apart= cannot be kept: {case.name(one)!r} and "
                     f"{case.name(other)!r} would share {there[one.parts[0]]}.\n"
-                    f"  allowed  {', '.join(one.allowed)}\n"
-                    f"  try      {tried}"
+                    f"  allowed  {', '.join(one.allowed)}\n{last}"
                 )
-    needs = evaluator.need(culprit.parts)
+    needs = case.evaluator.need(culprit.parts)
     kinds = {
         "weights": needs.weights,
         "gradients": needs.gradients,
@@ -124,13 +108,12 @@ def infeasible_error(
     room = format_bytes(sum(device.memory_bytes for device in devices))
     shown = ", ".join(device.name for device in devices[:_MOST_NAMED])
     shown += " ..." if len(devices) > _MOST_NAMED else ""
-    total = f"for all parts, without copies; {room} on {shown}"
     lines = [
         _headline(case, culprit, full),
         _row("needs", needs.total, parts),
         *_rooms(case, culprit, full),
-        _row("in all", case.need(*groups), total),
-        f"  try      {tried}",
+        _row("in all", case.need(*groups), f"without copies; {room} on {shown}"),
+        last,
     ]
     return InfeasibleError("\n".join(lines))
 
@@ -203,7 +186,7 @@ def _remedies(case: _Case, culprit: Group, full: str) -> Iterator[str]:
     kind = cluster[full].kind
     groups = sorted(case.on(full), key=lambda group: group != culprit)
     pinned = [
-        [part for part in group.parts if case.constraints[part].reason == "pin"]
+        [part for part in group.parts if case.reason(part) == "pin"]
         for group in groups
         if case.is_pinned(group)
     ]
@@ -215,9 +198,8 @@ def _remedies(case: _Case, culprit: Group, full: str) -> Iterator[str]:
     count = _least(lambda n: fits(graph=with_pins(graph, freed(n))), len(pinned))
     if count:
         names = list(freed(count))
-        there = ", ".join(graph.part[names[0]].on)
-        names_text = ", ".join(map(repr, names))
-        yield f'on="{kind}" instead of on="{there}" for {names_text}'
+        there, those = graph.part[names[0]].on, ", ".join(map(repr, names))
+        yield f'on="{kind}" instead of on="{", ".join(there)}" for {those}'
     lacking = case.held[full].total > cluster[full].memory_bytes
     if lacking and len(graph.calls) <= _MOST_CALLS:
         fits = _in_time(case)
@@ -225,7 +207,12 @@ def _remedies(case: _Case, culprit: Group, full: str) -> Iterator[str]:
         batch = largest_true(lambda n: fits(graph=scaled_graph(graph, n)), most)
         if batch:
             yield f"batch <= {batch}"
-    yield from _more_devices(case)
+    devices = cluster.of_kind("gpu") or cluster.devices
+    largest = max(devices, key=lambda device: device.memory_bytes)
+    fits = _in_time(case)
+    more = _least(lambda n: fits(cluster=_with_more(cluster, largest, n)), _MOST_MORE)
+    if more:
+        yield f"{len(devices) + more} devices like {largest.name}"
     if lacking:
         fits = _in_time(case)
         twentieths = _least(lambda n: fits(cluster=_grown(cluster, n)), 20 * 32)
@@ -241,23 +228,8 @@ def _grown(cluster: Cluster, twentieths: int) -> Cluster:
     return replace(cluster, devices=tuple(devices))
 
 
-def _more_devices(case: _Case) -> Iterator[str]:
-    """How many devices like the largest GPU would do, in words."""
-    cluster, fits = case.evaluator.cluster, _in_time(case)
-    like = cluster.of_kind("gpu") or cluster.devices
-    largest = max(like, key=lambda device: device.memory_bytes)
-    prefix, _, first = largest.name.rpartition(":")
-    numbers = range(int(first), int(first) + _MOST_DEVICES_MORE + len(cluster))
-    names = [f"{prefix}:{n}" for n in numbers if f"{prefix}:{n}" not in cluster]
-    new = tuple(replace(largest, name=name) for name in names)
-
-    def larger(count: int) -> Cluster:
-        return replace(cluster, devices=(*cluster.devices, *new[:count]))
-
-    count = _least(lambda n: fits(cluster=larger(n)), _MOST_DEVICES_MORE)
-    if count == 1:
-        yield f"one device more ({names[0]})"
-    elif count:
-        same = len(larger(count).of_kind(largest.kind))
-        span = f"{names[0]} .. {names[count - 1]}"
-        yield f"{count} devices more ({span}), {same} of the kind in all"
+def _with_more(cluster: Cluster, like: Device, count: int) -> Cluster:
+    names = (f"{like.name.rpartition(':')[0]}:{n}" for n in itertools.count())
+    new = (replace(like, name=name) for name in names if name not in cluster)
+    devices = (*cluster.devices, *itertools.islice(new, count))
+    return replace(cluster, devices=devices)

@@ -117,10 +117,7 @@ def request_keys(graph: Graph) -> list[int]:
 
 
 def _names(graph: Graph, pieces: Sequence[Sequence[int]]) -> list[str]:
-    """A name per piece: what its calls' names begin with, where no other call's does.
-
-    Else the first and the last call: "conv2d_3 .. mixed0".
-    """
+    """What only the names of a piece begin with; or both ends: "conv2d_3 .. mixed0"."""
     prefixes = [_prefixes(call.name) for call in graph.calls]
     users = Counter(chain.from_iterable(prefixes))
     names = []

@@ -124,14 +124,14 @@ def plan_from_dict(values: object) -> Plan:
         training=file.training,
     )
     known = {one.part: (one.requested, one.reason) for one in file.placements}
-    placements = tuple(
+    rows = (
         Placement(one.part, one.device, *known.get(one.part, ("", "given")))
         for one in plan.placements
     )
     kept = (f for f in file.fallbacks if plan.device_of.get(f.part) == f.assigned)
     plan = replace(
         plan,
-        placements=placements,
+        placements=tuple(rows),
         fallbacks=tuple(kept),
         reused=file.reused,
         strategy=file.strategy,

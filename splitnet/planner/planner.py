@@ -8,10 +8,9 @@ graph, cluster, options
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -22,17 +21,11 @@ from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
 from splitnet.core.plan import Placement, Plan, PlanOptions
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.constraints import (
-    Constraint,
-    Group,
-    fallbacks_of,
-    resolve,
-    with_pins,
-)
+from splitnet.planner.constraints import fallbacks_of, with_pins
 from splitnet.planner.engine.budget import STEPS_PER_SECOND
 from splitnet.planner.engine.load_graph import Ints, cut_size
 from splitnet.planner.engine.solve import Solution, solve, value_of
-from splitnet.planner.evaluate import Evaluator, placed, reasons_of
+from splitnet.planner.evaluate import Evaluator, Found, placed, reasons_of
 from splitnet.planner.infeasibility import infeasible_error
 from splitnet.planner.partitioning import bind_shared_weights
 from splitnet.planner.problem import Problem, single_devices
@@ -47,25 +40,14 @@ def plan_graph(
     options: PlanOptions | None = None,
     **changes: Any,
 ) -> Plan:
-    """Place every part of a graph on a device of a cluster.
+    """Place every part of a graph on a device of a cluster, as `splitnet.plan` does.
 
-    Constraints are kept: pins, kinds, near and apart, memory. A device that is not
-    available is replaced, and recorded in `plan.fallbacks`. The rest is searched. With
-    no cut penalty the plan is never worse than everything on the best single device
-    that is allowed and fits.
-
-    Args:
-        graph: What runs; `splitnet.read` makes it.
-        cluster: The machine.
-        options: See `splitnet.plan`. With `regroup`, the graph has a part per call, and
-            the functions that run are the parts of the plan.
-        **changes: Single options by name, which beat `options`.
+    With no cut penalty the plan is never worse than everything on the best single
+    device that is allowed and fits. With `regroup`, the graph has a part per call, and
+    the functions that run are the parts of the plan. `changes` beat `options`.
 
     Raises:
-        DeclarationError: options out of range, or pins that cannot be kept.
-        DeviceError: a device is missing and may not be replaced, or constraints
-            contradict each other.
-        InfeasibleError: no placement fits.
+        SplitnetError: as `splitnet.plan`.
     """
     return with_verdict(find_plan(graph, cluster, options, **changes))
 
@@ -84,17 +66,6 @@ def find_plan(
         raise fault.explained() from None
 
 
-@dataclass(frozen=True)
-class Found:
-    """A placement of the parts of a graph, and the solution that it comes from."""
-
-    evaluator: Evaluator
-    constraints: Mapping[str, Constraint]
-    groups: Sequence[Group]
-    device_of: Mapping[str, str]
-    solution: Solution
-
-
 class NothingFitsError(Exception):
     """No placement was found to fit; `found` is the least broken one."""
 
@@ -104,48 +75,35 @@ class NothingFitsError(Exception):
 
     def explained(self, *remedies: str) -> InfeasibleError:
         """What lacks, and what would do beside these; finding that takes seconds."""
-        one = self.found
-        return infeasible_error(
-            one.evaluator, one.groups, one.constraints, one.device_of, remedies
-        )
+        return infeasible_error(self.found, remedies)
 
 
 def plan_of(found: Found, options: PlanOptions) -> Plan:
     """The plan of a placement, with reasons, fallbacks and options."""
-    evaluator, device_of = found.evaluator, found.device_of
-    reasons = reasons_of(evaluator, found.constraints, found.groups, device_of)
-    plan = evaluator.plan(
-        tuple(
-            Placement(p.name, device_of[p.name], ", ".join(p.on), reasons[p.name])
-            for p in evaluator.graph.parts
-        )
+    device_of, reasons = found.device_of, reasons_of(found)
+    graph = found.evaluator.graph
+    rows = (
+        Placement(p.name, device_of[p.name], ", ".join(p.on), reasons[p.name])
+        for p in graph.parts
     )
-    return replace(
-        plan,
-        fallbacks=fallbacks_of(found.constraints, device_of),
+    return found.evaluator.plan(
+        rows,
+        found.solution.bound,
+        fallbacks=fallbacks_of(graph, found.evaluator.cluster, device_of),
         strategy=found.solution.algorithm,
-        bound=min(found.solution.bound, plan.value),
         contiguity=options.contiguity,
         ended_by_clock=found.solution.ended_by_clock,
     )
 
 
 def pinned(graph: Graph, options: PlanOptions) -> Graph:
-    """What to place: parts that carry pins; regrouped calls stay with their weights.
-
-    Raises:
-        DeclarationError: as `with_pins`.
-    """
+    """What to place: parts that carry pins; regrouped calls stay with their weights."""
     graph = with_pins(graph, options.pins)
     return bind_shared_weights(graph) if options.regroup else graph
 
 
 def search(graph: Graph, cluster: Cluster, options: PlanOptions) -> Found:
-    """Search a placement of a graph, as `plan_graph` does.
-
-    Raises:
-        NothingFitsError: nothing fits.
-    """
+    """Search a placement as `plan_graph` does; if none fits, a `NothingFitsError`."""
     began = monotonic()
     whole = pinned(graph, options)
     if options.regroup and options.objective != "latency" and not options.contiguity:
@@ -161,17 +119,12 @@ def _search(
     """Search first requests; where they are full, whole preference lists."""
     evaluator = Evaluator.of(graph, cluster, options)
 
-    def resolved(
-        one: Evaluator, lists: bool
-    ) -> tuple[dict[str, Constraint], list[Group]]:
-        how = partial(resolve, missing=options.missing, whole_lists=lists)
-        return how(one.graph, cluster, one.load)
-
-    tries = [resolved(evaluator, lists) for lists in (False, True)]
-    if tries[0][1] == tries[1][1]:
+    missing = options.missing
+    tries = [evaluator.resolve(missing, whole_lists=lists) for lists in (False, True)]
+    if tries[0] == tries[1]:
         tries.pop()
     for lists in range(len(tries)):
-        constraints, groups = tries[lists]
+        groups = tries[lists]
         problem = evaluator.problem_of(groups)
         # What follows the search takes about as long as what comes before it.
         around = 2 * (monotonic() - began)
@@ -185,8 +138,8 @@ def _search(
     wanted = (names[device] for device in solution.assignment)
     evaluator, device_of = evaluator.as_run(placed(groups, wanted))
     if options.regroup:
-        constraints, groups = resolved(evaluator, bool(lists))
-    found = Found(evaluator, constraints, groups, device_of, solution)
+        groups = evaluator.resolve(missing, whole_lists=bool(lists))
+    found = Found(evaluator, groups, device_of, solution)
     if not solution.feasible:
         raise NothingFitsError(found)
     return found
@@ -203,9 +156,7 @@ def _solved(
     """
     steps = options.effort or STEPS_PER_SECOND * min(options.time_limit, 1e9)
 
-    def solved(
-        penalty: float, share: float, known: Sequence[Ints], *, prove: bool
-    ) -> Solution:
+    def solved(penalty: float, share: float, known: Sequence[Ints] = ()) -> Solution:
         return solve(
             replace(problem, cut_penalty=penalty),
             objective=options.objective,
@@ -215,18 +166,16 @@ def _solved(
             seed=options.seed,
             starts=known,
             on_progress=options.on_progress,
-            prove=prove,
+            prove=not penalty,
             enough=0.0 if penalty else options.cut_penalty,
         )
 
     penalty = options.cut_penalty
-    best = solved(0.0, _FREE_SHARE if penalty else 1.0, (), prove=True)
+    best = solved(0.0, _FREE_SHARE if penalty else 1.0)
     cuts = cut_size(problem.graph, best.assignment)
     if not best.feasible or not penalty or not cuts:
         return best
-    known = [best.assignment]
-    fewer = solved(penalty / cuts, 1 - _FREE_SHARE, known, prove=False)
-    found = [best, fewer]
+    found = [best, solved(penalty / cuts, 1 - _FREE_SHARE, [best.assignment])]
     limit = best.value * (1 + penalty)
     graph = problem.graph
     for place in single_devices(problem):

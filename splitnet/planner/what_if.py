@@ -22,9 +22,17 @@ from splitnet.planner.analysis import (
     other_devices,
     with_verdict,
 )
-from splitnet.planner.constraints import fallbacks_of, resolve, with_pins
+from splitnet.planner.constraints import fallbacks_of, with_pins
 from splitnet.planner.engine.solve import step_costs
-from splitnet.planner.evaluate import Evaluator, evaluator_of, executed, moved, score
+from splitnet.planner.evaluate import (
+    Evaluator,
+    decisions_of,
+    evaluator_of,
+    executed,
+    moved,
+    options_of,
+    score,
+)
 from splitnet.planner.infeasibility import fits_somewhere
 from splitnet.planner.planner import find_plan, pinned
 from splitnet.simulator.batch import largest_true, scaled_graph
@@ -148,17 +156,8 @@ def sensitivity(
             {call.name: factor() for call in plan.graph.calls},
             {(a, b): factor() for a in names for b in names},
         )
-        again = find_plan(
-            plan.graph,
-            plan.cluster,
-            objective=plan.objective,
-            contiguity=plan.contiguity,
-            costs=costs,
-            optimizer=plan.optimizer,
-            training=plan.training,
-            seed=seed,
-            time_limit=_SECONDS_PER_DRAW,
-        )
+        how = {"costs": costs, "seed": seed, "time_limit": _SECONDS_PER_DRAW}
+        again = find_plan(plan.graph, plan.cluster, options_of(plan), **how)
         kept = replace(evaluator, costs=costs).evaluate(plan.device_of)
         loss = 1 - again.value / kept.value if kept.value > 0 else 0.0
         elsewhere = _elsewhere(plan, again, evaluator) if loss > 1e-3 else []
@@ -275,8 +274,8 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         DeviceError: parts that must be apart would share a device.
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
-    wanted = with_pins(plan.graph, lambda part: plan.device_of[part.name])
-    constraints, groups = resolve(wanted, cluster, evaluator.load)
+    there = with_pins(plan.graph, lambda part: plan.device_of[part.name])
+    groups = replace(evaluator, graph=there).resolve()
     device_of = {part: group.allowed[0] for group in groups for part in group.parts}
     again = {
         device_of[part]: None
@@ -284,8 +283,8 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         if device in plan.execution.recompute
     }
     execution = replace(plan.execution, recompute=tuple(again))
-    fallbacks = {one.part: one for one in fallbacks_of(constraints, device_of)}
-    placements = tuple(
+    fallbacks = {one.part: one for one in fallbacks_of(there, cluster, device_of)}
+    rows = (
         replace(
             one,
             device=device_of[one.part],
@@ -293,14 +292,7 @@ def relocate(plan: Plan, cluster: Cluster) -> Plan:
         )
         for one in plan.placements
     )
-    made = replace(evaluator, execution=execution).plan(placements)
-    kept = [one for one in plan.fallbacks if one.part not in fallbacks]
-    return with_verdict(
-        replace(
-            made,
-            fallbacks=(*kept, *fallbacks.values()),
-            strategy=plan.strategy,
-            bound=made.value,
-            contiguity=plan.contiguity,
-        )
-    )
+    kept = (one for one in plan.fallbacks if one.part not in fallbacks)
+    known = decisions_of(plan) | {"fallbacks": (*kept, *fallbacks.values())}
+    evaluator = replace(evaluator, execution=execution)
+    return with_verdict(evaluator.plan(rows, **known))

@@ -4,6 +4,7 @@ import random
 import re
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ import splitnet as sn
 from splitnet.core.cluster import Cluster
 from splitnet.core.errors import InfeasibleError
 from splitnet.core.graph import Graph
-from splitnet.core.plan import OBJECTIVES
+from splitnet.core.plan import OBJECTIVES, Plan
 from splitnet.planner import planner
 from splitnet.simulator.batch import scaled_graph
 from tests.zoo import chain, random_dag, two_towers, wide
@@ -19,73 +20,27 @@ from tests.zoo import chain, random_dag, two_towers, wide
 find_plan = partial(planner.find_plan, time_limit=0.1)  # most of it is refused
 
 SMALL = Cluster.of("2*gpu", "cpu", memory="30 MiB", cpu_memory="20 MiB")
-TINY = Cluster.of("2*gpu", memory="12 MiB")
-
-
-def pinned(graph: Graph, on: str) -> Graph:
-    """Every part but the inputs on one device."""
-    return replace(
-        graph,
-        parts=tuple(
-            p if p.kind == "input" else replace(p, on=(on,)) for p in graph.parts
-        ),
-    )
-
-
-def with_part(graph: Graph, name: str, **changes: object) -> Graph:
-    """The graph with one part changed."""
-    parts = tuple(replace(p, **changes) if p.name == name else p for p in graph.parts)
-    return replace(graph, parts=parts)
-
-
-def refusal(graph: Graph, cluster: Cluster, **options: object) -> str:
-    """What the planner says."""
-    with pytest.raises(InfeasibleError) as caught:
-        find_plan(graph, cluster, **options)
-    return str(caught.value)
-
-
-def test_infeasible_names_the_fewest_pins_that_are_too_many():
-    """Eight pins on one device: so many must go, not one fewer, and then it fits."""
-    graph = pinned(chain(8), "gpu:0")
-    text = refusal(graph, SMALL)
-    named = re.search(r'on="gpu" instead of on="gpu:0" for (.*?), or', text)
-    assert named is not None
-    freed = re.findall(r"'(\w+)'", named[1])
-
-    find_plan(graph, SMALL, pins=dict.fromkeys(freed, "gpu"))
-    with pytest.raises(InfeasibleError):
-        find_plan(graph, SMALL, pins=dict.fromkeys(freed[:-1], "gpu"))
-
-
-def test_infeasible_names_the_least_factor_of_memory():
-    """The factor is enough, and a tenth less is not."""
-    halves = {"c[0-3]": "gpu:0", "*": "gpu:1"}
-    text = refusal(chain(8), TINY, pins=halves)
-    factor = float(re.search(r"([\d.]+) times the memory everywhere", text)[1])
-
-    find_plan(chain(8), grown(TINY, factor), pins=halves)
-    with pytest.raises(InfeasibleError):
-        find_plan(chain(8), grown(TINY, factor - 0.1), pins=halves)
+Case = tuple[Graph, Cluster, dict[str, Any]]
+"""A net, a machine that is too small for it, and pins."""
 
 
 def grown(cluster: Cluster, factor: float) -> Cluster:
     """The same cluster with more memory on every device."""
-    return replace(
-        cluster,
-        devices=tuple(
-            replace(d, memory_bytes=int(d.memory_bytes * factor)) for d in cluster
-        ),
-    )
+    devices = (replace(d, memory_bytes=int(d.memory_bytes * factor)) for d in cluster)
+    return replace(cluster, devices=tuple(devices))
+
+
+def has_room(plan: Plan) -> bool:
+    """Whether no device holds more than it has."""
+    return all(plan.memory[d.name].total <= d.memory_bytes for d in plan.cluster)
 
 
 def test_plan_keeps_room_for_copies():
     """Cuts that fill a device to the brim leave no room for what arrives there."""
     for megabytes in (60, 70, 85):
         box = Cluster.of("3*gpu", memory=f"{megabytes} MiB")
-        plan = find_plan(chain(30), box, time_limit=0.2)
 
-        assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
+        assert has_room(find_plan(chain(30), box, time_limit=0.2))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -94,29 +49,26 @@ def test_plan_without_time_is_not_infeasible(objective):
     box = Cluster.of("3*gpu", memory="20 MiB")
     plan = find_plan(chain(6), box, objective=objective, time_limit=0.0)
 
-    assert len(dict.fromkeys(plan.device_of.values())) > 1
-    assert all(plan.memory[d.name].total <= d.memory_bytes for d in box)
-
-
-def listed(graph: Graph, *on: str) -> Graph:
-    """Every part but the inputs with the same list of preferences."""
-    return replace(
-        graph,
-        parts=tuple(p if p.kind == "input" else replace(p, on=on) for p in graph.parts),
-    )
+    assert len(set(plan.device_of.values())) > 1
+    assert has_room(plan)
 
 
 @pytest.mark.parametrize("contiguity", [None, "convex", "pipeline"])
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
 def test_plan_falls_back_to_whole_lists_in_every_set(objective, contiguity):
     """Where first wishes have no room, the others count, however parts must cohere."""
-    graph = listed(chain(8), "gpu:0", "gpu:1")
-    plan = find_plan(
-        graph, SMALL, objective=objective, contiguity=contiguity, time_limit=0.5
-    )
+    options = {"objective": objective, "contiguity": contiguity, "time_limit": 0.5}
+    plan = find_plan(chain(8), SMALL, pins={"*": ["gpu:0", "gpu:1"]}, **options)
 
     assert {"gpu:0", "gpu:1"} <= set(plan.device_of.values())
-    assert all(plan.memory[d.name].total <= d.memory_bytes for d in SMALL)
+    assert has_room(plan)
+
+
+def test_what_fits_is_found_where_a_fast_step_is_not() -> None:
+    """If no fast placement fits, the one of least memory does."""
+    graph, box, pins = small_machine(5)
+
+    assert has_room(sn.plan(graph, grown(box, 2.0), pins=pins, time_limit=0.5))
 
 
 def test_infeasible_pin_names_needs_rooms_and_remedies():
@@ -136,75 +88,26 @@ def test_infeasible_pin_names_needs_rooms_and_remedies():
     assert """on="gpu" instead of on="gpu:0" for 'see'""" in last
 
 
-def test_infeasible_pin_larger_than_its_device():
-    """A part that can never be where it is pinned is judged there all the same."""
-    box = Cluster.of("2*gpu", "cpu", memory="1 GiB", cpu_memory="4 MiB")
-
-    text = refusal(pinned(chain(3), "cpu"), box)
-
-    assert "does not fit on cpu:0, where it must be." in text
-
-
 @pytest.mark.parametrize(
-    ("graph", "box"),
+    ("graph", "pins", "memory", "cpu_memory", "said"),
     [
-        (chain(3), Cluster.of("gpu", memory="15 MiB")),
-        (wide(6), Cluster.of("gpu", "cpu", memory="35 MiB", cpu_memory="8 MiB")),
+        (chain(3), {"*": "cpu"}, "1 GiB", "4 MiB", "fit on cpu:0, where it must be."),
+        (wide(2), {}, "2 MiB", "3 MiB", "does not fit on any device it may use"),
+        (wide(6), {}, "8 MiB", "8 MiB", "do not fit together"),
+        (chain(9), {"*": "gpu"}, "12 MiB", "9 GiB", "24.0 MiB on gpu:0, gpu:1\n"),
     ],
+    ids=["on its device", "anywhere", "together", "where it may be"],
 )
-def test_infeasible_names_the_largest_batch(graph, box):
-    """The batch that the message names does fit, and the next larger one does not."""
-    batch = int(re.search(r"batch <= (\d+)", refusal(graph, box))[1])
+def test_infeasible_says_what_does_not_fit(graph, pins, memory, cpu_memory, said):
+    """One part where it must be, one part at all, or all together; and the room."""
+    box = Cluster.of("2*gpu", "cpu", memory=memory, cpu_memory=cpu_memory)
+    with pytest.raises(InfeasibleError) as caught:
+        find_plan(graph, box, pins=pins)
 
-    find_plan(scaled_graph(graph, batch), box)
-    with pytest.raises(InfeasibleError):
-        find_plan(scaled_graph(graph, batch + 1), box)
-
-
-def test_infeasible_everywhere_says_so():
-    """A part that is larger than every device is named as such."""
-    box = Cluster.of("2*gpu", "cpu", memory="2 MiB", cpu_memory="3 MiB")
-    with pytest.raises(InfeasibleError, match="does not fit on any device it may use"):
-        find_plan(wide(2), box)
+    assert said in str(caught.value)
 
 
-def test_infeasible_together_says_so():
-    """Parts that fit alone but not all at once are told from those that never do."""
-    box = Cluster.of("2*gpu", "cpu", memory="8 MiB", cpu_memory="8 MiB")
-    with pytest.raises(InfeasibleError, match="do not fit together"):
-        find_plan(wide(6), box)
-
-
-def test_infeasible_names_how_many_devices_more():
-    """Where one more device is not enough, the number that is enough is named."""
-    box = Cluster.of("gpu", memory="12 MiB")
-    text = refusal(chain(8), box)
-    found = re.search(r"(\d+) devices more \(gpu:1 .. gpu:(\d+)\)", text)
-    assert found is not None
-
-    find_plan(chain(8), Cluster.of(f"{1 + int(found[1])}*gpu", memory="12 MiB"))
-    with pytest.raises(InfeasibleError):
-        find_plan(chain(8), Cluster.of(f"{int(found[1])}*gpu", memory="12 MiB"))
-
-
-def test_infeasible_counts_only_devices_that_may_be_used():
-    """A large CPU is no room for parts that ask for GPUs; many GPUs are found at once.
-
-    Ten parts of 5 MiB, most of them weights, with Adam about 20 MiB each.
-    """
-    box = Cluster.of("2*gpu", "cpu", memory="21 MiB", cpu_memory="64 GiB")
-    text = refusal(pinned(chain(30), "gpu"), box)
-
-    assert "on gpu:0, gpu:1\n" in text
-    count = int(re.search(r"(\d+) devices more", text)[1])
-    find_plan(
-        pinned(chain(30), "gpu"),
-        Cluster.of(f"{2 + count}*gpu", "cpu", memory="21 MiB"),
-        time_limit=1.0,
-    )
-
-
-def small_machine(seed: int) -> tuple[Graph, Cluster, dict[str, str]]:
+def small_machine(seed: int) -> Case:
     """A random net, a machine that is a little too small for it, and some pins."""
     draw = random.Random(seed)
     graph = random_dag(seed, draw.randint(5, 12))
@@ -217,61 +120,62 @@ def small_machine(seed: int) -> tuple[Graph, Cluster, dict[str, str]]:
     return graph, box, {part.name: "gpu:0" for part in graph.parts[1 : 1 + seed % 4]}
 
 
-def fits(graph: Graph, box: Cluster, pins: object, **options: object) -> bool:
-    """Whether a plan is found as a user would ask for it, and has room."""
-    plan = sn.plan(graph, box, pins=pins, time_limit=0.5, **options)
-    return all(plan.memory[d.name].total <= d.memory_bytes for d in box)
-
-
-def followed(remedy: str, graph: Graph, box: Cluster, pins: dict[str, str]) -> bool:
-    """Whether it fits with a remedy, as it is said."""
-    if found := re.match(r"strategy='auto' \(fits with (.*), predicted", remedy):
-        words = re.findall(r"(\w+)=('?\w+'?)", found[1])
-        how = {name: eval(value) for name, value in words}
-        return fits(graph, box, pins, strategy="auto", **how)
-    if found := re.match(r"batch <= (\d+)$", remedy):
-        return fits(scaled_graph(graph, int(found[1])), box, pins)
-    if found := re.match(r"([\d.]+) times the memory everywhere$", remedy):
-        return fits(graph, grown(box, float(found[1])), pins)
-    if found := re.match(r'on="(\w+)" instead of on="gpu:0" for (.*)$', remedy):
-        freed = dict.fromkeys(re.findall(r"'(\w+)'", found[2]), found[1])
-        return fits(graph, box, pins | freed)
-    found = re.match(r"(one|\d+) devices? more \(gpu:\d+(?: .. gpu:\d+)?\)", remedy)
-    assert found is not None, remedy
-    count = 1 if found[1] == "one" else int(found[1])
-    gpus = box.of_kind("gpu")
-    first, new = len(gpus), gpus[0]
-    more = (replace(new, name=f"gpu:{first + i}") for i in range(count))
-    return fits(graph, replace(box, devices=(*box.devices, *more)), pins)
-
-
-def tight(
-    graph: Graph, memory: str, pins: dict[str, str]
-) -> tuple[Graph, Cluster, dict[str, str]]:
-    """A graph on two GPUs of so much memory."""
-    return graph, Cluster.of("2*gpu", memory=memory), pins
+def tight(graph: Graph, memory: str, pins: dict[str, str], gpus: int = 2) -> Case:
+    """A graph on GPUs of so much memory."""
+    return graph, Cluster.of(f"{gpus}*gpu", memory=memory), pins
 
 
 def all_apart() -> Graph:
     """Three calls that must all be on other devices."""
-    graph = with_part(chain(3), "c1", apart=("c0",))
-    return with_part(graph, "c2", apart=("c0", "c1"))
+    apart = {"c1": ("c0",), "c2": ("c0", "c1")}
+    parts = (replace(p, apart=apart.get(p.name, ())) for p in chain(3).parts)
+    return replace(chain(3), parts=tuple(parts))
+
+
+def changed(remedy: str, case: Case, less: int) -> tuple[Case, dict[str, Any]]:
+    """The case with a remedy as it is said, or with a little less of it; options."""
+    graph, box, pins = case
+    if found := re.match(r"strategy='auto' \(fits with (.*), predicted", remedy):
+        words = re.findall(r"(\w+)=('?\w+'?)", found[1])
+        how = {name: eval(value) for name, value in words}
+        return case, {"strategy": "auto", **how}
+    if found := re.match(r"batch <= (\d+)$", remedy):
+        graph = scaled_graph(graph, int(found[1]) + less)
+    elif found := re.match(r"([\d.]+) times the memory everywhere$", remedy):
+        box = grown(box, float(found[1]) - 0.1 * less)
+    elif found := re.match(r'on="(\w+)" instead of on="gpu:0" for (.*)$', remedy):
+        names = re.findall(r"'(\w+)'", found[2])
+        pins = pins | dict.fromkeys(names[: len(names) - less], found[1])
+    else:
+        found = re.match(r"(\d+) devices like gpu:0$", remedy)
+        assert found is not None, remedy
+        gpus = box.of_kind("gpu")
+        count = int(found[1]) - less - len(gpus)
+        more = (replace(gpus[0], name=f"gpu:{len(gpus) + i}") for i in range(count))
+        box = replace(box, devices=(*box.devices, *more))
+    return (graph, box, pins), {}
 
 
 @pytest.mark.parametrize(
-    ("case", "kinds"),
+    ("case", "kinds", "least"),
     [
-        (small_machine(0), {"strategy", "batch", "times"}),
-        (tight(chain(8), "20 MiB", {"*": "gpu:0"}), {"times"}),
-        (tight(chain(8), "12 MiB", {}), {"devices", "times"}),
-        (tight(two_towers(), "14 MiB", {"*": "gpu:0"}), {"instead"}),
-        (tight(all_apart(), "1 GiB", {}), {"device"}),
-        (tight(wide(6), "18 MiB", {}), {"device", "times"}),
+        (small_machine(0), {"strategy", "batch", "times"}, False),
+        (tight(chain(8), "20 MiB", {"*": "gpu:0"}), {"times"}, True),
+        (
+            (chain(8), SMALL, {f"c{i}": "gpu:0" for i in range(8)}),
+            {"instead", "times"},
+            True,
+        ),
+        (tight(chain(8), "12 MiB", {}, gpus=1), {"devices", "times"}, True),
+        (tight(chain(3), "15 MiB", {}, gpus=1), {"batch", "times"}, True),
+        (tight(two_towers(), "14 MiB", {"*": "gpu:0"}), {"instead"}, False),
+        (tight(all_apart(), "1 GiB", {}), {"devices"}, False),
+        (tight(wide(6), "18 MiB", {}), {"devices", "times"}, False),
     ],
-    ids=["random", "pinned", "chain", "branches", "apart", "wide"],
+    ids=["random", "list", "pins", "chain", "batch", "branches", "apart", "wide"],
 )
-def test_every_remedy_that_is_named_helps(case, kinds) -> None:
-    """Each is typed as it is said, and planned."""
+def test_every_remedy_that_is_named_helps(case, kinds, least) -> None:
+    """Each is typed as it is said, and planned; the least of its kind is named."""
     with pytest.raises(InfeasibleError) as caught:
         sn.plan(case[0], case[1], pins=case[2], time_limit=0.5)
     said = re.search(r"try +(.*)$", str(caught.value))
@@ -280,11 +184,9 @@ def test_every_remedy_that_is_named_helps(case, kinds) -> None:
 
     assert all(any(kind in one for one in remedies) for kind in kinds), remedies
     for one in remedies:
-        assert followed(one, *case), one
-
-
-def test_what_fits_is_found_where_a_fast_step_is_not() -> None:
-    """If no fast placement fits, the one of least memory does."""
-    graph, box, pins = small_machine(5)
-
-    assert fits(graph, grown(box, 2.0), pins)
+        (graph, box, pins), options = changed(one, case, less=0)
+        assert has_room(sn.plan(graph, box, pins=pins, time_limit=0.5, **options)), one
+        if least and not options:
+            graph, box, pins = changed(one, case, less=1)[0]
+            with pytest.raises(InfeasibleError):
+                find_plan(graph, box, pins=pins)

@@ -1,7 +1,7 @@
 """The functions that run a placement of calls: convex, acyclic, and as requested."""
 
 import random
-from dataclasses import replace
+from itertools import pairwise
 
 import networkx as nx
 from hypothesis import given, settings
@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from splitnet.core.cluster import Cluster
 from splitnet.core.graph import Call, Graph, Part, Tensor, Weights
-from splitnet.core.plan import PlanOptions
+from splitnet.planner.constraints import with_pins
 from splitnet.planner.partitioning import in_functions
-from splitnet.planner.planner import pinned
 from splitnet.simulator.step_graph import step_graph
 from tests.zoo import between_parts
 
@@ -21,24 +20,14 @@ every = settings(max_examples=60, deadline=None, derandomize=True)
 
 def graph_of(edges, *, count, weights=None):
     """A graph with a part per call "c0", "c1" ..., edges by number."""
-    names = [f"c{i}" for i in range(count)]
-    calls = tuple(
-        Call(
-            name,
-            name,
-            "Dense",
-            forward_flops=1.0,
-            weights=tuple((weights or {}).get(i, ())),
-        )
-        for i, name in enumerate(names)
-    )
-    held = dict.fromkeys(w for call in calls for w in call.weights)
+    names, used = [f"c{i}" for i in range(count)], weights or {}
+    how = {"kind": "Dense", "forward_flops": 1.0}
     return Graph(
         "g",
         8,
-        calls,
+        tuple(Call(n, n, **how, weights=used.get(n, ())) for n in names),
         tuple(Tensor(names[a], names[b], bytes=4) for a, b in edges),
-        tuple(Weights(w, 4) for w in held),
+        tuple(Weights(w, 4) for w in {w for own in used.values() for w in own}),
         tuple(Part(n) for n in names),
         (names[-1],),
     )
@@ -54,11 +43,6 @@ def random_graph(seed):
         for source in draw.sample(range(target), min(target, draw.randint(0, 3)))
     ]
     return graph_of(edges, count=count)
-
-
-def with_pins(graph, pins):
-    """The graph, its requests those of the pins."""
-    return pinned(graph, PlanOptions(pins=pins, regroup=True))
 
 
 BOX = Cluster.of("2*gpu", "cpu")
@@ -101,19 +85,12 @@ def test_functions_end_where_something_arrives_or_is_sent():
 def test_parts_are_named_for_their_blocks():
     """What the names of a part's calls begin with, where no other call's does."""
     names = ["stem", "block1_conv", "block1_add", "block2_conv", "block2_add", "head"]
-    graph = graph_of([(i, i + 1) for i in range(5)], count=6)
-    new = dict(zip([call.name for call in graph.calls], names))
-    graph = replace(
-        graph,
-        calls=tuple(
-            replace(c, name=new[c.name], part=new[c.part]) for c in graph.calls
-        ),
-        tensors=tuple(
-            replace(t, source=new[t.source], target=new[t.target])
-            for t in graph.tensors
-        ),
-        parts=tuple(replace(p, name=new[p.name]) for p in graph.parts),
-        outputs=("head",),
+    graph = Graph(
+        "g",
+        8,
+        tuple(Call(name, name, "Dense") for name in names),
+        tuple(Tensor(a, b) for a, b in pairwise(names)),
+        parts=tuple(Part(name) for name in names),
     )
     device_of = {name: f"gpu:{int('block1' in name)}" for name in names}
     parts, _ = as_run(graph, device_of)
@@ -124,7 +101,7 @@ def test_parts_are_named_for_their_blocks():
 def test_functions_that_share_weights_are_bound():
     """A layer called at both ends of a chain keeps both ends on one device."""
     edges = [(i, i + 1) for i in range(4)]
-    graph = graph_of(edges, count=5, weights={0: "w", 4: "w"})
+    graph = graph_of(edges, count=5, weights={"c0": "w", "c4": "w"})
     device_of = {f"c{i}": "gpu:1" if i == 2 else "gpu:0" for i in range(5)}
     parted, _ = as_run(graph, device_of)
 

@@ -15,42 +15,29 @@ from tests.zoo import chain, random_dag, wide
 BOX = Cluster.of("2*gpu", "cpu")
 
 
-def test_sensitivity_of_a_clear_decision_is_low():
-    """Two heavy towers stay apart whatever ten percent do."""
-    found = sensitivity(find_plan(wide(2), BOX), draws=5)
+def test_sensitivity_counts_draws_that_change_the_decision():
+    """Heavy towers stay apart whatever ten percent do; close decisions name a part."""
+    clear = sensitivity(find_plan(wide(2), BOX), draws=5)
+    close = sensitivity(find_plan(random_dag(7, 8), BOX), 0.5, draws=2)
 
-    assert found.changed == 0.0
-    assert found.regret == 0.0
-
-
-def test_sensitivity_of_a_close_decision_names_the_part():
-    """Where costs decide narrowly, some draws change the plan, and lose little."""
-    plan = find_plan(random_dag(7, 8), BOX)
-    found = sensitivity(plan, 0.5, draws=2)
-
-    assert 0 <= found.regret < 1
-    assert (found.changed > 0) == bool(found.moved)
-    assert "costs off by up to 50%" in str(found)
+    assert (clear.changed, clear.regret, clear.moved) == (0.0, 0.0, {})
+    assert 0 <= close.regret < 1
+    assert (close.changed > 0) == bool(close.moved)
+    assert "costs off by up to 50%" in str(close)
+    with pytest.raises(DeclarationError, match="at least 0 and below 1"):
+        sn.sensitivity(find_plan(chain(), BOX), 1.5)
 
 
 def test_sensitivity_keeps_the_feasible_set():
     """A pipeline is compared with pipelines, not with the better free plan."""
     graph = random_dag(6, 8)
-    busy = {
-        contiguity: find_plan(
-            graph, BOX, objective="throughput", contiguity=contiguity, time_limit=0.5
-        )
-        for contiguity in ("free", "pipeline")
-    }
+    how = {"objective": "throughput", "time_limit": 0.5}
+    free, piped = (
+        find_plan(graph, BOX, contiguity=one, **how) for one in ("free", "pipeline")
+    )
 
-    assert busy["free"].value < 0.99 * busy["pipeline"].value
-    assert sensitivity(busy["pipeline"], 0.0, draws=1).changed == 0.0
-
-
-def test_sensitivity_refuses_nonsense():
-    """A perturbation of more than all is refused."""
-    with pytest.raises(DeclarationError, match="at least 0 and below 1"):
-        sn.sensitivity(find_plan(chain(), BOX), 1.5)
+    assert free.value < 0.99 * piped.value
+    assert sensitivity(piped, 0.0, draws=1).changed == 0.0
 
 
 def test_largest_batch_fits_and_the_next_does_not():
@@ -61,10 +48,7 @@ def test_largest_batch_fits_and_the_next_does_not():
 
     assert most > 32
     assert kept == most
-
-
-def test_largest_batch_is_zero_where_the_weights_do_not_fit():
-    """No batch helps a model whose weights are too large."""
+    # No batch helps a model whose weights are too large.
     assert largest_batch(chain(3), Cluster.of("gpu", memory="5 MiB")) == 0
 
 

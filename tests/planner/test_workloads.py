@@ -56,20 +56,26 @@ def max_load(path, device_of):
     return max(busy.values())
 
 
+def changed(path, **changes):
+    """The graph and cluster of the file with other fields."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return read_workload(path)
+
+
 def test_workload_becomes_a_graph_with_a_part_per_node(workload):
-    """Parts keep the file's ids and order; calls stand in running order."""
-    graph, cluster = read_workload(workload)
+    """Parts keep the file's ids and order, calls run in order; bytes are whole."""
+    graph, cluster = changed(workload, maxSizePerFPGA=8.8)
 
     assert [part.name for part in graph.parts] == ["9", "3", "5", "7"]
     assert [call.name for call in graph.calls] == ["3", "5", "7", "9"]
     assert [device.name for device in cluster] == ["gpu:0", "gpu:1", "cpu:0"]
+    assert [call.size_bytes for call in graph.calls] == [4, 4, 4, 1]
+    assert cluster["gpu:0"].memory_bytes == 8
 
 
 def test_workload_without_edges_is_spread(workload):
     """Nodes that send nothing: the busiest device has one of the two long ones."""
-    data = json.loads(workload.read_text()) | {"edges": []}
-    workload.write_text(json.dumps(data))
-    graph, cluster = read_workload(workload)
+    graph, cluster = changed(workload, edges=[])
     plan = find_plan(graph, cluster, objective="throughput", time_limit=1.0)
 
     assert plan.value == pytest.approx(5.0)
@@ -77,33 +83,9 @@ def test_workload_without_edges_is_spread(workload):
 
 def test_workload_that_fits_nowhere_says_so(workload):
     """Without a CPU and with too little memory the reason is given."""
-    data = json.loads(workload.read_text()) | {"maxCPUs": 0, "maxSizePerFPGA": 3}
-    workload.write_text(json.dumps(data))
-    graph, cluster = read_workload(workload)
+    graph, cluster = changed(workload, maxCPUs=0, maxSizePerFPGA=3)
     with pytest.raises(InfeasibleError, match="does not fit"):
         find_plan(graph, cluster)
-
-
-def test_workload_without_nodes_is_named(tmp_path):
-    """A file of another kind is refused with its faults."""
-    path = tmp_path / "other.json"
-    path.write_text("{}")
-    with pytest.raises(PlanFileError, match="missing required field"):
-        read_workload(path)
-
-
-def test_fractions_of_a_byte_are_rounded(workload):
-    """Sizes of a graph round up, memory down."""
-    data = json.loads(workload.read_text())
-    data |= {"maxSizePerFPGA": 8.8, "maxCPUs": 0}
-    for row in data["nodes"]:
-        row["size"] = 4.4
-    workload.write_text(json.dumps(data))
-
-    graph, cluster = read_workload(workload)
-
-    assert [call.size_bytes for call in graph.calls] == [5] * 4
-    assert cluster["gpu:0"].memory_bytes == 8
 
 
 @pytest.mark.parametrize("contiguity", ["free", "convex", "pipeline"])
@@ -157,6 +139,7 @@ def test_a_split_is_a_placement():
         (lambda w: w["edges"][0].update(destId=4), "no node has id 4"),
         (lambda w: w["edges"][1].update(cost=9.0), "node 3 has one output cost"),
         (lambda w: w["edges"][0].update(sourceId=9, destId=3, cost=0), "a cycle"),
+        (lambda w: w.clear(), "missing required field"),
     ],
 )
 def test_broken_workload_names_the_field(workload, change, message):

@@ -13,9 +13,9 @@ from splitnet.core.graph import Graph
 from splitnet.core.plan import FIXED, Plan, PlanOptions, StrategyComparison
 from splitnet.core.timeline import Execution
 from splitnet.planner.analysis import with_verdict
-from splitnet.planner.constraints import resolve, with_pins
-from splitnet.planner.evaluate import Evaluator
-from splitnet.planner.planner import Found, NothingFitsError, pinned, plan_of, search
+from splitnet.planner.constraints import with_pins
+from splitnet.planner.evaluate import Evaluator, Found
+from splitnet.planner.planner import NothingFitsError, pinned, plan_of, search
 from splitnet.planner.strategies.candidates import Candidate, Trial, choose, compared
 from splitnet.planner.strategies.space import (
     Limits,
@@ -219,7 +219,7 @@ class Choice:
         self._plain = replace(options, **free)
         whole = pinned(graph, self._plain)
         evaluator = Evaluator.of(whole, cluster, self._plain)
-        _, groups = resolve(whole, cluster, evaluator.load, missing=options.missing)
+        groups = evaluator.resolve(options.missing)
         known = obstacles_of(graph) | dict(obstacles)
         self.space = Space(evaluator, groups, known, options)
         if faults := self.space.faults:
@@ -272,9 +272,7 @@ class Choice:
     def plan(self, one: Candidate, comparison: StrategyComparison) -> Plan:
         """The plan of a strategy that was tried."""
         evaluator, known = one.evaluator, self._best.solution
-        constraints, groups = resolve(
-            evaluator.graph, evaluator.cluster, evaluator.load
-        )
+        groups = evaluator.resolve()
         plain = one.execution.microbatches == one.towers == 1
         solution = replace(
             known,
@@ -282,5 +280,5 @@ class Choice:
             algorithm="comparison_of_strategies",
             ended_by_clock=known.ended_by_clock or self._trial.ended_by_clock,
         )
-        found = Found(evaluator, constraints, groups, one.device_of, solution)
+        found = Found(evaluator, groups, one.device_of, solution)
         return with_verdict(plan_of(found, self.space.options), comparison)
