@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 from splitnet.core.plan import PlanOptions
-from splitnet.planner.constraints import resolve
 from splitnet.planner.engine.solve import Solution, solve
 from splitnet.planner.evaluate import Evaluator
 from splitnet.planner.problem import Problem
@@ -47,7 +46,7 @@ def problem_from(data: Workload) -> tuple[Problem, np.ndarray]:
     """The problem of a workload, and the group of each node."""
     graph, cluster = workload_of(data)
     evaluator = Evaluator.of(graph, cluster, PlanOptions(objective="throughput"))
-    _, groups = resolve(graph, cluster, evaluator.load)
+    groups = evaluator.resolve()
     number = {part: i for i, group in enumerate(groups) for part in group.parts}
     group = np.array([number[str(node["id"])] for node in data["nodes"]])
     return evaluator.problem_of(groups), group

@@ -115,17 +115,16 @@ class Request:
 def resolve(
     graph: Graph,
     cluster: Cluster,
-    load_of: Callable[[str, str], float],
     *,
     missing: str = "fallback",
     whole_lists: bool = False,
 ) -> list[Group]:
     """Turn the requests of parts into devices that groups of parts may use.
 
-    If no requested device is available, `missing` is "fallback" (the least loaded of
-    its kind) or "error"; `load_of` gives the seconds of a part on a device. With
-    `whole_lists` every device of a preference list is allowed, not only the first that
-    is available: for when that is full.
+    If no requested device is available, `missing` is "fallback" (others of its kind) or
+    "error". With `whole_lists` every device of a preference list is allowed, not only
+    the first that is available, and parts that requested the same missing device need
+    not stay together: for when the first are full.
 
     Raises:
         DeviceError: missing devices under `missing="error"`, or constraints that
@@ -135,26 +134,31 @@ def resolve(
     allowed = {
         name: one.allowed(whole_lists=whole_lists) for name, one in requests.items()
     }
-    lacking = [one for one in requests.values() if not one.here]
+    lacking = {name: one.first for name, one in requests.items() if not one.here}
     if lacking and missing == "error":
         available = ", ".join(device.name for device in cluster)
         headline = (
             f"not every requested device is available (available: {available}). Change "
             "on=, or use missing='fallback'."
         )
-        rows = (
-            f"part {r.part.name!r} requests {', '.join(r.part.on)}" for r in lacking
-        )
-        raise DeviceError(listed(headline, rows))
-    members = near_groups(graph.parts)
+        parts = (graph.part[name] for name in lacking)
+        faults = (f"part {p.name!r} requests {', '.join(p.on)}" for p in parts)
+        raise DeviceError(listed(headline, faults))
+    bound = graph.parts
     if not whole_lists:
-        _choose_substitutes(lacking, allowed, members, load_of)
+        first = {on: name for name, on in reversed(lacking.items()) if on not in KINDS}
+        together = {name: first[on] for name, on in lacking.items() if on in first}
+        bound = tuple(
+            replace(p, near=(*p.near, together[p.name])) if p.name in together else p
+            for p in bound
+        )
+    members = near_groups(bound)
     for group in members:
         if not in_all([allowed[name] for name in group]):
             for name in group:
                 if requests[name].yields:
                     del allowed[name]
-    if broken := list(conflicts(graph.parts, allowed)):
+    if broken := list(conflicts(bound, allowed)):
         raise DeviceError(listed("conflicting placement constraints:", broken))
     number = {name: i for i, parts in enumerate(members) for name in parts}
     apart: list[dict[int, None]] = [{} for _ in members]
@@ -286,36 +290,6 @@ def fallbacks_of(
         if text:
             found.append(Fallback(part.name, part.on[0], device, text))
     return tuple(found)
-
-
-def _choose_substitutes(
-    lacking: Sequence[Request],
-    allowed: dict[str, tuple[str, ...]],
-    members: Sequence[tuple[str, ...]],
-    seconds: Callable[[str, str], float],
-) -> None:
-    """Give each missing device one substitute: the least loaded device of its kind.
-
-    Parts that requested the same device stay together, near what near= binds to them.
-    """
-    load = dict.fromkeys(
-        (device for those in allowed.values() for device in those), 0.0
-    )
-    for name, (device, *others) in allowed.items():
-        load[device] += 0.0 if others else seconds(name, device)
-    near = {name: parts for parts in members for name in parts}
-    waiting: dict[str, list[str]] = {}
-    for one in lacking:
-        if one.first not in KINDS:
-            waiting.setdefault(one.first, []).append(one.part.name)
-    for names in waiting.values():
-        choices = allowed[names[0]]
-        bound = [allowed[other] for name in names for other in near[name]]
-        fixed = [d for d, *others in bound if not others and d in choices]
-        device = [*fixed, min(choices, key=load.__getitem__)][0]
-        for name in names:
-            allowed[name] = (device,)
-            load[device] += seconds(name, device)
 
 
 def violations(plan: Plan) -> list[str]:

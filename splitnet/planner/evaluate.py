@@ -115,12 +115,9 @@ class Evaluator:
         graph, functions_on = in_functions(self.graph, self.step, where)
         return replace(self, graph=graph, regroup=False), functions_on
 
-    def resolve(
-        self, missing: str = "fallback", *, whole_lists: bool = False
-    ) -> list[Group]:
+    def resolve(self, missing: str = "fallback", **how: bool) -> list[Group]:
         """As `constraints.resolve`, of this graph and cluster."""
-        how: dict[str, Any] = {"missing": missing, "whole_lists": whole_lists}
-        return resolve(self.graph, self.cluster, self.load, **how)
+        return resolve(self.graph, self.cluster, missing=missing, **how)
 
     def problem_of(self, groups: Sequence[Group]) -> Problem:
         """The placement problem of some groups of parts, without a cut penalty."""

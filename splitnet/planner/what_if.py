@@ -33,8 +33,7 @@ from splitnet.planner.evaluate import (
     options_of,
     score,
 )
-from splitnet.planner.infeasibility import fits_somewhere
-from splitnet.planner.planner import find_plan, pinned
+from splitnet.planner.planner import find_plan, fits_somewhere, pinned
 from splitnet.simulator.batch import largest_true, scaled_graph
 from splitnet.simulator.microbatch import execution_of
 
@@ -267,23 +266,30 @@ def largest_batch(
 def relocate(plan: Plan, cluster: Cluster) -> Plan:
     """The plan on another cluster, every part pinned to the device that it had.
 
-    Substitutes for missing devices are those that planning with these pins uses; they
-    are recorded in `fallbacks`. The figures are simulated again.
+    A missing device is replaced by the least loaded one of its kind, and recorded in
+    `fallbacks`. The figures are simulated again.
 
     Raises:
         DeviceError: parts that must be apart would share a device.
     """
     evaluator = replace(evaluator_of(plan), cluster=cluster)
-    there = with_pins(plan.graph, lambda part: plan.device_of[part.name])
-    groups = replace(evaluator, graph=there).resolve()
-    device_of = {part: group.allowed[0] for group in groups for part in group.parts}
+    wanted = with_pins(plan.graph, lambda part: plan.device_of[part.name])
+    load = dict.fromkeys((device.name for device in cluster), 0.0)
+    device_of: dict[str, str] = {}
+    groups = replace(evaluator, graph=wanted).resolve()
+    for group in sorted(groups, key=lambda group: len(group.allowed)):
+        device = min(group.allowed, key=load.__getitem__)
+        load[device] += sum(evaluator.load(part, device) for part in group.parts)
+        device_of |= dict.fromkeys(group.parts, device)
+    there = with_pins(plan.graph, lambda part: device_of[part.name])
+    replace(evaluator, graph=there).resolve()  # refuses what must be apart
     again = {
         device_of[part]: None
         for part, device in plan.device_of.items()
         if device in plan.execution.recompute
     }
     execution = replace(plan.execution, recompute=tuple(again))
-    fallbacks = {one.part: one for one in fallbacks_of(there, cluster, device_of)}
+    fallbacks = {one.part: one for one in fallbacks_of(wanted, cluster, device_of)}
     rows = (
         replace(
             one,
