@@ -46,7 +46,7 @@ def lower_bound(
         return 0.0
     cost = cost_per_device(problem, objective)
     found = [float(cost.min(axis=1).max()), _work(problem, cost)]
-    if objective == "latency" and problem.step is not None:
+    if objective == "latency":
         path = CriticalPath(problem)
         anywhere = [-1] * problem.group_count
         found.append(path.length(anywhere) + path.calling_seconds())
@@ -86,7 +86,6 @@ class CriticalPath:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         step, graph = problem.step, problem.graph
-        assert step is not None, "a critical path is that of a step"
         n = step.count
         unit = [*range(n), *range(n - 1, -1, -1), *range(n)]
         group = problem.group_of_unit[unit]
@@ -162,7 +161,6 @@ class CriticalPath:
         called, but everything crosses.
         """
         step, rule = self.problem.step, self.problem.functions
-        assert step is not None, "a critical path is that of a step"
         known = any(edge.seconds is not None for edge in step.edges)
         if rule is None or known or step.device_count < 2:
             return 0.0
@@ -236,7 +234,7 @@ class _Program:
         paid = objective == "throughput"
         none: list[dict[int, Any]] = [{} for _ in range(self.problem.device_count)]
         self._loads(self._payments() if paid else none)
-        if objective == "latency" and self.problem.step is not None:
+        if objective == "latency":
             self._times(CriticalPath(self.problem))
         self.model.setOptionValue("mip_max_nodes", _MOST_NODES)
         self.model.setOptionValue("time_limit", float(time_limit))

@@ -12,7 +12,7 @@ Graph Operators" (NeurIPS 2020), with any number of kinds of device.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import networkx as nx
 import numpy as np
@@ -25,7 +25,6 @@ from splitnet.planner.engine.load_graph import (
     ForwardGraph,
     Ints,
     LoadGraph,
-    bytes_per_device,
     contracted,
     rows_of,
 )
@@ -56,17 +55,17 @@ class Functions:
 class Problem:
     """What to place and under which constraints.
 
-    `cut_penalty` is the fraction of the value that one cross-device transfer costs.
-    With `step`, whose unit u belongs to group `group_of_unit[u]`, makespan and memory
-    of a step are known, too; with `functions` those of the functions that then run.
+    Unit u of the step belongs to group `group_of_unit[u]`; with `functions`, several
+    units run as one. `cut_penalty` is the fraction of the value that one cross-device
+    transfer costs.
     """
 
     graph: LoadGraph
     forward: ForwardGraph
-    cut_penalty: float = 0.0
-    step: StepGraph | None = None
-    group_of_unit: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    step: StepGraph
+    group_of_unit: Ints
     functions: Functions | None = None
+    cut_penalty: float = 0.0
 
     @property
     def group_count(self) -> int:
@@ -80,7 +79,6 @@ class Problem:
 
     def as_run(self, assignment: npt.ArrayLike) -> tuple[StepGraph, list[int]]:
         """The step as it runs, and the device of each of its units."""
-        assert self.step is not None, "only a step runs"
         devices: list[int] = np.asarray(assignment)[self.group_of_unit].tolist()
         if self.functions is None:
             return self.step, devices
@@ -96,11 +94,8 @@ class Problem:
         return self.step_costs(assignment)[0]
 
     def held_bytes(self, assignment: npt.ArrayLike) -> Floats:
-        """Bytes of every device at its peak; of its groups if there is no step."""
-        place = np.asarray(assignment)
-        if self.step is None:
-            return bytes_per_device(self.graph, place)
-        step, devices = self.as_run(place)
+        """Bytes of every device at its peak."""
+        step, devices = self.as_run(assignment)
         held = memory_of(step, devices, run_step(step, devices))
         return np.array([one.peak.total for one in held], np.float64)
 
@@ -191,7 +186,7 @@ def problem_of(
         apart_start=start,
         apart=apart,
     )
-    return Problem(graph, forward, cut_penalty, step, numbers, functions)
+    return Problem(graph, forward, step, numbers, functions, cut_penalty)
 
 
 def contract(problem: Problem, cluster: Ints, count: int) -> Problem:
@@ -255,9 +250,7 @@ def equivalent_devices(problem: Problem) -> list[int]:
     found: list[int] = []
     for d, key in enumerate(keys):
         same = (
-            found[e]
-            for e in range(d)
-            if keys[e] == key and (step is None or _same_links(step, e, d))
+            found[e] for e in range(d) if keys[e] == key and _same_links(step, e, d)
         )
         found.append(next(same, max(found, default=-1) + 1))
     return found

@@ -178,7 +178,7 @@ class _Search:
         held = used = bytes_per_device(graph, place)
         fits = bool(np.all(used <= self.capacity * (1 + 1e-12)))
         value = self.value_of(place) if fits else inf
-        peaks = problem.step is not None and value < self.best.value
+        peaks = value < self.best.value
         if self.tasks is not None and self.elite.takes(value):
             peaks |= bool(np.any(used + _ROOMY * self.margin > self.capacity))
         if peaks:

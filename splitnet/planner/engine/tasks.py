@@ -136,7 +136,6 @@ def made(
 def tasks_of(problem: Problem) -> Tasks:
     """Flat arrays of a problem's step."""
     step, rule = problem.step, problem.functions
-    assert step is not None, "a makespan is that of a step"
     edges, items, count = step.edges, step.items, step.count
     read = {reader for edge in edges for reader in edge.readers}
     reads: list[list[int]] = [[] for _ in range(count)]

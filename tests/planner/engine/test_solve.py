@@ -145,7 +145,7 @@ def test_what_cannot_fit_is_infeasible(objective: str) -> None:
     """Too little memory everywhere: an assignment, an infinite value, no exception."""
     problem = step_problem(20, 1)
     tiny = problem.graph._replace(capacity_bytes=np.full(3, 1e6))
-    broken = Problem(tiny, problem.forward, 0.0, problem.step, problem.group_of_unit)
+    broken = replace(problem, graph=tiny)
 
     found = solve(broken, objective=objective, effort=20_000)
 
@@ -159,21 +159,18 @@ def test_group_without_device_is_infeasible() -> None:
     problem = random_loads(5, 0)
     allowed = problem.graph.allowed.copy()
     allowed[2] = False
-    broken = Problem(problem.graph._replace(allowed=allowed), problem.forward)
+    broken = replace(problem, graph=problem.graph._replace(allowed=allowed))
 
     assert not solve(broken, objective="throughput").feasible
 
 
 def test_empty_problem_is_solved() -> None:
     """Nothing to place costs nothing."""
+    problem = random_loads(5, 0)
+    none = {"size_bytes": np.zeros(0), "seconds": np.zeros((0, 2))}
+
     found = solve(
-        Problem(
-            random_loads(5, 0).graph._replace(
-                size_bytes=np.zeros(0), seconds=np.zeros((0, 2))
-            ),
-            random_loads(5, 0).forward,
-        ),
-        objective="memory",
+        replace(problem, graph=problem.graph._replace(**none)), objective="memory"
     )
 
     assert found.assignment.tolist() == []
