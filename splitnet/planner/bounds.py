@@ -221,8 +221,7 @@ class _Program:
 
     def relaxed(self) -> float:
         """The value of the linear program; 0 if it is not solved."""
-        self._constraints()
-        self._loads([{} for _ in range(self.problem.device_count)])
+        self._loads(paid=False)
         self.model.run()
         if str(self.model.getModelStatus()) != "HighsModelStatus.kOptimal":
             return 0.0
@@ -230,10 +229,7 @@ class _Program:
 
     def bound(self, objective: str, time_limit: float) -> float:
         """The dual bound after a limited number of nodes; 0 if there is none."""
-        self._constraints()
-        paid = objective == "throughput"
-        none: list[dict[int, Any]] = [{} for _ in range(self.problem.device_count)]
-        self._loads(self._payments() if paid else none)
+        self._loads(paid=objective == "throughput")
         if objective == "latency":
             self._times(CriticalPath(self.problem))
         self.model.setOptionValue("mip_max_nodes", _MOST_NODES)
@@ -242,47 +238,31 @@ class _Program:
         found = float(self.model.getInfo().mip_dual_bound)
         return found * self.unit * _SAFETY if 0 < found < inf else 0.0
 
-    def _constraints(self) -> None:
-        """Every group is somewhere, and has room."""
+    def _loads(self, *, paid: bool) -> None:
+        """Groups are somewhere and have room; no device is busier than the value.
+
+        If it is `paid`, a device is also busy with each net that crosses its border.
+        """
         model, graph = self.model, self.problem.graph
         for columns in self.on:
             model.addConstr(model.qsum(columns.values()) == 1)
         for d, number in self.number.items():
-            users = [g for g, columns in enumerate(self.on) if d in columns]
+            users = {g: columns[d] for g, columns in enumerate(self.on) if d in columns}
             room = float(graph.capacity_bytes[d] * number)
-            if users and 0 < room < graph.size_bytes[users].sum():
+            if 0 < room < graph.size_bytes[list(users)].sum():
                 share = graph.size_bytes / room
-                held = model.qsum(self.on[g][d] * float(share[g]) for g in users)
+                held = model.qsum(x * float(share[g]) for g, x in users.items())
                 model.addConstr(held <= 1)
-
-    def _payments(self) -> list[dict[int, Any]]:
-        """Per device, what it pays for each net, 0 to 1."""
-        model, graph = self.model, self.problem.graph
-        pays: list[dict[int, Any]] = [{} for _ in graph.capacity_bytes]
-        for net in range(len(graph.net_seconds)):
-            first, last = graph.net_start[net], graph.net_start[net + 1]
-            pins = graph.net_pins[first:last].tolist()
-            for d in range(self.problem.device_count):
-                if graph.net_seconds[net, graph.kind[d]] == 0:
-                    continue
-                pays[d][net] = model.addVariable(ub=1.0)
-                for u, v in zip(pins, [*pins[1:], pins[0]]):
-                    if d in self.on[u]:
-                        inside = self.on[u][d] - self.on[v].get(d, 0.0)
-                        model.addConstr(pays[d][net] >= inside)
-        return pays
-
-    def _loads(self, pays: list[dict[int, Any]]) -> None:
-        """No device is busier than the value."""
-        model, graph = self.model, self.problem.graph
-        for d, number in self.number.items():
-            load = [
-                columns[d] * float(self.cost[g, d] / self.unit)
-                for g, columns in enumerate(self.on)
-                if d in columns
-            ]
+            load = [x * float(self.cost[g, d] / self.unit) for g, x in users.items()]
             seconds = graph.net_seconds[:, graph.kind[d]] / self.unit
-            load += [pay * float(seconds[net]) for net, pay in pays[d].items()]
+            for net in np.flatnonzero(seconds).tolist() if paid else ():
+                first, last = graph.net_start[net], graph.net_start[net + 1]
+                pins = graph.net_pins[first:last].tolist()
+                pays = model.addVariable(ub=1.0)
+                load.append(pays * float(seconds[net]))
+                for u, v in zip(pins, [*pins[1:], pins[0]]):
+                    if u in users:
+                        model.addConstr(pays >= users[u] - users.get(v, 0.0))
             if load:
                 model.addConstr(model.qsum(load) <= self.total * float(number))
 
