@@ -27,9 +27,8 @@ _NEEDED: Needed = (
         tf_context.Context,
         ("enable_graph_collection", "export_run_metadata", "disable_graph_collection")
         + ("_context_handle", "sync_executors", "get_server_def", "update_server_def")
-        + ("get_function_def", "function_call_options"),
+        + ("get_function_def",),
     ),
-    (tf_context, ("FunctionCallOptions",)),
     (tf_record, ("could_possibly_record", "record_operation", "stop_recording")),
     (tf.Graph, ("_get_function", "_add_function_recursive")),
     (tf_ops, ("add_exit_callback_to_default_func_graph",)),
@@ -166,29 +165,6 @@ def note_reads(variables: Iterable[Any]) -> None:
     """Let tapes and the graph know that a function reads variables."""
     for variable in variables:
         resource_variable_ops.variable_accessed(variable)
-
-
-@contextlib.contextmanager
-def graph_optimizer(*, on: bool) -> Iterator[None]:
-    """Call functions in this block with TensorFlow's graph optimizer, or without.
-
-    Functions that they call are optimized if they were traced with it. On is what the
-    program has set for all.
-    """
-    context = tf_context.context()
-    before = context.function_call_options
-    if on:
-        context.function_call_options = None
-    else:
-        config = tf.compat.v1.ConfigProto.FromString(before.config_proto_serialized)
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        context.function_call_options = tf_context.FunctionCallOptions(
-            before.executor_type, config
-        )
-    try:
-        yield
-    finally:
-        context.function_call_options = before
 
 
 def function_nodes(name: str) -> list[Any]:

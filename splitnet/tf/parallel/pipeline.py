@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from splitnet.simulator.microbatch import runs_of
 from splitnet.tf.internals import keras_api
-from splitnet.tf.internals.tf_api import graph_optimizer
 from splitnet.tf.parallel.batch_shards import Shards
 from splitnet.tf.parallel.pipeline_checks import check_losses, warn_of_masks
 from splitnet.tf.placement.placed import Placed
@@ -35,8 +34,7 @@ _Unit = tuple[int, str]
 
 def pipelined(model: Any, placed: Placed) -> None:
     """Replace an emitted model's training step by one over micro-batches."""
-    compile_plainly, make_plainly = model.compile, model.make_train_function
-    stages = _stages(placed)
+    compile_plainly, stages = model.compile, _stages(placed)
 
     @functools.wraps(compile_plainly)
     def compile_checked(*args: Any, **kwargs: Any) -> None:
@@ -47,29 +45,11 @@ def pipelined(model: Any, placed: Placed) -> None:
     def train_step(data: Any) -> Any:
         placed.shared.append(Shared(_Turns(stages)))
         try:
-            with graph_optimizer(on=True):
-                return _train_step(model, placed, data)
+            return _train_step(model, placed, data)
         finally:
             placed.shared.pop()
 
-    @functools.wraps(make_plainly)
-    def make_train_function(force: bool = False) -> None:
-        """The graph optimizer works on functions that are called, not on calls."""
-        before = model.train_function
-        make_plainly(force)
-        made = model.train_function
-        if made is before or model.run_eagerly:
-            return
-
-        def train_function(iterator: Any) -> Any:
-            with graph_optimizer(on=False):
-                return made(iterator)
-
-        model.train_function = train_function
-
-    model.compile = compile_checked
-    model.make_train_function = make_train_function
-    model.train_step = train_step
+    vars(model).update(compile=compile_checked, train_step=train_step)
 
 
 def _train_step(model: Any, placed: Placed, data: Any) -> Any:
