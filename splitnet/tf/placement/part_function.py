@@ -18,7 +18,7 @@ from splitnet.tf.internals import keras_api, tf_api
 from splitnet.tf.internals.keras_api import CARRIED, mask_of
 from splitnet.tf.placement.device_function import ancestors, body_name, scope_of
 from splitnet.tf.placement.part_gradient import PartGradient, part_gradient
-from splitnet.tf.placement.run import Run, StateScope, device_of
+from splitnet.tf.placement.run import Run, StateScope, copied, device_of
 from splitnet.tf.placement.segments import Segment
 from splitnet.tf.reading.variables import states_of, tables_of, weights_of
 
@@ -203,7 +203,7 @@ class Trace:
                     turns.sums[sums[i]], packed[place] = packed[place], None
                 elif inputs[i].dtype == tf.resource:  # summed where the variable is
                     with tf.device(inputs[i].device):
-                        packed[place] = _copied(packed[place])
+                        packed[place] = copied(packed[place])
             return list(packed)
 
         tf_api.record_gradient(
@@ -281,10 +281,6 @@ def _unique(variables: Iterable[Any]) -> list[Any]:
 def _attach(value: Any, name: str, attached: Any) -> None:
     if isinstance(value, tf.Tensor):
         setattr(value, name, attached)
-
-
-def _copied(value: Any) -> Any:
-    return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
 def _spec(value: Any) -> Any:

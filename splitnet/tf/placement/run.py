@@ -126,18 +126,20 @@ def transfer(value: Any, source: str, target: str) -> Any:
     if source == target or not tf.is_tensor(value):
         return value
     with tf.device(target):
-        if not isinstance(value, tf.Tensor):
-            return tf.nest.map_structure(tf.identity, value, expand_composites=True)
-        if not source or not value.dtype.is_floating:
-            return tf.identity(value)
+        dense = isinstance(value, tf.Tensor) and value.dtype.is_floating
+        if not source or not dense:
+            return copied(value)
 
         def back(gradient: Any) -> Any:
             with tf.device(source):
-                return tf.nest.map_structure(
-                    tf.identity, gradient, expand_composites=True
-                )
+                return copied(gradient)
 
         return tf_api.with_gradient(value, tf.identity, back)
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor of any kind on the present device."""
+    return tf.nest.map_structure(tf.identity, value, expand_composites=True)
 
 
 @dataclass(frozen=True, slots=True)
