@@ -178,12 +178,16 @@ class Renamed(layers.BatchNormalization):
 
 def test_moments_of_a_subclass_are_planned(cluster: sn.Cluster) -> None:
     """Those of a synchronised BatchNormalization of any class are sent as planned."""
-    net = towered([layers.Dense(64), Renamed()], (4,), batch_norm="synchronised")
-    placed, _ = both(net, cluster)
+    body = [Renamed(), layers.Dense(64), Renamed()]
+    placed, plain = both(towered(body, (4,), batch_norm="synchronised"), cluster)
+    x, y = numbers(4, count=8), numbers(3, count=8)
 
-    audit = sn.audit(placed, None, (numbers(4, count=8), numbers(3, count=8))).check()
+    for one in (placed, plain):
+        one.train_on_batch(x, y)
+    assert difference(placed, plain) < 1e-5
+    audit = sn.audit(placed, None, (x, y)).check()
     planned = [one for one in audit.plan.graph.calls if one.name.endswith("/moments")]
-    assert len(planned) == len(FOUR) + 1
+    assert len(planned) == 2 * (len(FOUR) + 1)
 
 
 def test_data_parallel_joins_outputs_where_data_come_in() -> None:

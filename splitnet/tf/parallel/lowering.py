@@ -64,7 +64,7 @@ def lay_out(model: Any, placed: Placed, *, xla: bool) -> Placed:
     for number, node in enumerate(placed.flow.nodes):
         mine, one = placed.replicas.get(id(node)), id(node)
         if mine is not None:
-            units[one] = mine.join, is_synchronised(node, mine) and number
+            units[one] = mine.join, number if is_synchronised(node, mine) else ""
         else:
             units[one] = placed.target(node), one in early, how_of.get(one, "")
     runners: list[Any] = []
