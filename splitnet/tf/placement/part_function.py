@@ -77,13 +77,15 @@ class PartFunction:
         if known not in traces:
             traces[known] = Trace(self, run.context, signature)
         trace: Trace = traces[known]
+        weights = [run.weight(v, device) for v in trace.weights]
+        states = [run.state(v, first=id(v) in trace.early) for v in trace.states]
         before = turns.before((id(self.segment), key)) if turns else []
         with (
             tf.name_scope(scope_of(key)),
             tf.device(device),
             tf.control_dependencies(before),
         ):
-            made = trace.run(run, given, masks, device, key)
+            made = trace.run(run, [given, masks, weights, states], device, key)
         if turns:
             turns.ran((id(self.segment), key), made)
         for name, kind in zip(CARRIED, ("masks", "logits")):
@@ -141,21 +143,16 @@ class Trace:
         self._ops = self.function.graph.get_operations()
         return captured
 
-    def run(
-        self, run: Run, given: list[Any], masks: list[Any], device: str, key: str
-    ) -> Any:
+    def run(self, run: Run, arguments: list[Any], device: str, key: str) -> Any:
         """Call the function; its gradient runs on the same device."""
         function, turns = self.function, run.shared.turns
-        weights = [run.weight(v, device) for v in self.weights]
-        states = [run.state(v, first=id(v) in self.early) for v in self.states]
-        arguments = [given, masks, weights, states]
         tf_api.note_reads(function.variables)
         flat = tf.nest.flatten(arguments, expand_composites=True)
         inputs = [one for one in flat if isinstance(one, tf.Tensor)]
         inputs += [outside for outside, _ in function.graph.captures]
         if tf_api.gradient_order(inputs) != 1:
             return function(*arguments)
-        of_weight = {id(one): v for v, one in zip(self.weights, weights)}
+        of_weight = {id(one): v for v, one in zip(self.weights, arguments[2])}
         values = of_weight | {id(v.value.handle): v for v in self.trained}
         frozen = {i for i, v in values.items() if run.trains and not v.trainable}
         wanted = tuple(
