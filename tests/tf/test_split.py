@@ -92,27 +92,6 @@ def test_a_split_of_a_trained_layer_begins_with_its_values(cluster: sn.Cluster) 
     np.testing.assert_allclose(model(x), head(trained(x)), atol=1e-6)
 
 
-def test_a_layer_that_fits_no_device_is_planned_on_two() -> None:
-    """An Embedding of 80 MB and its slots on two devices of 250 MB each."""
-    cluster = sn.Cluster.of("2*gpu", "cpu", memory="250 MB")
-
-    def net(cut: bool) -> sn.Net:
-        made = sn.Net("big")
-        x = made.input("x", (4,), "int32")
-        table = layers.Embedding(200_000, 100, name="table")
-        if cut:
-            wide = made.split("table", x, table, on=["gpu:0", "gpu:1"])
-        else:
-            wide = made.branch("table", x, table, on="gpu:0")
-        made.output(made.branch("flat", wide, layers.Flatten(), on="cpu"))
-        return made
-
-    with pytest.raises(sn.InfeasibleError, match="does not fit"):
-        sn.plan(net(cut=False), cluster)
-
-    assert sn.plan(net(cut=True), cluster).device_of["table/1"] == "gpu:1"
-
-
 @pytest.mark.parametrize(
     ("make", "rank", "words"),
     [
