@@ -12,6 +12,7 @@ the gap occupies the link (Culler et al., "LogP", 1993; Alexandrov et al., "LogG
 1995).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -93,15 +94,15 @@ class _Loop:
         self.receivers: list[Iterable[int]] = []  # tasks that wait for each copy
         self.queue: list[tuple[float, int]] = []
         # Per item and device, how many that make its gradient there have not run yet.
-        self.missing: list[dict[int, int]] = [{} for _ in self.items]
+        self.missing = [
+            Counter(self.place[unit] for unit in item.gradients_from)
+            for item in self.items
+        ]
 
     def run(self) -> None:
         """Start what is ready until nothing is left."""
         for number, item in enumerate(self.items):
-            left = self.missing[number]
-            for unit in item.gradients_from:
-                left[self.place[unit]] = left.get(self.place[unit], 0) + 1
-            self.pending[self.step.sum_task(item)] += len(left)
+            self.pending[self.step.sum_task(item)] += len(self.missing[number])
             for reader in item.readers:
                 away = self.place[reader] != self.place[item.source]
                 self.pending[reader] += away or not item.is_weight

@@ -240,7 +240,7 @@ class Choice:
         except NothingFitsError as fault:
             self._best, self.refused = fault.found, fault
         tries: list[tuple[Graph, PlanOptions]] = []
-        if tuple(self.space.counts) != (1,):
+        if self.space.counts != (1,):
             workers = workers_of(cluster)
             if not any(
                 evaluator.evaluate(device_of).fits

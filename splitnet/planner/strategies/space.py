@@ -47,13 +47,13 @@ class Space:
     options: PlanOptions = PlanOptions()
 
     @property
-    def counts(self) -> Sequence[int]:
+    def counts(self) -> tuple[int, ...]:
         """How many micro-batches may be tried."""
         if self.options.microbatches is not None:
             return (self.options.microbatches,)
         if not self.evaluator.training or "microbatches" in self.obstacles:
             return (1,)
-        return [n for n in _MICROBATCHES if n <= self.evaluator.graph.batch]
+        return tuple(n for n in _MICROBATCHES if n <= self.evaluator.graph.batch)
 
     @property
     def faults(self) -> list[str]:
@@ -72,7 +72,7 @@ class Space:
         several = (options.microbatches or 1) > 1
         if not self.evaluator.training and (options.recompute or several):
             found.append("microbatches= and recompute= are for training")
-        if options.schedule is not None and tuple(self.counts) == (1,):
+        if options.schedule is not None and self.counts == (1,):
             found.append(f"schedule={options.schedule!r} is an order of micro-batches")
         return found
 
